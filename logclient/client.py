@@ -18,7 +18,7 @@ from logclient import registry
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, FastClient
 from logclient._ext.record import level_index as level_index
-from logclient.config import Config, options_of, parse
+from logclient.config import Config, parse
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits
 from logclient.delivery.lifecycle import flush_on_sigterm
@@ -311,12 +311,24 @@ def _is_here(host: str) -> bool:
 
 def _limits(config: Config) -> Limits:
     events, size = config.batch_limits
-    return options_of(
-        Limits,
-        config,
+    return Limits(
+        max_events=config.max_events,
+        max_bytes=config.max_bytes,
+        max_event_bytes=config.max_event_bytes,
+        overflow=config.overflow,
+        block_timeout=config.block_timeout,
         keep_level=config.keep_level // 10,
         batch_events=events,
         batch_bytes=size,
+        linger=config.linger,
+        progress_timeout=config.progress_timeout,
+        backoff_min=config.backoff_min,
+        backoff_max=config.backoff_max,
+        auth_backoff_min=config.auth_backoff_min,
+        auth_backoff_max=config.auth_backoff_max,
+        max_age=config.max_age,
+        poison=config.poison,
+        atexit_timeout=config.atexit_timeout,
     )
 
 

@@ -12,7 +12,7 @@ and the types that are made from them.
 
 from logclient.config.common import Config, Endpoint
 from logclient.config.hosts import dns_name, host_port
-from logclient.config.option import Option, all_options, declared_options, options_of
+from logclient.config.option import Option, all_options, declared_options
 from logclient.config.parsing import parse
 from logclient.config.readers import is_key, parse_duration, parse_size
 from logclient.config.secrets import Secret
@@ -27,7 +27,6 @@ __all__ = [
     "dns_name",
     "host_port",
     "is_key",
-    "options_of",
     "parse",
     "parse_duration",
     "parse_size",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from logclient import registry
 from logclient.config.readers import Reader
 
-__all__ = ["Option", "all_options", "declared_options", "option", "options_of", "redeclared"]
-
-T = TypeVar("T")
+__all__ = ["Option", "all_options", "declared_options", "option", "redeclared"]
 
 
 class Option:
@@ -68,22 +66,3 @@ def all_options() -> dict[str, list[Option]]:
             if one not in found.setdefault(name, []):
                 found[name].append(one)
     return found
-
-
-def options_of(kind: type[T], config: Any, *, fixed: tuple[str, ...] = (), **given: Any) -> T:
-    """Take the options of `kind` from a configuration; every field must have a source.
-
-    Args:
-        kind: a NamedTuple, such as a core's ``Options``.
-        config: has the options as attributes, like `Config`.
-        fixed: fields that are no option of users: they keep their defaults.
-        given: fields with other values, or that go by another name in `config`.
-
-    Raises:
-        AttributeError: `config` has no option of a field's name.
-        TypeError: `kind` has no field of a given name.
-    """
-    row: Any = kind
-    taken = {name: getattr(config, name) for name in row._fields if name not in fixed and name not in given}
-    made: T = row(**taken, **{name: row._field_defaults[name] for name in fixed}, **given)
-    return made

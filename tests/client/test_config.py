@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import registry
+from logclient.client import open_client
 from logclient.config import (
     Secret,
     declared_options,
     dns_name,
-    options_of,
     parse,
     parse_duration,
     parse_size,
 )
+from logclient.delivery.limits import Limits
 from logclient.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -618,24 +619,9 @@ class TestRegistry:
         assert registry.load(row.transport).__name__ == "Tcp"
 
 
-class TestOptionsOf:
-    class Fields(NamedTuple):
-        window: int = 1
-        silence: float = 2.0
-        grain: int = 3
-
-    def test_fields_come_from_the_configuration(self) -> None:
-        config = parse("lumberjack://h?window=7")
-        assert options_of(self.Fields, config, fixed=("grain",)) == (7, config.silence, 3)
-        assert options_of(self.Fields, config, grain=4, silence=5.0) == (7, 5.0, 4)
-
-    def test_a_field_without_a_source_is_an_error(self) -> None:
-        with pytest.raises(AttributeError, match="grain"):
-            options_of(self.Fields, parse("lumberjack://h"))
-
-    def test_a_name_that_is_no_field_is_an_error(self) -> None:
-        config = parse("lumberjack://h")
-        with pytest.raises(TypeError, match="grains"):
-            options_of(self.Fields, config, grain=4, grains=4)
-        with pytest.raises(KeyError, match="grains"):
-            options_of(self.Fields, config, fixed=("grain", "grains"))
+@pytest.mark.parametrize("name", sorted({*Limits._fields} - {"keep_level", "batch_events", "batch_bytes"}))
+def test_every_limit_of_the_engine_follows_its_option(name: str) -> None:
+    config = parse("lumberjack+tls://h")
+    other = {"overflow": "drop_oldest", "poison": "keep"}.get(name, 2 * (getattr(config, name, 1) or 1))
+    with open_client(config.replace(**{name: other})) as client:
+        assert getattr(client._engine.limits, name) == other
