@@ -2,9 +2,9 @@
 
 Each contender is a process of its own with one `logclient.Handler`, as a program has it: two that log to
 a live server (the C sink; the second is the A/A control) and one for each dead server of
-tests/dead_servers.py. They take turns, one block of calls at a time, in a new random order each round;
-the others have nothing to do meanwhile but what their senders do by themselves. A ratio is that of two
-blocks of the same round. Every call is timed, the clock's own cost is taken off.
+tests/support/dead_servers.py. They take turns, one block of calls at a time, in a new random order each
+round; the others have nothing to do meanwhile but what their senders do by themselves. A ratio is that of
+two blocks of the same round. Every call is timed, the clock's own cost is taken off.
 
 - filling: the queue has room, each call goes into memory that was never touched; as fast as possible
 - full: `drop_oldest` pushes out an old event for each new one; as fast as possible
@@ -30,8 +30,8 @@ from typing import Any
 from bench.data import calls, source
 from bench.harness import ROOT, Line, NotExact, Row, Spread, Verdict, claim
 from bench.sink import Sink
-from tests.dead_servers import KINDS, fates
-from tests.dead_servers import run as program
+from tests.support.dead_servers import KINDS, outcomes
+from tests.support.dead_servers import run as program
 
 LIVE, AGAIN = "live", "live (again)"
 NAMES = (LIVE, AGAIN, *KINDS)
@@ -116,7 +116,7 @@ class Child:
         wall, process, thread = time.perf_counter(), time.process_time(), time.thread_time()
         wall, process, thread = wall - self.began[0], process - self.began[1], thread - self.began[2]
         said = {"logged": self.logged, "wall": wall, "cpu": process, "sender": process - thread}
-        return said | {"fates": fates(self.handler.client.stats()), "floor": self.floor}
+        return said | {"fates": outcomes(self.handler.client.stats()), "floor": self.floor}
 
     def close(self) -> dict[str, Any]:
         self.handler.client.close(0.1)

@@ -10,7 +10,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from logclient.delivery import error_log
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 # No deadline: other work on the machine is no failure. Found examples stay out of the tree.
 settings.register_profile(
@@ -40,7 +40,7 @@ if not support.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy"))
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks
 def pytest_configure(config: pytest.Config) -> None:
-    """The same for everybody: signals as in a terminal, and how long to wait (``tests.patience``)."""
+    """The same for everybody: signals as in a terminal, and how long to wait (``tests.support.patience``)."""
     # Background jobs of scripts, nohup and many CI runners start us with SIGINT ignored, and every program
     # that a test starts and interrupts would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cores.sink import Arrived
-from tests.outside import Outside
-from tests.patience import PATIENCE
+from tests.support.measured_process import MeasuredProcess
+from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
@@ -147,7 +147,7 @@ class DeviceSink(Arrived):
             now = self._device.counts
 
 
-class DeviceProcess(Outside):
+class DeviceProcess(MeasuredProcess):
     """A device in a process of its own; to any line it answers with its counts and its reasons.
 
     Args:
@@ -171,4 +171,4 @@ class DeviceProcess(Outside):
 
     def __init__(self, files: int = 0, **options: Any) -> None:
         super().__init__(self.PROGRAM, files, options)
-        self.port, self.push_port, self.publish_port = self.hear()
+        self.port, self.push_port, self.publish_port = self.read()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tests.patience import PATIENCE
 from tests.support import need
+from tests.support.patience import PATIENCE
 
 need("websockets")
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 SOURCES = support.ROOT / "tests" / "interop" / "logux"
 INSTALLED = Path(sys.prefix) / "logux"

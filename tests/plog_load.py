@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 import logclient
-from tests.dead_servers import rss
-from tests.patience import PATIENCE
+from tests.support.dead_servers import rss
+from tests.support.patience import PATIENCE
 
 MTU = 600  # of an IP packet: with its headers and ours it has room for 548 bytes of an event
 SMALL, LARGE = (10, 200), (600, 1400)

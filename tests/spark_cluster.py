@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Cluster:

@@ -1,7 +1,7 @@
 """A free-threaded Python to test logclient with.
 
     python tools/freethreaded.py         print its path; it is built in build/ if this machine has none
-    python tools/freethreaded.py storm   run tests/free_threads.py in it
+    python tools/freethreaded.py storm   run tests/lifecycle/free_threads.py in it
 
 A free-threaded Python of the machine is used if there is one (see tools/pythons.py). Otherwise CPython 3.13
 is compiled from Debian's source package, which takes some minutes and needs apt-get, the machine's
@@ -126,14 +126,15 @@ def logclient() -> tuple[Path, Path]:
 
 
 def storm(seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run tests/free_threads.py. The GIL is enabled only if an extension asks for it.
+    """Run tests/lifecycle/free_threads.py. The GIL is enabled only if an extension asks for it.
 
     Raises:
         UnavailableError: As for `logclient`.
     """
     python, tree = logclient()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    command = [python, "-X", "faulthandler", "-W", "ignore", "-m", "tests.free_threads", str(seconds)]
+    options = ["-X", "faulthandler", "-W", "ignore"]
+    command = [python, *options, "-m", "tests.lifecycle.free_threads", str(seconds)]
     return subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=600 + 10 * seconds
     )

@@ -14,8 +14,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import xxh64
 from logclient._ext.logjam import STATUS_NAMES, Decoded, Decoder, Unpacker, expand
-from tests import recordings
 from tests.oracle import logjam as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("logjam",)
 MAX_LEN = 4096

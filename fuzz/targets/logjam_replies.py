@@ -16,8 +16,8 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Reply, Settled
 from logclient.logjam.core import Logjam, Options
-from tests import recordings
 from tests.oracle import logjam as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("logjam",)
 MAX_LEN = 6000  # a reply may have 4096 bytes

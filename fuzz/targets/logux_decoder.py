@@ -14,8 +14,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import xxh64
 from logclient._ext.logux import MAX_DEPTH, STATUS_NAMES, Decoder, expand
-from tests import recordings
 from tests.oracle import logux_decoder as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("logux",)
 MAX_LEN = 4096

@@ -21,8 +21,8 @@ from logclient.delivery.contract import CloseWanted, Fatal, Retry, Settled
 from logclient.logux.core import Logux
 from logclient.logux.messages import parse
 from logclient.logux.options import Options
-from tests import recordings
 from tests.oracle import logux_client as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("logux",)
 MAX_LEN = 4096

@@ -16,8 +16,8 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Settled
 from logclient.lumberjack.core import Lumberjack, Options
-from tests import recordings
 from tests.oracle import lumberjack as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("lumberjack",)
 MAX_LEN = 600

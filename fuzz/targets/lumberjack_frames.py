@@ -16,8 +16,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must, pieces
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import Decoder, Reader, expand
-from tests import recordings
 from tests.oracle import lumberjack as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("lumberjack",)
 MAX_LEN = 4096

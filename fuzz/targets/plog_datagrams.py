@@ -19,8 +19,8 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
 from logclient._ext.hash import murmur3, xxh64
 from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged, Reassembler
-from tests import recordings
 from tests.oracle import plog as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("plog",)
 MAX_LEN = 2048

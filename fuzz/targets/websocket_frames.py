@@ -18,8 +18,8 @@ from websockets.uri import WebSocketURI
 from fuzz.target import ASAN, TIMEOUT, Plant, exact, must, pieces
 from logclient._ext.websocket import seal, split
 from logclient.transports.websocket import WebSocketLink
-from tests import recordings
 from tests.oracle import websocket as oracle
+from tests.support import recordings
 
 EXTENSIONS = ("websocket",)
 MAX_LEN = 2048

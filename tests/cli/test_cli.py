@@ -13,7 +13,7 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.errors import ConnectFailed, ExitCode, LedgerError, LogclientError, MissingExtra
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 def command(

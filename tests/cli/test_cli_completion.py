@@ -12,8 +12,8 @@ import pytest
 from logclient import cli
 from logclient.cli import completion
 from logclient.cli.parser import make_parser
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="no such shells"), pytest.mark.unit]
 
@@ -110,7 +110,7 @@ def test_fish(folder: Path, line: str) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_as_it_is_typed(folder: Path, shell: str) -> None:
-    from tests.terminal import Terminal
+    from tests.cli.terminal import Terminal
 
     begin = {
         "bash": ("--norc", "--noprofile", "-i"),

@@ -50,7 +50,7 @@ WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event":
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
     """Between words, and what goes on stands below where it began. Elsewhere lines stay whole."""
-    from tests.terminal import Terminal
+    from tests.cli.terminal import Terminal
 
     with dead() as port:
         command = [sys.executable, "-m", "logclient", "doctor", f"lumberjack://127.0.0.1:{port}"]
@@ -227,12 +227,12 @@ class TestTls:
     @pytest.fixture
     def ours(self, tmp_path: Path) -> Any:
         support.need("trustme")
-        from tests.tls_rig import Authority
+        from tests.support.tls import Authority
 
         return Authority(tmp_path / "ours")
 
     def test_well(self, capsys: pytest.CaptureFixture[str], ours: Any) -> None:
-        from tests.tls_rig import context
+        from tests.support.tls import context
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
             found = examine(capsys, f"{server.url}?ca={ours.ca}")
@@ -248,7 +248,7 @@ class TestTls:
     def test_a_certificate_that_ends_soon(
         self, capsys: pytest.CaptureFixture[str], ours: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from tests.tls_rig import context
+        from tests.support.tls import context
 
         monkeypatch.setattr(doctor, "_FEW_DAYS", 1_000_000)
         with Collector(tls=context("1.3", ours.issue("server"))) as server:

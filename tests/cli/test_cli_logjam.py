@@ -27,7 +27,7 @@ from tests import support
 from tests import verify_files as files
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import judge
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 zmq = support.need("zmq")
 

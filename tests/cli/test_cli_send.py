@@ -27,8 +27,8 @@ from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.errors import ExitCode
 from logclient.lumberjack.collector import Collector
 from logclient.plog import collector as plog
-from tests.patience import PATIENCE
 from tests.support import need
+from tests.support.patience import PATIENCE
 
 
 def zstd(data: bytes) -> bytes:
@@ -701,7 +701,7 @@ class TestProgress:
 
     @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
     def test_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
-        from tests.terminal import Terminal
+        from tests.cli.terminal import Terminal
 
         file = tmp_path / "a.log"
         file.write_text("".join(f"line {n}\n" for n in range(3000)))

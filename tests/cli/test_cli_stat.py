@@ -15,7 +15,7 @@ from logclient.cli.stat import describe_uptime
 from logclient.errors import ExitCode
 from logclient.plog.collector import Collector
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 def test_counters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,8 @@ import pytest
 from logclient import cli
 from logclient.lumberjack.collector import Collector
 from tests import support
-from tests.dead_servers import BlackHole
-from tests.patience import PATIENCE
+from tests.support.dead_servers import BlackHole
+from tests.support.patience import PATIENCE
 
 
 @contextmanager
@@ -303,7 +303,7 @@ class TestTls:
     @pytest.fixture
     def ours(self, tmp_path: Path) -> Any:
         support.need("trustme")
-        from tests.tls_rig import Authority
+        from tests.support.tls import Authority
 
         return Authority(tmp_path / "ours")
 
@@ -320,14 +320,14 @@ class TestTls:
 
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
     def test_a_client_certificate_that_is_missing(self, ours: Any, version: str) -> None:
-        from tests.tls_rig import context
+        from tests.support.tls import context
 
         with Collector(tls=context(version, ours.issue("server"), ca=ours.ca)) as server:
             for said in self.lines(f"{server.url}?ca={ours.ca}")[:2]:
                 assert "client certificate" in said
 
     def test_certificates_that_are_not_accepted(self, ours: Any, tmp_path: Path) -> None:
-        from tests.tls_rig import Authority, context
+        from tests.support.tls import Authority, context
 
         theirs = Authority(tmp_path / "theirs")
         for cert, ca, says in (
@@ -375,7 +375,7 @@ class TestTls:
         assert status == "unreachable"
 
     def test_what_ping_tells_of_a_certificate(self, ours: Any) -> None:
-        from tests.tls_rig import context
+        from tests.support.tls import context
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
             done = command("ping", f"{server.url}?ca={ours.ca}", "--event")

@@ -21,8 +21,8 @@ from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.collectors.capture import CaptureWriter
 from logclient.lumberjack.core import frames, pair_block
 from logclient.readable import Frame
-from tests import recordings
-from tests.patience import PATIENCE
+from tests.support import recordings
+from tests.support.patience import PATIENCE
 
 
 def window(n: int) -> bytes:

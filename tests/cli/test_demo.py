@@ -17,7 +17,7 @@ from logclient.cli.demo.report import WORDS
 from logclient.cli.demo.runs import Verify, clear, demo
 from logclient.cli.demo.scenarios import PROTOCOLS as SCENARIOS
 from logclient.errors import ConfigError, ConnectFailed, ExitCode, LogclientError
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.verify_scene import Scene

@@ -20,9 +20,9 @@ from logclient.aio import MAX_WAITING, Actions
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
 from logclient.lumberjack.collector import Collector
-from tests.dead_servers import Mute, Refusing
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.dead_servers import Mute, Refusing
+from tests.support.patience import PATIENCE
 
 
 def url(port: int, options: str = "") -> str:

@@ -11,8 +11,8 @@ import pytest
 
 import logclient
 from logclient import errors
-from tests.patience import PATIENCE
 from tests.support import TESTED, clean_environment
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

@@ -29,8 +29,8 @@ from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastHandler, mark_sender_thread
 from logclient.delivery.error_log import ErrorLog
 from logclient.handler import Handler
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from logclient.logjam import collector as logjam
 from logclient.logux import collector as logux
 from logclient.lumberjack import collector as lumberjack
 from logclient.plog import collector as plog
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 np = pytest.importorskip("numpy")
 decode = pytest.importorskip("logclient.verify.decode")

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 import logclient
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 HOME = Path(logclient.__file__).parent.parent
 

@@ -14,8 +14,8 @@ import pytest
 
 import logclient
 from logclient import config
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment, missing, need
+from tests.support.patience import PATIENCE
 from tools import options
 
 USES = ROOT / "tests" / "typing" / "options.py"

@@ -84,7 +84,7 @@ class TestFiles:
         assert warnings(capsys, f"logux://127.0.0.1?token=file:{file}") == []
 
     def test_keys_of_tls(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        rig = pytest.importorskip("tests.tls_rig")
+        rig = pytest.importorskip("tests.support.tls")
         both = rig.Authority(tmp_path / "ca").issue("client")
         url = f"lumberjack+tls://127.0.0.1?cert={both}"
         assert warnings(capsys, url) == []
@@ -99,7 +99,7 @@ class TestFiles:
         assert warnings(capsys, f"{url}&key={key}") == []
 
     def test_the_key_of_a_server(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        rig = pytest.importorskip("tests.tls_rig")
+        rig = pytest.importorskip("tests.support.tls")
         both = rig.Authority(tmp_path / "ca").issue("server")
         for mode, said in ((0o600, 0), (0o644, 1)):
             os.chmod(both, mode)

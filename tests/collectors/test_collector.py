@@ -24,9 +24,8 @@ from logclient.collectors import main
 from logclient.collectors.capture import CaptureReader
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.lumberjack.collector import Collector, decode
-from tests import recordings
-from tests.patience import PATIENCE
-from tests.support import clean_environment
+from tests.support import clean_environment, recordings
+from tests.support.patience import PATIENCE
 
 PRODUCER = "0a" * 10
 

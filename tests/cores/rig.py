@@ -18,7 +18,7 @@ from tests.cores import plain
 from tests.cores.compiled import Compiled
 from tests.cores.recount import Books, recount
 from tests.cores.server import MemoryServer, MemoryTransport, Server, SocketServer
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Setup(NamedTuple):

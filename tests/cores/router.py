@@ -12,7 +12,7 @@ from typing import Any
 import zmq
 
 from tests.cores.server import Peer, Server
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Wire:

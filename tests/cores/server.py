@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from logclient.delivery.contract import Link, Transport
 from logclient.transports.attempt import Attempt
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Got(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 from types import TracebackType
 
 from logclient._ext.lumberjack import Reader, encode_ack
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 ID = re.compile(rb'"event\.id":"([0-9a-f]{20})([0-9a-f]{12})"')
 

@@ -16,7 +16,7 @@ from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
 from tests.delivery.test_engine_lifecycle import in_child, needs_fork
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")

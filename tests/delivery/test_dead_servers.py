@@ -19,8 +19,8 @@ import pytest
 
 import logclient
 from logclient.client import Outcome
-from tests.dead_servers import KINDS, Refusing, fates, run
-from tests.patience import PATIENCE
+from tests.support.dead_servers import KINDS, Refusing, outcomes, run
+from tests.support.patience import PATIENCE
 
 MIB = 1 << 20
 HALF = 33_000
@@ -57,7 +57,7 @@ def soon(act: Callable[[], Any]) -> Any:
     return got[0]
 
 
-# -- memory and fates ----------------------------------------------------------------------------------
+# -- memory and outcomes ----------------------------------------------------------------------------------
 
 
 def storm(url: str, calls: int, **options: Any) -> None:
@@ -190,4 +190,4 @@ def test_delivery_goes_on_when_the_server_comes_to_life(dead: Any) -> None:
     assert len(got) == after.acked == 6000 and got == sorted(set(got)) and got[-1] == 21_000
     # What was on its way already when the queue was full (two windows), and then the newest.
     assert sum(b != a + 1 for a, b in pairwise(got)) <= 2
-    assert after.dropped == before.dropped and sum(fates(after).values()) == 21_000
+    assert after.dropped == before.dropped and sum(outcomes(after).values()) == 21_000

@@ -26,7 +26,7 @@ from logclient.delivery.stats import Stats
 from tests.cores.plain import POISON
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import Got, Peer, acknowledge, silent
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 Make = Callable[..., Rig]
 

@@ -24,7 +24,7 @@ from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")

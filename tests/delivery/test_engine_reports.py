@@ -24,7 +24,7 @@ from logclient.files import private_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, acknowledge, silent
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
 COMPILED = Setup("fifo", True)

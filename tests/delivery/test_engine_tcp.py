@@ -16,7 +16,7 @@ from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
 

@@ -16,7 +16,7 @@ import pytest
 import logclient
 from logclient.delivery.stats import Stats
 from tests.delivery.test_isolation import BLIND, at_random
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Reader:

@@ -14,7 +14,7 @@ from logclient._ext.queue import EventQueue
 from logclient.delivery import pump
 from logclient.delivery.contract import Link
 from tests.cores.plain import Fifo
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class EagerLink(Link):

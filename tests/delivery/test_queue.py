@@ -20,7 +20,7 @@ from logclient._ext.constants import ACKED, INFLIGHT, K_TOMB, PUT_FORKED, PUT_FU
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from tests.oracle.queue import room_of
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

@@ -16,16 +16,16 @@ import logclient
 from logclient.collectors.loop import CollectorBase
 from logclient.lumberjack import collector as lumberjack
 from tests.cores.recount import recount
-from tests.patience import PATIENCE
-from tests.tls_rig import Authority, server_context
+from tests.support.patience import PATIENCE
+from tests.support.tls import Authority, server_context
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it counts descriptors in /proc")
 
 
 def starved(*what: str) -> str:
-    """Run this of tests/starved.py in a process of its own: what it prints."""
+    """Run this of tests/delivery/starved_process.py in a process of its own: what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.starved", *what],
+        [sys.executable, "-m", "tests.delivery.starved_process", *what],
         capture_output=True,
         text=True,
         timeout=6 * PATIENCE,

@@ -28,8 +28,8 @@ from logclient.delivery import lifecycle, shutdown
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import PATIENCE, MemoryServer, silent
-from tests.dead_servers import BlackHole, Mute, Refusing
 from tests.support import clean_environment
+from tests.support.dead_servers import BlackHole, Mute, Refusing
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")

@@ -21,9 +21,9 @@ import pytest
 
 from tests.cores.recount import recount
 from tests.cores.sink import Arrived, Sink
-from tests.patience import PATIENCE
-from tests.processes import LOGGING
 from tests.support import clean_environment, need
+from tests.support.patience import PATIENCE
+from tests.support.processes import LOGGING
 from tools import pythons
 
 pytestmark = [

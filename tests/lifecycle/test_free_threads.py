@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import TESTED, clean_environment
+from tests.support.patience import PATIENCE
 
 KEYS = {"locked", "logged", "sent", "acked", "failed", "dropped", "ignored", "more"}
 
@@ -30,7 +30,7 @@ def check(done: subprocess.CompletedProcess[str], locked: bool) -> None:
 def test_the_same_storm_here() -> None:
     """What the long test runs, in this interpreter and short."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.free_threads", "0.5"],
+        [sys.executable, "-W", "ignore", "-m", "tests.lifecycle.free_threads", "0.5"],
         cwd=TESTED, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
     )  # fmt: skip
     check(done, locked=getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.cores.sink import Sink
-from tests.dead_servers import KINDS, Mute, Refusing
-from tests.processes import LOGGING
 from tests.support import clean_environment, missing, need
+from tests.support.dead_servers import KINDS, Mute, Refusing
+from tests.support.processes import LOGGING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs are for POSIX")
 
@@ -263,7 +263,7 @@ def test_every_transport(green: Green, tmp_path: Path) -> None:
     from logclient.logux import collector as logux
     from logclient.lumberjack import collector as lumberjack
     from logclient.plog import collector as plog
-    from tests.tls_rig import Authority, server_context
+    from tests.support.tls import Authority, server_context
 
     ours = Authority(tmp_path / "ours")
     tls = server_context(ours.issue("server"))

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.prefork import EXAMPLES, Answer, Server, Site, gone, owed, program, serving, wait_for
 from tests.support import ROOT, clean_environment
+from tests.support.app_servers import EXAMPLES, Answer, Server, Site, gone, owed, program, serving, wait_for
 
 pytestmark = pytest.mark.tree
 

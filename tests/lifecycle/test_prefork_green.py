@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.prefork import EXAMPLES, Load, Server, Site, gone, owed, program, serving, wait_for
 from tests.support import missing, need
+from tests.support.app_servers import EXAMPLES, Load, Server, Site, gone, owed, program, serving, wait_for
 
 pytestmark = pytest.mark.tree
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.prefork import (
+from tests.support import need
+from tests.support.app_servers import (
     EXAMPLES,
     Load,
     Server,
@@ -29,7 +29,7 @@ from tests.prefork import (
     serving,
     wait_for,
 )
-from tests.support import need
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
 

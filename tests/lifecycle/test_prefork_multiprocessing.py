@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.prefork import EXAMPLES, Site, serving
+from tests.support.app_servers import EXAMPLES, Site, serving
 
 pytestmark = pytest.mark.tree
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.prefork import (
+from tests.support.app_servers import (
     EXAMPLES,
     Load,
     Server,
@@ -28,6 +27,7 @@ from tests.prefork import (
     serving,
     wait_for,
 )
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
 

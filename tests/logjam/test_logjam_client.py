@@ -25,8 +25,8 @@ from logclient.config import parse
 from logclient.delivery.doubt import KERNEL
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 

@@ -30,12 +30,12 @@ from logclient._ext.logjam import MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
 from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
-from tests.batches import inflight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
 from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, fate
-from tests.outside import MIB, Outside
-from tests.patience import PATIENCE
+from tests.support.batches import inflight_of
+from tests.support.measured_process import MIB, MeasuredProcess
+from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
@@ -445,12 +445,12 @@ def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, s
             writer.unit(stream, unit_of(method, body))
         writer.unit(stream, unit_of(1, zlib.compress(TEXT)))
         writer.flush()
-    with Outside(BEGIN + READERS[reader], str(tmp_path / "run")) as process:
-        assert process.hear() == "ready"
-        before = process.mark()
+    with MeasuredProcess(BEGIN + READERS[reader], str(tmp_path / "run")) as process:
+        assert process.read() == "ready"
+        before = process.reset_peak()
         *said, good = process.ask(seconds=PATIENCE)
         grown = process.peak() - before
-        process.tell()
+        process.write()
     place = {"opened": 1, "decode": 2}.get(reader, 0)
     for name, words in zip(attacks, said, strict=True):
         assert said_of(name)[place] in words, name
@@ -478,10 +478,10 @@ def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
         publisher.setsockopt(zmq.LINGER, 0)
         port = publisher.bind_to_random_port("tcp://127.0.0.1")
-        with Outside(BEGIN + SUBSCRIBER, f"tcp://127.0.0.1:{port}") as process:
-            assert process.hear() == "ready"
+        with MeasuredProcess(BEGIN + SUBSCRIBER, f"tcp://127.0.0.1:{port}") as process:
+            assert process.read() == "ready"
             assert publisher.poll(DEADLINE)  # its subscription
-            before = process.mark()
+            before = process.reset_peak()
             for name, (method, body, _) in attacks.items():
                 publisher.send_multipart(message(body, method))
                 assert said_of(name)[1] in process.ask(seconds=PATIENCE), name
@@ -495,7 +495,7 @@ def test_device(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It opens bodies to look for ids, takes what it cannot open as the real one does, and goes on."""
     with DeviceProcess(count_duplicates=True) as process, Producer(process.port) as producer:
         producer.ship(1)
-        before = process.mark()
+        before = process.reset_peak()
         for method, body, _ in attacks.values():
             producer.ask(message(body, method))
             assert producer.reply() == ACCEPTED

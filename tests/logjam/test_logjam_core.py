@@ -35,10 +35,10 @@ from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progres
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam.core import COMPRESSIONS, Logjam, Options, Probe, frames, split_app_env
 from tests import support
-from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
-from tests.patience import PATIENCE
+from tests.support.batches import inflight_of
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

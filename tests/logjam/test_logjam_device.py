@@ -35,8 +35,8 @@ from logclient.errors import (
 )
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
 from logclient.transports.attempt import Attempt
-from tests.patience import PATIENCE
 from tests.support import need
+from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
@@ -877,7 +877,7 @@ class TestHostile:
 
     @pytest.fixture(autouse=True)
     def bound(self, process: DeviceProcess) -> Iterator[None]:
-        before = process.mark()
+        before = process.reset_peak()
         yield
         assert process.alive
         with Producer(process.port) as producer:

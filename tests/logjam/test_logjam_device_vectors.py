@@ -13,7 +13,8 @@ import pytest
 from logclient.logjam.collector import Collector
 from logclient.logjam.device import Device
 from logclient.logjam.messages import decompress, read_meta
-from tests import recordings, support
+from tests import support
+from tests.support import recordings
 
 zmq = pytest.importorskip("zmq")
 

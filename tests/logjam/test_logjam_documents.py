@@ -27,11 +27,11 @@ from hypothesis import strategies as st
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Request, current, document
 from logclient.logjam.core import Logjam, Options
-from tests.batches import inflight_of
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
-from tests.patience import PATIENCE
 from tests.support import agent_handler, clean_environment
+from tests.support.batches import inflight_of
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

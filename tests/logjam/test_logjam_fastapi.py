@@ -14,8 +14,8 @@ from typing import Any
 from logclient.integrations.asgi import LogjamMiddleware
 from logclient.logjam import Agent, current
 from tests.oracle.logjam_document import judge
-from tests.patience import PATIENCE
 from tests.support import agent_handler, need
+from tests.support.patience import PATIENCE
 
 fastapi = need("fastapi")
 uvicorn = need("uvicorn")

@@ -22,8 +22,8 @@ zmq = pytest.importorskip("zmq")
 from logclient.transports import zmq as zmq_transport  # noqa: E402
 from logclient.transports.attempt import Attempt  # noqa: E402
 from tests.logjam_rig import ACCEPTED, APP_ENV, DeviceProcess, Producer, message  # noqa: E402
-from tests.outside import MIB, Outside  # noqa: E402
-from tests.patience import PATIENCE  # noqa: E402
+from tests.support.measured_process import MIB, MeasuredProcess  # noqa: E402
+from tests.support.patience import PATIENCE  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 
@@ -315,7 +315,7 @@ ATTACKS: dict[str, Callable[[Peer], int]] = {
 }
 
 
-Attacked = tuple[Server, Outside]
+Attacked = tuple[Server, MeasuredProcess]
 Make = Callable[..., Attacked]
 
 
@@ -341,8 +341,8 @@ def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Itera
         if key not in kept:
             server = Server(b"PULL" if scheme == "logjam+push" else b"ROUTER")
             url = f"{scheme}://127.0.0.1:{server.port}/shop-production{options}"
-            kept[key] = server, Outside(CLIENT, url, compiled, size)
-            assert kept[key][1].hear() == "ready"
+            kept[key] = server, MeasuredProcess(CLIENT, url, compiled, size)
+            assert kept[key][1].read() == "ready"
         return kept[key]
 
     failed = request.session.testsfailed
@@ -365,7 +365,7 @@ def test_router(attacked: Make, attack: str, compiled: bool) -> None:
     start = client.ask("stats")
     assert client.ask(f"put {SENT}") == SENT
     peer = server.shaken()
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     answered = ATTACKS[attack](peer)
     peer.gone()
@@ -437,7 +437,7 @@ def test_handshake(attacked: Make, attack: str) -> None:
     """The attempt fails, in 1 s at most, and the next one is made. Within 20 s and 16 MiB."""
     server, client = attacked(True)
     start = client.ask("stats")
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     assert client.ask(f"put {SENT}") == SENT
     peer = server.accept()
@@ -462,7 +462,7 @@ def test_pings_without_end(attacked: Make, compiled: bool) -> None:
     server, client = attacked(compiled)
     assert client.ask("put 1") == 1
     peer = server.shaken()
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     assert peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB) < 256 * MIB
     assert time.monotonic() - begin < PATIENCE
@@ -491,12 +491,12 @@ def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
     peer = server.shaken()
     peer.answer(1)
     assert client.ask("flush 10") == 0
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
-    client.tell("ping 10")
+    client.write("ping 10")
     assert peer.hear()[:2] == [b"", b"ping"]
     peer.tell(*PONGS[attack])
-    said = client.hear()
+    said = client.read()
     peer.gone()
     assert isinstance(said, list) or (said == "a" and attack == "two of them")
     assert client.ask("put 1") == 1
@@ -526,7 +526,7 @@ def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool,
     if idle and scheme == "logjam":
         peer.answer(1)
         assert client.ask("flush 10") == 0
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     endless(peer, size)
     peer.gone()
@@ -563,7 +563,7 @@ def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
     server, client = attacked(compiled, "logjam+push")
     assert client.ask("put 1") == 1
     peer = server.shaken()
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     most = 64 * MIB if size < 2 else 2 << 30
     assert peer.flood(zmessage([b"x" * size]) * (MIB // (size + 2)), most) < most
@@ -599,7 +599,7 @@ def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_read(attacked: Make, scheme: str, compiled: bool) -> None:
     """Nothing that we send: `max_bytes` (64 MiB) and a little; with push, `hwm` messages more."""
     server, client = attacked(compiled, scheme, "?compression=none&silence=60", 50_000)
-    before = client.mark()
+    before = client.reset_peak()
     begin = time.monotonic()
     assert client.ask("put 1") == 1
     peer = server.shaken()
@@ -647,7 +647,7 @@ def target() -> Iterator[Target]:
 @pytest.mark.parametrize("size", [0, 1, 30_000])
 def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
     """Cut, though libzmq never shows us anything of it; within 20 s and 512 MiB. Others are served."""
-    before = target.mark()
+    before = target.reset_peak()
     begin = time.monotonic()
     sender = target.dial(b"PUSH" if push else b"DEALER", target.push_port if push else 0)
     target.serves()
@@ -694,7 +694,7 @@ def test_thousands_of_connections() -> None:
 
 
 def many_connections(target: Target, count: int) -> None:
-    before = target.mark()
+    before = target.reset_peak()
     begin = time.monotonic()
     request = zmessage([b"", *message(1)])
     peers = []
@@ -715,7 +715,7 @@ def many_connections(target: Target, count: int) -> None:
 
 def test_slow_loris(target: Target) -> None:
     """300 that never end their greeting: 16 MiB, and others are served."""
-    before = target.mark()
+    before = target.reset_peak()
     begin = time.monotonic()
     peers = [Peer(socket.create_connection(("127.0.0.1", target.port))) for _ in range(300)]
     try:
@@ -744,7 +744,7 @@ def test_more_connections_than_files() -> None:
     """Who is connected is served, and when they are gone, whoever comes; within 20 s and 16 MiB."""
     with Target(files=64) as target, Producer(target.port) as producer:
         assert producer.ship(1) == [ACCEPTED]
-        before = target.mark()
+        before = target.reset_peak()
         begin = time.monotonic()
         peers = []
         try:
@@ -763,7 +763,7 @@ def test_more_connections_than_files() -> None:
 
 def test_subscriptions(target: Target) -> None:
     """A subscription of 1 GiB, or of 5,000 bytes, ends the connection of who makes it; within 16 MiB."""
-    before = target.mark()
+    before = target.reset_peak()
     for said in (
         bytes((LONG,)) + struct.pack(">Q", 1 << 30) + b"\1" + bytes(MIB),
         zmessage([b"\1" + b"x" * 5000]),
@@ -795,20 +795,20 @@ SUBSCRIBER = """if 1:
 @pytest.mark.parametrize("size", [0, 30_000])
 def test_a_publication_without_end(size: int) -> None:
     """Cut while the consumer waits for a message, and connected to again; within 20 s and 512 MiB."""
-    with Server(b"PUB") as server, Outside(SUBSCRIBER, f"tcp://127.0.0.1:{server.port}") as process:
-        assert process.hear() == "ready"
+    with Server(b"PUB") as server, MeasuredProcess(SUBSCRIBER, f"tcp://127.0.0.1:{server.port}") as process:
+        assert process.read() == "ready"
         peer = server.shaken()
         peer.frame()  # its subscription
-        before = process.mark()
+        before = process.reset_peak()
         begin = time.monotonic()
-        process.tell("20")
+        process.write("20")
         endless(peer, size)
         peer.gone()
         again = server.shaken()
         again.frame()
         published = [APP_ENV, b"logs", b"{}", struct.pack(">HBBIQQ", 0xCABD, 0, 1, 3, 1, 7)]
         again.tell(published)
-        assert process.hear() == [7, {"frames: no end": 1}]
+        assert process.read() == [7, {"frames: no end": 1}]
         assert time.monotonic() - begin < PATIENCE
         assert process.peak() - before < 512 * MIB
         again.tell([b"x"] * 1000, published)

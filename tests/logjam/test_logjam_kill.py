@@ -15,7 +15,7 @@ import pytest
 
 from logclient import registry, samples
 from logclient.verify.job import run as verify
-from tests.kills import (
+from tests.support.kill_scenes import (
     KILLS,
     RESENT,
     Figures,
@@ -25,8 +25,8 @@ from tests.kills import (
     ship_through_kills,
     wait_for,
 )
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 
 zmq = pytest.importorskip("zmq")
 

@@ -25,10 +25,10 @@ import pytest
 from logclient.integrations import asgi, wsgi
 from logclient.integrations.http import wait_seconds
 from logclient.logjam import Agent, current
-from tests.asgi_server import serve
+from tests.logjam.asgi_server import serve
 from tests.oracle.logjam_document import judge
-from tests.patience import PATIENCE
 from tests.support import agent_handler, missing
+from tests.support.patience import PATIENCE
 
 APP = "shop-production"
 CLIENTS = 8

@@ -18,7 +18,7 @@ zmq = pytest.importorskip("zmq")
 
 from logclient.logjam.collector import Collector  # noqa: E402
 from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
-from tests.patience import PATIENCE  # noqa: E402
+from tests.support.patience import PATIENCE  # noqa: E402
 
 
 def data(sequence: int, device: int = 1, app_env: bytes = APP_ENV, topic: bytes = TOPIC) -> Frames:

@@ -19,8 +19,9 @@ from logclient._ext.logjam import STATUS_NAMES, Codec, Decoder
 from logclient._ext.queue import EventQueue
 from logclient.errors import ConfigError
 from logclient.logjam.core import Logjam, Options
-from tests import recordings, support
+from tests import support
 from tests.oracle import logjam as oracle
+from tests.support import recordings
 
 pytestmark = pytest.mark.unit
 

@@ -22,11 +22,8 @@ from urllib.request import urlopen
 import pytest
 
 from logclient.logjam.collector import Collector
-from tests.asgi_server import serve
-from tests.prefork import EXAMPLES, Server, program, serving, wait_for
-from tests.processes import CollectorProcess
-from tests.support import ROOT, need
-from tests.web_load import (
+from tests.logjam.asgi_server import serve
+from tests.logjam.web_load import (
     CLIENTS,
     GONE,
     TRACEBACK,
@@ -42,6 +39,9 @@ from tests.web_load import (
     of_requests,
     texts,
 )
+from tests.support import ROOT, need
+from tests.support.app_servers import EXAMPLES, Server, program, serving, wait_for
+from tests.support.processes import CollectorProcess
 
 pytestmark = pytest.mark.tree
 
@@ -132,34 +132,35 @@ HARD_FLASK = {
 
 HARD_FASTAPI = {
     "session": Kind(
-        "/more/session/{m}", 200, "tests.web_fastapi#with_session",
+        "/more/session/{m}", 200, "tests.logjam.web_fastapi#with_session",
         ("{m} session begins", "{m} in session", "{m} session ends"),
     ),
     "late": Kind(
-        "/more/late/{m}", 200, "tests.web_fastapi#leaves", ("{m} leaves",),
+        "/more/late/{m}", 200, "tests.logjam.web_fastapi#leaves", ("{m} leaves",),
         besides=(("stock#stays", ("{m} nobody's",)),),
     ),
     "nested": Kind(
-        "/more/nested/{m}", 200, "tests.web_fastapi#nested", ("{m} before", "{m} after"),
+        "/more/nested/{m}", 200, "tests.logjam.web_fastapi#nested", ("{m} before", "{m} after"),
         besides=tuple(
             (f"Part#{name}", tuple(f"{{m}} {name} {n}" for n in range(3))) for name in ("one", "three", "two")
         ),
     ),
     "timeout": Kind(
-        "/more/timeout/{m}", 200, "tests.web_fastapi#timeout",
+        "/more/timeout/{m}", 200, "tests.logjam.web_fastapi#timeout",
         ("{m} waits", "{m} gives up", "{m} too slow"),
         severity=2, soft_exception="TimeoutError",
     ),
     "executor": Kind(
-        "/more/executor/{m}", 200, "tests.web_fastapi#executor", ("{m} before", "{m} after"),
+        "/more/executor/{m}", 200, "tests.logjam.web_fastapi#executor", ("{m} before", "{m} after"),
         besides=(("stock#run", ("{m} nobody's",)),),
     ),
     "tears": Kind(
-        "/more/tears/{m}", 200, "tests.web_fastapi#tears", ("{m} row", TRACEBACK),
+        "/more/tears/{m}", 200, "tests.logjam.web_fastapi#tears", ("{m} row", TRACEBACK),
         severity=3, exception="BufferError", ends="torn",
     ),
     "endless": Kind(
-        "/more/endless/{m}", 200, "tests.web_fastapi#endless", ("{m} begins", GONE), severity=2, ends="left"
+        "/more/endless/{m}", 200, "tests.logjam.web_fastapi#endless", ("{m} begins", GONE), severity=2,
+        ends="left",
     ),
 }  # fmt: skip
 HARD_FASTAPI = {name: kind._replace(lines=("{m} around", *kind.lines)) for name, kind in HARD_FASTAPI.items()}
@@ -315,8 +316,9 @@ def test_harder_things_under_load(count: int, tmp_path: Path) -> None:
     device = Device(tmp_path / "capture")
     with ExitStack() as running:
         running.enter_context(device)
-        uvicorn, stock_port = running.enter_context(stock(tmp_path, device.url, "tests.web_fastapi:app"))
-        gunicorn, shop_port = running.enter_context(shop(tmp_path, device.url, app="tests.web_flask:app"))
+        fastapi, flask = "tests.logjam.web_fastapi:app", "tests.logjam.web_flask:app"
+        uvicorn, stock_port = running.enter_context(stock(tmp_path, device.url, fastapi))
+        gunicorn, shop_port = running.enter_context(shop(tmp_path, device.url, app=flask))
         of_shop = load(shop_port, HARD_FLASK, count, seed=3)
         of_stock = load(stock_port, HARD_FASTAPI, count, seed=4)
         odd = odd_requests(shop_port, count // 2, seed=5) | odd_requests(stock_port, count // 2, seed=6)

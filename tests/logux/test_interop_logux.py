@@ -19,10 +19,10 @@ from typing import Any, Self
 import pytest
 
 import logclient
-from tests.kills import wait_for
 from tests.logux_server import JsClient, LoguxServer
-from tests.patience import PATIENCE
-from tests.tls_rig import Authority
+from tests.support.kill_scenes import wait_for
+from tests.support.patience import PATIENCE
+from tests.support.tls import Authority
 
 pytest.importorskip("websockets")
 

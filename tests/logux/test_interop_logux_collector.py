@@ -9,8 +9,8 @@ import pytest
 
 from logclient.collectors.capture import CaptureReader
 from tests.logux_server import JsClient, need
-from tests.patience import PATIENCE
 from tests.support import need as need_module
+from tests.support.patience import PATIENCE
 
 need()
 need_module("websockets")

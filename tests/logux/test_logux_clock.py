@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.kills import wait_for
 from tests.logux_server import LoguxServer
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.kill_scenes import wait_for
+from tests.support.patience import PATIENCE
 
 pytest.importorskip("websockets")
 

@@ -26,8 +26,8 @@ from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, Capt
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
 from logclient.logux.messages import Refused, Sync, compact, parse
 from tests.logux.test_logux_messages import messages
-from tests.patience import PATIENCE
 from tests.support import clean_environment, need
+from tests.support.patience import PATIENCE
 
 need("websockets")
 
@@ -352,7 +352,7 @@ class TestLogin:
         import ssl
 
         from logclient.transports.tls import server_context
-        from tests.tls_rig import Authority
+        from tests.support.tls import Authority
 
         authority = Authority(tmp_path / "ca")
         trust = ssl.create_default_context(cafile=authority.ca)

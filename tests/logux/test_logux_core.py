@@ -37,9 +37,9 @@ from logclient.delivery.contract import (
 from logclient.delivery.pump import PythonPump
 from logclient.errors import ConfigError, CredentialError, ProtocolError
 from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Options, Received, Undone
-from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

@@ -31,9 +31,9 @@ from logclient._ext.logux import (
     Decoder,
     expand,
 )
-from tests import recordings
 from tests.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 from tests.oracle import logux_decoder as oracle
+from tests.support import recordings
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from logclient._ext.logux import MAX_DEPTH
 from logclient.config import Secret
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
-from tests import recordings
 from tests.lumberjack_inputs import damaged, randoms
+from tests.support import recordings
 
 pytestmark = pytest.mark.unit
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.outside import MIB, Outside
-from tests.patience import PATIENCE
 from tests.support import need
+from tests.support.measured_process import MIB, MeasuredProcess
+from tests.support.patience import PATIENCE
 
 need("websockets")
 
@@ -124,10 +124,10 @@ def attacked(
     """What a client with `n` events says when all have their fates: within that time and room."""
     with Server(*attacks) as server:
         url = f"logux://127.0.0.1:{server.port}"
-        program = Outside(PRODUCER, url, n, options)
+        program = MeasuredProcess(PRODUCER, url, n, options)
         try:
-            assert program.hear() == "sent"
-            before = program.mark()
+            assert program.read() == "sent"
+            before = program.reset_peak()
             began = time.monotonic()
             said = program.ask(str(seconds), seconds + 5)
             assert time.monotonic() - began < seconds
@@ -471,12 +471,12 @@ TINY = ',{"type":"log/add"},{"id":%d,"time":1}'
 )  # fmt: skip
 def test_a_client_that_means_harm(harm: Harm, room: int) -> None:
     """Within 30 s and so many MiB; a client beside it is served meanwhile, and one afterwards."""
-    program = Outside(COLLECTOR, {"token": "secret"})
+    program = MeasuredProcess(COLLECTOR, {"token": "secret"})
     try:
-        port = program.hear()
+        port = program.read()
         with dial(port, "u:other:t") as beside:
             assert json.loads(beside.recv(PATIENCE))[0] == "connected"
-            before = program.mark()
+            before = program.reset_peak()
             began = time.monotonic()
             harm(port)
             assert time.monotonic() - began < PATIENCE

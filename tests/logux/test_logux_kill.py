@@ -15,7 +15,8 @@ import pytest
 
 from logclient import samples
 from logclient.verify.job import run
-from tests.kills import (
+from tests.logux_server import LoguxServer
+from tests.support.kill_scenes import (
     KILLS,
     RESENT,
     Figures,
@@ -25,9 +26,8 @@ from tests.kills import (
     ship_through_kills,
     wait_for,
 )
-from tests.logux_server import LoguxServer
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 
 pytest.importorskip("websockets")
 

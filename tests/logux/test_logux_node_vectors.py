@@ -15,7 +15,7 @@ import pytest
 
 from logclient.logux.messages import compact
 from logclient.logux.node import Login, Rules, Server, ServerNode
-from tests import recordings
+from tests.support import recordings
 
 pytestmark = pytest.mark.unit
 

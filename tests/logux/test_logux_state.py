@@ -19,8 +19,8 @@ from logclient.errors import ConfigError
 from logclient.logux import Client
 from tests.delivery.test_engine_lifecycle import in_child, needs_fork
 from tests.logux_peer import LoguxPeer, processed, until
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from logclient.errors import CredentialError
 from logclient.logux.core import Logux
 from logclient.logux.events import DebugText, Headers, Opened
 from logclient.logux.options import Options
-from tests import recordings
-from tests.batches import inflight_of
 from tests.logux.test_logux_node_vectors import is_upgrade
+from tests.support import recordings
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

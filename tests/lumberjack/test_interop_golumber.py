@@ -21,9 +21,9 @@ import logclient
 from logclient import cli
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tcp import Tcp
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
-from tests.tls_rig import Authority
+from tests.support.patience import PATIENCE
+from tests.support.tls import Authority
 
 # Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(10 * PATIENCE)]

@@ -10,9 +10,9 @@ import pytest
 
 from logclient import samples
 from logclient.verify.job import run as verify
-from tests.kills import KILLS, RESENT, forget, kill_producers, ship_through_kills
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
+from tests.support.kill_scenes import KILLS, RESENT, forget, kill_producers, ship_through_kills
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 

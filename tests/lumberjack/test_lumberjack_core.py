@@ -9,7 +9,7 @@ from logclient._ext.lumberjack import Reader
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.lumberjack.core import Lumberjack, Options, pair_block
-from tests.batches import inflight_of
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

@@ -25,10 +25,10 @@ from logclient._ext.lumberjack import (
     Reader,
     expand,
 )
-from tests.batches import inflight_of
 from tests.lumberjack.test_lumberjack_reader import c, d, j, random_stream, u32, w
 from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

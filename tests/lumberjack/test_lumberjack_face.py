@@ -13,7 +13,7 @@ import logclient
 from logclient.lumberjack import Writer
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tcp import Tcp
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture(params=["compiled pump", "Python pump"])

@@ -37,12 +37,12 @@ from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.lumberjack.collector import Collector, decode
 from logclient.lumberjack.core import frames, pair_block
-from tests.batches import inflight_of
 from tests.lumberjack.test_lumberjack_reader import mutated
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
+from tests.support.batches import inflight_of
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 from tests.vectors import make_lumberjack_literal as made
 from tests.vectors.make_lumberjack_literal import a, c, d, j, pairs, w
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import Reader, Window, decode_acks, encode_ack
 from tests.oracle import lumberjack as oracle
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
 

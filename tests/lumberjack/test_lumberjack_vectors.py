@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from logclient._ext.lumberjack import Codec, Reader, decode_acks, encode_ack
-from tests import recordings
-from tests.batches import inflight_of
+from tests.support import recordings
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

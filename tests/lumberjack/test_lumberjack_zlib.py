@@ -11,8 +11,8 @@ import pytest
 from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Codec, Decoder, Reader
 from logclient._ext.queue import WAKE
 from tests import support
-from tests.batches import inflight_of
 from tests.lumberjack.test_lumberjack_reader import c, cz, j, w
+from tests.support.batches import inflight_of
 
 PYTHON = types.ModuleType("zlib")
 """Python's zlib as it is where no libz with names can be found (Windows, a static interpreter)."""

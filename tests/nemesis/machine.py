@@ -124,7 +124,7 @@ class Certificates:
     """An authority that producers trust, and a certificate for each server. Another authority may follow."""
 
     def __init__(self, folder: Path) -> None:
-        from tests.tls_rig import Authority
+        from tests.support.tls import Authority
 
         self._new = Authority
         self._folder = folder

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from tests.nemesis import machine
 from tests.nemesis.relay import Relay
 from tests.nemesis.schedule import LONG_ENOUGH, ONE_WAY, PRODUCERS, SERVERS, Fault, Schedule
-from tests.processes import PATHS
 from tests.support import clean_environment
+from tests.support.processes import PATHS
 
 LOOK = 0.2
 

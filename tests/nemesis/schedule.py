@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 LONG_ENOUGH = 5 * PATIENCE
 """Seconds after which something hangs, however busy the machine is."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests import support
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 from tools import kafka as tool
 
 pytestmark = [pytest.mark.spark, pytest.mark.tree]

@@ -20,8 +20,8 @@ from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
 from logclient.transports.udp import Udp
-from tests.patience import PATIENCE
 from tests.plog.test_plog_core import stat_of
+from tests.support.patience import PATIENCE
 
 
 class Server(threading.Thread):

@@ -29,10 +29,10 @@ from logclient.plog.collector import Collector
 from logclient.plog.datagrams import Datagrams
 from logclient.plog.device import Lines, Listener, ReplyLimit, Taken
 from tests import support
-from tests.outside import MIB, Outside
-from tests.patience import PATIENCE
 from tests.plog.test_plog_collector_vectors import Client
 from tests.support import clean_environment
+from tests.support.measured_process import MIB, MeasuredProcess
+from tests.support.patience import PATIENCE
 
 PRODUCER = "0123456789abcdef0123"
 
@@ -708,9 +708,9 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Outside, int, int]]:
-    with Outside(_COLLECT) as outside:
-        yield outside, *outside.hear()
+def server() -> Iterator[tuple[MeasuredProcess, int, int]]:
+    with MeasuredProcess(_COLLECT) as process:
+        yield process, *process.read()
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
@@ -718,8 +718,8 @@ class TestStrangers:
     """They cost no more than 16 MiB, whatever they say."""
 
     @pytest.mark.parametrize("attack", ATTACKS)
-    def test_attack(self, server: tuple[Outside, int, int], attack: str) -> None:
-        outside, port, _ = server
+    def test_attack(self, server: tuple[MeasuredProcess, int, int], attack: str) -> None:
+        process, port, _ = server
         make = ATTACKS[attack]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect(("127.0.0.1", port))
@@ -731,49 +731,49 @@ class TestStrangers:
 
             sock.send(make(0))
             settle()
-            before = outside.mark()
+            before = process.reset_peak()
             for n in range(5000):
                 sock.send(make(n))
                 if n % 100 == 99:
                     settle()
-            assert outside.peak() - before < 16 * MIB
-            assert outside.ask()[1] == 0
+            assert process.peak() - before < 16 * MIB
+            assert process.ask()[1] == 0
 
-    def test_a_line_without_end(self, server: tuple[Outside, int, int]) -> None:
-        outside, _, port = server
+    def test_a_line_without_end(self, server: tuple[MeasuredProcess, int, int]) -> None:
+        process, _, port = server
         with socket.create_connection(("127.0.0.1", port)) as sock:
             sock.sendall(b"x" * (2 << 20))
-            before = outside.mark()
+            before = process.reset_peak()
             for _ in range(64):
                 sock.sendall(b"x" * MIB)
-            assert outside.peak() - before < 16 * MIB
+            assert process.peak() - before < 16 * MIB
 
-    def test_a_flood_that_nobody_reads(self, server: tuple[Outside, int, int]) -> None:
+    def test_a_flood_that_nobody_reads(self, server: tuple[MeasuredProcess, int, int]) -> None:
         """Not more than 64 MiB of it wait, as small as they may be; the rest is the kernel's to drop."""
-        outside, port, _ = server
-        assert outside.ask("hold") == "held"
-        before = outside.mark()
+        process, port, _ = server
+        assert process.ask("hold") == "held"
+        before = process.reset_peak()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.connect(("127.0.0.1", port))
             for _ in range(600_000):
                 sock.send(b"x")
-            assert outside.ask("go on") == "gone on"
+            assert process.ask("go on") == "gone on"
             sock.settimeout(2 * PATIENCE)
             deadline = time.monotonic() + 2 * PATIENCE
-            while outside.ask()[0] < 200_000 and time.monotonic() < deadline:
+            while process.ask()[0] < 200_000 and time.monotonic() < deadline:
                 pass
-            assert outside.ask()[0] >= 200_000
-            assert outside.ask()[1] > 0
-        assert outside.peak() - before < 64 * MIB
+            assert process.ask()[0] >= 200_000
+            assert process.ask()[1] > 0
+        assert process.peak() - before < 64 * MIB
 
     @pytest.mark.parametrize("messages", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
     def test_many_open_messages(self, messages: int) -> None:
-        with Outside(_FEED, messages) as outside:
-            outside.hear()
-            before = outside.mark()
-            still = outside.ask(seconds=4 * PATIENCE)
+        with MeasuredProcess(_FEED, messages) as process:
+            process.read()
+            before = process.reset_peak()
+            still = process.ask(seconds=4 * PATIENCE)
             assert 0 < still < 10_000
-            assert outside.peak() - before < 16 * MIB
+            assert process.peak() - before < 16 * MIB
 
 
 # --- as a command ------------------------------------------------------------------------------

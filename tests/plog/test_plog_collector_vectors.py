@@ -12,9 +12,9 @@ import pytest
 from logclient._ext.plog import fragments
 from logclient.plog.collector import Collector
 from logclient.plog.messages import split_tags
-from tests import recordings
-from tests.patience import PATIENCE
 from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each, flat
+from tests.support import recordings
+from tests.support.patience import PATIENCE
 
 # The real server gives up what is not whole when it happens to look there: what a case says of that may
 # belong to the one before, and that of its own may be in the next. The codec's tests look at ours.

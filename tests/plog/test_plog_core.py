@@ -57,9 +57,9 @@ from logclient.plog.messages import (
     split_tags,
 )
 from tests import support
-from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
+from tests.support.batches import inflight_of
 
 PRODUCER = bytes(range(10))
 UNPACED = {"pace": 0, "pace_bytes": 0}

@@ -14,9 +14,9 @@ from logclient._ext.plog import fragments
 from logclient.plog.collector import Collector
 from logclient.plog.messages import join_tags, kafka_tags
 from tests import support
-from tests.patience import PATIENCE
 from tests.plog.test_plog_collector import event, name
 from tests.plog.test_plog_collector_vectors import Client
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.spark
 

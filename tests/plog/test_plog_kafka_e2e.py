@@ -25,8 +25,8 @@ from logclient.plog.datagrams import batch_of
 from tests import support
 from tests.kafka_fixture import connector
 from tests.oracle import plog_injected
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 support.need("numpy")
 support.need("pyarrow")

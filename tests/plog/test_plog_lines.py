@@ -25,10 +25,10 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.plog.collector import Collector
 from logclient.plog.core import Lines, Options
 from logclient.transports.tcp import OneWay
-from tests.batches import inflight_of
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle
-from tests.patience import PATIENCE
+from tests.support.batches import inflight_of
+from tests.support.patience import PATIENCE
 
 PRODUCER = bytes(range(10))
 

@@ -19,9 +19,9 @@ from logclient.plog.core import Options, Plog
 from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
-from tests.batches import inflight_of
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
+from tests.support.batches import inflight_of
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 
 PRODUCER = bytes(10)
 MOST = 212_992

@@ -31,9 +31,9 @@ from logclient._ext.plog import (
 )
 from logclient.plog.core import Options, Plog
 from logclient.plog.messages import command, parse_stat, split_tags
-from tests import recordings
-from tests.batches import inflight_of
 from tests.oracle import plog as oracle
+from tests.support import recordings
+from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
 

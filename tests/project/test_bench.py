@@ -10,7 +10,7 @@ import zlib
 import pytest
 
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
 if not (support.ROOT / "bench" / "harness.py").exists():

@@ -15,7 +15,7 @@ from logclient._ext.constants import REASONS
 from logclient.delivery.stats import Stats
 from tests.mutants.__main__ import listed
 from tests.mutants.random_ones import found, mutated
-from tests.pages import PAGES
+from tests.project.pages import PAGES
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.tree, pytest.mark.unit]

@@ -1,8 +1,8 @@
 """What README and docs tell users to type works as it is written there.
 
-Commands and samples are taken from the pages (`tests.pages`). They run in a `World`, where 127.0.0.1:5044 is
-free, and names such as logs.example.org are this machine. What cannot run here is in `INSTEAD`, with the
-reason.
+Commands and samples are taken from the pages (`tests.project.pages`). They run in an `IsolatedMachine`, where
+127.0.0.1:5044 is free, and names such as logs.example.org are this machine. `INSTEAD` has those that cannot
+run here, with the reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from logclient import cli
 from logclient.cli.parser import make_parser
 from logclient.errors import ExitCode
 from tests import logux_server, support
-from tests.pages import FOUND, Text
-from tests.patience import PATIENCE
+from tests.project.isolated_machine import IsolatedMachine, Server, Unavailable, end
+from tests.project.pages import FOUND, Text
 from tests.support import ROOT, clean_environment
-from tests.world import Server, Unavailable, World, end
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.tree
 
@@ -74,10 +74,10 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    from tests.tls_rig import Authority
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IsolatedMachine]:
+    from tests.support.tls import Authority
 
-    folder = tmp_path_factory.mktemp("world")
+    folder = tmp_path_factory.mktemp("machine")
     authority = Authority(folder / "authority")
     mine = authority.issue("mine", "127.0.0.1", *NAMES)
     logs = folder / "etc" / "logs"
@@ -93,11 +93,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     variables = {"SSL_CERT_FILE": authority.ca, "LOGS_TOKEN": "secret", "LOGS_KEY_PASSWORD": "none"}
     variables.update([exported])
     try:
-        world = World(folder, NAMES, variables)
+        machine = IsolatedMachine(folder, NAMES, variables)
     except Unavailable as error:
         pytest.skip(f"no namespaces here: {error}")
-    with world:
-        yield world
+    with machine:
+        yield machine
 
 
 @pytest.fixture
@@ -224,29 +224,29 @@ def test_make_has_the_targets_and_takes_the_variables(command: str) -> None:
 # -- commands
 
 
-def listening(world: World, command: str, folder: Path) -> ExitStack:
+def listening(machine: IsolatedMachine, command: str, folder: Path) -> ExitStack:
     """The servers that a command needs."""
     running = ExitStack()
     for n, url in enumerate(SERVERS.get(command, [])):
         serve = f"logclient collect {url} --capture {folder.parent / 'captures'}/{n}"
-        running.enter_context(Server(world, serve, folder))
+        running.enter_context(Server(machine, serve, folder))
     return running
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_command(command: Text, world: World, here: Path) -> None:
-    home = Path(world.environment["HOME"])
+def test_a_command(command: Text, machine: IsolatedMachine, here: Path) -> None:
+    home = Path(machine.environment["HOME"])
     for name in (".zfunc", ".config/fish/completions"):
         (home / name).mkdir(parents=True, exist_ok=True)
     for name, source in {"server.pem": "me.pem", "server.key": "me.key", "clients.pem": "ca.pem"}.items():
         shutil.copy(f"{home.parent}/etc/logs/{source}", here / name)
     if command.text.startswith("logclient collect "):
-        with listening(world, command.text, here), Server(world, command.text, here) as server:
+        with listening(machine, command.text, here), Server(machine, command.text, here) as server:
             assert server.listens["url"]
         assert list(here.rglob("*.cap"))
         return
-    with listening(world, command.text, here):
-        said = world.run(command.text, here)
+    with listening(machine, command.text, here):
+        said = machine.run(command.text, here)
     written = re.search(r" > (\S+)$", command.text)
     if written:
         file = Path(written[1].replace("~", str(home)))
@@ -257,18 +257,18 @@ def test_a_command(command: Text, world: World, here: Path) -> None:
         assert said.strip() or command.text.startswith("source ")
 
 
-def test_what_pip_installs(world: World, tmp_path: Path) -> None:
+def test_what_pip_installs(machine: IsolatedMachine, tmp_path: Path) -> None:
     """In the environment of the tests all of it is there, so pip has nothing to fetch."""
     commands = {text.text for text in FOUND.commands if text.text.startswith("pip ")} - set(INSTEAD)
     assert len(commands) > 7
     wanted = [word for command in sorted(commands) for word in shlex.split(command)[2:]]
-    said = world.run(["pip", "install", "--disable-pip-version-check", *wanted], tmp_path)
+    said = machine.run(["pip", "install", "--disable-pip-version-check", *wanted], tmp_path)
     assert "Would" not in said and "Successfully" not in said
     assert "does not provide the extra" not in said
 
 
 def test_the_readme(
-    world: World,
+    machine: IsolatedMachine,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -277,8 +277,8 @@ def test_the_readme(
     """All of it in a row, as one who reads it types it. The verdict is about all that was sent before it."""
     serve, *rest = typed("README.md")
     [ten_lines, _] = [text for text in FOUND.samples if text.page == "README.md"]
-    with Server(world, serve, here):
-        said = world.run([sys.executable, "-c", ten_lines.text], here)
+    with Server(machine, serve, here):
+        said = machine.run([sys.executable, "-c", ten_lines.text], here)
         assert "status='acked'" in said and "0 left;" in said
         for command in rest:
             if command.startswith(SPARK):
@@ -286,7 +286,7 @@ def test_the_readme(
                 shutil.copytree(here / "captured", here / "before" / "captured")
                 verdict = command
             else:
-                said = world.run(command, here)
+                said = machine.run(command, here)
             if command.startswith("logclient decode"):
                 for text in ("user ada logged in", "an event of my own", "and one to follow", "order 199 "):
                     assert text in said
@@ -303,7 +303,7 @@ def typed(page: str) -> list[str]:
 
 
 def test_the_tutorial(
-    world: World,
+    machine: IsolatedMachine,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -313,17 +313,17 @@ def test_the_tutorial(
     serve, *rest = typed(first_steps)
     verify, lie, verify_lies = typed(prove_it)
     records, events = samples(first_steps)
-    with Server(world, serve, here):
-        world.run([sys.executable, "-c", records.text], here)
-        said = world.run([sys.executable, "-c", events.text], here)
+    with Server(machine, serve, here):
+        machine.run([sys.executable, "-c", records.text], here)
+        said = machine.run([sys.executable, "-c", events.text], here)
         assert "status='acked'" in said and "0 events left;" in said
         for command in rest:
-            said = world.run(command, here)
+            said = machine.run(command, here)
         for text in ("user ada logged in", "disk is 91 % full", "order placed", "order paid", "order 199 "):
             assert text in said
-    with Server(world, lie, here):
+    with Server(machine, lie, here):
         for sample in records, events:
-            world.run([sys.executable, "-c", sample.text.replace('"run/"', '"lied-to/"')], here)
+            machine.run([sys.executable, "-c", sample.text.replace('"run/"', '"lied-to/"')], here)
     request.getfixturevalue("spark")
     monkeypatch.chdir(here)
     assert cli.main(shlex.split(verify)[1:]) == ExitCode.OK
@@ -355,12 +355,12 @@ def test_a_verdict(command: Text, spark: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.long  # a JVM for each
 @pytest.mark.spark
 @pytest.mark.parametrize("command", verdicts(), ids=str)
-def test_a_verdict_in_a_process_of_its_own(command: Text, world: World, tmp_path: Path) -> None:
+def test_a_verdict_in_a_process_of_its_own(command: Text, machine: IsolatedMachine, tmp_path: Path) -> None:
     scene = scene_of(command, tmp_path)
     pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
     rows = pyarrow.table({"line": [bytes(body) for body in scene.bodies.values()]})
     parquet.write_table(rows, tmp_path / "events.parquet")
-    assert "20 of 20 events arrived intact" in world.run(command.text, tmp_path)
+    assert "20 of 20 events arrived intact" in machine.run(command.text, tmp_path)
 
 
 def scene_of(command: Text, folder: Path) -> Any:
@@ -438,24 +438,24 @@ def test_every_program_is_run() -> None:
     "example",
     [pytest.param(name, marks=[pytest.mark.long] if name == "celery" else []) for name in PROGRAMS],
 )
-def test_a_program(example: str, world: World, here: Path) -> None:
+def test_a_program(example: str, machine: IsolatedMachine, here: Path) -> None:
     folder = here / example
     shutil.copytree(EXAMPLES / example, folder)
     command = told(example)
     url = re.sub(r"(:\d+)/.*", r"\1", command.split()[0].removeprefix("LOG_URL="))
-    with Server(world, f"logclient collect {url} --capture capture", here):
-        running = world.start(f"exec env {command}", folder)  # so that its signals reach the program itself
+    with Server(machine, f"logclient collect {url} --capture capture", here):
+        running = machine.start(f"exec env {command}", folder)  # so that its signals reach the program itself
         try:
             if PROGRAMS[example].ready:
                 assert running.stdout is not None
                 assert any(PROGRAMS[example].ready in line for line in running.stdout)
-            world.run([sys.executable, "-c", PROGRAMS[example].ask], folder)
+            machine.run([sys.executable, "-c", PROGRAMS[example].ask], folder)
             running.terminate()
             running.communicate(timeout=2 * PATIENCE)
         finally:
             end(running)
     protocol = url.partition(":")[0]
-    assert PROGRAMS[example].says in world.run(f"logclient decode {protocol} capture --bytes 9999", here)
+    assert PROGRAMS[example].says in machine.run(f"logclient decode {protocol} capture --bytes 9999", here)
 
 
 # -- samples of code
@@ -688,25 +688,25 @@ def test_every_sample_has_its_stage() -> None:
 
 
 @pytest.mark.parametrize(("sample", "stage"), SAMPLES[1:], ids=[str(text) for text, _ in SAMPLES[1:]])
-def test_a_sample(sample: Text, stage: Stage, world: World, here: Path) -> None:
+def test_a_sample(sample: Text, stage: Stage, machine: IsolatedMachine, here: Path) -> None:
     for name, source in {"server.pem": "me.pem", "clients.pem": "ca.pem"}.items():
-        shutil.copy(Path(world.environment["HOME"]).parent / "etc" / "logs" / source, here / name)
+        shutil.copy(Path(machine.environment["HOME"]).parent / "etc" / "logs" / source, here / name)
     if stage.pytest:
         head = stage.before or "import logclient\nimport pytest\n"
         (here / "test_sample.py").write_text("\n".join([head, sample.text, stage.after]))
-        said = world.run([sys.executable, "-m", "pytest", "-q", "test_sample.py"], here)
+        said = machine.run([sys.executable, "-m", "pytest", "-q", "test_sample.py"], here)
         assert "1 passed" in said
         return
     code = stage.around % sample.text if stage.around != "%s" else sample.text
     given = json.dumps([stage.before, code, stage.after])
     if not stage.says:
-        said = world.run([sys.executable, "-c", RUNNER], here, given)
+        said = machine.run([sys.executable, "-c", RUNNER], here, given)
         if stage.shows:
             [shown] = [text for text in FOUND.samples if text.page == sample.page and text.language == "json"]
             identity = {"@metadata", "event.id"}
             assert set(json.loads(shown.text)) == set(json.loads(said)) - identity
         return
-    process = world.start([sys.executable, "-uc", RUNNER], here)
+    process = machine.start([sys.executable, "-uc", RUNNER], here)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(given)
     process.stdin.close()
@@ -720,17 +720,17 @@ def test_a_sample(sample: Text, stage: Stage, world: World, here: Path) -> None:
         end(process)
 
 
-def test_the_sample_in_javascript(world: World, here: Path) -> None:
+def test_the_sample_in_javascript(machine: IsolatedMachine, here: Path) -> None:
     """@logux/server with the code of the page takes an event, and keeps it."""
     [sample] = [text for text in FOUND.samples if text.language == "js"]
     (here / "server.mjs").write_text(
         f"async function keep(id, time, data) {{ console.log('kept', id, data.message) }}\n{sample.text}"
     )
     script = logux_server.program(here / "server.mjs")
-    process = world.start(f"exec node {script}", here)
+    process = machine.start(f"exec node {script}", here)
     send = "import logclient\nclient = logclient.connect('logux://127.0.0.1:31337', token='env:LOGS_TOKEN')\n"
     try:
-        world.run([sys.executable, "-c", send + "print(client.submit('hello').result(20))"], here)
+        machine.run([sys.executable, "-c", send + "print(client.submit('hello').result(20))"], here)
     finally:
         said = end(process)
     assert re.search(r"kept [0-9a-f]{32} hello", said), said

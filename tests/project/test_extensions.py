@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 from tools import extensions
 
 pytestmark = pytest.mark.tree

@@ -24,8 +24,8 @@ from logclient._ext import queue
 from logclient.lumberjack.collector import Collector
 from logclient.transports import tcp
 from logclient.transports.attempt import Attempt
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 from tools import pythons, wheels
 
 SHORT = {
@@ -77,7 +77,7 @@ def run(like: str, names: list[str], where: Path) -> None:
     shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
     environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where))
     environment.pop("LOGCLIENT_REQUIRE", None)  # what is missing is missing on purpose
-    plugin = ["-p", "tests.like_windows"] if like == "windows" else []
+    plugin = ["-p", "tests.project.like_windows"] if like == "windows" else []
     files = [pythons.test_file(name) for name in dict.fromkeys(names)]
     command = [sys.executable, "-m", "pytest", "-q", *plugin, "-m", pythons.WITHOUT, *files]
     done = subprocess.run(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import ROOT
+from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.tree, pytest.mark.unit]
 

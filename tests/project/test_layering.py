@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import logclient
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 from tools import extensions
 
 PACKAGE = ROOT / "logclient"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import ROOT, need
+from tests.support.patience import PATIENCE
 from tools import lock, pythons
 
 pytestmark = pytest.mark.tree

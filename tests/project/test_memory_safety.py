@@ -1,6 +1,6 @@
 """What Python code may do while compiled code runs, or before an object was made: never a crash.
 
-What would end the process runs in one of its own. `tests/hostile.py` has the records.
+What would end the process runs in one of its own. `tests/support/hostile_records.py` has the records.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from logclient import client, lumberjack, plog
 from logclient._ext.record import mark_sender_thread
 from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
-from tests.patience import PATIENCE
 from tests.support import TESTED, clean_environment
+from tests.support.patience import PATIENCE
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+HOSTILE_RECORDS = "from tests.support.hostile_records import every_attribute; every_attribute()"
 EXTENSIONS = sorted(p.stem.split(".")[0] for p in Path(logclient._ext.__path__[0]).glob("*.pyi"))
 
 
@@ -42,7 +43,7 @@ def run(code: str, *arguments: str) -> str:
 
 def test_records_that_change_while_they_are_encoded() -> None:
     """Each attribute in turn runs Python code that replaces all the others; their memory is used again."""
-    said = run("from tests.hostile import every_attribute; every_attribute()")
+    said = run(HOSTILE_RECORDS)
     assert said == "held\n"
 
 
@@ -282,7 +283,7 @@ def test_under_address_sanitizer() -> None:
     except MissingError as error:
         pytest.skip(str(error))
     environment = build.environment(tree) | {"LD_PRELOAD": preload}
-    for program in ("from tests.hostile import every_attribute; every_attribute()", WITHOUT_INIT):
+    for program in (HOSTILE_RECORDS, WITHOUT_INIT):
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=tree, env=environment, capture_output=True, text=True, timeout=40 * PATIENCE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment
+from tests.support.patience import PATIENCE
 from tools import extensions, pythons
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled

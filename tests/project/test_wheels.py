@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.support import ROOT, clean_environment, need
+from tests.support.patience import PATIENCE
 from tools import extensions, lock, pythons, wheels
 
 pytestmark = pytest.mark.tree

@@ -25,9 +25,17 @@ from logclient.collectors import main
 from logclient.errors import ConfigError
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import COALESCE_BYTES, TlsLink, server_context
-from tests.patience import PATIENCE
 from tests.support import clean_environment
-from tests.tls_rig import HOST, Authority, arrived, context, serving, show, until
+from tests.support.patience import PATIENCE
+from tests.support.tls import (
+    HOST,
+    Authority,
+    assert_arrived,
+    context,
+    replace_certificate,
+    serving,
+    wait_until,
+)
 
 QUICK = {"auth_backoff_min": 0.02, "auth_backoff_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
 NEVER = {"auth_backoff_min": 1000, "auth_backoff_max": 1000, "backoff_min": 0.001, "backoff_max": 0.01}
@@ -103,7 +111,7 @@ class TestDelivery:
             logclient.connect(collector.url, ca=ours.ca, cert=ours.issue("me", "me@example.org")) as client,
         ):
             ship(client, 10)
-            arrived(collector, client, 10)
+            assert_arrived(collector, client, 10)
             assert collector.counts.connections == client.stats().connects == 1
 
     @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ class TestDelivery:
             url = collector.url.replace("127.0.0.1", host)
             with logclient.connect(url, ca=ours.ca, server_name=server_name) as client:
                 ship(client, 1)
-                arrived(collector, client, 1)
+                assert_arrived(collector, client, 1)
 
     def test_version_6_addresses(self, ours: Authority) -> None:
         try:
@@ -137,7 +145,7 @@ class TestDelivery:
             logclient.connect(collector.url, ca=ours.ca) as client,
         ):
             ship(client, 1)
-            arrived(collector, client, 1)
+            assert_arrived(collector, client, 1)
 
     @pytest.mark.parametrize("form", ["hashed", "files"])
     def test_a_directory_of_authorities(
@@ -160,14 +168,14 @@ class TestDelivery:
             logclient.connect(collector.url, ca=folder) as client,
         ):
             ship(client, 1)
-            arrived(collector, client, 1)
+            assert_arrived(collector, client, 1)
 
     def test_the_fixture_of_the_pytest_plugin(self, ours: Authority, tls_log_collector: Collector) -> None:
         with logclient.connect(
             tls_log_collector.url, ca=ours.ca, cert=ours.issue("me", "me@example.org")
         ) as client:
             ship(client, 1)
-            arrived(tls_log_collector, client, 1)
+            assert_arrived(tls_log_collector, client, 1)
 
     @pytest.fixture
     def log_collector_options(self, ours: Authority) -> dict[str, Any]:
@@ -239,7 +247,7 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
         "expired": lambda: ours.issue("shown", expired=True),
     }[name]()
     tls = context(version, shown)
-    return Case(says, options, tls, lambda: show(tls, good))
+    return Case(says, options, tls, lambda: replace_certificate(tls, good))
 
 
 class TestRefusals:
@@ -256,16 +264,16 @@ class TestRefusals:
             if lost:
                 os.replace(lost[1], f"{lost[1]}.lost")
             ship(client, 100)
-            until(said)
+            wait_until(said)
             reported = client.stats()
             # Many attempts, and no second word.
             tries = collector.counts.connections
-            until(lambda: lost or collector.counts.connections > tries + 6)
+            wait_until(lambda: lost or collector.counts.connections > tries + 6)
             assert client.flush(0.1) == 100
             assert (client.stats().acked, collector.counts.events) == (0, 0)
             one.mend()
             ship(client, 100, first=100)
-            arrived(collector, client, 200)
+            assert_arrived(collector, client, 200)
             assert client.stats().failed == client.stats().dropped == {}
         (line,) = said()
         where = f"127.0.0.1:{collector.port}"
@@ -287,7 +295,7 @@ class TestRefusals:
         tls = context(version, ours.issue("server"), ca=ours.ca)
         with Collector(tls=tls) as collector, logclient.connect(collector.url, ca=ours.ca, **NEVER) as client:
             ship(client, 1)
-            until(lambda: alert in client.stats().last_error)
+            wait_until(lambda: alert in client.stats().last_error)
             # After a handshake that the client thought was done, or in it.
             assert client.stats().connects == client.stats().disconnects == (version == "1.3")
             assert collector.counts.connections == 1
@@ -314,7 +322,7 @@ class TestRefusals:
 
             monkeypatch.setattr(endpoints.Backoff, "delay", watched)
             ship(client, 1)
-            until(lambda: len(delays) >= 5)
+            wait_until(lambda: len(delays) >= 5)
             client.close(0)
         assert delays[:5] == [pytest.approx(0.75 * bound) for bound in (0.01, 0.02, 0.04, 0.04, 0.04)]
 
@@ -328,16 +336,16 @@ class TestRefusals:
             url = f"lumberjack+tls://127.0.0.1:{bad.port},127.0.0.1:{port}"
             with logclient.connect(url, ca=ours.ca, **NEVER) as client:
                 ship(client, 10)
-                until(lambda: "cannot connect" in client.stats().last_error)
+                wait_until(lambda: "cannot connect" in client.stats().last_error)
                 assert bad.counts.connections == 1
                 good.start()
-                arrived(good, client, 10)
+                assert_arrived(good, client, 10)
                 # Cut off, it does not go back to the one that is not mended either.
                 good.stop()
                 ship(client, 10, first=10)
-                until(lambda: f"cannot connect to 127.0.0.1:{port}" in client.stats().last_error)
+                wait_until(lambda: f"cannot connect to 127.0.0.1:{port}" in client.stats().last_error)
                 good.start()
-                arrived(good, client, 20)
+                assert_arrived(good, client, 20)
                 assert bad.counts.connections == 1
         (line,) = (line for line in said() if "nothing is sent there" in line)
         assert line.startswith(f"logclient: {url}: 127.0.0.1:{bad.port}: {CASES['unknown authority']}; ")
@@ -348,9 +356,9 @@ class TestRefusals:
             url = f"lumberjack+tls://127.0.0.1:{first.port},127.0.0.1:{second.port}"
             with logclient.connect(url, ca=ours.ca, **QUICK) as client:
                 ship(client, 1)
-                until(lambda: first.counts.connections > 3 and second.counts.connections > 3)
-                show(two, ours.issue("right"))
-                arrived(second, client, 1)
+                wait_until(lambda: first.counts.connections > 3 and second.counts.connections > 3)
+                replace_certificate(two, ours.issue("right"))
+                assert_arrived(second, client, 1)
         lines = sorted(said())
         assert len(lines) == 2, lines
         assert f"127.0.0.1:{first.port}: {CASES['unknown authority']}" in "".join(lines)
@@ -360,7 +368,7 @@ class TestRefusals:
         with Collector(tls=context("1.3", theirs.issue("server"))) as collector:
             client = logclient.connect(collector.url, ca=ours.ca, **NEVER)
             ship(client, 5)
-            until(lambda: client.stats().last_error)
+            wait_until(lambda: client.stats().last_error)
             assert client.close(0.2) == 5
             assert collector.counts.connections == 2
             assert client.stats().failed == {"closed": 5}
@@ -379,7 +387,7 @@ class TestRefusals:
             )
             for _ in range(20_000):
                 client.send({"message": "x" * 500})
-            until(said)
+            wait_until(said)
             client.close(0)
         assert "certificate_required" in said()[0]
 
@@ -394,10 +402,10 @@ class TestOptions:
             logclient.connect(f"{collector.url}?verify=none") as client,
         ):
             ship(client, 10)
-            arrived(collector, client, 10)
+            assert_arrived(collector, client, 10)
             assert collector.cut(PATIENCE)
             ship(client, 10, first=10)
-            arrived(collector, client, 20)
+            assert_arrived(collector, client, 20)
             stats = client.stats()
         assert stats.tls.endswith(", not verified")
         (line,) = (line for line in said() if "whoever" in line)
@@ -481,7 +489,7 @@ class TestPassword:
             logclient.connect(collector.url, **mine, tls_password=PASSWORD) as client,
         ):
             ship(client, 1)
-            arrived(collector, client, 1)
+            assert_arrived(collector, client, 1)
         with pytest.raises(ConfigError) as wrong:
             logclient.connect(collector.url, **mine, tls_password="sesame")
         assert str(wrong.value) == f"tls_password: does not open the key in {mine['key']!r}"
@@ -501,9 +509,9 @@ class TestPassword:
             url = f"{collector.url}?{options}&tls_password=env:TLS_PASSWORD"
             with logclient.connect(url, ledger=tmp_path / "ledger", **QUICK) as client:
                 ship(client, 10)
-                until(said)
+                wait_until(said)
                 shown += [repr(client), repr(client.stats()), repr(client.config), str(client.config.options)]
-                show(tls, ours.issue("mended"), ours.ca)
+                replace_certificate(tls, ours.issue("mended"), ours.ca)
                 assert client.flush(PATIENCE) == 0
                 shown += [repr(client.stats()), repr(vars(client._engine._transport))]
             monkeypatch.setenv("TLS_PASSWORD", PASSWORD + "!")
@@ -586,10 +594,10 @@ class TestBites:
             ) as client:  # fmt: skip
                 for i in range(20_000):
                     client.send({"message": "x" * 300, "n": i})
-                until(lambda: client.stats().last_error)
+                wait_until(lambda: client.stats().last_error)
                 collector.start()
                 assert collector.port == port
-                arrived(collector, client, 20_000)
+                assert_arrived(collector, client, 20_000)
                 windows = client.stats().batches
             assert collector.counts.captured_windows == windows >= 200
         assert len(sizes) < windows / 4
@@ -606,7 +614,7 @@ class TestCollector:
                 slow.sendall(b"\x16\x03\x01\x02\x00")
                 with logclient.connect(collector.url, ca=ours.ca) as client:
                     ship(client, 10)
-                    arrived(collector, client, 10)
+                    assert_arrived(collector, client, 10)
                 slow.settimeout(PATIENCE)
                 assert slow.recv(100) == b""
             assert collector.counts.idle_closes >= 1
@@ -616,7 +624,7 @@ class TestCollector:
             plain = collector.url.replace("+tls", "")
             with logclient.connect(plain, backoff_min=1000, backoff_max=1000) as client:
                 ship(client, 1)
-                until(lambda: client.stats().last_error)
+                wait_until(lambda: client.stats().last_error)
                 client.close(0)
             assert collector.reasons and all(reason.startswith("tls: ") for reason in collector.reasons)
             assert collector.counts.events == 0

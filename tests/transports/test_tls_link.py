@@ -18,8 +18,8 @@ from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.attempt import Attempt
 from logclient.transports.tls import Tls, TlsLink, server_context
-from tests.patience import PATIENCE
-from tests.tls_rig import HOST, Authority, context, serving
+from tests.support.patience import PATIENCE
+from tests.support.tls import HOST, Authority, context, serving
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from logclient.config import parse
 from logclient.delivery.engine import Engine
 from logclient.transports.attempt import Attempt
 from logclient.transports.udp import Udp, UdpLink
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 LINUX = sys.platform == "linux"
 SENDERS = [pytest.param((way, False), id=f"python {way}") for way in UDP_METHODS]

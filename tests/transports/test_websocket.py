@@ -28,8 +28,8 @@ from hypothesis import strategies as some
 
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
-from tests.patience import PATIENCE
 from tests.support import clean_environment, need
+from tests.support.patience import PATIENCE
 
 need("websockets")
 
@@ -45,7 +45,7 @@ from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
-from tests.tls_rig import HOST, Authority, context, serving  # noqa: E402
+from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
 
 
 def plain_link(port: int, **options: Any) -> WebSocketLink:

@@ -26,7 +26,7 @@ from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import Peer, silent
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 

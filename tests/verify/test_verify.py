@@ -23,7 +23,7 @@ from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
 np = support.need("numpy")

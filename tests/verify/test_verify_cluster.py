@@ -17,8 +17,8 @@ from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.patience import PATIENCE
 from tests.spark_cluster import Cluster
+from tests.support.patience import PATIENCE
 from tests.verify_histories import World
 from tests.verify_scene import P, Scene
 

@@ -15,7 +15,7 @@ import logclient
 from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 support.need("zmq")
 support.need("numpy")

@@ -16,7 +16,7 @@ from logclient.errors import ExitCode
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")

@@ -26,7 +26,7 @@ from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.kafka_fixture import connector
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
 from tests.verify_scene import P, Q, Scene
 

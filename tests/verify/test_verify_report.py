@@ -19,7 +19,7 @@ from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.verify_scene import P, Scene
 
 support.need("numpy")
@@ -293,7 +293,7 @@ def test_a_password_that_a_client_was_given_is_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From an option to the report: ledger, capture, verdict, what is printed."""
-    rig = pytest.importorskip("tests.tls_rig")
+    rig = pytest.importorskip("tests.support.tls")
     form = pytest.importorskip("cryptography.hazmat.primitives.serialization")
     ours = rig.Authority(tmp_path / "keys")
     cert = Path(ours.issue("me", "me@example.org"))

@@ -23,7 +23,7 @@ from logclient import verify
 from logclient.errors import ConfigError, ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 from tests.verify_scene import Scene
 
 support.need("numpy")

@@ -7,19 +7,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import pytest
-
 # The source tree. The tests of other Pythons run from a copy beside their wheel and set this.
-ROOT = Path(os.environ.get("LOGCLIENT_TREE") or Path(__file__).resolve().parent.parent)
+ROOT = Path(os.environ.get("LOGCLIENT_TREE") or Path(__file__).resolve().parents[2])
 
-TESTED = Path(__file__).resolve().parent.parent
-"""Where these tests are: the source tree, or beside them only the wheel of another Python."""
+TESTED = Path(__file__).resolve().parents[2]
+"""The folder above these tests: the source tree, or a copy beside the wheel of another Python."""
 
 REQUIRE_ALL = os.environ.get("LOGCLIENT_REQUIRE") == "all"
 
 
 def missing(reason: str) -> NoReturn:
     """Skip with the reason; under LOGCLIENT_REQUIRE=all fail with it."""
+    import pytest  # programs without pytest use this package, too
+
     if REQUIRE_ALL:
         pytest.fail(f"LOGCLIENT_REQUIRE=all: {reason}", pytrace=False)
     pytest.skip(reason, allow_module_level=True)  # needed by a whole file, or by one test

@@ -1,6 +1,6 @@
 """Threads that log through one handler while others change it; run by the interpreter that is to be tried.
 
-    python -m tests.free_threads SECONDS
+    python -m tests.lifecycle.free_threads SECONDS
 
 Prints what was counted as JSON. The lock must stay off, and every record must be counted once.
 """

@@ -23,7 +23,7 @@ from logclient.collectors.capture import FROM_PEER, CaptureReader
 from logclient.logjam.device import Device
 from logclient.logjam.messages import decompress, frames
 from tests.oracle.logjam_document import judge
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 CLIENTS = 16
 MARKER = re.compile(r"\bm\d+x\d+x\d+\b")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from logclient._ext.constants import HANDED
 from logclient.transports.attempt import Attempt
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 UID = 54_321  # nobody else's
 kept: list[object] = []

@@ -1,4 +1,4 @@
-"""What the ends of many clients cost: ``python -m tests.ends_figures`` prints a line of JSON for each.
+"""Measure how long many clients take to end: ``python -m tests.lifecycle.ends_figures`` prints lines of JSON.
 
 Seconds, but for counts. ``tests/lifecycle/test_ends.py`` asserts ten times as much, of fewer clients.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 import logclient
 from tests.cores.sink import Sink
-from tests.dead_servers import KINDS, BlackHole
 from tests.support import clean_environment
+from tests.support.dead_servers import KINDS, BlackHole
 
 EXIT = """
 import sys, time, logclient

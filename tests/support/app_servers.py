@@ -28,9 +28,9 @@ import pytest
 
 from logclient.collectors.capture import CaptureReader
 from logclient.lumberjack.collector import decode
-from tests.patience import PATIENCE
-from tests.processes import CollectorProcess
 from tests.support import ROOT, clean_environment, missing, need
+from tests.support.patience import PATIENCE
+from tests.support.processes import CollectorProcess
 
 EXAMPLES = ROOT / "docs" / "examples"
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 @asynccontextmanager

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.patience import PATIENCE
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
 
 # Mount what argv[1] has over /etc and /var/log, switch the loopback device on, and stay until input ends.
 _SETUP = """
@@ -47,7 +47,7 @@ class Unavailable(Exception):
     """This machine gives no namespaces, and why."""
 
 
-class World:
+class IsolatedMachine:
     """Commands run in it as they would in a shell of its user. A context manager.
 
     Args:
@@ -110,7 +110,7 @@ class World:
         self._process.kill()
         self._process.communicate()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> IsolatedMachine:
         return self
 
     def __exit__(
@@ -135,9 +135,9 @@ def end(process: subprocess.Popen[str]) -> str:
 class Server:
     """A command that serves: ``logclient collect``, which says in a line of JSON that it listens."""
 
-    def __init__(self, world: World, command: str, folder: Path) -> None:
+    def __init__(self, machine: IsolatedMachine, command: str, folder: Path) -> None:
         self.command = command
-        self._process = world.start(command, folder)
+        self._process = machine.start(command, folder)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         try:

@@ -15,8 +15,8 @@ from typing import Any
 from logclient.client import Client
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import server_context
-from tests.patience import PATIENCE
 from tests.support import need
+from tests.support.patience import PATIENCE
 
 trustme = need("trustme")
 
@@ -63,7 +63,7 @@ def context(version: str, cert: str, ca: str | None = None) -> ssl.SSLContext:
     return made
 
 
-def show(tls: ssl.SSLContext, cert: str, ca: str | None = None) -> None:
+def replace_certificate(tls: ssl.SSLContext, cert: str, ca: str | None = None) -> None:
     """Show another certificate from the next handshake on.
 
     ``load_cert_chain`` on a context in use is no way to do that: it sets the certificate before the key, and
@@ -77,7 +77,7 @@ def show(tls: ssl.SSLContext, cert: str, ca: str | None = None) -> None:
     tls.sni_callback = replace  # called whether the client names a server or not
 
 
-def until(what: Callable[[], Any]) -> Any:
+def wait_until(what: Callable[[], Any]) -> Any:
     """Until `what` is true; its value."""
     deadline = time.monotonic() + PATIENCE
     while not (value := what()):
@@ -86,7 +86,7 @@ def until(what: Callable[[], Any]) -> Any:
     return value
 
 
-def arrived(collector: Collector, client: Client, n: int) -> None:
+def assert_arrived(collector: Collector, client: Client, n: int) -> None:
     """All of the client's events are there, each of them once and in order, and acknowledged."""
     assert client.flush(PATIENCE) == 0, client.stats()
     stats = client.stats()

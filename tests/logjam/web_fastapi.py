@@ -1,6 +1,6 @@
 """The sample for FastAPI, and what is harder: tasks that stay, requests inside of tasks, streams that break.
 
-Runs in the folder of the sample: ``uvicorn tests.web_fastapi:app``.
+Runs in the folder of the sample: ``uvicorn tests.logjam.web_fastapi:app``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sample for Flask, and what is harder: threads, requests inside of requests, streams that break.
 
-Runs in the folder of the sample: ``gunicorn tests.web_flask:app``.
+Runs in the folder of the sample: ``gunicorn tests.logjam.web_flask:app``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app import app, client, log  # type: ignore[import-not-found]
 from flask import Response
 
 from logclient import logjam
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 __all__ = ["app"]
 

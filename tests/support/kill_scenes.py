@@ -20,9 +20,9 @@ import pytest
 import logclient
 from logclient._ext.constants import ACKED
 from logclient.delivery.engine import Engine
-from tests.patience import PATIENCE
-from tests.processes import Killable, url_of
 from tests.support import clean_environment
+from tests.support.patience import PATIENCE
+from tests.support.processes import Killable, url_of
 
 KILLS = 10
 RESENT = 1000

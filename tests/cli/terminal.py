@@ -13,7 +13,7 @@ import termios
 import time
 from types import TracebackType
 
-from tests.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""A pytest plugin (``-p tests.like_windows``): Python as it is on Windows, as far as logclient looks.
+"""A pytest plugin (``-p tests.project.like_windows``): Python as it is on Windows, as far as logclient looks.
 
 For the extensions built with LOGCLIENT_LIKE=windows; see test_fallbacks.py. What the standard library
 needs for itself it has taken before.

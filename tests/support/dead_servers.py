@@ -1,6 +1,6 @@
-"""Three servers that are no help, until they come to life; and programs that log to one of them.
+"""Three servers that take nothing until they come to life, and programs that log to one of them.
 
-``python -m tests.dead_servers storm '{"url": ..., "calls": ...}'`` measures itself and prints JSON lines.
+``python -m tests.support.dead_servers storm '{"url": ..., "calls": ...}'`` measures itself and prints JSON.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from math import exp, log
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.cores.sink import Sink
-from tests.patience import PATIENCE
-from tests.support import clean_environment
+from tests.support import TESTED, clean_environment
+from tests.support.patience import PATIENCE
 
 
 class Refusing(Sink):
@@ -115,11 +114,11 @@ KINDS: dict[str, type[Refusing | Mute | BlackHole]] = {
 def run(program: str, **what: Any) -> list[dict[str, Any]]:
     """The program in a process of its own; what it said, line by line."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.dead_servers", program, json.dumps(what)],
+        [sys.executable, "-m", "tests.support.dead_servers", program, json.dumps(what)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        cwd=Path(__file__).resolve().parent.parent,  # which may be a copy, outside the tree
+        cwd=TESTED,
         env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -139,7 +138,7 @@ def reset_peak() -> int:
     return rss()["VmRSS"]
 
 
-def fates(stats: Any) -> dict[str, int]:
+def outcomes(stats: Any) -> dict[str, int]:
     """How many events have which fate, or none yet, as far as the program can see."""
     return {
         "queued": stats.queued,
@@ -173,7 +172,7 @@ def storm(
     rest: float = 0.0,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Log `calls` messages, look at memory and fates, rest, close, look again."""
+    """Log `calls` messages, look at memory and outcomes, rest, close, look again."""
     import logclient
 
     handler = logclient.Handler(url, **(options or {}))
@@ -196,13 +195,13 @@ def storm(
     grown = rss()["VmHWM"] - idle
     stats = handler.client.stats()
     said = {"idle": idle, "grown": grown, "seconds": seconds, "cpu": cpu, "bytes": stats.queued_bytes}
-    print(json.dumps(said | fates(stats)), flush=True)
+    print(json.dumps(said | outcomes(stats)), flush=True)
     if rest:
         cpu = time.process_time()
         time.sleep(rest)
         print(json.dumps({"rest": rest, "cpu": time.process_time() - cpu}), flush=True)
     left = handler.client.close(0.1)
-    print(json.dumps({"left": left} | fates(handler.client.stats())), flush=True)
+    print(json.dumps({"left": left} | outcomes(handler.client.stats())), flush=True)
 
 
 def sizes(url: str, phases: list[tuple[int, int]], volume: int, options: dict[str, Any]) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-OWN = Path(__file__).resolve().with_name("vectors")
+from tests.support import TESTED
+
+OWN = TESTED / "tests" / "vectors"
 """The recordings of this repository."""
 
 FOLDER = Path(os.environ.get("LOGCLIENT_VECTORS") or OWN).resolve()
