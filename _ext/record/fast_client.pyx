@@ -27,6 +27,7 @@ cdef class FastClient:
         self.fallback = fallback
 
     @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def send(self, event, level=20):
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 

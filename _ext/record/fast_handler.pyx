@@ -144,6 +144,7 @@ cdef class FastHandler:
 
     @cython.binding(False)           # a plain method descriptor costs a third per call
     @cython.always_allow_keywords(False)
+    @cython.embedsignature.format("clinic")
     def handle(self, record):
         """Ship a record unless a filter refuses it.
 
