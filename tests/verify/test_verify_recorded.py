@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import recordings, support
+from tests import support
+from tests.support import recordings
 
 support.need("numpy")
 support.need("pyarrow")
