@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from logclient import registry
@@ -12,6 +12,15 @@ from logclient.config.url import environment_endpoints, redacted_url, split_url
 from logclient.errors import ConfigError
 
 __all__ = ["parse"]
+
+_RENAMED = {
+    "nap": "linger",
+    "no_progress": "progress_timeout",
+    "slow_min": "auth_backoff_min",
+    "slow_max": "auth_backoff_max",
+    "jam_after": "processing_timeout",
+}
+"""Former names of options, for errors; CHANGELOG.md lists them, too."""
 
 
 def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keywords: Any) -> Config:
@@ -96,7 +105,10 @@ def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Optio
     raise ConfigError(f"{name}: unknown option{_hint(name, declared)}")
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
+def _hint(name: str, known: Collection[str]) -> str:
+    """Return the end of an error about an unknown option: its new name, or a similar one."""
+    if (renamed := _RENAMED.get(name)) in known:
+        return f"; its name is {renamed} now"
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1, cutoff=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from logclient.config import (
 )
 from logclient.delivery.limits import Limits
 from logclient.errors import ConfigError
+from tests.support import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -285,6 +287,15 @@ class TestOptions:
     def test_unknown_options_name_the_near_one(self, name: str, says: str) -> None:
         assert says in message(URL, **{name: "5"})
         assert says in message(f"{URL}?{name}=5")
+
+    def test_former_names_are_unknown_and_name_the_new_one(self) -> None:
+        table = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        renamed = dict(re.findall(r"^\| option.* \| `(\w+)` \| `(\w+)` \|$", table, re.MULTILINE))
+        assert renamed["nap"] == "linger" and len(renamed) >= 5
+        for former, name in renamed.items():
+            url = "logux+tls://h"
+            assert message(url, **{former: "5"}) == f"{former}: unknown option; its name is {name} now"
+        assert "processing_timeout" not in message(URL, jam_after="5")
 
     def test_options_that_contradict_each_other(self) -> None:
         assert message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
