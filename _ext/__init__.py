@@ -1,9 +1,9 @@
-"""The compiled half."""
+"""The compiled half of logclient."""
 
 try:
-    import logclient._ext.queue  # noqa: F401  (what all others need)
+    import logclient._ext.queue  # noqa: F401  (all others need it)
 except ImportError as error:
-    # Python's words name a module and no way out. The other extensions would say the same.
+    # Python's own message names a module and no remedy. The other extensions would raise the same one.
     if "interpreter" not in str(error).lower():
         raise
     raise ImportError(

@@ -266,7 +266,7 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
     if method == ZLIB:
         return inflate_frame(&k.inflater, data, size, out, limit)
     if method == SNAPPY:
-        # a varint: the size of what follows
+        # a varint: the size of the unpacked body
         while True:
             if at == size or shift > 28 or (shift == 28 and data[at] > 15):
                 return INFLATE_BAD

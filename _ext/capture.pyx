@@ -105,7 +105,7 @@ cdef extern from *:
         return ~c;
     }
 
-    /* Four characters, four lookups; what is not of the alphabet sets the highest bit. */
+    /* Four characters, four lookups; a character outside of the alphabet sets the highest bit. */
     static uint32_t lc_b64[4][256];
 
     static void lc_b64_init(void) {

@@ -1,7 +1,7 @@
 # The compiled contract between pumps and codecs.
 #
 # A codec (lumberjack.pyx, ...) fills an lc_codec and hands it out in a capsule "logclient.codec". A pump
-# (tcpsend.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
+# (pump/tcp.pyx, ...) drives it without the GIL. Neither imports the other: all they share is this header.
 # Every function here is nogil and noexcept. The same operations in Python: `Core`.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -60,7 +60,7 @@ ctypedef struct lc_batch:
     uint32_t inflight        # events with status INFLIGHT
     uint32_t cursor          # no event before this index is PENDING
     uint32_t listed          # events before this index have their ledger line
-    uint64_t bytes           # what they count in max_bytes
+    uint64_t bytes           # the bytes that they count in max_bytes
     uint64_t *seq
     int64_t *created_us      # wall clock, microseconds since 1970
     const uint8_t **body
@@ -73,7 +73,7 @@ ctypedef struct lc_batch:
     uint64_t *id_hash        # 2 words an event: the name of the user's own id, 0, 0 = ours; NULL until needed
     uint64_t *id_second      # the same for an id in the second carrier, used where the first is not kept
     lc_batch *next
-    uint64_t serial          # names the batch towards Python
+    uint64_t serial          # identifies the batch in Python
     uint32_t low             # events before this index have their outcome
     uint32_t chunk_count
     void **chunks            # of the queue
@@ -91,7 +91,7 @@ ctypedef struct lc_batch:
 # segment is never 0, because there are no empty datagrams. A pump that stops inside a run remembers how far
 # it came and reports the run once all of it is sent: only whole runs count.
 #
-# What `receive` gets has the same form: a datagram is a run of one, and what GRO delivered at once is a
+# `receive` takes the same form: a datagram is a run of one, and datagrams that GRO delivered at once are a
 # longer run.
 ctypedef struct lc_wire:
     uint8_t *data
@@ -125,8 +125,8 @@ ctypedef struct lc_codec:
     # them. Return the number of events on the wire, or a STOP_ number.
     int (*encode)(void *self, lc_batch *batch, uint32_t events, double now,
                   lc_wire *wire, lc_outcomes *out) noexcept nogil
-    # Take note that the transport has taken so many more bytes, whole messages or runs. Protocols without
-    # acknowledgements settle events here (handing.pxd). NULL if the peer acknowledges.
+    # Note that the transport has taken so many more bytes, whole messages or runs. Protocols without
+    # acknowledgements settle events here (sent_tracker.pxd). NULL if the peer acknowledges.
     void (*sent)(void *self, size_t size, lc_outcomes *out) noexcept nogil
     # Take bytes from the peer. Return 0, or a STOP_ number; the Python core then has the error.
     int (*receive)(void *self, const uint8_t *data, size_t size, double now,
@@ -172,6 +172,12 @@ cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
         wire.data = data
         wire.capacity = capacity
     return wire.data + wire.size
+
+
+# Fail event i of a batch while it is encoded.
+cdef inline void fail_event(lc_batch *batch, uint32_t i, uint8_t reason) noexcept nogil:
+    batch.status[i] = FAILED
+    batch.reason[i] = reason
 
 
 # Append an outcome, merged with the last one if it continues that; return -1 when memory is out.

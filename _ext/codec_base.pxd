@@ -15,4 +15,4 @@ cdef class CodecBase(OutcomeList):
     cdef Outbox box
     cdef list full
 
-    cdef int made(self) except -1
+    cdef int ensure_initialized(self) except -1

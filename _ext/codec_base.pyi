@@ -1,4 +1,4 @@
-"""The base class of the codecs, and the buffers of what they encode."""
+"""The base class of the codecs, and the buffers of encoded bytes."""
 
 from typing import final
 
@@ -11,10 +11,10 @@ class Outbox:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class OutcomeList:
-    """The outcomes and signs of life that were received; the base class of what tracks events in flight."""
+    """The outcomes and signs of life received; base class of the objects that track events in flight."""
 
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return (first, last, fate, reason) of each range since the last call, signs of life, progress."""
+        """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
 
 class CodecBase(OutcomeList):
     """The compiled half of a core: C functions for pumps, and methods that call them from Python."""

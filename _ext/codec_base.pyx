@@ -1,4 +1,4 @@
-# The base class of the codecs, and the buffers of what they encode.
+# The base class of the codecs, and the buffers of encoded bytes.
 
 cimport cython
 from cpython.buffer cimport (
@@ -36,7 +36,7 @@ cdef extern from *:
 cdef class Outbox:
     """Encoded bytes that wait to be sent, as a read-only buffer.
 
-    While somebody holds a view of them nothing is appended: the codec begins another outbox.
+    Nothing is appended while a view of them exists: the codec begins another outbox.
     """
 
     def __cinit__(self):
@@ -70,8 +70,8 @@ cdef void release_codec(object capsule) noexcept:
 
 
 cdef class OutcomeList:
-    """The outcomes and signs of life that were received; the base of everything that tracks events in
-    in_flight."""
+    """The outcomes and signs of life that were received; base class of the objects that track events in
+    flight."""
 
     def __cinit__(self):
         memset(&self.out, 0, sizeof(lc_outcomes))
@@ -80,11 +80,11 @@ cdef class OutcomeList:
         free(self.out.items)
 
     def outcomes(self):
-        """Return what was learned since the last call.
+        """Return the outcomes and signs of life since the last call.
 
         Returns:
-            Ranges of sequences as (first, last, fate, reason), the number of signs of life from the peer, and
-            the number of acknowledgements of progress.
+            Ranges of sequences as (first, last, status, reason), the number of signs of life from the peer,
+            and the number of acknowledgements of progress.
         """
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
@@ -106,16 +106,16 @@ cdef class CodecBase(OutcomeList):
     @property
     def capsule(self):
         """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
-        self.made()
+        self.ensure_initialized()
         capsule = PyCapsule_New(&self.codec, b"logclient.codec", NULL)
         Py_INCREF(self)
         PyCapsule_SetContext(capsule, <void *> self)
         PyCapsule_SetDestructor(capsule, <PyCapsule_Destructor> release_codec)
         return capsule
 
-    cdef int made(self) except -1:
+    cdef int ensure_initialized(self) except -1:
         if self.codec.self == NULL:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         return 0
 
     def credit(self, double now):
@@ -126,7 +126,7 @@ cdef class CodecBase(OutcomeList):
         """
         cdef uint32_t events
         cdef uint64_t size
-        self.made()
+        self.ensure_initialized()
         self.codec.credit(self.codec.self, now, &events, &size)
         return events, size
 
@@ -146,7 +146,7 @@ cdef class CodecBase(OutcomeList):
         if self.box.views:
             self.full.append(self.box)
             self.box = Outbox()
-        self.made()
+        self.ensure_initialized()
         with nogil:
             n = self.codec.encode(self.codec.self, b, events, now, &self.box.wire, &self.out)
         return n
@@ -171,7 +171,7 @@ cdef class CodecBase(OutcomeList):
         """
         cdef Py_buffer view
         cdef int stop
-        self.made()
+        self.ensure_initialized()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         with nogil:
             stop = self.codec.receive(self.codec.self, <const uint8_t *> view.buf, view.len, now, &self.out)
@@ -180,5 +180,5 @@ cdef class CodecBase(OutcomeList):
 
     def deadline(self):
         """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
-        self.made()
+        self.ensure_initialized()
         return self.codec.deadline(self.codec.self)

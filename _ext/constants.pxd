@@ -3,7 +3,7 @@
 # become IntFlags in Python: their operators are slow, and making them would cost half a millisecond.
 
 
-# What became of one event: in a batch, and as the status of an outcome.
+# The status of one event in a batch, and of an outcome.
 cpdef enum:
     PENDING = 0      # not sent, or to be sent again
     INFLIGHT = 1     # sent, without an outcome yet
@@ -14,8 +14,8 @@ cpdef enum:
     WITHHELD = 6     # held back while other events are tried alone; never leaves the batches
     SETTLED = 0x80   # a flag in a batch: the event has its outcome, and is counted
 
-# Why an event failed or was dropped. The names, lower-case and without the prefix, are what users read in
-# stats and ledgers.
+# Reasons for which an event failed or was dropped. Users read the names, lower-case and without the prefix,
+# in stats and ledgers.
 cpdef enum:
     R_NONE = 0
     R_OVERFLOW = 1       # dropped: max_events or max_bytes
@@ -26,7 +26,7 @@ cpdef enum:
     R_REJECTED = 6       # failed: the server refused this event
     R_MAX_AGE = 7        # failed: older than max_age
     R_FORKED = 8         # failed: left behind in a forked child
-    R_FATAL = 9          # failed: the engine stopped for good (configuration, protocol version)
+    R_FATAL = 9          # failed: the engine connects no more (configuration, protocol version)
     R_POISON = 10        # failed: the server ends the connection on this event, and takes others
     R_DENIED = 11        # failed: the server denies this event to us
     R_UNKNOWN_TYPE = 12  # failed: the server does not know events of this type
@@ -46,23 +46,23 @@ cpdef enum:
     K_METADATA_OPEN = 0x10   # Lumberjack: its "@metadata" comes last, and the first carrier goes into it
     K_TOPIC_SHIFT = 4        # the high nibble: the topic, in protocols that have several
 
-# What the queue answers instead of a sequence.
+# Results of a put in place of a sequence.
 cpdef enum:
     PUT_DROPPED = 0      # the policy dropped it
     PUT_FORKED = -1      # this is a child process: the queue has to be renewed first
     PUT_FULL = -2        # policies `block` and `raise`: nothing was taken
     PUT_MEMORY = -3      # out of memory; counted as dropped
 
-# Why a codec stops.
+# Reasons for which a codec stops.
 cpdef enum:
     STOP_MEMORY = -1     # out of memory
     STOP_PROTOCOL = -2   # the peer broke the protocol: disconnect and resend
     STOP_FATAL = -3      # configuration or protocol version: do not connect again
 
-# Why a pump returns. The names, lower-case and without the prefix, are what `run` returns.
+# Reasons for which a pump returns. `run` returns the names, lower-case and without the prefix.
 cpdef enum:
     END_UNTIL = 0        # the deadline is here
-    END_REPORT = 1       # there are outcomes or answers to report, or it was poked
+    END_REPORT = 1       # there are outcomes or answers to report, or `poke` was called
     END_TARGET = 2       # the events that a caller waits for are settled
     END_STOPPED = 3      # `stop` was called
     END_CLOSED = 4       # the peer closed the connection
@@ -72,7 +72,7 @@ cpdef enum:
     END_STALLED = 8      # acknowledgements made no progress for too long
     END_MEMORY = 9       # out of memory
 
-# How datagrams are given to the kernel.
+# The methods to send datagrams.
 cpdef enum:
     UDP_ONE = 0          # one to a call
     UDP_MANY = 1         # many to a call
@@ -84,7 +84,7 @@ cdef extern from *:
     #define LC_FRAME_MORE 0x80000000u
     #define LC_FRAME_SIZE 0x7FFFFFFFu
     #define LC_RUN_MOST 65507           /* the payload of the largest datagram of IPv4 */
-    #define LC_RUN_SEGMENTS 64          /* what every kernel with GSO takes */
+    #define LC_RUN_SEGMENTS 64          /* the limit of every kernel with GSO */
     """
     const unsigned int FRAME_MORE "LC_FRAME_MORE"        # in a frame's head: its message has more frames
     const unsigned int FRAME_SIZE "LC_FRAME_SIZE"        # the rest of the head: bytes of the frame

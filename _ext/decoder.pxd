@@ -15,7 +15,7 @@ cdef enum:
     # The statuses that all decoders have; see each decoder for the others.
     STATUS_OK = 0
     STATUS_FOREIGN = 1
-    SCRATCH_KEPT = 1 << 22       # larger scratch memory is given back
+    SCRATCH_KEPT = 1 << 22       # larger scratch memory is freed
     SCAN_FAILED = -1             # not one JSON object
     NO_MEMORY = -2
 
@@ -49,13 +49,13 @@ cdef class BatchDecoder:
     cdef lc_names names
     cdef lc_rows rows
     cdef lc_wire scratch         # a body and SCAN_PAD bytes behind it
-    cdef int32_t unit            # index of the unit at hand
+    cdef int32_t unit            # index of the current unit
     cdef bint identity
-    cdef bytes producers         # owns what `names` points to
+    cdef bytes producers         # owns the memory that `names` points to
     cdef type result             # Events or a subclass
 
-    cdef int made(self) except -1
-    cdef int unmade(self) except -1
+    cdef int ensure_initialized(self) except -1
+    cdef int ensure_uninitialized(self) except -1
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1
     # Append the rows of one unit. Negative: out of memory.
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil

@@ -1,4 +1,4 @@
-"""The part that the decoders of all protocols share: the loop over units, and columns of what they decode."""
+"""The part that the decoders of all protocols share: the loop over units, and columns of decoded rows."""
 
 from typing import Generic, TypeVar, final
 
@@ -25,7 +25,7 @@ class Column:
 class Events:
     """Decoded units, in order: a row for each event, and a row for each fault.
 
-    All decoders give these columns; a subclass adds those of its protocol.
+    All decoders have these columns; a subclass adds those of its protocol.
     """
 
     def __len__(self) -> int: ...

@@ -1,4 +1,4 @@
-# The part that the decoders of all protocols share: the loop over units, and columns of what they decode.
+# The part that the decoders of all protocols share: the loop over units, and columns of decoded rows.
 
 cimport cython
 from cpython.buffer cimport (
@@ -87,7 +87,7 @@ cdef Column make_column(void **data, size_t n, size_t item, char code):
 cdef class Events:
     """Decoded units, in order: a row for each event, and a row for each fault.
 
-    All decoders give these columns; a subclass adds those of its protocol.
+    All decoders have these columns; a subclass adds those of its protocol.
     """
 
     def __len__(self):
@@ -171,7 +171,7 @@ cdef class BorrowedBuffer:
         PyBuffer_Release(&self.b)
 
 
-# How many units these columns describe. `more`, another column of 8-byte items, may be None.
+# Return the number of units that these columns describe. `more`, another column of 8-byte items, may be None.
 cdef Py_ssize_t count_units(BorrowedBuffer offsets, BorrowedBuffer lengths, BorrowedBuffer more) except -1:
     cdef Py_ssize_t size = offsets.b.len
     if size % 8 or lengths.b.len != size or more is not None and more.b.len != size:
@@ -187,19 +187,19 @@ cdef class BatchDecoder:
         free(self.scratch.data)
         free_rows(&self.rows)
 
-    cdef int made(self) except -1:
+    cdef int ensure_initialized(self) except -1:
         if self.producers is None:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         return 0
 
-    cdef int unmade(self) except -1:
+    cdef int ensure_uninitialized(self) except -1:
         if self.producers is not None:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         return 0
 
     # To be called by __init__. `codes`: a struct code for each column that the protocol adds.
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1:
-        self.unmade()
+        self.ensure_uninitialized()
         open_rows(&self.rows, codes)
         self.result = result
         self.identity = identity
@@ -237,7 +237,7 @@ cdef class BatchDecoder:
     cdef Events decode_buffers(self, BorrowedBuffer data, BorrowedBuffer at, BorrowedBuffer size):
         cdef Py_ssize_t n, i
         cdef Events events
-        self.made()
+        self.ensure_initialized()
         n = count_units(at, size, None)
         try:
             with nogil:

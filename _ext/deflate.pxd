@@ -1,7 +1,7 @@
 # zlib streams (RFC 1950) without the GIL, by the fastest library that is already in the process.
 #
 # Python's own zlib module is linked to a libz, and the isal package carries Intel's ISA-L: both are
-# looked up in what the interpreter has loaded (RTLD_NOLOAD, never a second copy) and called by
+# looked up among the libraries that the interpreter has loaded (RTLD_NOLOAD, no second copy) and called by
 # their public C interface. Nothing is linked at build time. Where neither can be found (a libz
 # without exported names, Windows) Python's zlib is called with the GIL taken.
 #
@@ -174,7 +174,7 @@ cdef enum:
     Z_MEM_ERROR = -4
 
     ISAL_ZLIB = 3                    # its gzip_flag: header and trailer of RFC 1950
-    ISAL_ROOM = 1 << 18              # its stream is 82 KiB; what is behind must stay untouched
+    ISAL_ROOM = 1 << 18              # its stream is 82 KiB; the bytes behind it must stay unchanged
     ISAL_TAIL = 1 << 16
     ISAL_LEVEL_ROOM = (4 + 2 * 8 + 4 * 64) << 10   # level 1, the size its authors recommend
 
@@ -244,7 +244,8 @@ cdef inline bint isal_open(lc_deflater *d) except -1:
     return True
 
 
-# Whether the library's stream is what lc_istream says, compresses, and keeps to its room. It takes 5 ms.
+# Return whether the library's stream has the form of lc_istream, compresses, and stays in its memory. It
+# takes 5 ms.
 cdef inline bint isal_sound(lc_deflater *d) except -1:
     cdef lc_istream *s = d.istream
     cdef lc_wire out
@@ -473,7 +474,7 @@ cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size,
     return 0
 
 
-# Append what a stream holds to out: at most limit bytes, else INFLATE_TOO_LARGE. Unless `whole`, a stream
+# Append the content of a stream to out: at most limit bytes, else INFLATE_TOO_LARGE. Unless `whole`, a stream
 # without its end is taken as far as it goes; bytes behind the end are ignored: Lumberjack's servers do so.
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:

@@ -38,7 +38,7 @@ cdef extern from *:
         }
         h[0] = a; h[1] = b;
     }
-    /* What follows the first `done` blocks of a text, and the mixing. */
+    /* Hash the rest of a text after its first `done` blocks, and mix. */
     static inline uint32_t lc_murmur_rest(uint32_t h, const uint8_t *p, size_t size, size_t done) {
         size_t blocks = size >> 2;
         uint32_t k = 0;
@@ -60,7 +60,7 @@ cdef extern from *:
     #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
     #include <immintrin.h>
     /* A block is mixed by itself before it meets the hash: eight at a time, while the eight before them are
-       folded in one by one. That chain is what is left: it must stay in ordinary registers. */
+       folded in one by one. Only that chain stays serial, so it must stay in ordinary registers. */
     __attribute__((target("avx2"), unused))
     static void lc_murmur_mixed(const uint8_t *const *p, size_t blocks, uint32_t *h) {
         const __m256i first = _mm256_set1_epi32((int)0xcc9e2d51u), second = _mm256_set1_epi32(0x1b873593);
@@ -96,7 +96,7 @@ cdef extern from *:
     }
     static int lc_murmur_by_eight = -1;
     static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
-        if (lc_murmur_by_eight < 0) {   /* the same whoever finds it out */
+        if (lc_murmur_by_eight < 0) {   /* every thread finds the same */
             __builtin_cpu_init();
             lc_murmur_by_eight = __builtin_cpu_supports("avx2") != 0;
         }
@@ -130,7 +130,7 @@ cdef extern from *:
     }
     static int lc_xxh64_by_four = -1;
     static inline int lc_can_four(void) {
-        if (lc_xxh64_by_four < 0) {     /* the same whoever finds it out */
+        if (lc_xxh64_by_four < 0) {     /* every thread finds the same */
             __builtin_cpu_init();
             lc_xxh64_by_four = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
         }
@@ -171,7 +171,7 @@ cdef inline uint64_t xxh64_merge(uint64_t h, uint64_t acc) noexcept nogil:
     return (h ^ xxh64_round(0, acc)) * 0x9E3779B185EBCA87ULL + 0x85EBCA77C2B2AE63ULL
 
 
-# Hash what follows the whole stripes: the last size % 32 bytes at p. Then mix.
+# Hash the rest after the whole stripes, the last size % 32 bytes at p. Then mix.
 cdef inline uint64_t xxh64_finish(uint64_t h, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + (size & 31)
     h += size

@@ -1,4 +1,4 @@
-# What the codecs share of ids and of the rows that decoders fill.
+# Ids, and the rows that decoders fill, for all codecs.
 #
 # An id is 32 lower-case hex digits: 20 of the producer (10 random bytes), 12 of the sequence.
 
@@ -79,7 +79,7 @@ cdef extern from *:
 
 # -- writers ---------------------------------------------------------------------------------------
 
-# One large unit's room is not held for ever.
+# Free the memory of an unusually large unit.
 cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
     if wire.size == 0 and wire.capacity > kept:
         free(wire.data)
@@ -186,12 +186,12 @@ ctypedef struct lc_id:
 ctypedef struct lc_names:
     const uint8_t *producers
     Py_ssize_t count
-    uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and what they mean
+    uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and its index
     bint last_good
     lc_id last_id
 
 
-# Look for these: 10 bytes each, joined. The owner keeps what is returned.
+# Look for these: 10 bytes each, joined. The owner keeps the returned object.
 cdef inline bytes checked_names(lc_names *d, producers):
     cdef bytes names = bytes(producers)
     if len(names) % 10:
@@ -229,7 +229,7 @@ cdef inline int32_t find_producer(lc_names *d, const uint8_t *name) noexcept nog
     return -1
 
 
-# What 32 characters say as an id.
+# Read 32 characters as an id.
 cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
     cdef uint8_t name[10]
     cdef int64_t byte

@@ -16,7 +16,7 @@ ctypedef struct lc_inflight:
     uint64_t staged_events   # in those two
     uint64_t staged_bytes
     uint64_t horizon         # a staged event at or beyond it waits for the next detach: a lower one is queued
-    lc_chunk *emptied        # used up; given back the next time the queue is locked
+    lc_chunk *emptied        # used up; returned to the queue the next time it is locked
     lc_batch *spare          # the last freed batch, for reuse: fresh memory would cost page faults
     uint64_t expected        # the next sequence; a later one leaves a gap: dropped events
     uint64_t inflight        # events in flight, over all batches

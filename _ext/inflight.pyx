@@ -6,7 +6,7 @@ reach the queue in ``commit``, under its mutex, so that a snapshot always adds u
 A batch keeps the bodies as the caller gave them, and a resend frames them anew: partial acknowledgements, a
 poison event or another server make other windows of the same events.
 
-The parts in the folder ``in_flight`` are included below: batches and ledger lines.
+The parts in the folder ``inflight`` are included below: batches and ledger lines.
 """
 
 from collections import namedtuple
@@ -204,7 +204,7 @@ cdef class InflightBatches:
         return view
 
     def encoded(self, Batch batch not None):
-        """Count what a core's ``encode`` did with a batch.
+        """Count the effects of a core's ``encode`` on a batch.
 
         Returns:
             The ledger lines to write before its bytes are sent; empty for a resend.
@@ -429,7 +429,7 @@ cdef class InflightBatches:
         return done
 
     def fail(self, uint8_t reason):
-        """Fail every event that is detached or queued; return how many there were."""
+        """Fail every event that is detached or queued; return their number."""
         cdef lc_batch *b
         cdef uint32_t i
         cdef uint64_t count = 0

@@ -49,7 +49,7 @@ static int lc_copy_map_16(uint8_t *to, const uint8_t *from, size_t n, uint64_t *
     int i;
     for (;;) {
         uint64_t mask = 0;
-        if (at + 64 > n) {      /* what is left, from the end backwards */
+        if (at + 64 > n) {      /* the rest, from the end backwards */
             if (!rest) break;
             at = n - 64;
         }
@@ -98,7 +98,7 @@ static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *
 }
 static int lc_wide = -1;
 static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-    if (lc_wide < 0) {          /* the same whoever finds it out */
+    if (lc_wide < 0) {          /* every thread finds the same */
         __builtin_cpu_init();
         lc_wide = __builtin_cpu_supports("avx2") != 0;
     }

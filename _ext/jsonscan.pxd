@@ -139,7 +139,7 @@ cdef inline const uint8_t *string_end(lc_block *block, const uint8_t *p, bint *e
     return p if p[0] == c'"' else string_rest(block, p, escaped)
 
 
-# Is the number p[0:size], already well-formed, too big for a double?
+# Return whether the number p[0:size], which is well-formed, is too large for a double.
 cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept nogil:
     cdef const uint8_t *q = p
     cdef const uint8_t *first = NULL
@@ -228,7 +228,7 @@ cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
     return p if p - start <= SCAN_DIGITS else NULL
 
 
-# Is the string p[0:size], with its escapes undone, these ASCII letters?
+# Return whether the string p[0:size], with its escapes undone, equals these ASCII letters.
 cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char *name,
                         size_t length) noexcept nogil:
     cdef const uint8_t *end = p + size
@@ -255,7 +255,7 @@ cdef inline bint key_is(const uint8_t *p, size_t size, bint escaped, const char 
     return i == length
 
 
-# -- text that nobody has checked, with nothing readable behind its end -----------------------------
+# -- unchecked text, with nothing readable behind its end -------------------------------------------
 
 # One member of an object.
 ctypedef struct lc_member:
@@ -349,7 +349,7 @@ cdef inline int next_member(const uint8_t **at, const uint8_t *end, lc_member *m
     return 1
 
 
-# Pass over this text. False: another one is there.
+# Skip this text. False: another one is there.
 cdef inline bint skip_text(const uint8_t **p, const uint8_t *end, const char *text, size_t n) noexcept nogil:
     if <size_t> (end - p[0]) < n or memcmp(p[0], text, n) != 0:
         return False
@@ -386,7 +386,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
     cdef bint in_object = True, escaped
     cdef int inside = 0                           # of level 2: 1 in "@metadata", 2 in "event"
     cdef int key = 0
-    cdef lc_span *span = NULL                     # where the value that comes belongs
+    cdef lc_span *span = NULL                     # the place of the next value
     cdef lc_span *open_span = NULL                # ... when it is an object or a list
     cdef uint32_t open_depth = 0
     cdef const uint8_t *k
@@ -506,7 +506,7 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 span.at = k
                 span.size = p - k
                 span = NULL
-        # what follows it: the next one, or the end of one or more levels
+        # after it: the next one, or the end of one or more levels
         while True:
             p = skip_space(p)
             c = p[0]

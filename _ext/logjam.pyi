@@ -13,7 +13,7 @@ from logclient._ext.codec_base import CodecBase
 from logclient._ext.decoder import BatchDecoder, Column, Events
 
 MAX_BODY: Final[int]
-"""64 MiB: what the importer unpacks; beyond it one server loops for ever and another aborts."""
+"""64 MiB: the importer's limit. Beyond it one server loops for ever and another aborts."""
 
 # -- the client ----------------------------------------------------------------------------------
 
@@ -22,8 +22,7 @@ class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
     With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
-    not for each message. The options are not checked for users here: that is done where they are read
-    (``logclient.config``).
+    not for each message. ``logclient.config`` checks the options of users; they are not checked again here.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -74,15 +73,15 @@ class Codec(CodecBase):
         """The number of requests and pings without a reply."""
     @property
     def error(self) -> str | None:
-        """How the server broke the protocol, or None; kept until the next `connected`."""
+        """The server's violation of the protocol, or None; kept until the next `connected`."""
     def connected(self, now: float) -> None:
         """Begin a connection."""
     def connection_lost(self) -> int:
-        """Forget what was in flight, and return how many requests there were."""
+        """Forget everything in flight; return the number of requests."""
     def sent(self, rest: int = 0) -> None:
-        """Note that ZeroMQ has taken all that was ready, but for its last `rest` bytes."""
+        """Note that ZeroMQ has taken all bytes that were ready, except the last `rest`."""
     def ping(self) -> None:
-        """Append a ping to what is to be sent.
+        """Append a ping to the bytes to send.
 
         Raises:
             ValueError: too many pings wait for a reply.
@@ -111,7 +110,7 @@ class Unpacker:
         """Return the unpacked body.
 
         Raises:
-            ValueError: what is wrong with it, in words.
+            ValueError: it is damaged; the message names the fault.
         """
 
 # -- decoding captures ---------------------------------------------------------------------------
@@ -137,15 +136,15 @@ BAD_META: Final = 8
 BAD_APP_ENV: Final = 9
 """No event: an app-env that the device refuses."""
 BAD_TOPIC: Final = 10
-"""No event: a topic that the device drops, a request's with a ``202`` all the same."""
+"""No event: a topic that the device drops, although it answers a request with ``202``."""
 BAD_COMPRESSION: Final = 11
-"""No event: a compression that nobody knows."""
+"""No event: an unknown compression."""
 BAD_ZLIB: Final = 12
-"""No event: no whole zlib stream (RFC 1950); gzip and raw deflate are none."""
+"""No event: not a whole zlib stream (RFC 1950), such as gzip or raw deflate."""
 BAD_SNAPPY: Final = 13
-"""No event: no raw snappy block; snappy's frames are none."""
+"""No event: not a raw snappy block, such as snappy's framed format."""
 BAD_LZ4: Final = 14
-"""No event: no LZ4 block behind its length, u32 big-endian; LZ4's frames are none."""
+"""No event: not an LZ4 block behind its length (u32 big-endian), such as LZ4's framed format."""
 TOO_LARGE: Final = 15
 """No event: it unpacks to more than the bound."""
 NO_LIBRARY: Final = 16

@@ -77,6 +77,7 @@ from logclient._ext.codec cimport (
     R_UNENCODABLE,
     STOP_MEMORY,
     STOP_PROTOCOL,
+    fail_event,
     lc_batch,
     lc_get_frame,
     lc_outcomes,
@@ -117,7 +118,7 @@ from logclient._ext.jsonscan cimport (
 MAX_BODY = <int> BODY_LIMIT
 
 cdef enum:
-    BODY_LIMIT = 64 << 20        # what the importer unpacks
+    BODY_LIMIT = 64 << 20        # the importer's limit
     META_SIZE = 24
     TAIL_MOST = 49               # bytes that an id adds to a body
     TAIL_END = 14                # ... the last of them: 12 digits and `"}`

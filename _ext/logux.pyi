@@ -26,7 +26,7 @@ class ActionTracker(OutcomeList):
         synced: bool = False,
     ) -> None: ...
     def sample_clocks(self, now: float, wall: float) -> None:
-        """Take note of what the clocks show."""
+        """Sample the clocks."""
     def made_at(self, us: int, now: float, seq: int) -> float:
         """Return the monotonic second at which an event was made."""
     def to_wall(self, relative: float) -> float:
@@ -36,7 +36,7 @@ class ActionTracker(OutcomeList):
     def connection_lost(
         self, *, keep: bool = False, drop: bool = False
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
-        """Forget the actions in flight: how many they were, and outcomes."""
+        """Forget the actions in flight; return their number, and outcomes."""
     def credit(self, most: int) -> int:
         """Return how many actions the next sync may have, with `most` in flight altogether."""
     def encode(
@@ -58,7 +58,7 @@ class ActionTracker(OutcomeList):
     def remove(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None:
         """Take an action out of those in flight: (sequence, text, time, subprotocol or -1, `added` of its sync)."""
     def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return what was learned since the last call; see `OutcomeList.outcomes`."""
+        """Return the outcomes since the last call; see `OutcomeList.outcomes`."""
     def drain_answers(self) -> list[bytes]:
         """Return the answers that wait to be sent, and forget them."""
     @property

@@ -11,7 +11,7 @@ processed  for each action later, in a sync of the server:
            ``["sync", n, {"id": "<ms> <node id> <n>", "type": "logux/processed"}, meta]``
 =========  =======================================================================================
 
-The high nibble of an event's kind says what its body is and how it travels:
+The high nibble of an event's kind gives the form of its body:
 
 =====  ============================================  ===================================================
 0      a JSON object                                 ``{"type":<action_type>,"data":<body>,"id":"<32 hex>"}``
@@ -23,7 +23,7 @@ The high nibble of an event's kind says what its body is and how it travels:
 The parts of this extension are in the folder `logux/`:
 
 ==========  ======================================================================================
-`clocks`    when an event was made, although the wall clock may have been set since
+`clocks`    the time of an event, even if the wall clock has been set since
 `inflight`  actions in flight, found by their ids
 `encode`    events to syncs
 `receive`   the two messages that arrive for each sync, read without making objects of them
@@ -58,6 +58,7 @@ from logclient._ext.codec cimport (
     R_TOO_LARGE,
     R_UNENCODABLE,
     STOP_MEMORY,
+    fail_event,
     lc_batch,
     lc_outcomes,
     lc_wire,
@@ -104,9 +105,9 @@ cdef enum:
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}
     CLOCKS = 8                   # offsets of the clocks that are kept
     HEAD_SIZE = 16               # of the head of a body with a time of its own
-    DOUBTS = 4                   # times what may be in flight; older doubts belong to events dropped since
+    DOUBTS = 4                   # times the limit in flight; older doubts belong to events dropped since
     DIGITS = 15                  # of a number that is read here; JavaScript has no larger integers
-    ROOM_KEPT = 1 << 22          # larger scratch memory is given back
+    ROOM_KEPT = 1 << 22          # larger scratch memory is freed
     WHOLE = 1                    # nibble of a kind: the body is an action
     TIMED = 2                    # ... an action behind a head
 

@@ -1,6 +1,6 @@
 """Lumberjack's compiled half: the writer (`Codec`), the reader (`Reader`), the decoder of captures.
 
-Section names are those of the protocol text; where real servers differ, they win.
+Where real servers differ from the protocol text, this follows the servers.
 """
 
 from typing import Final, final
@@ -11,11 +11,11 @@ from logclient._ext.codec_base import CodecBase
 from logclient._ext.decoder import BatchDecoder, Column, Events
 
 MAX_WINDOW: Final[int]
-"""10,000 events: what go-lumber's server accepts."""
+"""10,000 events: the limit of go-lumber's server."""
 MAX_DEPTH: Final[int]
-"""1,000 levels of nesting: what Logstash's JSON parser accepts."""
+"""1,000 levels of nesting: the limit of Logstash's JSON parser."""
 MAX_DIGITS: Final[int]
-"""1,000 characters in a number: likewise."""
+"""1,000 characters in a number: that parser's limit, too."""
 
 # -- decoding captures ---------------------------------------------------------------------------
 
@@ -110,8 +110,8 @@ class Window:
 class Reader:
     """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
 
-    It accepts what Logstash or go-lumber accept as long as nothing is lost. At anything else it stops, and
-    `error` says why. Lengths are checked before memory is allocated for them.
+    It accepts everything that Logstash or go-lumber accept, except where that would lose events. At anything
+    else it stops, and `error` has the reason. Lengths are checked before memory is allocated for them.
 
     Args:
         max_window: bound on the events in a window; in the literal form, in one compressed frame.
@@ -139,10 +139,10 @@ class Reader:
         """Note that the writer has closed: an unfinished window becomes an `error`."""
     @property
     def window_size(self) -> int | None:
-        """What the last window frame announced (literal form), or None before the first."""
+        """The number in the last window frame (literal form); None before the first."""
     @property
     def error(self) -> str | None:
-        """One line that says how the writer broke the protocol, or None."""
+        """The writer's violation of the protocol in one line, or None."""
     @property
     def pending(self) -> int:
         """Bytes held of the unfinished window."""
@@ -163,7 +163,7 @@ def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
 class Codec(CodecBase):
     """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
 
-    The options are not checked for users here: that is done where they are read (``logclient.config``).
+    ``logclient.config`` checks the options of users; they are not checked again here.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -174,7 +174,7 @@ class Codec(CodecBase):
         inflight: bound on unacknowledged windows.
         compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
         identity: insert ids into events.
-        check: check that raw bodies are what the protocol carries.
+        check: check that the protocol can carry raw bodies.
         silence: seconds without a byte from the reader after which the connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
         strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
@@ -209,11 +209,11 @@ class Codec(CodecBase):
         """How many more windows are sent one at a time, after a break with several in flight."""
     @property
     def error(self) -> str | None:
-        """How the reader broke the protocol, or None; kept until the next `connected`."""
+        """The reader's violation of the protocol, or None; kept until the next `connected`."""
     def connected(self, now: float) -> None:
         """Begin a connection."""
     def connection_lost(self) -> int:
-        """Forget the windows in flight, and return how many there were."""
+        """Forget the windows in flight; return their number."""
 
 # -- the checking pass ---------------------------------------------------------------------------
 

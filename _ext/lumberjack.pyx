@@ -18,7 +18,7 @@ The literal form (``strict_spec``) follows the protocol text, which no released 
 ============  =============================================================
 ``J``         in version 1 too; the text has no other version
 ``W``         the most frames without an acknowledgement; sent once, and no part of a unit
-sequence      runs over the whole connection, from 1 to 4,294,967,295; 0 stays a keep-alive's
+sequence      runs over the whole connection, from 1 to 4,294,967,295; 0 is always a keep-alive
 ``A``         acknowledges all frames up to this number
 a unit        one 'D', 'J' or 'C' frame as it was sent and captured
 ============  =============================================================
@@ -26,7 +26,7 @@ a unit        one 'D', 'J' or 'C' frame as it was sent and captured
 The parts of this extension are in the folder `lumberjack/`:
 
 ============  =============================================================
-`check`       which bodies the protocol carries, and which places of the id they use
+`check`       checks of bodies: whether the protocol can carry them, and their places for the id
 `writer`      events to windows, acknowledgements to outcomes: `Codec`
 `acks`        'ack' frames for collectors and tests
 `reader`      bytes to windows, for collectors: `Reader`, `Window`
@@ -62,7 +62,6 @@ from logclient._ext.deflate cimport (
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport (
     ACKED,
-    FAILED,
     INFLIGHT,
     K_BYTES,
     K_ID1_TAKEN,
@@ -77,6 +76,7 @@ from logclient._ext.codec cimport (
     R_UNENCODABLE,
     STOP_MEMORY,
     STOP_PROTOCOL,
+    fail_event,
     lc_batch,
     lc_outcomes,
     lc_wire,
@@ -133,8 +133,8 @@ cdef enum:
     CAREFUL_WINDOWS = 10         # sent one at a time after a break
     NUMBER_LAST = 0xFFFFFFFF
     FRAME_HEAD = 10              # version, type, sequence, length
-    EVENT_HEAD = 24              # what the queue counts beside a body, so that its batch is one window
-    ROOM_KEPT = 1 << 22          # larger buffers are given back
+    EVENT_HEAD = 24              # bytes that the queue adds to a body's size, so that its batch is one window
+    ROOM_KEPT = 1 << 22          # larger buffers are freed
 
 include "lumberjack/check.pyx"
 include "lumberjack/writer.pyx"

@@ -1,9 +1,9 @@
-/* What differs between systems: a mutex, a condition with a deadline, a descriptor that wakes a sleeping
+/* The differences between systems: a mutex, a condition with a deadline, a descriptor that wakes a sleeping
  * sender, two clocks, and a counter that every fork increments.
  *
  * Included by the queue, and by the receiver of datagrams; pumps reach it through queue.pxd.
  *
- * LC_LIKE_MACOS and LC_LIKE_WINDOWS remove what those systems lack, so that their code can be tested
+ * LC_LIKE_MACOS and LC_LIKE_WINDOWS remove features that those systems lack, so that their code can be tested
  * elsewhere (setup.py, LOGCLIENT_LIKE). */
 #ifndef LOGCLIENT_PLATFORM_H
 #define LOGCLIENT_PLATFORM_H
@@ -109,7 +109,7 @@ LC_INLINE void lc_watch_forks(void) {
 
 /* Memory for chunks, directly from the system and back to it. An allocator keeps freed memory below memory
  * that is still used, so that the process would never shrink after a burst of events. Sanitizers check only
- * what they allocate themselves. */
+ * memory that they allocate themselves. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
 #define LC_PAGES 0

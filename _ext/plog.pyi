@@ -13,11 +13,11 @@ HEADER: Final[int]
 MAX_DATAGRAM: Final[int]
 """65,507: bytes of the largest datagram over IPv4."""
 MAX_FRAGMENTS: Final[int]
-"""65,535, of a message."""
+"""65,535: the most fragments of a message."""
 MAX_MESSAGE: Final[int]
 """2**31 - 1 bytes."""
 MAX_ID: Final[int]
-"""2**31 - 1: after it comes 1."""
+"""2**31 - 1: the highest number of a message; 1 follows it."""
 
 # -- fragments -----------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
 
 @final
 class Codec(CodecBase):
-    """The client: events out as runs of datagrams or as lines, replies in."""
+    """The client: encodes events as runs of datagrams or as lines, and takes replies."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Codec(CodecBase):
         burst: float | None = None,
         size_burst: float | None = None,
     ) -> None:
-        """Set the pace: packets and bytes per second, and at once after a pause."""
+        """Set the pace: packets and bytes per second, and how many of them at once after a pause."""
     def ready(self, now: float) -> float:
         """Return when the pace allows the next message; 0: now."""
     @property
@@ -86,15 +86,15 @@ class Codec(CodecBase):
     def connected(self, now: float) -> None:
         """Begin with a new socket."""
     def connection_lost(self) -> None:
-        """Forget what was in flight and what was received."""
+        """Forget everything in flight and everything received."""
     def sent(self, rest: int = 0) -> None:
-        """Settle what was sent: the kernel has taken all but the last `rest` bytes, whole runs."""
+        """Settle the events sent: the kernel has all bytes except the last `rest`, which are whole runs."""
     @property
     def unsent(self) -> int:
         """Events in flight: the transport has not taken all of their datagrams."""
     def command(self, datagram: bytes) -> None:
-        """Append a datagram to what is to be sent, whatever the pace."""
-    def heard(self) -> list[bytes]:
+        """Append a datagram to the bytes to send, regardless of the pace."""
+    def take_replies(self) -> list[bytes]:
         """Return the datagrams received since the last call."""
 
 # -- the reassembler -----------------------------------------------------------------------------
@@ -104,11 +104,11 @@ MESSAGE: Final = 0
 SIMPLE: Final = 1
 """An unboxed message."""
 FRAGMENT: Final = 2
-"""One of several fragments, kept: others are missing. A second copy of a fragment is one, too."""
+"""A fragment that is kept because others of its message are missing. A second copy counts as one, too."""
 COMMAND: Final = 3
 """A command. The payload is everything after the two zero bytes, with the letters."""
 EMPTY: Final = 4
-"""An empty datagram. The real server reads what an earlier one has left in its buffer."""
+"""An empty datagram. The real server reads the rest of an earlier one in its buffer."""
 BAD_VERSION: Final = 5
 """A first byte of 1 to 31."""
 BAD_TYPE: Final = 6

@@ -16,7 +16,7 @@ below 32, and read an empty datagram as the one before it.
 
 Over TCP (`lines`) each message is a line, without header and tags.
 
-What is to be sent and what was received are *runs* of datagrams, each behind its head: u32 bytes of the run
+Bytes to send and bytes received are *runs* of datagrams, each behind its head: u32 bytes of the run
 and u32 segment, little-endian. The datagrams of a run have `segment` bytes each; the last may be shorter.
 
 The parts of this extension are in the folder `plog/`:
@@ -60,7 +60,6 @@ from logclient._ext.sent_tracker cimport (
 )
 from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_of
 from logclient._ext.codec cimport (
-    FAILED,
     INFLIGHT,
     K_BYTES,
     K_DOCUMENT,
@@ -72,6 +71,7 @@ from logclient._ext.codec cimport (
     RUN_MOST,
     RUN_SEGMENTS,
     STOP_MEMORY,
+    fail_event,
     lc_batch,
     lc_get_frame,
     lc_outcomes,
@@ -122,7 +122,7 @@ MAX_ID = <int> ID_MOST
 
 cdef enum:
     HEADER_SIZE = 24
-    DATAGRAM_MOST = 65507        # what IPv4 carries
+    DATAGRAM_MOST = 65507        # the limit of IPv4
     DATAGRAM_LEAST = 25
     FRAGMENTS_MOST = 65535
     MESSAGE_MOST = 0x7FFFFFFF
@@ -132,7 +132,7 @@ cdef enum:
     TAIL_END = 14                # the last of them: 12 digits and `"}`
     ROUND = 2048                 # messages encoded at once
     REPLIES_MOST = 1 << 20       # bytes of replies that wait to be read
-    ROOM_KEPT = 1 << 22          # larger scratch memory is given back
+    ROOM_KEPT = 1 << 22          # larger scratch memory is freed
     SCRATCH_MOST = 1 << 21       # bytes of messages that wait to be hashed; a larger one waits alone
     K_TAGGED = 1                 # nibble of a kind: u16 and as many bytes of tags precede the body
 

@@ -97,8 +97,8 @@ ctypedef struct lc_queue:
     uint64_t free_bytes
     uint64_t free_least      # the lowest free_bytes since free_since: these were not needed
     double free_since
-    double free_after        # seconds until unneeded free chunks are given back
-    lc_chunk *surplus        # chunks beyond what is kept: freed after the mutex is released
+    double free_after        # seconds until unneeded free chunks are freed
+    lc_chunk *surplus        # chunks beyond the limit: freed after the mutex is released
     uint64_t queued_events
     uint64_t queued_bytes
     uint64_t kept_events     # of the queued: those in `kept`
@@ -122,7 +122,7 @@ ctypedef struct lc_queue:
     uint8_t fork_safe        # the sender sleeps and touches nothing that a forked child would use
     uint8_t fork_paused      # a fork is prepared: a fork-safe sender goes on sleeping
     uint32_t waking          # callers that are about to write to `wake`
-    int needs_sender         # != 0: the caller must call Client.attend() after a put
+    int needs_sender         # != 0: the caller must call Client.ensure_sender() after a put
     uint64_t clock_ticks     # when clock_us was read
     int64_t clock_us         # wall clock, a few microseconds old at most
     uint64_t next_seq

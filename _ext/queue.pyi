@@ -4,7 +4,7 @@ from typing import Any, Final
 
 POLICIES: Final[dict[str, int]]
 WAKE: Final[str]
-"""What wakes a sleeping sender: ``eventfd``, ``pipe`` or ``condition`` (Windows: no descriptor)."""
+"""The object that wakes a sleeping sender: ``eventfd``, ``pipe`` or ``condition`` (Windows)."""
 
 def monotonic() -> float: ...
 

@@ -59,11 +59,11 @@ cdef class EventQueue:
             header. The empty end of a chunk, into which the next event did not fit, counts with the last one.
         max_event_bytes: a longer body fails with the reason ``too_large``, as does one that exceeds
             `max_bytes`.
-        policy: what happens when a bound is reached: ``drop_oldest``, ``drop_new``, ``block`` or ``raise``.
+        policy: the behaviour at a bound: ``drop_oldest``, ``drop_new``, ``block`` or ``raise``.
         keep_level: events at this ``levelno // 10`` and above are dropped last.
         full_events: so many queued events end the linger of the sender.
         full_bytes: so many queued bytes end it, too.
-        free_after: seconds after which unused memory is given back; 4 MiB are never given back.
+        free_after: seconds after which unused memory is freed; 4 MiB are never freed.
     """
 
     def __cinit__(self, *, uint64_t max_events=250_000, uint64_t max_bytes=64 << 20,
@@ -176,7 +176,7 @@ cdef class EventQueue:
 
     @property
     def needs_sender(self):
-        """Whether each put must be followed by ``Client.attend()``, which sees that there is a sender."""
+        """Whether each put must be followed by ``Client.ensure_sender()``."""
         return self.h.needs_sender != 0
 
     @needs_sender.setter
@@ -206,7 +206,7 @@ cdef class EventQueue:
 
     @property
     def free_bytes(self):
-        """Bytes of memory kept for reuse, in addition to what is queued and in flight."""
+        """Bytes of memory kept for reuse, in addition to that of queued events and events in flight."""
         cdef lc_queue *h = self.h
         cdef uint64_t size
         lc_mutex_lock(&h.mutex)
@@ -312,7 +312,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def leave_fork_safe(self):
-        """End what ``enter_fork_safe`` began, as soon as no fork is being prepared."""
+        """End the state begun by ``enter_fork_safe``, once no fork is being prepared."""
         cdef lc_queue *h = self.h
         with nogil:
             lc_mutex_lock(&h.mutex)
@@ -323,7 +323,7 @@ cdef class EventQueue:
         """Keep a sender that sleeps fork-safe from going on before ``resume_after_fork``.
 
         Returns:
-            False when the sender is at work: then nothing is paused.
+            False when the sender is working: then nothing is paused.
         """
         cdef lc_queue *h = self.h
         cdef bint safe
@@ -375,11 +375,11 @@ cdef class EventQueue:
         return answer
 
     def finish_wait(self):
-        """End what ``prepare_wait`` began, and consume the wake-up."""
+        """End the wait begun by ``prepare_wait``, and consume the wake-up."""
         cdef lc_queue *h = self.h
         lc_mutex_lock(&h.mutex)
         if h.sender_state == SENDER_LINGERING:
-            h.urgent_wake_used = False       # it lingered to the end: an error may end the next one early
+            h.urgent_wake_used = False       # a full linger: an error may end the next one early
         h.sender_state = SENDER_BUSY
         lc_mutex_unlock(&h.mutex)
         if not h.released:
@@ -435,7 +435,7 @@ cdef class EventQueue:
         """
         cdef lc_queue *h = self.h
         if h.generation != lc_forks:
-            return           # the parent's counters, and its mutex may be held for ever
+            return           # these are the parent's counters, and its mutex may be held for ever
         lc_mutex_lock(&h.mutex)
         h.sanitized += sanitized
         h.moved_fields += moved

@@ -20,7 +20,8 @@ class Encoder:
         truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
         pairs: write pair blocks instead of JSON objects.
         text: returns the mapping for a string; None: ``{"message": ...}``.
-        complete: returns a copy of a dict with what the protocol requires; None: dicts stay as they are.
+        complete: returns a copy of a dict with the fields that the protocol requires; None: dicts are not
+            changed.
         ecs: write documents of ECS: a field that has the name of an ECS object but is no mapping moves to
             ``labels.<name>``, and so does a scalar whose name is the prefix of another field.
         carriers: the fields that may carry the event's id; ``@metadata`` stands for the two of Lumberjack.

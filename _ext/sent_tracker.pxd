@@ -1,4 +1,4 @@
-# Tracks what a protocol without acknowledgements has sent: an event is `handed` once the transport has taken
+# Tracks the events sent without acknowledgements: an event is `handed` once the transport has taken
 # its last byte.
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -43,7 +43,7 @@ cdef inline uint32_t handing_room(const lc_handing *h) noexcept nogil:
     return h.room - h.count
 
 
-# Add an event whose last byte is `size` bytes behind what was written so far.
+# Add an event whose last byte is `size` bytes behind the bytes written so far.
 cdef inline void handing_add(lc_handing *h, uint64_t seq, uint64_t size) noexcept nogil:
     cdef uint32_t i = h.head + h.count
     if i >= h.room:

@@ -1,7 +1,7 @@
 /* Text of a document: strings quoted for JSON, numbers, a time stamp. Pure functions over bytes; the
  * formatter (record.pyx) makes room and keeps count.
  *
- * Each function writes at `to` and returns where it stopped. It may scribble over LC_SLACK bytes
+ * Each function writes at `to` and returns where it stopped. It may overwrite LC_SLACK bytes
  * behind that: whole registers are stored. */
 #ifndef LOGCLIENT_TEXT_H
 #define LOGCLIENT_TEXT_H
@@ -227,7 +227,7 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             to += 16;
         }
 #endif
-        /* Eight at a time; what is left over is looked at together with bytes before it. */
+        /* Eight at a time; the rest is examined together with bytes before it. */
         while (end - from >= 8) {
             uint64_t v, w;
             size_t step = end - from >= 16 ? 8 : (size_t)(end - from) - 8;

@@ -207,7 +207,7 @@ cdef class Receiver:
 
     def __init__(self, int fd, int ready, int wake, *, size_t capacity=16 << 20):
         if self.call != NULL:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         if capacity < LC_AT_ONCE * (LC_ROOM + OVERHEAD):
             raise ValueError(f"capacity: at least {LC_AT_ONCE * (LC_ROOM + OVERHEAD)} bytes, not {capacity}")
         self.fd, self.ready, self.wake, self.capacity = fd, ready, wake, capacity
@@ -248,14 +248,14 @@ cdef class Receiver:
         lc_mutex_unlock(&self.mutex)
 
     def run(self):
-        """Receive until ``stop``, and then what has already arrived. Call in a thread of its own.
+        """Receive until ``stop``, and then the datagrams that have arrived. Call in a thread of its own.
 
         Raises:
             OSError: the socket is broken, or memory is out.
         """
         cdef int n = 0
         if self.call == NULL:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         with nogil:
             while True:
                 self.make_room()
@@ -283,7 +283,7 @@ cdef class Receiver:
         lc_notify(self.wake)
 
     def take(self):
-        """Return what was received since the last call; None: nothing.
+        """Return the datagrams received since the last call; None: none.
 
         Returns:
             The datagrams one behind the other. Two columns of int64: where each ends, and when it arrived, in

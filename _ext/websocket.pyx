@@ -84,7 +84,7 @@ def seal(data, bytes keys, size_t at):
 
     Args:
         data: the message; it is not checked for UTF-8.
-        keys: random bytes that nobody can predict (section 5.3).
+        keys: unpredictable random bytes (section 5.3).
         at: where the four bytes begin that mask this frame.
 
     Raises:

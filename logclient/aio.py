@@ -98,7 +98,7 @@ class AsyncClient:
         return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver what is queued and end; return how many events were given up. May be called again."""
+        """Deliver the queued events and end; return how many events were given up. May be called again."""
         engine = self.client._engine
         if engine.inline:
             left = int(self.client.close(timeout))
@@ -250,7 +250,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
         delivery.add_done_callback(lambda delivery: _settle(loop, future, delivery.result(0), None))
-        # One request for all that are sent in this turn of the loop: for the last of them.
+        # One request for all events sent in this turn of the loop: for the last of them.
         if self._awaited is None:
             loop.call_soon(self._request_flush)
         self._awaited = delivery
@@ -304,7 +304,7 @@ class Actions:
             if actions is not None:
                 actions._receive(action, meta)
 
-        # It ends when nobody holds it any more, as after a `break`.
+        # It ends when it has no references, as after a `break`.
         self._end = weakref.finalize(self, on(type, receive))
         self._end.atexit = False
 
@@ -358,7 +358,7 @@ async def _serve(actions: Actions, callback: Callback, complain: Callable[[str, 
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # this task is cancelled, not what the callback awaited
+                raise  # this task is cancelled, not an awaitable of the callback
             complain("callback", f"a callback raised {described(error)}")
 
 

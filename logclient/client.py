@@ -165,16 +165,16 @@ class Client(FastClient):
         self._bind(encoder, _send_fallback(self._engine, encoder, config))
         for kind, risk in _risks(config):
             self.complain(kind, f"{config.redacted}: {risk}")
-        # A client that nobody holds any more still delivers its events; then its sender ends.
+        # A client without references still delivers its events; then its sender ends.
         weakref.finalize(self, self._engine.orphan).atexit = False
 
     def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
-        """Return what makes the core of a producer, also after a fork. It never holds the client."""
+        """Return the function that makes a producer's core, also after a fork. It never holds the client."""
         core = registry.load(registry.lookup(config.scheme).core)
         return lambda producer: core.from_config(config, producer)
 
     def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        """Return more fields of the ledger's ``open`` lines, which tell the verifier what was promised."""
+        """Return further fields of the ledger's ``open`` lines, from which the verifier knows the promise."""
         return {}
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Client(FastClient):
         return {"carriers": ("@metadata",)}
 
     def _documents(self, config: Config, engine: Engine) -> Documents | None:
-        """Return what makes documents; None: `Encoder` does.
+        """Return the object that makes documents; None: `Encoder` does.
 
         It may hold the engine, never the client: its finalizer must run when the last user reference goes.
         """
@@ -214,7 +214,7 @@ class Client(FastClient):
         return self._engine.flush_if_reachable(self.config.flush_timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver what is queued and end; return how many events were given up.
+        """Deliver the queued events and end; return how many events were given up.
 
         One line reports events that were given up. A call that was interrupted, by Ctrl-C for example, may be
         made again and goes on. Meanwhile delivery goes on, and the end of the process waits for it.
@@ -273,18 +273,18 @@ class Client(FastClient):
 
 
 def _risks(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the options that weaken security, with words for the user."""
+    """Yield the options that weaken security, each with a description for the user."""
     if config.verify == "none":
         yield (
             "verify",
-            "verify=none: whoever answers is believed to be the server, and may read and change what is sent",
+            "verify=none: the server's identity is not checked, so an attacker may read and change events",
         )
     options = config.options
     in_clear = [name for name in ("token", "http_headers") if options.get(name) and not config.tls]
     if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
         for name in in_clear:
             encrypted = f"{config.scheme}+tls encrypts"
-            yield name, f"{name}: sent in clear, for all on the way to read and use; {encrypted}"
+            yield name, f"{name}: sent unencrypted, so others on the path may read and use it; {encrypted}"
     secrets = {name: options.get(name) for name in ("tls_password", "token", "curve_secret")}
     files = {name: s.source[5:] for name, s in secrets.items() if s is not None and s.source[:5] == "file:"}
     if config.key or config.cert:
@@ -342,7 +342,7 @@ def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
 
 
 def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
-    """Return what ``send`` calls when the queue did not take an event at once.
+    """Return the function that ``send`` calls when the queue did not take an event at once.
 
     It holds the engine, not the client, whose finalizer must run when the last user reference goes.
     """
@@ -352,7 +352,7 @@ def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable
             if engine.queue.needs_sender:
                 engine.ensure_sender()
         else:
-            body, kind, *_ = _encoded(encoder, event)  # what was changed in it is counted already
+            body, kind, *_ = _encoded(encoder, event)  # its changed values are counted already
             seq = engine.put_contended(seq, body, level, kind)
             if seq == 0 and config.overflow == "raise" and not engine.closed:
                 bound = f"{config.max_events} events or {config.max_bytes} bytes"

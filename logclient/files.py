@@ -34,7 +34,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
         Its descriptor.
 
     Raises:
-        OSError: it cannot be opened, or is something else; ``strerror`` says what.
+        OSError: it cannot be opened, or is not a regular file; ``strerror`` has the reason.
     """
     kind = stat.S_IFMT(os.lstat(path).st_mode)
     if kind in _KINDS:

@@ -17,14 +17,14 @@ BODY_SHOWN = 200
 BODY_KEPT = 1 << 20
 """Bytes that a `Frame` keeps of a body, and of each key and value."""
 
-_BEFORE, _AFTER = 16, 48  # bytes shown around what is wrong
+_BEFORE, _AFTER = 16, 48  # bytes shown around an error
 
 Bytes = bytes | bytearray | memoryview
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
 class Frame(NamedTuple):
-    """One frame, or bytes that are none where one should be."""
+    """One frame, or bytes in the place of a frame that are not one."""
 
     offset: int
     """Of the first byte in the given bytes; of an inner frame: in the content of the outer frame."""
@@ -33,15 +33,15 @@ class Frame(NamedTuple):
     size: int
     """Bytes, with the header."""
     title: str
-    """The kind of frame in words; empty: the bytes are no frame."""
+    """A description of the kind of frame; empty: the bytes are not a frame."""
     fields: dict[str, Any]
     """The same for programs."""
     body: bytes | Pairs = b""
-    """The content or its pairs: the first `BODY_KEPT` bytes, as far as they are there."""
+    """The content or its pairs, at most the first `BODY_KEPT` bytes."""
     length: int = 0
     """Bytes of the whole body, which ends where the frame ends."""
     wrong: str = ""
-    """How the frame breaks the protocol; empty: it does not."""
+    """The frame's violation of the protocol; empty: there is none."""
     around: bytes = b""
     """If something is wrong: the bytes around `offset`."""
     around_at: int = 0

@@ -156,7 +156,7 @@ def load_sibling(protocol: str, name: str) -> Any:
 
 
 def load(name: str) -> Any:
-    """Import what ``module:attribute`` names."""
+    """Import ``module:attribute``."""
     from importlib import import_module
 
     module, _, attribute = name.partition(":")

@@ -1,6 +1,6 @@
 """Sample log lines: from files, from this machine, or generated from a seed.
 
-The demo, the benchmarks and the tests use them; `Samples.source` says where they come from.
+The demo, the benchmarks and the tests use them; `Samples.source` describes their origin.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _read(paths: Sequence[Path], *, strict: bool) -> tuple[list[Line], int]:
-    """Lines, and of how many files. A file that cannot be read is left out unless `strict`."""
+    """Return lines, and the number of their files. Leave out files that cannot be read, unless `strict`."""
     lines: list[Line] = []
     files = 0
     size = 0
@@ -123,7 +123,7 @@ def _read(paths: Sequence[Path], *, strict: bool) -> tuple[list[Line], int]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether it is a readable file that begins with text: no journal, and no compressed log."""
+    """Return whether it is a readable file that begins with text, not a journal or a compressed log."""
     try:
         if not path.is_file():
             return False
@@ -151,7 +151,7 @@ _PATHS = (
 )  # fmt: skip
 _AGENTS = ("curl/8.5.0", "python-requests/2.32", "Mozilla/5.0 (X11; Linux x86_64)", "kube-probe/1.31")
 
-# What {name} in a template stands for.
+# The value of {name} in a template.
 _FIELDS: dict[str, Callable[[random.Random], str]] = {
     "n": lambda r: str(int(10 ** r.uniform(0, 6))),
     "small": lambda r: str(r.randrange(64)),
@@ -168,7 +168,7 @@ _FIELDS: dict[str, Callable[[random.Random], str]] = {
     "ms": lambda r: f"{r.expovariate(0.05):.2f}",
 }
 
-# program -> (share in 100, the head of its lines, what comes after it), with codes of strftime
+# program -> (share in 100, the head of its lines, the rest of them), with codes of strftime
 _PROGRAMS = {
     "access": (16, "{ip} - - [%d/%b/%Y:%H:%M:%S +0000] ", """\
 "GET {path} HTTP/1.1" 200 {n} "-" "{agent}"

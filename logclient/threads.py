@@ -96,7 +96,7 @@ _kept: dict[tuple[str, str], Any] = {}
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """Return what a module of the standard library had by this name before gevent or eventlet patched it.
+    """Return an attribute of a module of the standard library as it was before gevent or eventlet patched it.
 
     Raises:
         AttributeError: this system has none.
@@ -123,7 +123,7 @@ def _keep() -> None:
 
 
 def check() -> None:
-    """Check that native threads can be had.
+    """Check that native threads can be started.
 
     Raises:
         ConfigError: threads are replaced by something that hides the original ones.
@@ -132,7 +132,7 @@ def check() -> None:
     found = original(_thread, "get_ident")
     if not isinstance(found, BuiltinFunctionType):
         raise ConfigError(
-            f"threads: replaced by {found.__module__}, which does not give back the original ones; "
+            f"threads: replaced by {found.__module__}, which hides the original ones; "
             "events are sent by a native thread (gevent and eventlet are supported)"
         )
 
@@ -231,7 +231,7 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
     and within 20 ms at most (0.5 s with 1,000 greenlets that wait).
 
     Args:
-        done: what is waited for.
+        done: returns whether the wait is over.
         timeout: seconds; None: without end.
 
     Returns:
@@ -291,7 +291,7 @@ class RLock:
 
 
 def acquire(lock: threading.Lock, timeout: float | None = None) -> bool:
-    """Take a native lock that another thread may hold for long; return whether it was had in time."""
+    """Take a native lock that another thread may hold for long; return whether it was taken in time."""
     if lock.acquire(False):
         return True
     if timeout is not None and timeout <= 0:

@@ -1,4 +1,4 @@
-# Batches: detach events from the queue, count what encode did, apply outcomes, commit. Included by
+# Batches: detach events from the queue, count the effects of encode, apply outcomes, commit. Included by
 # inflight.pyx. Everything here runs without the GIL, in the sender.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -83,7 +83,7 @@ cdef inline uint64_t _first_seq(lc_list *list) noexcept nogil:
 
 cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     # Detach whole chunks from the queue, lowest sequence first, until so many events or bytes are staged. No
-    # more than that, because overflow can no longer drop what is detached.
+    # more than that, because overflow can no longer drop detached events.
     cdef lc_queue *h = f.queue
     cdef lc_chunk *c
     cdef lc_chunk *surplus

@@ -179,8 +179,8 @@ cdef int _ids_line(lc_inflight *f, lc_batch *b, uint32_t start, uint32_t stop) n
 
 
 cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
-    # Append to f.line what the ledger must know before the first byte of these events is sent: nothing for a
-    # resend. Call once after each inflight_encoded. Long spans of time make several lines.
+    # Append to f.line the lines that the ledger needs before the first byte of these events is sent: none for
+    # a resend. Call once after each inflight_encoded. Long spans of time make several lines.
     cdef uint32_t start = b.listed
     cdef uint32_t i
     cdef int64_t base

@@ -144,12 +144,10 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if n and taken + size > w.batch_bytes:
             break
         if size > BODY_LIMIT - TAIL_MOST:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_TOO_LARGE
+            fail_event(batch, i, R_TOO_LARGE)
             continue
         if batch.kind[i] >> K_TOPIC_SHIFT >= TOPICS:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_UNENCODABLE
+            fail_event(batch, i, R_UNENCODABLE)
             continue
         topic = &w.topics[batch.kind[i] >> K_TOPIC_SHIFT]
         done = STOP_MEMORY
@@ -159,8 +157,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             p += topic.head_size + 4
             done = finish_body(w, batch, i, topic, p, size)
         if done == 0:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_NOT_JSON
+            fail_event(batch, i, R_NOT_JSON)
             continue
         compression = NO_COMPRESSION
         if done > 0 and w.packer.method and <size_t> done >= w.compress_over:
@@ -178,7 +175,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             add_hash(&unhashed, batch, wire.data, body, done, i)
         if done < 0:
             if n:
-                break            # send what there is; the next call reports it
+                break            # send the encoded events; the next call reports the failure
             wire.size = begin
             return STOP_MEMORY
         memcpy(p - 4 - topic.head_size, topic.head, topic.head_size)
@@ -355,8 +352,7 @@ cdef class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
     With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
-    not for each message. The options are not checked for users here: that is done where they are read
-    (``logclient.config``).
+    not for each message. ``logclient.config`` checks the options of users; they are not checked again here.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -394,7 +390,7 @@ cdef class Codec(CodecBase):
         cdef lc_topic *topic
         cdef int i
         if w.ring != NULL:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         topics = [bytes(name) for name in topics]
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
@@ -471,7 +467,7 @@ cdef class Codec(CodecBase):
 
     @property
     def error(self):
-        """How the server broke the protocol, or None; kept until the next `connected`."""
+        """The server's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_client *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
@@ -494,21 +490,21 @@ cdef class Codec(CodecBase):
         CodecBase.sent(self)
 
     def connection_lost(self):
-        """Forget what was in flight, and return how many requests there were."""
+        """Forget everything in flight; return the number of requests."""
         cdef uint32_t requests = self.w.count
         forget(&self.w)
         CodecBase.sent(self)
         return requests
 
     def sent(self, uint64_t rest=0):
-        """Note that ZeroMQ has taken all that was ready, but for its last `rest` bytes."""
+        """Note that ZeroMQ has taken all bytes that were ready, except the last `rest`."""
         cdef lc_handing *h = &self.w.handing
         CodecBase.sent(self)
         if not self.w.request and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
     def ping(self):
-        """Append a ping to what is to be sent.
+        """Append a ping to the bytes to send.
 
         Raises:
             ValueError: too many pings wait for a reply.
@@ -517,7 +513,7 @@ cdef class Codec(CodecBase):
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
         cdef uint8_t *to
-        self.made()
+        self.ensure_initialized()
         if w.pings == PINGS:
             raise ValueError(f"ping: {PINGS} of them have no reply yet")
         put_meta(w, meta, NO_COMPRESSION, 0)

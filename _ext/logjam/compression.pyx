@@ -48,7 +48,7 @@ cdef class Unpacker:
 
     def __init__(self, size_t max_unpacked=BODY_LIMIT):
         if self.packages is not None:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         self.packages = unpacker_open(&self.k)
         self.limit = max_unpacked
 
@@ -59,7 +59,7 @@ cdef class Unpacker:
         """Return the unpacked body.
 
         Raises:
-            ValueError: what is wrong with it, in words.
+            ValueError: it is damaged; the message names the fault.
         """
         cdef lc_wire out
         cdef bytes data = bytes(body)
@@ -67,12 +67,12 @@ cdef class Unpacker:
         cdef size_t size = len(data)
         cdef int done = 0
         if self.packages is None:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         if not 0 <= compression < COMPRESSIONS:
             raise ValueError(f"unknown compression {compression}")
         if compression == NO_COMPRESSION:
             if <size_t> len(data) > self.limit:
-                raise ValueError(f"a body of {len(data)} bytes; {self.limit} are the most")
+                raise ValueError(f"a body of {len(data)} bytes; the limit is {self.limit}")
             return data
         memset(&out, 0, sizeof(out))
         try:

@@ -275,7 +275,7 @@ cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, 
     return 0
 
 
-# The body of a message, unpacked: S_OK, or what is wrong with it. -1: out of memory.
+# Unpack the body of a message. S_OK, or its fault; -1: out of memory.
 cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) noexcept nogil:
     cdef int done
     p[0] = m.body.at

@@ -1,5 +1,5 @@
-# When an event was made. Events carry the time that the wall clock showed. It may have been set since, so the
-# offsets that it had to the monotonic clock are kept, and the most plausible one is used.
+# The time at which an event was made. Events carry the time that the wall clock showed. It may have been set
+# since, so its offsets to the monotonic clock are kept, and the most plausible one is used.
 
 # Seconds. SLEW: smaller corrections of the wall clock are drift, larger ones mean that it was set. SLACK: how
 # far the events of two threads may be out of order.

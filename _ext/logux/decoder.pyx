@@ -45,7 +45,7 @@ cdef enum Kind:
     J_OTHER                      # true, false, null
 
 cdef enum:
-    MESSAGE_DEPTH = 1024         # a body of 1,000 levels fits, with what is around it
+    MESSAGE_DEPTH = 1024         # a body of 1,000 levels fits, with the levels around it
     MESSAGE_WORDS = 16           # of 64 levels each
     SHAPE_PAIR = J_NUMBER << 3 | J_NUMBER                          # [1, 0]
     SHAPE_TRIPLE = J_NUMBER << 6 | J_STRING << 3 | J_NUMBER        # [1, "10:uuid", 0]
@@ -61,7 +61,7 @@ cdef enum Message:
 MAX_DEPTH = <int> MESSAGE_DEPTH
 
 
-# What is kept of a value.
+# The properties of a value that are kept.
 ctypedef struct lc_value:
     int kind
     uint32_t shape               # of a list: the kinds of its elements, three bits each
@@ -86,7 +86,7 @@ ctypedef struct lc_message:
     bint is_list
     uint32_t index               # of the next element
     Message type
-    const char *rest             # what must follow: a letter for each element, upper-case if optional
+    const char *rest             # the elements that must follow, a letter for each, upper-case if optional
     Status status                # the first fault
     const uint8_t *fault         # where it is
     const uint8_t *stop          # where the text stops being JSON
@@ -296,7 +296,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
     cdef bint in_object = False, escaped
     cdef lc_element e
     cdef lc_value *member = NULL                # where the value of this member of the element is kept
-    cdef const uint8_t *at                      # where the value at hand begins
+    cdef const uint8_t *at                      # where the current value begins
     cdef const uint8_t *member_at = NULL        # where the open value of a member begins
     cdef const uint8_t *q
     cdef int kind

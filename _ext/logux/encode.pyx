@@ -1,6 +1,6 @@
 # The encoder: events to syncs.
 
-# What servers require and refuse in an action, and its own id.
+# The members of an action that servers require or refuse, and its own id.
 ctypedef struct lc_look:
     bint typed                   # "type" is a string
     bint has_length              # "length" is a number: servers disconnect
@@ -119,7 +119,7 @@ cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, i
     if o.start != to:
         memmove(to, o.start, size)
     close = to + size
-    if nibble == 0:              # this brace belongs to the data
+    if nibble == 0:              # this brace ends the data
         close[0] = c'}'
         close += 1
     if tail == 1:
@@ -223,12 +223,10 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         if n and taken + size > w.window_bytes:
             break
         if size > BODY_LIMIT:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_TOO_LARGE
+            fail_event(batch, i, R_TOO_LARGE)
             continue
         if nibble > TIMED or nibble == TIMED and size < HEAD_SIZE:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_UNENCODABLE
+            fail_event(batch, i, R_UNENCODABLE)
             continue
         done = STOP_MEMORY
         p = wire_reserve(&w.wire, w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM)

@@ -16,9 +16,6 @@ cdef class ActionTracker(OutcomeList):
         identity: insert the id.
         check: check that raw bodies are one JSON object in UTF-8.
         synced: an action is acknowledged when its sync is.
-
-    Raises:
-        ValueError: an argument is outside its range.
     """
 
     cdef lc_client w
@@ -35,15 +32,11 @@ cdef class ActionTracker(OutcomeList):
         cdef size_t buckets = 1
         cdef bytes tail
         if w.syncs != NULL:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
-        for name, value, low, high in (
-            ("window", window, 1, 10_000), ("window_bytes", window_bytes, 1, BODY_LIMIT),
-            ("inflight", inflight, 1, 64), ("action_type", len(action_type), 3, 4096),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name}: {low} to {high}, not {value}")
+        assert 1 <= window <= 10_000 and 1 <= window_bytes <= BODY_LIMIT and 1 <= inflight <= 64
+        assert 3 <= len(action_type) <= 4096
         w.window = <uint32_t> window
         w.window_bytes = window_bytes
         w.inflight = <uint32_t> inflight
@@ -75,39 +68,37 @@ cdef class ActionTracker(OutcomeList):
         free(self.w.answers)
         free(self.w.wire.data)
 
-    cdef int made(self) except -1:
+    cdef int ensure_initialized(self) except -1:
         if self.w.buckets == NULL:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         return 0
 
     # -- clocks
 
     def sample_clocks(self, double now, double wall):
-        """Take note of what the clocks show: `wall`, and a little more than the monotonic `now`, in
-        seconds."""
-        self.made()
+        """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
+        self.ensure_initialized()
         sample_clocks(&self.w.clocks, now, wall)
 
     def made_at(self, int64_t us, double now, uint64_t seq):
         """Return the monotonic second at which an event was made.
 
         Of the offsets seen between the clocks, the newest plausible one is used: one that dates the event
-            neither
-        in the future, nor when another offset was seen, nor long before the preceding event.
+            neither in the future, nor when another offset was seen, nor long before the preceding event.
 
         Args:
-            us: what the wall clock showed then, in microseconds since 1970.
+            us: the wall clock at that time, in microseconds since 1970.
             now: monotonic seconds.
             seq: the sequence of the event.
         """
-        self.made()
+        self.ensure_initialized()
         return made_at(&self.w.clocks, us, now, seq)
 
     def to_wall(self, double relative):
         """Convert ms relative to the base time into ms since 1970 of this host's clock."""
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
-        self.made()
+        self.ensure_initialized()
         return (at + clock_ahead(&w.clocks)) * 1e3
 
     # -- connections
@@ -122,7 +113,7 @@ cdef class ActionTracker(OutcomeList):
             lead: how far the server's clock was after `base` then, in ms.
         """
         cdef lc_client *w = &self.w
-        self.made()
+        self.ensure_initialized()
         forget(w)
         self.node = node
         w.node = <const uint8_t *> PyBytes_AS_STRING(node)
@@ -140,13 +131,13 @@ cdef class ActionTracker(OutcomeList):
             drop: they are failed(doubt).
 
         Returns:
-            How many they were, and ranges of outcomes as from `outcomes`.
+            Their number, and ranges of outcomes as from `outcomes`.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t k, i, doubts = w.open
         cdef size_t n = 0, most = DOUBTS * <size_t> w.window * w.inflight
         cdef lc_doubt *all_ = NULL
-        self.made()
+        self.ensure_initialized()
         w.out.n = 0
         if keep and w.doubt_count + w.open:
             all_ = <lc_doubt *> calloc(w.doubt_count + w.open, sizeof(lc_doubt))
@@ -183,12 +174,12 @@ cdef class ActionTracker(OutcomeList):
             self.texts[k] = None
         return doubts, dropped
 
-    # -- out
+    # -- sending
 
     def credit(self, uint32_t most):
         """Return how many actions the next sync may have, with `most` in flight altogether."""
         cdef lc_client *w = &self.w
-        self.made()
+        self.ensure_initialized()
         if not w.ready or w.open >= most or free_sync(w) == NONE:
             return 0
         return min(w.window, most - w.open)
@@ -215,7 +206,7 @@ cdef class ActionTracker(OutcomeList):
         cdef size_t begin = 0
         cdef bint held = False
         cdef int n
-        self.made()
+        self.ensure_initialized()
         with nogil:
             n = encode_sync(w, b, events, now, <int64_t> (wall * 1e3), last, &begin, &held)
         if n < 0:
@@ -249,7 +240,7 @@ cdef class ActionTracker(OutcomeList):
         cdef lc_action *a
         cdef size_t begin
         cdef uint8_t *p
-        self.made()
+        self.ensure_initialized()
         if k == NONE or not w.ready:
             raise ValueError("encode_alone: no room in flight")
         w.wire.size = 0
@@ -277,7 +268,7 @@ cdef class ActionTracker(OutcomeList):
         self.texts[k] = message
         return message
 
-    # -- in
+    # -- receiving
 
     def receive(self, data, double now):
         """Take a message if it is ``synced``, or a ``sync`` of one ``logux/processed``, as JavaScript writes
@@ -288,36 +279,36 @@ cdef class ActionTracker(OutcomeList):
         """
         cdef Py_buffer view
         cdef int done
-        self.made()
+        self.ensure_initialized()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         done = receive_message(&self.w, <const uint8_t *> view.buf, view.len, now)
         PyBuffer_Release(&view)
         if done < 0:
-            raise MemoryError("no room for an outcome")
+            raise MemoryError("out of memory for an outcome")
         return done == 1
 
     def synced(self, double added, double now):
         """Take an answer: the server has received all syncs up to this one."""
-        self.made()
+        self.ensure_initialized()
         if take_synced(&self.w, added, now) < 0:
-            raise MemoryError("no room for an outcome")
+            raise MemoryError("out of memory for an outcome")
 
     def add_answer(self, int64_t added):
         """Queue the answer to a sync of the server."""
-        self.made()
+        self.ensure_initialized()
         if add_answer(&self.w, added) < 0:
-            raise MemoryError("no room for an answer")
+            raise MemoryError("out of memory for an answer")
         self.w.received = max(self.w.received, added)
 
     def acknowledge(self, int64_t ms, int64_t counter, double now):
         """Acknowledge the action with this id; return whether it was in flight."""
         cdef uint32_t i
-        self.made()
+        self.ensure_initialized()
         i = find(&self.w, ms, <uint64_t> counter)
         if i == NONE:
             return False
         if acknowledge(&self.w, i, now) < 0:
-            raise MemoryError("no room for an outcome")
+            raise MemoryError("out of memory for an outcome")
         return True
 
     def remove(self, int64_t ms, int64_t counter, double now):
@@ -325,13 +316,13 @@ cdef class ActionTracker(OutcomeList):
 
         Returns:
             Its sequence, text, time, subprotocol (or -1) and the `added` of its sync; None: it is not in
-            in_flight.
+            flight.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t i
         cdef lc_action *a
         cdef bytes text
-        self.made()
+        self.ensure_initialized()
         i = find(w, ms, <uint64_t> counter)
         if i == NONE:
             return None
@@ -342,7 +333,7 @@ cdef class ActionTracker(OutcomeList):
         return found
 
     def outcomes(self):
-        """Return what was learned since the last call; see `OutcomeList.outcomes`."""
+        """Return the outcomes since the last call; see `OutcomeList.outcomes`."""
         cdef uint32_t k
         for k in range(self.w.inflight):
             if self.w.syncs[k].open == 0 and self.texts[k] is not None:

@@ -1,4 +1,4 @@
-# 'ack' frames, as collectors write and tests read them.
+# 'ack' frames: collectors write them, tests read them.
 
 def encode_ack(int version, uint32_t number, /):
     """Encode an 'ack' frame; `number` 0 is a keep-alive."""

@@ -1,4 +1,4 @@
-# The checking pass: which bodies does the protocol carry, and which places of the id do they use?
+# The checking pass: whether the protocol can carry a body, and which places for the id it leaves.
 
 # Walk the pair block of version 1: u32 count, then the pairs, to the last byte. Finds the last "event.id".
 # 0, or -1 when the lengths do not add up.

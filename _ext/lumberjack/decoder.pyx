@@ -61,10 +61,10 @@ cdef class Decoder(BatchDecoder):
     cdef lc_wire inflated[2]     # by depth
     cdef lc_inflater inflater
     cdef object zlib
-    # of the unit at hand
+    # of the current unit
     cdef size_t inflated_size
     cdef uint8_t version
-    cdef bint literal            # no window frame leads it: `n` is no count
+    cdef bint literal            # it begins without a window frame: `n` is not a count
     cdef uint32_t n
     cdef uint32_t got
     cdef int64_t at              # in the unit, expanded
@@ -246,7 +246,7 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
     return 0
 
 
-# Do these two bytes begin a unit of the literal form?
+# Return whether these two bytes begin a unit of the literal form.
 cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
     return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
 
@@ -265,7 +265,7 @@ def expand(unit, Py_ssize_t max_inflated=67108864):
     return b"".join(parts)
 
 
-# Append the expanded frames to `parts`. Returns what is left of max_inflated, or -1 after a fault, from which
+# Append the expanded frames to `parts`. Returns the rest of max_inflated, or -1 after a fault, from which
 # on everything is appended as it is.
 cdef Py_ssize_t expand_region(bytes region, int depth, Py_ssize_t max_inflated, list parts,
                               bint literal) except? -2:

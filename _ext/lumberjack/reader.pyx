@@ -1,6 +1,6 @@
 # The reader: bytes in, whole windows out. For collectors.
 
-# Where the body of an event is: in the unit as received, or in what its compressed frames inflate to.
+# The place of an event's body: in the unit as received, or in the inflated content of its compressed frames.
 ctypedef struct lc_entry:
     size_t at
     uint32_t size
@@ -41,7 +41,7 @@ ctypedef struct lc_reader:
     size_t at                # the first byte not examined
     bint inside              # a window frame has been read, but not all of its events
     bint literal             # the fields marked L are in use; `n` is the most events in a unit
-    bint announced           # L: a window frame has come
+    bint announced           # L: a window frame has arrived
     uint32_t credit          # L: the number in it
     uint64_t unacked         # L: events that we have not acknowledged
     uint8_t version
@@ -226,7 +226,7 @@ cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept 
     return 1
 
 
-# Go on in the literal form. 1: a unit is whole, 0: more bytes are needed, -1: a fault.
+# Read on in the literal form. 1: a unit is whole, 0: more bytes are needed, -1: a fault.
 cdef int reader_step_literal(lc_reader *r) noexcept nogil:
     cdef size_t used = 0
     cdef int done
@@ -246,7 +246,7 @@ cdef int reader_step_literal(lc_reader *r) noexcept nogil:
     return 0
 
 
-# Go on. 1: a window is whole, 0: more bytes are needed, -1: a fault.
+# Read on. 1: a window is whole, 0: more bytes are needed, -1: a fault.
 cdef int reader_step(lc_reader *r) noexcept nogil:
     cdef const uint8_t *p
     cdef size_t left, used = 0
@@ -295,7 +295,7 @@ cdef class Window:
     cdef readonly int version
     cdef readonly uint32_t ack
     cdef readonly bytes unit
-    cdef bytes content           # what its compressed frames held
+    cdef bytes content           # the inflated content of its compressed frames
     cdef readonly Py_ssize_t inflated
 
     def __dealloc__(self):
@@ -336,8 +336,8 @@ cdef class Window:
 cdef class Reader:
     """Sans-IO reader: bytes in, windows out, versions 1 and 2 on one connection.
 
-    It accepts what Logstash or go-lumber accept as long as nothing is lost. At anything else it stops, and
-    `error` says why. Lengths are checked before memory is allocated for them.
+    It accepts everything that Logstash or go-lumber accept, except where that would lose events. At anything
+    else it stops, and `error` has the reason. Lengths are checked before memory is allocated for them.
 
     Args:
         max_window: bound on the events in a window; in the literal form, in one compressed frame.
@@ -357,7 +357,7 @@ cdef class Reader:
     def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
                  uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
         if self.zlib is not None:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         import zlib
         self.zlib = zlib
         self.r.max_window = max_window
@@ -385,7 +385,7 @@ cdef class Reader:
         cdef int done
         cdef list windows = []
         if self.zlib is None:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         if r.fault:
             return windows
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -457,7 +457,7 @@ cdef class Reader:
 
     @property
     def window_size(self):
-        """What the last window frame announced (literal form), or None before the first."""
+        """The number in the last window frame (literal form); None before the first."""
         return self.r.credit if self.r.announced else None
 
     @property
@@ -467,7 +467,7 @@ cdef class Reader:
 
     @property
     def error(self):
-        """One line that says how the writer broke the protocol, or None."""
+        """The writer's violation of the protocol in one line, or None."""
         cdef lc_reader *r = &self.r
         if r.fault == FAULT_NONE:
             return None
@@ -482,7 +482,7 @@ cdef class Reader:
         if fault == FAULT_NO_WINDOW:
             return f"a '{chr(value)}' frame without a window frame before it"
         if fault == FAULT_WINDOW_SIZE:
-            return f"a window of {value} events; {r.max_window} is the most"
+            return f"a window of {value} events; the limit is {r.max_window}"
         if fault == FAULT_MIXED:
             return f"a frame of version '{chr(value)}' in a window of the other"
         if fault == FAULT_EARLY_WINDOW:
@@ -494,7 +494,7 @@ cdef class Reader:
         if fault == FAULT_EMPTY:
             return f"a '{chr(value)}' frame of length 0"
         if fault == FAULT_FRAME_SIZE:
-            return f"a frame of {value} bytes; {r.max_frame} is the most"
+            return f"a frame of {value} bytes; the limit is {r.max_frame}"
         if fault == FAULT_UNIT_SIZE:
             return f"a window of more than {r.max_unit} bytes"
         if fault == FAULT_CUT:

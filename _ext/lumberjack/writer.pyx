@@ -189,7 +189,7 @@ cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint
     return size
 
 
-# Undo what an encode has done to the batch.
+# Undo the changes of an encode to the batch.
 cdef void undo(lc_batch *batch, uint32_t i, lc_window *window) noexcept nogil:
     cdef uint32_t r, k
     for r in range(window.runs):
@@ -235,8 +235,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         if n == events or (n and taken + room > w.window_bytes):
             break
         if size > BODY_LIMIT:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_TOO_LARGE
+            fail_event(batch, i, R_TOO_LARGE)
             continue
         done = STOP_MEMORY
         p = wire_reserve(to, FRAME_HEAD + size + TAIL_SIZE + SCAN_PAD)
@@ -256,12 +255,11 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
                 body = 6
         if done < 0:
             if n:
-                break            # send what there is; the next call reports it
+                break            # send the encoded events; the next call reports the failure
             wire.size = begin
             return STOP_MEMORY
         if done == 0:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_NOT_JSON if w.json else R_UNENCODABLE
+            fail_event(batch, i, R_NOT_JSON if w.json else R_UNENCODABLE)
             continue
         add_hash(&unhashed, batch, to.data, to.size + body, done, i)
         to.size += body + done
@@ -455,7 +453,7 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
 cdef class Codec(CodecBase):
     """The writer: windows out, acknowledgements in, driven by a pump without the GIL through `capsule`.
 
-    The options are not checked for users here: that is done where they are read (``logclient.config``).
+    ``logclient.config`` checks the options of users; they are not checked again here.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -466,7 +464,7 @@ cdef class Codec(CodecBase):
         inflight: bound on unacknowledged windows.
         compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
         identity: insert ids into events.
-        check: check that raw bodies are what the protocol carries.
+        check: check that the protocol can carry raw bodies.
         silence: seconds without a byte from the reader after which the connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
         strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
@@ -487,7 +485,7 @@ cdef class Codec(CodecBase):
         cdef int i
         cdef bytes name = producer.hex().encode()
         if w.windows != NULL:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         assert 1 <= window <= WINDOW_LIMIT and 0 < window_bytes <= BODY_LIMIT // 4 and 0 < inflight <= 1024
@@ -556,7 +554,7 @@ cdef class Codec(CodecBase):
 
     @property
     def error(self):
-        """How the reader broke the protocol, or None; kept until the next `connected`."""
+        """The reader's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_writer *w = &self.w
         if w.wrong == WRONG_NONE:
             return None
@@ -586,7 +584,7 @@ cdef class Codec(CodecBase):
         self.sent()
 
     def connection_lost(self):
-        """Forget the windows in flight, and return how many there were."""
+        """Forget the windows in flight; return their number."""
         cdef uint32_t windows = self.w.count
         forget_windows(&self.w)
         self.sent()

@@ -161,8 +161,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if tagged:
             if batch.kind[i] >> K_TOPIC_SHIFT != K_TAGGED or size < 2 or size - 2 < (
                     <uint64_t> body[0] << 8 | body[1]):
-                batch.status[i] = FAILED
-                batch.reason[i] = R_UNENCODABLE
+                fail_event(batch, i, R_UNENCODABLE)
                 continue
             tags_size = <uint32_t> body[0] << 8 | body[1]
             tags = body + 2
@@ -187,8 +186,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         if p != NULL:
             done = finish_body(w, batch, i, body, p + at, size)
         if done >= 0 and (<uint64_t> done > w.most or cut_message(done, tags_size, w.room, &cut) < 0):
-            batch.status[i] = FAILED
-            batch.reason[i] = R_TOO_LARGE
+            fail_event(batch, i, R_TOO_LARGE)
             continue
         if done >= 0:
             p += at
@@ -220,7 +218,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
                     memcpy(wire.data + place.at + HEADER_SIZE, tags, tags_size)
         if done < 0:
             if n:
-                break            # send what there is; the pump learns of it at its next turn
+                break            # send the encoded events; the next call reports the failure
             return STOP_MEMORY
         u = &m.bodies
         u.at[u.count] = at
@@ -281,16 +279,14 @@ cdef int lines_encode(void *self, lc_batch *batch, uint32_t events, double now, 
             done = finish_body(w, batch, i, batch.body[i], p, size)
         if done < 0:
             if n:
-                break            # send what there is; the pump learns of it at its next turn
+                break            # send the encoded events; the next call reports the failure
             return STOP_MEMORY
         if <uint64_t> done > w.most:
-            batch.status[i] = FAILED
-            batch.reason[i] = R_TOO_LARGE
+            fail_event(batch, i, R_TOO_LARGE)
             continue
         if (batch.kind[i] >> K_TOPIC_SHIFT or memchr(p, c'\n', done) != NULL
                 or done and p[done - 1] == c'\r'):
-            batch.status[i] = FAILED
-            batch.reason[i] = R_UNENCODABLE
+            fail_event(batch, i, R_UNENCODABLE)
             continue
         p[done] = c'\n'
         add_hash(&unhashed, batch, wire.data, wire.size, done, i)
@@ -327,7 +323,7 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
     out.alive += 1
     out.events += 1
     if w.replies.size + size > REPLIES_MOST:
-        return 0                 # more than our questions can cause: another host sends these datagrams
+        return 0                 # more than the answers to our commands: another host sends these datagrams
     to = wire_reserve(&w.replies, size)
     if to == NULL:
         return STOP_MEMORY
@@ -343,12 +339,14 @@ cdef double plog_deadline(void *self) noexcept nogil:
 
 @cython.final
 cdef class Codec(CodecBase):
-    """The client: events out as runs of datagrams or as lines, replies in.
+    """The client: encodes events as runs of datagrams or as lines, and takes replies.
 
-    The pump drives it without the GIL through `capsule`. An event whose kind has the high nibble 1 has its
-    own tags before its body: u16 big-endian, and as many bytes. The id is inserted as ``uuid`` into one JSON
-    object without it, unless the kind says bytes. Other bodies travel unchanged, and the ledger keeps the
-    hash of the user's ``uuid`` or of the body.
+    The pump drives it without the GIL through `capsule`. ``logclient.config`` checks the options of users;
+    they are not checked again here.
+
+    An event whose kind has the high nibble 1 has its own tags before its body: u16 big-endian, and as many
+    bytes. The id is inserted as ``uuid`` into one JSON object without it, unless the kind says bytes. Other
+    bodies travel unchanged, and the ledger keeps the hash of the user's ``uuid`` or of the body.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -364,12 +362,12 @@ cdef class Codec(CodecBase):
         burst: packets sent at once after a pause.
         size: bytes of datagrams per second; 0: unlimited.
         size_burst: bytes sent at once after a pause.
-        number: of the first message of each socket; 2**31 - 1 is followed by 1.
+        number: number of the first message of each socket; 2**31 - 1 is followed by 1.
         lines: for TCP: each message is a line, without box and tags. A message with a line end in it, or a CR
             at its end, fails as unencodable.
 
     Raises:
-        ValueError: an argument is outside its range.
+        ValueError: `datagram` is not 25 to 65,507, or has no room for the tags.
     """
 
     cdef lc_plog w
@@ -386,15 +384,11 @@ cdef class Codec(CodecBase):
                  double size_burst=131072.0, int64_t number=1, bint lines=False):
         cdef lc_plog *w = &self.w
         if w.tail != NULL:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
-        for name, value, low, high in (
-            ("max_message", max_message, 0, MESSAGE_MOST), ("batch_bytes", batch_bytes, 1, 1 << 30),
-            ("number", number, 1, ID_MOST), ("burst", burst, 1.0, 1e9), ("size_burst", size_burst, 1.0, 1e12),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name}: {low} to {high}, not {value}")
+        assert 0 <= max_message <= MESSAGE_MOST and 1 <= batch_bytes <= 1 << 30 and 1 <= number <= ID_MOST
+        assert 1 <= burst <= 1e9 and 1 <= size_burst <= 1e12
         if handing_open(&w.handing, ROUND) < 0:
             raise MemoryError()
         self.kept_tags = tags
@@ -460,9 +454,7 @@ cdef class Codec(CodecBase):
         self.w.room = <uint32_t> size
 
     cdef int rates(self, double packets, double size) except -1:
-        for name, value in (("packets", packets), ("size", size)):
-            if not 0 <= value <= 1e15:
-                raise ValueError(f"{name}: 0 (no bound) or more a second, not {value}")
+        assert 0 <= packets <= 1e15 and 0 <= size <= 1e15
         self.w.pace.packets.rate = packets
         self.w.pace.size.rate = size
         return 0
@@ -476,24 +468,20 @@ cdef class Codec(CodecBase):
             size: bytes per second; 0: unlimited.
             burst: packets sent at once after a pause; None: as before.
             size_burst: bytes sent at once after a pause; None: as before.
-
-        Raises:
-            ValueError: an argument is outside its range.
         """
-        self.made()
+        self.ensure_initialized()
         pace_fill(&self.w.pace, now)
         self.rates(packets, size)
-        for bucket_most, name in ((burst, "burst"), (size_burst, "size_burst")):
-            if bucket_most is not None and not 1 <= bucket_most <= 1e12:
-                raise ValueError(f"{name}: 1 or more, not {bucket_most}")
         if burst is not None:
+            assert 1 <= burst <= 1e12
             self.w.pace.packets.most = burst
         if size_burst is not None:
+            assert 1 <= size_burst <= 1e12
             self.w.pace.size.most = size_burst
 
     def ready(self, double now):
         """Return when the pace allows the next message; 0: now."""
-        self.made()
+        self.ensure_initialized()
         return self.codec.ready(self.codec.self, now)
 
     @property
@@ -516,26 +504,26 @@ cdef class Codec(CodecBase):
         CodecBase.sent(self)
 
     def connection_lost(self):
-        """Forget what was in flight and what was received."""
+        """Forget everything in flight and everything received."""
         self.w.replies.size = 0
         handing_forget(&self.w.handing)
         CodecBase.sent(self)
 
     def sent(self, uint64_t rest=0):
-        """Settle what was sent: the kernel has taken all but the last `rest` bytes, whole runs."""
+        """Settle the events sent: the kernel has all bytes except the last `rest`, which are whole runs."""
         cdef lc_handing *h = &self.w.handing
         CodecBase.sent(self)
         if rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
     def command(self, bytes datagram):
-        """Append a datagram to what is to be sent, whatever the pace.
+        """Append a datagram to the bytes to send, regardless of the pace.
 
         Raises:
             ValueError: it is empty or longer than a datagram may be.
         """
         cdef lc_run run
-        self.made()
+        self.ensure_initialized()
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
         if self.box.views:
@@ -548,7 +536,7 @@ cdef class Codec(CodecBase):
                <const uint8_t *> PyBytes_AS_STRING(datagram), len(datagram))
         self.w.handing.written += RUN_HEAD + len(datagram)
 
-    def heard(self):
+    def take_replies(self):
         """Return the datagrams received since the last call; of more than 1 MiB the later ones are
         dropped."""
         found = split_runs(self.w.replies.data, self.w.replies.size)

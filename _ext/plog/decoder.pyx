@@ -60,13 +60,13 @@ cdef class Decoder(BatchDecoder):
 
     cdef bint datagrams
     cdef lc_defrag defrag
-    # of the units at hand
+    # of the current units
     cdef const uint64_t *streams
     cdef const int64_t *times
 
     def __init__(self, producers=b"", *, bint identity=True, bint datagrams=True, max_message=64 << 20,
                  max_bytes=None, double expire=10.0):
-        self.unmade()
+        self.ensure_uninitialized()
         open_defrag(&self.defrag, max_message,
                     max(64 << 20, max_message + MEMORY_LEAST) if max_bytes is None else max_bytes, expire)
         self.begin(Decoded, b"BHI", producers, identity)

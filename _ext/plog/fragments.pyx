@@ -5,7 +5,7 @@ cdef inline void put16(uint8_t *p, uint32_t v) noexcept nogil:
     p[1] = <uint8_t> v
 
 
-# How a message is cut into `count` fragments: each but the last has `size` bytes of it.
+# The division of a message into `count` fragments: each but the last has `size` bytes of it.
 ctypedef struct lc_cut:
     uint32_t count
     uint32_t size
@@ -163,7 +163,7 @@ def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags
     if len(tags) > datagram - HEADER_SIZE:
         raise ValueError(f"tags: {len(tags)} bytes, and a datagram has room for {datagram - HEADER_SIZE}")
     if len(message) > MESSAGE_MOST:
-        raise ValueError(f"payload: {len(message)} bytes; {MESSAGE_MOST} are the most")
+        raise ValueError(f"payload: {len(message)} bytes; the limit is {MESSAGE_MOST}")
     if cut_message(len(message), <uint32_t> len(tags), <uint32_t> datagram, &cut) < 0:
         raise ValueError(f"payload: {len(message)} bytes need more than {FRAGMENTS_MOST} fragments "
                          f"in datagrams of {datagram}")
@@ -231,7 +231,7 @@ def join_runs(datagrams, /):
         for datagram in datagrams:
             one = bytes(datagram)
             if len(one) > DATAGRAM_MOST:
-                raise ValueError(f"datagram: {len(one)} bytes; {DATAGRAM_MOST} are the most")
+                raise ValueError(f"datagram: {len(one)} bytes; the limit is {DATAGRAM_MOST}")
             if wire_reserve(&wire, RUN_HEAD + len(one)) == NULL:
                 raise MemoryError()
             at = run_add(&run, &wire, <uint32_t> len(one))

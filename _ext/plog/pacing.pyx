@@ -18,7 +18,7 @@ cdef inline void bucket_fill(lc_bucket *b, double seconds) noexcept nogil:
     b.level = min(b.level + seconds * b.rate, b.most)
 
 
-# What to wait for when a bucket is empty: five milliseconds of its rate, half of the bucket at most. A
+# The tokens to wait for when a bucket is empty: five milliseconds of its rate, half of the bucket at most. A
 # wake-up for each packet would cost more than sending it.
 cdef inline double quantum_of(const lc_bucket *b) noexcept nogil:
     return max(min(b.rate * 0.005, b.most / 2), 1.0)
@@ -43,7 +43,7 @@ cdef void pace_fill(lc_pace *p, double now) noexcept nogil:
         p.drained = pace_wait(p) > 0
 
 
-# Whether nothing may be sent now.
+# Return whether nothing may be sent now.
 cdef inline bint is_drained(lc_pace *p) noexcept nogil:
     if p.packets.rate and p.packets.level < 1 or p.size.rate and p.size.level < 1:
         p.drained = True

@@ -360,7 +360,7 @@ cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, dou
     v.payload = p
     v.size = size
     if size == 0:
-        v.verdict = V_EMPTY      # the real server reads what an earlier datagram has left in its buffer
+        v.verdict = V_EMPTY      # the real server reads the rest of an earlier datagram in its buffer
         d.stat.empty += 1
         return 0
     if p[0] > 31:
@@ -530,7 +530,7 @@ cdef class Judged:
     def payload(self, Py_ssize_t row):
         """Return the payload of a row, reassembled if it had several fragments.
 
-        The data that were fed must still exist.
+        The data passed to `feed` must still exist.
 
         Raises:
             IndexError: there is no such row.
@@ -567,7 +567,7 @@ cdef class Reassembler:
 
     def __init__(self, *, max_message=262144, max_bytes=1 << 20, double expire=10.0):
         if self.d.max_bytes:
-            raise TypeError("already made")
+            raise TypeError("__init__ has run already")
         open_defrag(&self.d, max_message, max_bytes, expire)
 
     def __dealloc__(self):
@@ -594,7 +594,7 @@ cdef class Reassembler:
         cdef lc_wire bodies
         cdef Judged out = Judged.__new__(Judged)
         if not self.d.max_bytes:
-            raise TypeError("not made")
+            raise TypeError("__init__ has not run")
         memset(&bodies, 0, sizeof(bodies))
         memset(&j, 0, sizeof(j))
         try:

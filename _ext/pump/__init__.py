@@ -1,1 +1,1 @@
-"""Pumps: what moves bytes between a codec and a connection without the GIL."""
+"""Pumps, which move bytes between a codec and a connection without the GIL."""

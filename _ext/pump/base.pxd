@@ -18,7 +18,7 @@ cdef enum:
     LINK_BROKEN = -1         # see `error`
     LINK_CLOSED = -2         # by the peer
 
-# Results of `_sleep`: flags of what ended it.
+# Results of `_sleep`: flags for the causes of its end.
 cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
     WOKEN_BY_CALLER = 2      # the wake-up of the queue
@@ -51,7 +51,7 @@ cdef class CompiledPump:
     cdef readonly uint64_t bytes_sent
     cdef readonly uint64_t progress
 
-    # Implemented by subclasses. `_use_link` keeps what it needs of a link until the next call.
+    # Implemented by subclasses. `_use_link` keeps the needed parts of a link until the next call.
     cdef int _use_link(self, link) except -1
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil

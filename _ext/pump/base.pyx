@@ -4,7 +4,7 @@ It returns to Python when there is something to report and the last report is 10
 target is reached, when the connection is over, or at its deadline. A sender that takes the GIL once for each
 window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
 
-Subclasses move the bytes (``tcpsend``, ``zmqsend``, ``udpsend``): they implement four methods.
+Subclasses move the bytes (``pump.tcp``, ``pump.zmq``, ``pump.udp``): they implement four methods.
 
 POSIX only. Elsewhere ``delivery.pump.PythonPump`` does the same with the same methods.
 """
@@ -68,8 +68,8 @@ cdef extern from *:
 cdef enum:
     RECEIVE = 65536          # bytes of one receive
     REPORT_MS = 100          # between two reports to Python
-    MAX_SENDS_PER_TURN = 64  # windows sent before acknowledgements, stop and clock are looked at
-    MAX_READS_PER_TURN = 16  # receives before that
+    MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
+    MAX_READS_PER_TURN = 16  # receives between two such checks
 
 
 cdef class CompiledPump:
@@ -85,7 +85,7 @@ cdef class CompiledPump:
             connection is stalled.
     """
 
-    # -- what a subclass implements ----------------------------------------------------------------
+    # -- implemented by subclasses -----------------------------------------------------------------
 
     cdef int _use_link(self, link) except -1:
         raise NotImplementedError
@@ -99,7 +99,7 @@ cdef class CompiledPump:
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
         return 0
 
-    # -- the same for all --------------------------------------------------------------------------
+    # -- shared by all pumps -----------------------------------------------------------------------
 
     def __cinit__(self, InflightBatches in_flight not None, core, *, uint32_t batch_events=2048,
                   uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0):
@@ -123,7 +123,7 @@ cdef class CompiledPump:
         free(self.inbox)
 
     def connected(self):
-        """Begin a new connection: nothing is half-sent, the deadlines start anew."""
+        """Begin a new connection: forget partly sent bytes, and restart the deadlines."""
         self.wire.size = 0
         self.offset = 0
         self.waited_for_credit = False
@@ -143,7 +143,7 @@ cdef class CompiledPump:
         self.poked = True
 
     def send_ready(self):
-        """Send what the core has to send besides events, in its turn."""
+        """Have the next run send the core's messages that are not events."""
         cdef const uint8_t[::1] view
         cdef uint8_t *to
         for ready in self.core.data_to_send():
@@ -158,14 +158,14 @@ cdef class CompiledPump:
         self.has_events = True       # a request may need no reply
 
     def drain_events(self):
-        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
         if not self.has_events:
             return []
         self.has_events = False
         return list(self.core.events_received())
 
     def set_ledger(self, int fd):
-        """Write ``batch`` lines to this descriptor; -1: nowhere."""
+        """Write ``batch`` lines to this descriptor; -1: write none."""
         self.ledger_fd = fd
         self.ledger_errno = 0
 
@@ -187,7 +187,7 @@ cdef class CompiledPump:
 
     @property
     def fatal(self):
-        """None: the core has to be asked."""
+        """None: the core has the reason."""
         return None
 
     def run(self, link, double until):
@@ -293,7 +293,7 @@ cdef class CompiledPump:
         return 1 if self.offset < self.wire.size else 0
 
     cdef int _receive(self, double now) noexcept nogil:
-        # Read what has arrived. Return 0, or a negative end.
+        # Read the bytes that have arrived. Return 0, or a negative end.
         cdef ssize_t n
         cdef int stop, _reads
         for _reads in range(MAX_READS_PER_TURN):
@@ -386,7 +386,7 @@ cdef class CompiledPump:
             lc_leave_fork_safe(h)
             h.sender_state = SENDER_BUSY
             if not woken & WOKEN_BY_CALLER and now >= self.linger_end:
-                h.urgent_wake_used = False   # lingered to the end: an error may end the next one early
+                h.urgent_wake_used = False   # a full linger: an error may end the next one early
             lc_mutex_unlock(&h.mutex)
             if woken & WOKEN_BY_CALLER:
                 lc_wake_clear(&h.wake)

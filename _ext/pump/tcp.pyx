@@ -47,7 +47,7 @@ cdef class TcpPump(CompiledPump):
         return 0
 
     cdef ssize_t _failed(self) noexcept nogil:
-        # Return what a failed call means: 0 for not now, or LINK_BROKEN.
+        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
         if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
             return 0
         self.error = lc_errno()

@@ -6,4 +6,4 @@ class UdpPump(CompiledPump):
     def connected(self) -> None: ...
     @property
     def send_method(self) -> str:
-        """How datagrams are given to the kernel now: one of `UDP_METHODS`."""
+        """The method by which datagrams are sent now: one of `UDP_METHODS`."""

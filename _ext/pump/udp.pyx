@@ -4,7 +4,8 @@ Of three methods to send it uses the first that the system supports. ``gso`` giv
 many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). ``mmsg`` gives many datagrams to a
 call, ``send`` one.
 
-``codec.pxd`` describes the form of runs. A full socket buffer is back-pressure: what was not taken stays.
+``codec.pxd`` describes the form of runs. A full socket buffer is back-pressure: the other
+datagrams wait.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -117,7 +118,7 @@ cdef class UdpPump(CompiledPump):
     """
 
     cdef int fd
-    cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: that of the next link
+    cdef int method              # UDP_ONE, UDP_MANY or UDP_RUNS; below 0: chosen by the next link
     cdef size_t inside           # bytes of the first run that are sent already
     cdef bint no_buffers         # the system is out of buffers, although the socket is writable
     cdef int late_error          # errno of a failure after part of a write was taken
@@ -125,7 +126,7 @@ cdef class UdpPump(CompiledPump):
 
     @property
     def send_method(self):
-        """How datagrams are given to the kernel now: one of `UDP_METHODS`."""
+        """The method by which datagrams are sent now: one of `UDP_METHODS`."""
         return UDP_METHODS[self.method]
 
     def connected(self):
@@ -219,6 +220,6 @@ cdef class UdpPump(CompiledPump):
         fds[0].events = <short> (POLLIN | POLLOUT) if full and not self.no_buffers else <short> POLLIN
         fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
         fds[1].events = <short> POLLIN
-        # Nothing tells when the system has buffers again, so look soon.
+        # No event reports that the system has buffers again, so check soon.
         poll(fds, 2, min(timeout, 1) if full and self.no_buffers else timeout)
         return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)

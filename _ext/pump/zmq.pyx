@@ -7,8 +7,8 @@ through pyzmq.
 
 Messages consist of frames, each behind its head; the form is described in ``codec.pxd``.
 
-libzmq delivers whole messages and keeps what has arrived of one until then, so a peer that never completes
-one would make it grow without bound. Linux tells how many bytes a connection has received (TCP_INFO). A
+libzmq delivers whole messages and keeps the part of one that has arrived, so a peer that never completes
+one would make it grow without bound. Linux reports how many bytes a connection has received (TCP_INFO). A
 connection that received more than `OVERSIZED` bytes without a message, heartbeats apart, is ended.
 """
 
@@ -201,7 +201,7 @@ cdef class ZmqPump(CompiledPump):
         return 0
 
     cdef ssize_t _failed(self) noexcept nogil:
-        # Return what a failed call means: 0 for not now, or LINK_BROKEN.
+        # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
         self.error = self.zmq.errno_()
         return 0 if self.error == EAGAIN else LINK_BROKEN
 
@@ -227,7 +227,7 @@ cdef class ZmqPump(CompiledPump):
             if not head & FRAME_MORE:
                 done = at
         if done or not self.torn:
-            return <ssize_t> done    # taken, whatever failed after them: not to be sent again
+            return <ssize_t> done    # taken before the failure: not to be sent again
         self.error = ECONNRESET
         return LINK_BROKEN
 

@@ -7,11 +7,11 @@
 
 cdef enum:
     CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
-    KEPT_FREE = 1 << 22       # bytes of free chunks that are never given back
+    KEPT_FREE = 1 << 22       # bytes of free chunks that are never freed
 
 
 cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
-    # Return the size class of a chunk with so much room; size[0] is what a chunk of the class takes.
+    # Return the size class of a chunk with so much room; size[0] is the size of a chunk of the class.
     # SIZE_CLASSES means that the chunk is not reused.
     cdef uint64_t last = room + (65536 - CHUNK) - 1
     cdef uint32_t step = 12

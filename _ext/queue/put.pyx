@@ -132,7 +132,7 @@ cdef inline void _close_wake(lc_queue *h) noexcept nogil:
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_turn *turn) noexcept nogil:
     # Queue a copy of one body. Return its sequence, or a PUT_ code.
-    # With a turn, use the room that was granted to it, or what there is; never overtake waiting callers.
+    # With a turn, use the room that was granted to it, or any other room; never overtake waiting callers.
     cdef uint64_t room, waste, seq, ticks
     cdef lc_list *list
     cdef lc_chunk *c
@@ -178,7 +178,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
             if h.policy == BLOCK or h.policy == RAISE:
                 lc_mutex_unlock(&h.mutex)
                 return PUT_FULL
-            # The sequence is used up all the same: the gap is the drop, in the ledger too.
+            # The sequence is used up: its gap records the drop, also in the ledger.
             h.next_seq += 1
             h.dropped[<int> R_OVERFLOW] += 1
             lc_mutex_unlock(&h.mutex)

@@ -38,7 +38,7 @@ cdef class Turn:
         self._give_up()
 
     cdef bint _try(self) noexcept nogil:
-        # Get in line, grant what there is; return whether to push now. Mutex held.
+        # Get in line, and grant room if there is any; return whether to push now. Mutex held.
         cdef lc_queue *h = self.h
         cdef lc_turn *turn = &self.turn
         if turn.state == TURN_NONE and not h.closed:

@@ -43,7 +43,7 @@ cdef int _write_percent_format(Document *doc, PyObject *msg, PyObject *args) noe
     """Write `msg % args` if it has only %s, %d and %% and values of built-in types.
 
     Returns:
-        1; 0 if it has anything else (the caller discards what was written); or -1.
+        1; 0 if it has anything else (the caller discards the bytes written); or -1.
     """
     cdef const uint8_t *p
     cdef const uint8_t *q
@@ -106,7 +106,7 @@ cdef int _write_percent_format(Document *doc, PyObject *msg, PyObject *args) noe
 
 
 cdef str _format_message(Document *doc, object msg, object args):
-    """Return what ``LogRecord.getMessage`` returns; append arguments that do not fit the format."""
+    """Return the message as ``LogRecord.getMessage`` does; append arguments that do not fit the format."""
     cdef str text
     try:
         text = _exact_str(msg if type(msg) is str else str(msg))
@@ -367,7 +367,7 @@ cdef inline bint _given(PyObject *v) noexcept:
 
 
 cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode, bint pair_block) noexcept nogil:
-    # Start again a document that is too large: first to measure what is left for the message, then with as
+    # Start again a document that is too large: first to measure the room left for the message, then with as
     # much of the message.
     cdef size_t used = <size_t> (doc.p - doc.base)
     cdef size_t limit = doc.limit

@@ -53,12 +53,12 @@ cdef extern from *:
     #else
     #define LC_SHARED 0
     #endif
-    #define lc_raise_what_is_set() (-1)
-    /* What an exact string stands for in a dict whose keys are exact strings: no Python code runs. */
+    #define lc_raise_current() (-1)
+    /* Look up an exact string in a dict whose keys are exact strings: no Python code runs. */
     static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
         return PyDict_GetItemWithError(dict, key);
     }
-    /* Whether more than one dict holds it: then a program has it, and it comes again. */
+    /* Whether there is a further reference: then the program keeps it, and it will come again. */
     #define lc_lasting(s) (Py_REFCNT(s) > 1)
     /* Hold an exact str in place of another one: no Python code runs. */
     static inline void lc_keep(PyObject **place, PyObject *s) {
@@ -78,7 +78,7 @@ cdef extern from *:
     """
     bint lc_compact(PyObject *v) nogil
     long long lc_compact_value(PyObject *v) nogil
-    int lc_raise_what_is_set() except -1
+    int lc_raise_current() except -1
     int lc_ready(PyObject *s) nogil
     PyObject *lc_find(PyObject *dict, PyObject *key) nogil
     bint lc_lasting(PyObject *s) nogil

@@ -63,8 +63,8 @@ cdef class FastHandler:
 
     cdef readonly Encoder encoder
     cdef EventQueue queue
-    cdef object on_wakeup_needed     # Client.attend()
-    cdef object put_fallback         # Client.put_slowly(code, body, level, kind)
+    cdef object on_wakeup_needed     # Client.ensure_sender()
+    cdef object put_fallback         # Client.put_contended(code, body, level, kind)
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
     cdef object own_formatter
     cdef bint own_emit               # a subclass overrides emit()
@@ -85,7 +85,7 @@ cdef class FastHandler:
             on_wakeup_needed: called without arguments when the sender has to be started or woken.
             put_fallback: called as ``put_fallback(code, body, level, kind)`` when the queue is full or is the
                 parent process's.
-            ship: ships a record by another protocol, called with the record and what `format` returned or
+            ship: ships a record by another protocol, called with the record and the result of `format` or
                 None; None: the handler writes documents itself.
             formatter: the value of `formatter` while the application has set none.
             own_emit: a subclass overrides ``emit``.
@@ -253,7 +253,7 @@ cdef class FastHandler:
             return self._put_tombstone(record, doc.reason, level)
         else:
             try:
-                lc_raise_what_is_set()
+                lc_raise_current()
             except Exception:
                 self._report_error(record)
                 return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, level)

@@ -1,4 +1,4 @@
-# Names of the application's fields: what they mean in ECS and to the protocol, and which conflict.
+# Names of the application's fields: their meaning in ECS and for the protocol, and their conflicts.
 #
 # Elasticsearch refuses a document in which a name is both a value and an object: `a` beside `a.b`, or a
 # string named `host`. Such fields move to `labels.<name>`. The common case is decided in one pass from cached
@@ -8,7 +8,7 @@
 cdef enum:
     STAY, MOVE, REARRANGE
 
-# What the fields of a document contain.
+# Properties of the fields of a document.
 cdef enum:
     SEEN_MAPPING = 1
     SEEN_LABELS = 2          # `labels` or a name below it
@@ -96,7 +96,7 @@ cdef bint _may_hold_id(PyObject *d) noexcept nogil:
     return False
 
 
-# What an encoder remembers of a field's name.
+# The cached properties of a field's name.
 ctypedef struct CachedName:
     PyObject *key            # a strong reference, or NULL
     uint8_t what             # NAME_... or KEY_...
@@ -118,7 +118,8 @@ cdef inline bint _is_object(int what) noexcept nogil:
     return what == NAME_OBJECT or what == NAME_FILLED or what == NAME_LABELS or what == KEY_EVENTS
 
 
-# Return what a name adds to `seen` with any value, or SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its text.
+# Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its
+# text.
 cdef uint8_t _traits_of(Encoder e, CachedName *cached, PyObject *key) noexcept nogil:
     cdef uint8_t quoted[LC_WORST * 32 + 2 * LC_SLACK]
     cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)

@@ -148,7 +148,7 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
 
 
 cdef object _keep_metadata(Encoder encoder, Document *doc, dict made, str key, object value):
-    """Return what to keep of the application's ``@metadata``, or put a field below it into `made`."""
+    """Return the part of the application's ``@metadata`` to keep, or put a field below it into `made`."""
     cdef dict found
     if key != "@metadata" or encoder.pairs:
         if encoder.trust_metadata and not (encoder.sets_event_id and key == "@metadata._id"):

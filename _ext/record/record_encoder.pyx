@@ -11,7 +11,8 @@ cdef class Encoder:
         truncate: cut the message of a document that is too large, and mark it in ``log.flags``.
         pairs: write pair blocks instead of JSON objects.
         text: returns the mapping for a string; None: ``{"message": ...}``.
-        complete: returns a copy of a dict with what the protocol requires; None: dicts stay as they are.
+        complete: returns a copy of a dict with the fields that the protocol requires; None: dicts are not
+            changed.
         ecs: write documents of ECS: a field that has the name of an ECS object but is no mapping moves to
             ``labels.<name>``, and so does a scalar whose name is the prefix of another field.
         carriers: the fields that may carry the event's id; ``@metadata`` stands for the two of Lumberjack.
@@ -85,8 +86,8 @@ cdef class Encoder:
         for i in range(<int> CACHE_SLOTS):
             Py_XDECREF(self.cache[i].key)
 
-    # Return what is known of an exact str. Names in programs are the same objects at each call, so they are
-    # cached by address; a name that is not cached is described in `uncached`.
+    # Return the cached properties of an exact str. Names in programs are the same objects at each call, so
+    # they are cached by address; a name that is not cached is described in `uncached`.
     cdef inline CachedName *find_name(self, PyObject *key, CachedName *uncached) noexcept nogil:
         cdef CachedName *cached = &self.cache[_cache_slot(key)]
         return cached if cached.key == key else self._learn_name(key, cached, uncached)

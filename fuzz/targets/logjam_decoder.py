@@ -239,7 +239,7 @@ def _check(rows: Decoded, i: int, unit: bytes, producers: list[bytes], identity:
             Unpacker(len(want.body) - 1).unpack(want.compression, body)
         except ValueError as error:
             must(
-                " are the most" in str(error) or "more than" in str(error),
+                "the limit is " in str(error) or "more than" in str(error),
                 "one byte over the bound",
                 str(error),
             )

@@ -38,7 +38,7 @@ class Config:
     """
 
     title: ClassVar[str] = ""
-    """What the documentation calls the protocol."""
+    """The name of the protocol in the documentation."""
 
     scheme: str
     protocol: str
@@ -247,7 +247,7 @@ class Config:
 
     @property
     def batch_limits(self) -> tuple[int, int]:
-        """How many events, and how many bytes of them, are encoded at a time."""
+        """The number of events, and of their bytes, that are encoded at a time."""
         return 2048, 1 << 20
 
     def replace(self, **changes: Any) -> Self:

@@ -1,4 +1,4 @@
-"""How errors show values."""
+"""Values as errors show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _LONGEST = 40
 
 
 def echo(value: object) -> str:
-    """Write a value for an error: short, and without what may be the password of a URL."""
+    """Write a value for an error: short, and without the possible password of a URL."""
     text = repr(value)
     before, at, after = text.rpartition("@")
     if at:

@@ -8,7 +8,7 @@ from logclient.config.echo import echo
 
 __all__ = ["dns_name", "host_port"]
 
-# Letters that IDNA 2003 replaces by others: such a name may belong to somebody else.
+# Letters that IDNA 2003 replaces by others: such a name may have another owner.
 _OTHER_IN_IDNA_2003 = frozenset("\u00df\u1e9e\u03c2")
 
 

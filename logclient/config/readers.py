@@ -1,6 +1,6 @@
 """Readers: one for each kind of value of an option.
 
-A reader takes what a user gives: a string from a URL, or any plain value from a keyword. It returns the
+A reader takes a user's value: a string from a URL, or any plain value from a keyword. It returns the checked
 value, or raises ValueError with the rule; the caller puts the option's name before it.
 """
 
@@ -52,7 +52,7 @@ class Reader:
     """Reads values of one kind.
 
     Args:
-        kind: What the documentation calls the kind.
+        kind: The name of the kind in the documentation.
         read: Returns the value, or raises ValueError with the rule.
         choices: The values there are; empty: not only these.
         secret: The value is never written in a URL, and never shown.
@@ -210,7 +210,7 @@ def choice(*words: str, instead: str = "") -> Reader:
 
     Args:
         words: The words.
-        instead: What an error says in place of the value, if that may hold a secret.
+        instead: The text of an error in place of the value, if that may hold a secret.
     """
 
     def read(value: Any) -> str:

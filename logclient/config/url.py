@@ -1,7 +1,7 @@
 """URLs: split into their parts, and written without secrets.
 
 The parser is written by hand: ``urllib.parse`` costs every importing program milliseconds, knows no list of
-hosts, and accepts what must be an error here.
+hosts, and accepts URLs that must be errors here.
 """
 
 from __future__ import annotations
@@ -188,5 +188,5 @@ def _decode(name: str, text: str) -> str:
 
 
 def _encode(text: str) -> str:
-    """Percent-encode what would change the meaning of the URL."""
+    """Percent-encode the characters that would change the meaning of the URL."""
     return "".join(f"%{ord(char):02X}" if char in "%&#? " else char for char in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import SystemRandom
 
-# Not the generator that everybody shares: a program that seeds that one keeps its sequence.
+# Not the shared generator: a program that seeds that one keeps its sequence.
 random = SystemRandom().random
 
 
@@ -20,7 +20,7 @@ class Backoff:
         shortest: seconds.
         longest: seconds.
         random: in [0, 1).
-        certain: the part of the bound that is not left to chance.
+        certain: the share of the bound that is not random, 0 to 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Record what became of events: ledger lines, deliveries, replies."""
+"""Record outcomes: ledger lines, deliveries, replies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Bookkeeper:
         ledger: None: there is none.
         in_flight: where outcomes come from.
         pump: writes ``batch`` lines itself, and has the events of the core.
-        submissions: told of outcomes.
-        requests: told of replies, and of what the peer sent without being asked.
+        submissions: gets the outcomes.
+        requests: gets replies and unsolicited messages of the peer.
         endpoints: wait when the ledger cannot be opened.
-        diagnostics: told when the ledger stops.
+        diagnostics: reports that the ledger has stopped.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Bookkeeper:
 
         Returns:
             False when the machine has no descriptor for it. Then nothing may be sent: an event that arrives
-            without being listed looks like one that nobody sent.
+            without being listed looks like one that was never sent.
         """
         ledger = self.ledger
         if ledger is None or ledger.fd >= 0 or ledger.stopped:
@@ -72,7 +72,7 @@ class Bookkeeper:
         self._diagnostics.complain(f"the ledger stopped, delivery goes on: {ledger.stopped}", "ledger")
 
     def record(self) -> None:
-        """Record what happened since the last call."""
+        """Record everything since the last call."""
         self._take_written()
         for event in self._pump.drain_events():
             self._requests.received(event)
@@ -106,7 +106,7 @@ class Bookkeeper:
             self.ledger.write("deferred", seqs=_merged([(seq, seq) for seq in seqs]))
 
     def _take_written(self) -> None:
-        """Count what the pump wrote to the ledger."""
+        """Count the pump's bytes in the ledger."""
         ledger = self.ledger
         if ledger is None or ledger.fd < 0:
             return

@@ -1,6 +1,6 @@
 """The core of a protocol with a codec: the methods of ``delivery.contract.Core`` around a ``Codec``.
 
-A protocol adds its options, the number of its units that are awaited, and the words for silence.
+A protocol adds its options, the number of its units that are awaited, and the description of silence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def has_ids(identity: str) -> bool:
     """Return whether events get ids, for a value of the option ``identity``.
 
     Raises:
-        ConfigError: it is none of its values.
+        ConfigError: another value.
     """
     if identity not in ("id", "own", "none"):
         raise ConfigError(f"identity: id, own or none, not {identity!r}")
@@ -62,8 +62,8 @@ class CompiledCore(Core):
         """Units of the protocol without an answer yet."""
         raise NotImplementedError
 
-    def silent(self) -> str:
-        """Describe a silence that lasts too long."""
+    def describe_silence(self) -> str:
+        """Describe a silence that has lasted too long."""
         raise NotImplementedError
 
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
@@ -72,7 +72,7 @@ class CompiledCore(Core):
         self._codec.connected(now)
 
     def connection_lost(self) -> None:
-        """Forget what was in flight: it has no outcome and is to be sent again."""
+        """Forget everything in flight: it has no outcome and is to be sent again."""
         self._reset()
         self._codec.connection_lost()
 
@@ -90,11 +90,11 @@ class CompiledCore(Core):
         """Encode events of `batch`; failures are marked in it."""
         done = int(self._codec.encode(batch.capsule, events, now))
         if done == STOP_MEMORY:
-            raise MemoryError("no room for what was encoded")
+            raise MemoryError("out of memory for encoded events")
         return done
 
     def data_to_send(self) -> list[Wire]:
-        """Return what the codec has framed; valid until ``sent()``."""
+        """Return the framed bytes; valid until ``sent()``."""
         return [Wire([buffer]) for buffer in self._codec.buffers()]
 
     def sent(self, rest: int = 0) -> None:
@@ -105,19 +105,19 @@ class CompiledCore(Core):
         """Take bytes from the peer.
 
         Raises:
-            MemoryError: there is no room for an outcome.
+            MemoryError: there is out of memory for an outcome.
         """
         if self._codec.receive(data, now) == STOP_MEMORY:
-            raise MemoryError("no room for an outcome")
+            raise MemoryError("out of memory for an outcome")
 
     def events_received(self) -> Iterator[CoreEvent]:
-        """Drain what came of the bytes received and of timeouts."""
+        """Return the events that received bytes and timeouts caused, and forget them."""
         outcomes, alive, progress = self._codec.outcomes()
         ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, fate, reason in outcomes:
-            ranges.setdefault((fate, reason), []).append((first, last))
-        for (fate, reason), found in ranges.items():
-            yield Settled(STATUSES[fate], REASONS[reason], found)
+        for first, last, status, reason in outcomes:
+            ranges.setdefault((status, reason), []).append((first, last))
+        for (status, reason), found in ranges.items():
+            yield Settled(STATUSES[status], REASONS[reason], found)
         if progress:
             yield Progress()
         elif alive:
@@ -133,7 +133,7 @@ class CompiledCore(Core):
             yield CloseWanted()
 
     def _replies(self) -> Iterator[CoreEvent]:
-        """Drain the answers to ``call``."""
+        """Return the answers to ``call``, and forget them."""
         return iter(())
 
     def next_timeout(self, now: float) -> float | None:
@@ -145,7 +145,7 @@ class CompiledCore(Core):
         deadline = self._codec.deadline()
         if deadline and now >= deadline and not self._ended:
             self._ended = True
-            self._events.append(Fatal(TimeoutError(self.silent())))
+            self._events.append(Fatal(TimeoutError(self.describe_silence())))
 
     def begin_close(self, now: float) -> None:
         """Encode no more; `CloseWanted` follows when nothing is awaited."""

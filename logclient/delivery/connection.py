@@ -1,4 +1,4 @@
-"""What the connection of the moment has achieved."""
+"""The record of a connection: its progress, and its losses when it breaks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ConnectionRecord:
 
     Args:
         in_flight: the batches.
-        pump: counts what it moves.
+        pump: has the counts of batches and acknowledgements.
 
     Attributes:
-        doubt: what may not have arrived, of those that broke.
+        doubt: the estimated losses of connections that broke.
     """
 
     def __init__(self, in_flight: InflightBatches, pump: Pump) -> None:
@@ -60,7 +60,7 @@ class ConnectionRecord:
         return self.acknowledged or time.monotonic() - self._began > USED
 
     def proven(self, keeps_connected: bool, bound: float) -> bool:
-        """Return whether it is as good as one with an acknowledgement, where there are none.
+        """Return whether it counts as proven, where there are no acknowledgements.
 
         It has sent something or need not, owes no answer, and has lasted longer than the next wait could be,
         or than `PROVEN` seconds, however long the waits are by now. So a server that accepts and drops
@@ -77,11 +77,11 @@ class ConnectionRecord:
         return time.monotonic() - self._began > min(bound, PROVEN)
 
     def look(self) -> None:
-        """Note how many events were handed over by now. Called as often as the sender knows."""
+        """Note how many events were handed over by now. Called in every turn."""
         self.doubt.look(time.monotonic(), self._handed_so_far)
 
     def broke(self, max_buffered: int, waited: bool) -> None:
-        """Estimate what did not arrive, of a connection without acknowledgements that broke.
+        """Estimate the loss of a connection without acknowledgements that broke.
 
         Args:
             max_buffered: units that the transport may hold, besides the kernel's buffers.

@@ -79,7 +79,7 @@ class Batch(Protocol):
         """Set the outcome of one event (``INFLIGHT`` when it was encoded, with the hash of its body)."""
 
 
-# -- what a core gives to be sent, and reports --------------------------------------------------------
+# -- bytes to send, and events of a core --------------------------------------------------------------
 
 
 class Wire(NamedTuple):
@@ -129,20 +129,20 @@ class Reply(NamedTuple):
 
 
 class Inbound(NamedTuple):
-    """Something the peer sent without being asked."""
+    """An unsolicited message of the peer."""
 
     payload: Any
 
 
 class Fatal(NamedTuple):
-    """The end of this connection; ``forever`` when no new one can help (configuration, version)."""
+    """The end of this connection; ``forever`` when a new one is useless (configuration, version)."""
 
     error: Exception
     forever: bool = False
 
 
 class CloseWanted(NamedTuple):
-    """Everything that ``begin_close`` waited for is done."""
+    """The wait of ``begin_close`` is over: the connection can be closed."""
 
 
 CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | CloseWanted
@@ -150,7 +150,7 @@ CoreEvent = Settled | Retry | Alive | Progress | Reply | Inbound | Fatal | Close
 
 LookAtReceiver = Callable[[], tuple[int, int, int] | None]
 """Looks at the receive queue of the server's socket, where it is on this machine: (bytes in it, bytes that it
-holds, datagrams that found no room). None: nobody can say."""
+holds, datagrams that found no room). None: unknown."""
 
 
 # -- the core ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Core:
         raise NotImplementedError
 
     def connection_lost(self) -> None:
-        """Forget what was in flight: it has no outcome and is to be sent again."""
+        """Forget everything in flight: it has no outcome and is to be sent again."""
         raise NotImplementedError
 
     def credit(self, now: float) -> tuple[int, int]:
@@ -188,7 +188,7 @@ class Core:
         """Frame up to `events` pending events of `batch`.
 
         Returns:
-            How many events were framed.
+            The number of events framed.
 
         Raises:
             MemoryError: nothing was encoded.
@@ -196,11 +196,11 @@ class Core:
         raise NotImplementedError
 
     def data_to_send(self) -> list[Wire]:
-        """Return what waits to be moved; valid until ``sent()``."""
+        """Return the bytes to move; valid until ``sent()``."""
         raise NotImplementedError
 
     def sent(self, rest: int = 0) -> None:
-        """Take note that the transport has all of ``data_to_send()``.
+        """Note that the transport has all of ``data_to_send()``.
 
         Args:
             rest: bytes of it, whole units at its end, that the transport holds in a buffer of its own and
@@ -213,7 +213,7 @@ class Core:
         raise NotImplementedError
 
     def events_received(self) -> Iterator[CoreEvent]:
-        """Drain what came of the bytes received and of timeouts."""
+        """Return the events that received bytes and timeouts caused, and forget them."""
         raise NotImplementedError
 
     def next_timeout(self, now: float) -> float | None:
@@ -241,7 +241,7 @@ class Core:
         return ""
 
     def receive_eof(self) -> None:
-        """Take note that the peer has closed its side."""
+        """Note that the peer has closed its side."""
 
     def call(self, kind: str, payload: Any) -> int:
         """Ask the peer something (ping, stat).
@@ -257,7 +257,7 @@ class Core:
     def post_command(
         self, kind: str, payload: Any, first: int, in_flight: InflightBatches | None = None
     ) -> None:
-        """Let `payload` hold for the events from the sequence `first` on; nobody waits for it.
+        """Apply `payload` to the events from the sequence `first` on. There is no answer.
 
         Called by any thread, but by one at a time, and with a `first` that does not fall.
 
@@ -265,7 +265,7 @@ class Core:
             kind: of the command, such as Logux's ``headers``.
             payload: its content.
             first: a sequence.
-            in_flight: tells what waits to be sent, and what is settled.
+            in_flight: the batches, which know the events that wait and those that are settled.
 
         Raises:
             ValueError: there is no such kind, or it cannot have this payload.
@@ -298,7 +298,7 @@ class Core:
         """
 
     def watch_receiver(self, look: LookAtReceiver) -> None:
-        """Take what looks at the server's receive queue. Called before ``connected``."""
+        """Take the function that looks at the server's receive queue. Called before ``connected``."""
 
 
 # -- connections ---------------------------------------------------------------------------------------
@@ -310,9 +310,9 @@ class Link:
     peer: str
     """Host and port, for messages."""
     tls: str = ""
-    """What protects the connection, in words."""
+    """The protection of the connection, in words."""
     hint: str = ""
-    """What may be wrong when the peer ends the first connections without an answer; empty: nothing."""
+    """A likely reason for a peer to end the first connections without an answer; empty: none is known."""
 
     coalesce_bytes: int = 0
     """Bytes to gather for one ``send``, where each call is expensive; 0: each window goes by itself."""
@@ -320,8 +320,8 @@ class Link:
     """Seconds for answers to gather, where each would be a wake-up of its own; 0: no delay."""
 
     drains_on_close: bool = False
-    """True for transports without acknowledgements: what the link has not passed on (`unsent`) and what it
-    holds when it is closed is worth a wait, because its loss would be silent."""
+    """True for transports without acknowledgements. Bytes that the link has not passed on (`unsent`), or
+    holds when it is closed, are then worth a wait, because their loss would be silent."""
     max_buffered: int = 0
     """Units that the link may hold after it has taken them, besides the kernel's buffers."""
 
@@ -340,7 +340,7 @@ class Link:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Describe what protects the connection, and who the peer has proved to be."""
+        """Describe the protection of the connection, and the proven identity of the peer."""
         return {}
 
     def fileno(self) -> int:
@@ -356,7 +356,7 @@ class Link:
         raise NotImplementedError
 
     def flush(self) -> bool:
-        """Go on with what an earlier ``send`` could not pass on; return whether nothing is left.
+        """Send the rest of earlier ``send`` calls; return whether nothing is left.
 
         Raises:
             OSError: the connection is gone.
@@ -364,7 +364,7 @@ class Link:
         raise NotImplementedError
 
     def receive(self) -> bytes | None:
-        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed.
+        """Return the received bytes: None when there are none, ``b""`` when the peer closed.
 
         Raises:
             OSError: the connection is gone.
@@ -382,11 +382,11 @@ class Link:
         raise NotImplementedError
 
     def close(self, linger: float = 0.0) -> None:
-        """End the connection; with `drains_on_close`, wait up to `linger` seconds for what it holds."""
+        """End the connection; with `drains_on_close`, wait up to `linger` seconds for the bytes it holds."""
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """In a forked child: release the descriptors without a word to the peer."""
+        """In a forked child, close the descriptors without sending anything to the peer."""
         raise NotImplementedError
 
 
@@ -407,7 +407,7 @@ class Transport:
 
         Args:
             endpoint: host and port.
-            attempt: asked again and again whether to give up.
+            attempt: decides when to give up; asked regularly.
 
         Raises:
             CredentialError: a certificate, token or key is refused, by the peer or by us.
@@ -426,7 +426,7 @@ class Transport:
         return False
 
     def close(self) -> None:
-        """Release what is kept between connections."""
+        """Release the resources kept between connections."""
 
 
 # -- the pump ------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ GOES_ON = frozenset({"until", "report", "target", "stopped"})
 
 
 class Pump(Protocol):
-    """What the engine drives."""
+    """Moves bytes between a core and a link; driven by the engine."""
 
     windows: int
     """Batches put on the wire."""
@@ -472,10 +472,10 @@ class Pump(Protocol):
 
     @property
     def fatal(self) -> Fatal | None:
-        """What the core reported behind the end ``protocol``; None: the core has still to be asked."""
+        """The core's report behind the end ``protocol``; None: the core has not been asked yet."""
 
     def connected(self) -> None:
-        """Begin a new connection: nothing is half-sent, the deadlines start anew."""
+        """Begin a new connection: forget partly sent bytes, and restart the deadlines."""
 
     def stop(self) -> None:
         """Make ``run`` return soon, and at once when called again, until ``resume``."""
@@ -487,13 +487,13 @@ class Pump(Protocol):
         """Make ``run`` return soon, once."""
 
     def send_ready(self) -> None:
-        """Send what the core has to send besides events, in its turn."""
+        """Have the next run send the core's messages that are not events."""
 
     def drain_events(self) -> list[CoreEvent]:
-        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
 
     def set_ledger(self, fd: int) -> None:
-        """Write ``batch`` lines to this descriptor; -1: nowhere."""
+        """Write ``batch`` lines to this descriptor; -1: write none."""
 
     def take_ledger(self) -> tuple[int, int]:
         """Return (bytes written since the last call, errno of the write that failed or 0)."""

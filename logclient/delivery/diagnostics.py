@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 _ENDS = {
     "silence": "no sign of life from the server in time",
-    "stalled": "the server lives, but acknowledges nothing",
+    "stalled": "the server is alive, but acknowledges nothing",
     "memory": "out of memory",
 }
 
 
 class Diagnostics:
-    """What is said about one client.
+    """The errors of one client: the last one, and lines for the error log.
 
     Args:
         url: of the client, redacted.
-        log: where lines go.
-        queue: asked to have a caller's thread write lines that the sender may not write.
+        log: the error log.
+        queue: lets a caller's thread write the lines that the sender may not write.
     """
 
     def __init__(self, url: str, log: ErrorLog, queue: EventQueue) -> None:
@@ -46,17 +46,17 @@ class Diagnostics:
 def explain_end(
     end: str, core: Core, pump: Pump, unanswered: int, acknowledged: bool
 ) -> tuple[str, Exception | None, bool]:
-    """Find the words for the end of a connection.
+    """Describe the end of a connection.
 
     Args:
-        end: what ``Pump.run`` returned, or words of their own.
-        core: asked what it found wrong.
-        pump: asked for the error behind the end.
+        end: the result of ``Pump.run``, or a text of its own.
+        core: has the violation that it found.
+        pump: has the error behind the end.
         unanswered: events in flight, where the server acknowledges events.
         acknowledged: whether it has acknowledged some on this connection.
 
     Returns:
-        The words, the error behind them, and whether no new connection can help.
+        The text, the error behind it, and whether a new connection is useless.
     """
     if end == "protocol":
         fatal = pump.fatal

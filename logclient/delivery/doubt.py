@@ -1,4 +1,4 @@
-"""Estimate what did not arrive over connections without acknowledgements that broke."""
+"""Estimate the losses of connections without acknowledgements that broke."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Doubt:
     """Counts the events of connections that broke, and estimates how many of them never arrived.
 
     The estimate for one connection is the least of three numbers: the events that were handed over it; those
-    of the last second in which any were, because a peer that lives has read the others; and those that
+    of the last second in which any were, because a live peer has read the others; and those that
     transport and kernel can hold. The second number does not count when events still waited for the
     transport: then the peer has not read for a while, and both are full.
 

@@ -44,9 +44,9 @@ class Endpoints:
     """The endpoints of one client, and its back-off.
 
     Args:
-        endpoints: tried in turn, the one that worked again first.
+        endpoints: tried in turn, beginning with the last one that worked.
         limits: seconds between attempts.
-        diagnostics: told of failures.
+        diagnostics: reports failures.
     """
 
     def __init__(self, endpoints: tuple[Any, ...], limits: Limits, diagnostics: Diagnostics) -> None:
@@ -104,7 +104,7 @@ class Endpoints:
         self.not_before = time.monotonic() + self.backoff.bound * random()
 
     def failed(self, text: str, kind: str) -> None:
-        """Report a failure that another attempt may mend, and set the next attempt."""
+        """Report a failure that another attempt may overcome, and set the next attempt."""
         self.not_before = time.monotonic() + self.backoff.delay()
         self._diagnostics.complain(text, kind)
 
@@ -128,7 +128,7 @@ class Endpoints:
             self.not_before = min(one.not_before for one in self._refused.values())
         else:
             self.not_before = time.monotonic() + self.backoff.delay()
-        words = f"{peer}: {error}; nothing is sent there until that is mended"
+        words = f"{peer}: {error}; nothing is sent there until that is corrected"
         if refused.reported != error.args:
             refused.reported = error.args
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"

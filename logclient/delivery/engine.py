@@ -2,7 +2,7 @@
 
 One sender at a time drives ``Engine.turn``: normally a daemon thread (``delivery.sender``). A turn
 connects when there is something to send, lets a pump move bytes (without the GIL, where core and transport
-allow it) and records what the pump reports: ledger, deliveries, counters.
+allow it) and records the pump's report: ledger, deliveries, counters.
 
 States of the connection::
 
@@ -41,7 +41,7 @@ from logclient.delivery.contract import GOES_ON, Core, CoreEvent, Link, Settled,
 from logclient.delivery.diagnostics import Diagnostics, describe_endpoint, describe_error, explain_end
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
-from logclient.delivery.isolation import PUT_ASIDE, TRIAL
+from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
 from logclient.delivery.pump import make_pump
@@ -61,15 +61,15 @@ class Engine(Intake):
     Args:
         make_core: makes a core for a producer (10 bytes).
         transport: makes links and compiled pumps.
-        endpoints: where to connect, tried in turn, the one that worked again first.
+        endpoints: where to connect. They are tried in turn, beginning with the last one that worked.
         limits: bounds and deadlines.
-        ledger: (directory, what its ``open`` lines say) or None.
+        ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
-        log: where lines go; None: the log of the process.
-        on_event: called by the sender with what the peer sends without being asked.
+        log: the error log; None: that of the process.
+        on_event: called by the sender with unsolicited messages of the peer.
 
     Raises:
-        ConfigError: no native thread can be had in this process.
+        ConfigError: no native thread can be started in this process.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Engine(Intake):
         """Connect if there is a use for it and the back-off is over."""
         now = time.monotonic()
         if not self._wants_connection(now):
-            if self.trials.isolation.aside:  # the others were dropped meanwhile
+            if self.trials.isolation.withheld:  # the others were dropped meanwhile
                 self.trials.give_back()
             else:
                 trial = self.trials.isolation.next_trial(0)
@@ -331,12 +331,12 @@ class Engine(Intake):
             words = f"{words}; {link.hint}"
         flying = self.in_flight.inflight_range
         self.core.connection_lost()
-        for event in self.core.events_received():  # what a core rather gives up than sends again
+        for event in self.core.events_received():  # events that the core fails rather than sends again
             if isinstance(event, Settled):
                 self.in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
         self._requeue()
         refused = isinstance(error, CredentialError)
-        # Where nothing is ever acknowledged, what is in flight has not even been taken by the transport.
+        # Without acknowledgements, events in flight have not even been taken by the transport.
         verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
         self.in_flight.commit()
         if unacknowledged:
@@ -347,7 +347,7 @@ class Engine(Intake):
         elif verdict == TRIAL:
             # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
             self.endpoints.retry_soon()
-        elif verdict == PUT_ASIDE:
+        elif verdict == WITHHOLD:
             self.diagnostics.complain(f"{self.url}: {peer}: {words}", end)
         elif isinstance(error, CredentialError):
             self.endpoints.refused(f"{self.url}: {peer}", error)
@@ -360,7 +360,7 @@ class Engine(Intake):
         self.in_flight.requeue()
 
     def _leave_for_trial(self) -> None:
-        """Leave a connection on which all is well, for a trial on a fresh one."""
+        """Close a connection that works, for a trial on a fresh one."""
         self.trials.isolation.ended(time.monotonic())
         self.core.connection_lost()
         for _ in self.core.events_received():
@@ -368,11 +368,11 @@ class Engine(Intake):
         self._disconnect(0.0)
         self.disconnects += 1
 
-    # -- looking in --------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def may_be_reachable(self) -> bool:
-        """Whether the server is there as far as known, or was not tried yet."""
+        """Whether the server is reachable as far as is known; True before the first attempt."""
         return self.link is not None or self.fatal is not None or self.endpoints.hopeful
 
     def stats(self) -> Stats:

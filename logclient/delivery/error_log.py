@@ -2,7 +2,7 @@
 
 One log serves all clients of a process: a dead server is one line, however many clients it has.
 
-Lines never go through a logclient handler: a shipper must not ship what it logs about itself.
+Lines never go through a logclient handler: a shipper must not ship its own log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class ErrorLog:
-    """Limits lines of each kind, and says how many it held back.
+    """Limits lines of each kind, and reports the number of those held back.
 
     Args:
         every: seconds between two lines of one kind.
@@ -50,7 +50,7 @@ class ErrorLog:
             Whether it was written.
         """
         now = time.monotonic()
-        # Not waited for: a log call in a signal handler may find it held by its own thread.
+        # Do not wait: a log call in a signal handler may find the lock held by its own thread.
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -98,7 +98,7 @@ def write_deferred() -> None:
 
 
 def _write(text: str, level: int) -> None:
-    # Some of the words come from a peer: one line, without control characters.
+    # Parts of the text come from a peer: make one line of it, without control characters.
     line = text
     if not text.isprintable():
         line = "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
@@ -115,5 +115,5 @@ def _write(text: str, level: int) -> None:
                     handler.handle(record)
         elif sys.stderr is not None:
             sys.stderr.write(f"logclient: {line}\n")
-    except Exception:  # a closed stderr, a user's handler: nowhere left to say it
+    except Exception:  # a closed stderr, a user's handler: no place is left for the line
         pass

@@ -38,7 +38,7 @@ def forks_unseen() -> bool:
 
     uwsgi forks in C and, without ``py-call-uwsgi-fork-hooks``, does not run Python's hooks. A child of a
     process in which another thread holds the GIL at that moment waits for it for ever. So uwsgi's master gets
-    no sender, and delivers in the call what it logs before it forks.
+    no sender, and delivers events that it logs before a fork in the call.
     """
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None or "py-call-uwsgi-fork-hooks" in getattr(uwsgi, "opt", ()):

@@ -55,7 +55,7 @@ class Intake(Lifetime):
         """Finish a put that the queue did not take at once.
 
         Args:
-            code: what ``EventQueue.push`` returned.
+            code: the result of ``EventQueue.push``.
             body: the event.
             level: logging level // 10.
             kind: see ``Kind`` in ``_ext/codec.pxd``.
@@ -87,7 +87,7 @@ class Intake(Lifetime):
         A caller that must not wait goes first, if there is room.
 
         Returns:
-            What ``EventQueue.push`` says then.
+            The result of ``EventQueue.push``.
         """
         turn = self.queue.turn(len(body))
         try:
@@ -140,7 +140,7 @@ class Intake(Lifetime):
             self.queue.needs_sender = False
         if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
             self._refusal_reported = True
-            text = f"{self.url}: closed, so what is logged now is dropped (stats count it as refused)"
+            text = f"{self.url}: closed, so later events are dropped (stats count them as refused)"
             self.diagnostics.complain(text, "refused")
 
     def submit(self, body: bytes, level: int, kind: int) -> Delivery:
@@ -239,7 +239,7 @@ class Intake(Lifetime):
         return request.reply, request.seconds
 
     def post_command(self, kind: str, payload: Any) -> None:
-        """Give the core a command that nobody waits for.
+        """Give the core a command, which has no answer.
 
         It holds from the next event on; events that were put before go before it. By one thread at a time.
 
@@ -254,7 +254,7 @@ class Intake(Lifetime):
             self.queue.wake()
 
     def keep_connected(self, on: bool) -> None:
-        """From now on, be connected even if there is nothing to send; or no more.
+        """Begin or stop keeping a connection even if there is nothing to send.
 
         In a forked child this holds from its first event on.
         """

@@ -10,9 +10,9 @@ connections*, or *connections end anyway*::
       ├────────── all suspected events are past ──────┘                          │ three breaks
       │                                                                          v
       │      ALONE again <─── the server takes no other event either ─────── PROBE another event
-      │      (then with one more put aside: poisons come in rows)                │
+      │      (then with one more withheld: poisons come in rows)                 │
       │                                                                          │ the other one is taken
-      └──────────── the neighbours go on <── what was put aside: QUARANTINE <────┘
+      └──────────── the neighbours go on <── withheld events: QUARANTINE <───────┘
 
 Events in quarantine are decided by a randomized experiment. Each *trial* is a fresh connection on which
 one event is sent first and alone: one of the suspects, or a *control*, the next event of the queue. A
@@ -44,7 +44,7 @@ from typing import NamedTuple
 from logclient.delivery.backoff import Backoff
 
 STEP = 8
-"""Each break divides what may be on the wire by this: a window of 2048 is one event after four."""
+"""Each break divides the limit of events on the wire by this: a window of 2048 is one event after four."""
 
 BREAKS = 2
 """Breaks in a row at the same event before anything is suspected: servers do restart."""
@@ -77,11 +77,11 @@ LONGEST = 10.0
 """Seconds that they flow between two trials, at most: an outage is not compensated."""
 
 FLOW, PROBE, CONTROL, SUSPECT, LONE = range(5)
-"""Uses of a connection: the queue; one event ahead of those put aside; a trial with a control; a trial with a
+"""Uses of a connection: the queue; one event ahead of withheld ones; a trial with a control; a trial with a
 suspect; a suspect when nothing else waits, which is no trial."""
 
-NOTHING, PUT_ASIDE, TRIAL = range(3)
-"""Meanings of a break: none; put some events aside and try the same server at once with another one; the end
+NOTHING, WITHHOLD, TRIAL = range(3)
+"""Meanings of a break: none; withhold some events and try the same server at once with another one; the end
 of a trial, to be followed by the next one soon."""
 
 
@@ -121,7 +121,7 @@ class Findings(NamedTuple):
     """Conclusions from an outcome."""
 
     quarantined: bool = False
-    """Whether the events that were put aside go into quarantine."""
+    """Whether the withheld events go into quarantine."""
     condemned: tuple[int, ...] = ()
     """Sequences on which the server ends the connection, while it takes others."""
 
@@ -130,7 +130,7 @@ class Isolation:
     """The search of one engine.
 
     Args:
-        servers: how many endpoints are tried in turn.
+        servers: number of endpoints that are tried in turn.
         random: in [0, 1).
         pace: seconds between two trials, at most.
         longest: seconds between two attempts with a suspect when nothing else waits, at most.
@@ -148,7 +148,7 @@ class Isolation:
         slow: tuple[float, float] = (30.0, 300.0),
         keep: bool = False,
     ) -> None:
-        self.aside = 0
+        self.withheld = 0
         """Events that are held back while another one is tried."""
         self.kind = FLOW
         self.suspects: dict[int, Suspect] = {}
@@ -161,8 +161,8 @@ class Isolation:
         self._first = 0  # suspected: from here
         self._last = 0  # to here
         self._breaks = 0  # in a row at _first
-        self._alone = 0  # of these, with nothing beside it
-        self._spread = 1  # to be put aside the next time
+        self._alone = 0  # of these, with nothing else in flight
+        self._spread = 1  # to be withheld the next time
         self._candidates: list[Suspect] = []  # of the trial on this connection
         self._drawn: Suspect | None = None
         self._flow_until = 0.0
@@ -208,7 +208,7 @@ class Isolation:
             self._stopped = self._stopped or now
 
     def connected(self, now: float, others: int, trials: bool = True) -> int:
-        """Decide what a fresh connection is for.
+        """Decide the purpose of a fresh connection.
 
         Args:
             now: monotonic seconds.
@@ -221,7 +221,7 @@ class Isolation:
         self.kind = FLOW
         self._candidates = []
         self._drawn = None
-        if self.aside:
+        if self.withheld:
             self.kind = PROBE
         elif not trials or not self.due(now, others):
             return 0
@@ -277,7 +277,7 @@ class Isolation:
         kind, self.kind = self.kind, FLOW
         self._spread = 1
         if kind == PROBE:
-            self.aside = 0
+            self.withheld = 0
         elif kind in (SUSPECT, LONE):
             assert self._drawn is not None
             self.suspects.pop(self._drawn.seq, None)
@@ -324,7 +324,7 @@ class Isolation:
             now: monotonic seconds.
 
         Returns:
-            NOTHING, PUT_ASIDE or TRIAL.
+            NOTHING, WITHHOLD or TRIAL.
         """
         kind, self.kind = self.kind, FLOW
         if self.suspects and kind != LONE:
@@ -337,7 +337,7 @@ class Isolation:
             for suspect in self._candidates:
                 suspect.controls += 1
                 suspect.control_breaks += 1
-        if self.aside:
+        if self.withheld:
             self.no_proof()
             return NOTHING
         if not events:
@@ -356,8 +356,8 @@ class Isolation:
             self._narrow = max(1, events // STEP)
             self._last = last
         if self._alone >= max(ALONE, self._servers) and others:
-            self.aside = min(self._spread, others)
-            return PUT_ASIDE
+            self.withheld = min(self._spread, others)
+            return WITHHOLD
         return NOTHING
 
     def _broke_alone(self, kind: int, now: float) -> None:
@@ -374,17 +374,17 @@ class Isolation:
             suspect.open = True
 
     def ended(self, now: float) -> None:
-        """Note an end that says nothing about events: by a deadline, or by us."""
+        """Note an end that has nothing to do with events: by a deadline, or by us."""
         if self.kind == LONE:
             self._lone_due = now + self._lone.delay()
         self.kind = FLOW
-        if self.aside:
+        if self.withheld:
             self.no_proof()
 
     def no_proof(self) -> None:
-        """Release events that were put aside: no other event was taken either."""
+        """Release the withheld events: no other event was taken either."""
         self.kind = FLOW
-        self.aside = 0
+        self.withheld = 0
         self._alone -= 1
         self._spread += max(1, self._spread // 2)
 

@@ -1,4 +1,4 @@
-"""The ledger: a producer's record of what it sent and what became of it (docs/formats.md).
+"""The ledger: a producer's record of its events and their outcomes (docs/formats.md).
 
 Only the sender writes it. The pump writes the ``batch`` lines, formatted in C and without the GIL, before the
 first byte of their events is sent; the rest is written here, to the same descriptor. A ledger that cannot be
@@ -21,7 +21,7 @@ def make_ledger(place: tuple[str, dict[str, Any]] | None, producer: bytes) -> Le
     """Make the ledger of a producer.
 
     Args:
-        place: the directory, and what the ``open`` lines say; None: there is no ledger.
+        place: the directory, and the fields of the ``open`` lines; None: there is no ledger.
         producer: 10 bytes.
     """
     if place is None:
@@ -40,7 +40,7 @@ class Ledger:
 
     Attributes:
         fd: the descriptor of the part; -1: there is none.
-        stopped: why no more is written; empty: it goes on.
+        stopped: the reason for which no more is written; empty: it goes on.
     """
 
     def __init__(self, directory: str, producer: str, about: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Ledger:
         return self._earlier + self._size
 
     def wrote(self, size: int, error: int) -> None:
-        """Count what the pump wrote; stop, or begin a new part where that is due.
+        """Count the bytes written by the pump; stop, or begin a new part where that is due.
 
         Args:
             size: bytes.
@@ -128,7 +128,7 @@ class Ledger:
                 pass  # no descriptor left: this part grows on
 
     def stop(self, error: int) -> None:
-        """Write no more; say so in the ledger if it still takes a line."""
+        """Stop writing; note that in the ledger if it still takes a line."""
         self.stopped = os.strerror(error)
         if self.fd >= 0:
             try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Engine(Protocol):
-    """What is called around forks and at exit: ``delivery.engine.Engine``."""
+    """The methods called around forks and at exit; ``delivery.engine.Engine`` has them."""
 
     limits: Limits
     url: str
@@ -67,7 +67,7 @@ PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
 
 SHARE = 0.5
-"""Seconds beyond the deadline at exit, in which senders record what they give up."""
+"""Seconds beyond the deadline at exit, in which senders record the events that they give up."""
 
 
 def watch(engine: _Engine) -> None:
@@ -119,7 +119,7 @@ def engines() -> list[_Engine]:
 
 
 def at_exit() -> None:
-    """Deliver what is queued, side by side; each engine has its own deadline."""
+    """Deliver the queued events of all engines at the same time; each has its own deadline."""
     with _undisturbed():
         begin = time.monotonic()
         found = engines()
@@ -166,9 +166,9 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
 
 
 def _drive(waiting: list[tuple[_Engine, float]]) -> None:
-    """Be the sender of engines that have no thread, in turn, so that none takes the time of another."""
+    """Deliver for engines that have no thread, in turn, so that none takes the time of another."""
     while waiting and (now := time.monotonic()) < (last := max(by for _, by in waiting)):
-        # One alone has all of it; none has less than a connection takes.
+        # A single engine gets all of the time, and none gets less than a connection takes.
         share = max(SHARE / 2, (last - now) / len(waiting))
         waiting = [(engine, by) for engine, by in waiting if not engine.wait_left(min(by, now + share), 0.0)]
 
@@ -264,7 +264,7 @@ def must_not_block(ident: int) -> bool:
 
 
 def _in_signal_handler() -> bool:
-    # Python does not tell. A handler is a function that signal.getsignal knows, somewhere up the stack.
+    # Python has no test for it. A handler is a function of signal.getsignal that is somewhere on the stack.
     if not threads.in_main_thread():
         return False
     codes = set()

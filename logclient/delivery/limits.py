@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """What the engine needs of a configuration. Seconds, bytes."""
+    """The options of the engine. Durations are in seconds, sizes in bytes."""
 
     max_events: int = 250_000
     max_bytes: int = 64 << 20

@@ -164,9 +164,10 @@ class CallbackThread:
 
     Args:
         report: called with (kind, text) about exceptions of callbacks.
-        request_flush: gives what is to be called with the sequence of an event whose outcome a caller
-            waits for; None: it is gone.
-        is_crowded: gives what says whether ``queue_or_run`` has to run a callback in the calling thread.
+        request_flush: returns the function to call with the sequence of an event whose outcome a caller
+            waits for; None: its owner is gone.
+        is_crowded: returns the function that decides whether ``queue_or_run`` must run a callback in the
+            calling thread.
     """
 
     def __init__(
@@ -238,7 +239,7 @@ class CallbackThread:
             self.drain(float("inf"))
 
     def ensure_thread(self) -> None:
-        """Start the thread if callbacks wait and there is none. Called by the sender now and then."""
+        """Start the thread if callbacks wait and there is none. Called regularly by the sender."""
         if self._waiting:
             with self.lock:
                 self._start()
@@ -249,7 +250,7 @@ class CallbackThread:
         Where no thread can be started, the calling thread runs them.
 
         Returns:
-            How many have not run to their end. Always 0 in a callback, which cannot wait for itself.
+            The number that have not run to their end. Always 0 in a callback, which cannot wait for itself.
         """
         if self.here:
             return 0
@@ -299,7 +300,7 @@ class CallbackThread:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             self._thread = None
-            # Shut down for good, or only out of threads: then the sender tries again.
+            # The interpreter ends, or it is only out of threads: then the sender tries again.
             self._alone = "shutdown" in str(error)
             return False
         except BaseException:  # such as Ctrl-C while this thread waits for the other to begin

@@ -41,7 +41,7 @@ MAX_READS_PER_TURN = 64
 """Pieces received between two such checks."""
 
 ACK_COALESCE_MIN_INFLIGHT = 64
-"""With as many events in flight, reads are delayed briefly, so that several answers need one wake-up."""
+"""From this many events in flight on, reads are delayed briefly, so that several answers need one wake-up."""
 
 
 def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Limits) -> Pump:
@@ -128,16 +128,16 @@ class PythonPump:
         self._poked = True
 
     def send_ready(self) -> None:
-        """Do nothing: the next ``run`` sends what the core has."""
+        """Do nothing: the next ``run`` sends the core's messages anyway."""
 
     def drain_events(self) -> list[CoreEvent]:
-        """Return what came besides outcomes: replies, and what the peer sent without being asked."""
+        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
         events = list(self._inbox)
         del self._inbox[: len(events)]
         return events
 
     def set_ledger(self, fd: int) -> None:
-        """Write ``batch`` lines to this descriptor; -1: nowhere."""
+        """Write ``batch`` lines to this descriptor; -1: write none."""
         self._ledger_fd = fd
         self._ledger_errno = 0
 
@@ -200,7 +200,7 @@ class PythonPump:
             queue.finish_wait()
 
     def _read(self, link: Link) -> str:
-        """Receive what is there and take the core's events; return the end that follows, or empty."""
+        """Receive waiting bytes and take the core's events; return the end that follows, or empty."""
         end = ""
         self._drained = False
         try:
@@ -272,7 +272,7 @@ class PythonPump:
         return sum(len(b) for wire in self.core.data_to_send() for b in wire.buffers) < link.coalesce_bytes
 
     def _move(self, link: Link) -> bool:
-        """Give the link what the core has ready; return whether there was anything."""
+        """Pass the core's bytes to the link; return whether there were any."""
         wires = list(self.core.data_to_send())
         for place, wire in enumerate(wires, 1):
             self.bytes_sent += sum(len(b) for b in wire.buffers)
@@ -286,7 +286,7 @@ class PythonPump:
         return bool(wires)
 
     def _settle_taken(self, link: Link, kept: int = 0) -> None:
-        """Settle what a broken link without acknowledgements has taken: that is not sent again.
+        """Settle the events that a broken link without acknowledgements took: they are not sent again.
 
         Args:
             link: it broke.
@@ -347,7 +347,7 @@ class PythonPump:
         queue = self.in_flight.queue
         seconds = 0.0
         if self._full or self.in_flight.limit_credit(self.core.credit(now)[0]) == 0:
-            seconds = max(0.0, limit - now)  # only the peer can move us
+            seconds = max(0.0, limit - now)  # only the peer can end this wait
         elif now < self._linger_end:
             queue.prepare_wait(False)
             if not self.in_flight.flush_wanted:

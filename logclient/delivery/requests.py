@@ -29,7 +29,7 @@ class Request:
     Attributes:
         done: it is answered, or has failed.
         reply: the answer.
-        error: why there is none.
+        error: the reason for a missing answer.
         seconds: from its first byte to its answer.
     """
 
@@ -49,7 +49,7 @@ class Request:
         return self._answered.wait(timeout)
 
     def start(self, core: Core) -> int | None:
-        """Give it to the core; return its token, or None when the core does not take it."""
+        """Pass it to the core; return its token, or None when the core does not take it."""
         self._started = time.monotonic()
         try:
             return core.call(self.kind, self.payload)
@@ -58,7 +58,7 @@ class Request:
             return None
 
     def settle(self, reply: Any = None, error: Exception | None = None) -> None:
-        """End it; the first end counts."""
+        """Settle it; later calls have no effect."""
         if not self.done:
             self.reply, self.error = reply, error
             self.seconds = time.monotonic() - self._started
@@ -68,7 +68,7 @@ class Request:
 
 
 class Requests:
-    """The requests of one client, and what the server sends without being asked.
+    """The requests of one client, and unsolicited messages of the server.
 
     Attributes:
         on_event: called by the sender with events that answer no request.
@@ -86,7 +86,7 @@ class Requests:
     @property
     def waiting(self) -> bool:
         """Whether one is still to be started."""
-        while self._waiting and self._waiting[0].done:  # nobody waits for it any more
+        while self._waiting and self._waiting[0].done:  # its caller waits no longer
             self._waiting.popleft()
         return bool(self._waiting)
 

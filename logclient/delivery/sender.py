@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from logclient.delivery.submissions import Submissions
 
 SLICE = 0.05
-"""Seconds between two checks whether what a caller delivers for has come."""
+"""Seconds between two checks whether the condition has come for which a caller delivers."""
 
 START_AGAIN = 0.1
-"""Seconds between two attempts to start a thread when there is none to be had."""
+"""Seconds between two attempts to start a thread when none can be started."""
 
 LONGEST = 4e6
 """Seconds of the longest wait, some 46 days: more may overflow in the system."""
 
 
 class Sender:
-    """The role, its thread, and callers that wait. A base class: `Engine` says what a turn is.
+    """The role, its thread, and callers that wait. A base class: `Engine` defines a turn.
 
     Attributes:
         exiting: the process ends, so delivery is inline.
@@ -66,7 +66,7 @@ class Sender:
         self._drive_by = FOREVER  # when a caller that delivers has no more time
         self._patience = self.limits.atexit_timeout  # seconds that calls may still wait at exit
 
-    # What a subclass says.
+    # Implemented by subclasses.
 
     def turn(self, until: float) -> None:
         """Deliver, until the monotonic second `until` at most; the caller holds the role."""
@@ -91,7 +91,7 @@ class Sender:
 
     @property
     def may_be_reachable(self) -> bool:
-        """Whether the server is there as far as known, or was not tried yet."""
+        """Whether the server is reachable as far as is known; True before the first attempt."""
         raise NotImplementedError
 
     # -- the thread --------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Sender:
 
     @property
     def inline(self) -> bool:
-        """Whether callers deliver what they wait for, because there is no thread for it."""
+        """Whether callers deliver the events that they wait for, because there is no thread for it."""
         return self._no_threads or self.exiting or hosts.forks_unseen()
 
     @property
@@ -148,7 +148,7 @@ class Sender:
             except (RuntimeError, MemoryError) as error:
                 self._running = False
                 self.queue.needs_sender = True
-                # Shut down for good, or only out of threads: then the next event tries again.
+                # The interpreter ends, or it is only out of threads: then the next event tries again.
                 self._no_threads = "shutdown" in str(error)
                 if not self._no_threads:
                     # An attempt is expensive, and each log call may make one.
@@ -202,7 +202,7 @@ class Sender:
 
     def unsettled(self, target: int) -> int:
         """Return how many events up to this sequence have no outcome."""
-        # Acks may come in any order: what lies beyond `settled` may have its outcome, too.
+        # Acks may come in any order: events beyond `settled` may have their outcome, too.
         counts = self.queue.counters()
         return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
 
@@ -265,12 +265,12 @@ class Sender:
     # -- a fork (called by lifecycle) --------------------------------------------------------------
 
     def park(self, pause: bool) -> None:
-        """Before a fork: ask the sender's thread to end, so that the child is not born in its work.
+        """Before a fork: ask the sender's thread to end, so that no work of it is interrupted in the child.
 
         Everything it works on stays; the next event (or ``unpark``) starts another.
 
         Args:
-            pause: keep a sender that only waits waiting instead, which costs next to nothing.
+            pause: pause a sender that only waits instead, which costs next to nothing.
         """
         self._forking = True
         self.queue.needs_sender = True
@@ -309,7 +309,7 @@ class Sender:
 
 @contextmanager
 def held(lock: Lock, seconds: float) -> Iterator[bool]:
-    """Hold `lock` if it can be had within `seconds`; give whether it is."""
+    """Hold `lock` if it can be taken within `seconds`; yield whether it was."""
     has = threads.acquire(lock, seconds)
     try:
         yield has

@@ -1,6 +1,6 @@
 """The life of a client's delivery: close, exit, fork, and the client object going away.
 
-A sender *leaves* when every event has its outcome, or at a deadline; what then has no outcome fails with
+A sender *leaves* when every event has its outcome, or at a deadline; events without an outcome then fail with
 the reason ``closed``. At interpreter exit it leaves its role to the callers: they deliver later events in
 the calls that log them. ``lifecycle`` calls this around forks and at exit.
 """
@@ -36,7 +36,7 @@ GRACE = 0.1
 """Seconds that callbacks have to run in when `close` has used up its time."""
 
 ORPHAN_TIMEOUT = 50.0
-"""Seconds in which a client that nobody holds, or whose handler was closed, delivers what it has."""
+"""Seconds in which a client without references, or with a closed handler, delivers its events."""
 
 OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
@@ -73,7 +73,7 @@ class Lifetime(Sender):
         self._orphaned = False
         self._leave_by = FOREVER  # when the sender stops trying, and ends
         self._leave_at = 0  # the sequence with whose outcome it may end before that; 0: the last
-        self._part_at = FOREVER  # when it leaves the rest to callers
+        self._part_at = FOREVER  # when it leaves the remaining events to callers
         self._parting = False  # it will, at exit
         self.at_exit = False
         self.given_up = 0
@@ -106,13 +106,13 @@ class Lifetime(Sender):
                     self._running = False
                     self.queue.needs_sender = True
                     self._thread_ended.set()
-        # Asked to stop for a fork, and the fork is over already?
+        # The stop may have been requested for a fork that is over already.
         if not self._stopping and self._has_work:
             self._start(wait=True)
 
     @property
     def _stopped(self) -> bool:
-        """Whether the sender must not go on with what takes long."""
+        """Whether the sender must not begin anything that takes long."""
         return self._stopping or time.monotonic() >= min(self._leave_by, self._drive_by)
 
     @property
@@ -150,13 +150,13 @@ class Lifetime(Sender):
 
     @property
     def remaining(self) -> int:
-        """How many events were given up, or have no outcome yet."""
+        """The number of events that were given up, or have no outcome yet."""
         counts = self.queue.counters()
         # A sender that is stuck in a name look-up ends when it comes back.
         return int(self.given_up + counts["queued"] + counts["inflight"])
 
     def begin_close(self, timeout: float) -> bool:
-        """Begin what ``close`` does, without waiting; return whether there is something to wait for."""
+        """Begin to close, without waiting; return whether there is something to wait for."""
         if self.queue.forked:
             self.after_fork()
         if not self._ended:
@@ -191,7 +191,7 @@ class Lifetime(Sender):
             self._join(patience)
 
     def orphan(self) -> None:
-        """Deliver what is queued within `ORPHAN_TIMEOUT` seconds, then end: nobody holds the client."""
+        """Deliver the queued events within `ORPHAN_TIMEOUT` seconds, then end: the client is unreferenced."""
         self._orphaned = True
         if self._ended or self.exiting:
             return
@@ -244,7 +244,7 @@ class Lifetime(Sender):
         return self._ended or self.exiting
 
     def _leave_inline(self, by: float) -> None:
-        """Live the rest of a sender's life in the calling thread, which holds the role."""
+        """Do the rest of a sender's work in the calling thread, which holds the role."""
         with self._as_sender(by):
             self._part_at = FOREVER  # or one client would take the time of the next
             while not self._may_leave() and (now := time.monotonic()) < by:
@@ -253,7 +253,7 @@ class Lifetime(Sender):
                 self._leave()
 
     def _leave(self) -> None:
-        """End the sender's life; the caller holds the role."""
+        """End the sender; the caller holds the role."""
         if self._parting:
             self._part()
         else:
@@ -268,7 +268,7 @@ class Lifetime(Sender):
         return left
 
     def _end(self) -> None:
-        """End for good: what has no outcome by now fails. The caller holds the role."""
+        """End, and fail the events without an outcome. The caller holds the role."""
         if self._ended:
             return
         left = self._fail_rest()
@@ -338,7 +338,7 @@ class Lifetime(Sender):
         lifecycle.finish([self], lambda engine: deadline)
 
     def _begin_inline(self) -> None:
-        """From now on callers deliver what they log."""
+        """Begin inline delivery: callers deliver their own events."""
         self.exiting = True
         self.trials.stop()
         self.queue.needs_sender = True
@@ -346,7 +346,7 @@ class Lifetime(Sender):
     def _part(self) -> None:
         """Leave the role to callers at exit; queued events have the rest of the time."""
         self._begin_inline()
-        # Daemon threads may log on: what they logged meanwhile is ours, from now on it is theirs.
+        # Daemon threads may log on: this thread delivers their events so far, they deliver later ones.
         target = self.queue.next_seq - 1
         while self.queue.settled < target and (now := time.monotonic()) < self._leave_by:
             self.queue.set_flush_target(target)
@@ -361,7 +361,7 @@ class Lifetime(Sender):
         self._parting = False
 
     def _drain_at_exit(self, deadline: float) -> None:
-        """Wait for what a transport without acknowledgements holds: nobody closes a client at exit.
+        """Wait for the data in a transport without acknowledgements: clients are not closed at exit.
 
         Later events make a connection of their own.
         """
@@ -377,13 +377,13 @@ class Lifetime(Sender):
         """Return how many events were given up since `given_up` was `before`, after the wait at exit."""
         if self._ended or self.exiting:
             return self.given_up - before
-        # Its thread is stuck in a name look-up. What is logged from now on is delivered in the call.
+        # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
         self._begin_inline()
         self._patience = 0.0
         left = int(self.queue.next_seq - 1 - self.queue.settled)
         self._parting = False
         if self.endpoints.attempt_at:
-            # There it touches nothing else, and it will not again: its events end here, and are listed.
+            # It is stuck there and touches nothing else: its events fail here, and are listed.
             self._bypassed = True
             left = self._fail_rest()
             self.books.open()
@@ -394,7 +394,7 @@ class Lifetime(Sender):
     # -- the child of a fork -----------------------------------------------------------------------
 
     def after_fork(self) -> None:
-        """Start anew in the child: empty queue, new producer, no connection. The parent keeps all."""
+        """Start anew in the child: empty queue, new producer, no connection. The parent keeps its own."""
         link, ledger, deliveries = self.link, self.books.ledger, self.submissions.deliveries
         attempt = self._attempt
         self.error_log.after_fork()

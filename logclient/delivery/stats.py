@@ -63,7 +63,7 @@ class Stats(NamedTuple):
     last_error: str
     """The last error in one line, or empty."""
     ledger_error: str
-    """Why the ledger stopped, or empty. A stopped ledger does not list what is delivered."""
+    """The reason for which the ledger stopped, or empty. A stopped ledger lists no further events."""
     url: str
     """Redacted."""
     tls: str

@@ -23,7 +23,7 @@ class Submissions:
     Args:
         queue: the queue.
         max_events: how many events the client may hold.
-        log: told of exceptions in callbacks.
+        log: for exceptions in callbacks.
     """
 
     def __init__(self, queue: EventQueue, max_events: int, log: ErrorLog) -> None:
@@ -57,7 +57,7 @@ class Submissions:
         """Queue an event and follow it with `delivery`, if there is one.
 
         Returns:
-            Its sequence, or what ``EventQueue.push`` says.
+            The result of ``EventQueue.push``: its sequence, or a code.
         """
         if delivery is None:
             return self._queue.push(body, level, kind, 0, turn)
@@ -104,7 +104,7 @@ class Submissions:
         self._settle(done)
 
     def settle_rest(self, outcome: Outcome) -> None:
-        """Settle all deliveries that are left."""
+        """Settle all remaining deliveries."""
         with self._lock:
             rest = list(self.deliveries)
         self._settle([(seq, outcome) for seq in rest])
@@ -113,7 +113,7 @@ class Submissions:
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
             deliveries[seq]._settle(outcome)
-        # Removed afterwards: in the child of a fork in between, what is still here fails.
+        # Removed afterwards: in the child of a fork in between, the remaining deliveries fail.
         with self._lock:
             for seq, _ in done:
                 del deliveries[seq]
@@ -131,7 +131,7 @@ class Submissions:
         It must be quick, and not raise.
 
         Returns:
-            What ``unwatch`` takes.
+            The key for ``unwatch``.
         """
         key = object()
         with self._lock:
@@ -142,7 +142,7 @@ class Submissions:
         return key
 
     def unwatch(self, key: object) -> None:
-        """Call it no more."""
+        """Cancel a ``watch``."""
         with self._lock:
             self._watched.pop(key, None)
 

@@ -1,7 +1,7 @@
 """Steer connections in the search for events that a server cannot take.
 
-``delivery.isolation`` draws the conclusions, as data; this applies them to the batches in flight: what a
-connection may send, when it is left for a trial, and what becomes of suspects.
+``delivery.isolation`` draws the conclusions, as data; this applies them to the batches in flight: the
+limits of a connection, its end for a trial, and the outcome of suspects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from logclient._ext.constants import R_POISON
 from logclient.delivery.backoff import random
 from logclient.delivery.contract import FOREVER
-from logclient.delivery.isolation import NOTHING, PUT_ASIDE, Isolation
+from logclient.delivery.isolation import NOTHING, WITHHOLD, Isolation
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
@@ -27,11 +27,11 @@ class Trials:
 
     Args:
         in_flight: the batches.
-        limits: seconds between trials, and what to do with poison.
+        limits: seconds between trials, and the treatment of poison.
         endpoints: how many servers there are.
         producer: begins the ids in messages.
         books: the ledger lists events that others overtake.
-        diagnostics: told of poison.
+        diagnostics: reports poison.
         exiting: whether the process ends: see `stop`.
     """
 
@@ -81,7 +81,7 @@ class Trials:
         return not others or (now < self.deadline and not self._stopped)
 
     def connected(self) -> None:
-        """Decide what a new connection is for."""
+        """Decide the purpose of a new connection."""
         now = time.monotonic()
         if self.suspects:
             self.isolation.forget(self._in_flight.quarantined)
@@ -90,7 +90,7 @@ class Trials:
         self._steer()
 
     def _steer(self) -> None:
-        """Tell the pump what this connection is for."""
+        """Limit the events in flight to the purpose of this connection."""
         isolation, in_flight = self.isolation, self._in_flight
         others = self.unsent
         in_flight.max_inflight = isolation.limit
@@ -145,7 +145,7 @@ class Trials:
         """Draw the conclusions from the end of a connection, after the requeue.
 
         Args:
-            end: what ``Pump.run`` returned; empty: it says nothing about events.
+            end: the result of ``Pump.run``; empty: the end has nothing to do with events.
             first: sequence of the first event that was in flight.
             last: and of the last one.
             events: how many there were.
@@ -161,15 +161,15 @@ class Trials:
         else:
             self.isolation.ended(now)
         self._in_flight.send_alone(0)
-        if verdict == PUT_ASIDE:
-            self._in_flight.withhold(self.isolation.aside)
+        if verdict == WITHHOLD:
+            self._in_flight.withhold(self.isolation.withheld)
         elif self._in_flight.withheld:
             self._in_flight.release_withheld()
         return verdict
 
     def give_back(self) -> None:
-        """Release events that were put aside, because nothing was sent instead of them."""
-        if self.isolation.aside:
+        """Release the withheld events, because nothing was sent instead of them."""
+        if self.isolation.withheld:
             self.isolation.no_proof()
             self._in_flight.release_withheld()
 

@@ -260,7 +260,7 @@ class Agent:
         """Ship an event of the whole application, such as a deployment.
 
         Returns:
-            What the sink returns.
+            The sink's result.
 
         Raises:
             EncodeError: there is no label.
@@ -285,7 +285,7 @@ class Agent:
             fields: ``user_agent``, ``url`` and other fields.
 
         Returns:
-            What the sink returns.
+            The sink's result.
 
         Raises:
             EncodeError: the importer would drop it.
@@ -313,7 +313,7 @@ class Agent:
             fields: as for ``page``.
 
         Returns:
-            What the sink returns.
+            The sink's result.
 
         Raises:
             EncodeError: the importer would drop it.
@@ -335,7 +335,7 @@ class Agent:
             fields: ``url``, ``line``, ``user_agent`` and other fields.
 
         Returns:
-            What the sink returns.
+            The sink's result.
 
         Raises:
             EncodeError: there is no description.
@@ -390,7 +390,7 @@ class Agent:
         self.count_moved(_add_fields(made, fields, values))
 
     def put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
-        """Encode a document and hand it to the sink; return what the sink returns."""
+        """Encode a document and pass it to the sink; return the sink's result."""
         body = self._encoder.encode(made)[0]
         return self.sink(body, level, topic << K_TOPIC_SHIFT | (K_ID1_TAKEN if "request_id" in made else 0))
 

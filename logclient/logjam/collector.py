@@ -1,4 +1,4 @@
-"""A Logjam device for demos and tests: captures what it accepts, publishes it, and commits faults on request.
+"""A Logjam device for demos and tests: captures and publishes messages, and commits faults on request.
 
 ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.logjam.device` has the rules, this module
 the sockets, the capture and the faults.
@@ -8,8 +8,8 @@ of arrival of each producer. As with the real device "202 Accepted" says that me
 message with an unknown topic is accepted, and neither captured nor published.
 
 libzmq bounds the bytes of a frame (`max_bytes`) and the number of messages (`hwm`), but not the number of
-frames in a message: a message without end makes any ZeroMQ socket grow. Where the kernel counts what a
-connection brings (Linux), such a connection is cut: see `zeromq.EndlessMessages`.
+frames in a message: a message without end makes any ZeroMQ socket grow. Where the kernel counts the
+bytes of a connection (Linux), such a connection is cut: see `zeromq.EndlessMessages`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Counts(AckCounts):
     published: int = 0  # heartbeats not included
     heartbeats: int = 0
     subscriptions: int = 0  # made so far
-    replies_lost: int = 0  # the producer had gone
+    replies_lost: int = 0  # the producer was gone
     unanswered: int = 0  # by the fault no-reply
 
 
@@ -83,7 +83,7 @@ class Collector(CollectorBase[Counts]):
             port; the property of the same name has it then, and a restart keeps it.
         push_port: the port of the PULL socket; None: no such socket.
         publish_port: the port of the PUB socket; None: nothing is published.
-        stats_port: the port of the socket that says each second how much was published; None: no such socket.
+        stats_port: the port of the socket that reports each second what was published; None: no such socket.
         capture: directory of the capture; None: no capture.
         faults: see ``logclient.collectors.faults``.
         fault_log: a file for the ids of the events that data faults changed.
@@ -105,12 +105,12 @@ class Collector(CollectorBase[Counts]):
             only to clients that know the public key in ``curve_server``; None: in clear.
         curve_clients: the public keys of accepted producers and consumers; None: any key.
         count_duplicates: count the ids that are captured more than once.
-        keep: keep what was captured in memory, for ``events``.
+        keep: keep captured units in memory, for ``events``.
         clock: returns microseconds since 1970.
 
     Raises:
         ConfigError: an argument that breaks its rule.
-        MissingExtra: pyzmq is not installed, or what `recompress` needs (``start``).
+        MissingExtra: pyzmq, or the library for `recompress`, is not installed (``start``).
         LedgerError: the capture or the fault log cannot be used (``start``).
         ConnectFailed: an address cannot be listened on (``start``).
     """
@@ -230,7 +230,7 @@ class Collector(CollectorBase[Counts]):
 
     @property
     def listens(self) -> dict[str, Any]:
-        """Where it can be reached: ``url``, ``port``, and what else there is."""
+        """The addresses on which it listens: ``url``, ``port``, and those of its other sockets."""
         found: dict[str, Any] = {"url": self.url, "port": self.port}
         if self.port is None:
             found["port"] = self.push_port

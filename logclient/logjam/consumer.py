@@ -1,4 +1,4 @@
-"""A `Subscriber` in a thread of its own that captures what Logjam devices publish, until it is stopped."""
+"""A `Subscriber` in a thread of its own that captures the messages of Logjam devices, until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Consumer", "Counts"]
 SCHEME = "logjam+sub"
 
 _LOOK = 0.1  # seconds between two checks for the stop
-_DRAIN = 2.0  # seconds, at most, to read at the end what has already come
+_DRAIN = 2.0  # seconds, at most, to read the messages that have arrived at the end
 
 
 class Counts(NamedTuple):
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 
 
 class Consumer:
-    """See the module. A context manager.
+    """Captures the messages of devices, in a thread of its own. A context manager.
 
     Args:
         endpoints: hosts and ports where devices publish.
@@ -43,10 +43,10 @@ class Consumer:
 
     Attributes:
         error: the error that ended the thread, if any.
-        capture_error: why messages could not be captured; none is captured after that.
+        capture_error: the reason for which capturing stopped; empty: it goes on.
         counts: the counters; while the thread runs, those of a moment ago, as the next three.
         known: the devices.
-        reasons: why messages were refused, and how often.
+        reasons: the reasons for which messages were refused, and how often.
         unreached: endpoints where no device has answered yet.
     """
 
@@ -78,7 +78,7 @@ class Consumer:
 
     @property
     def summary(self) -> str:
-        """The counters in a few words."""
+        """A short text with the counters."""
         counts = self.counts
         return (
             f"{counts.messages} messages of {counts.devices} devices, at least {counts.missing_at_least} "
@@ -86,7 +86,7 @@ class Consumer:
         )
 
     def start(self) -> Self:
-        """Connect, and read from now on. It raises what `Subscriber` raises."""
+        """Connect, and begin to read. The errors are those of `Subscriber`."""
         subscriber = Subscriber(self._endpoints, **self._options)
         self._thread = threading.Thread(
             target=self._serve, args=(subscriber,), name="logclient-consumer", daemon=True
@@ -95,7 +95,7 @@ class Consumer:
         return self
 
     def stop(self) -> None:
-        """Read what has already come, and close the capture. Idempotent."""
+        """Read the messages that have arrived, and close the capture. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()

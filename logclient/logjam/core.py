@@ -47,7 +47,7 @@ from logclient.logjam.options import Options
 __all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "frames", "split_app_env"]
 
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
-"""How topics begin, by the nibble in an event's kind."""
+"""The beginnings of topics, by the nibble in an event's kind."""
 
 LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """These nibbles."""
@@ -173,8 +173,8 @@ class Logjam(CompiledCore):
         """See ``CompiledCore.awaited``."""
         return self.requests
 
-    def silent(self) -> str:
-        """See ``CompiledCore.silent``."""
+    def describe_silence(self) -> str:
+        """See ``CompiledCore.describe_silence``."""
         waiting = self.requests
         return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
 

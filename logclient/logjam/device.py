@@ -1,6 +1,6 @@
 """The rules of logjam-device, frames in and frames out, with no socket.
 
-`Device` says what the real device answers, what it drops silently, and how it numbers what it publishes. The
+`Device` answers, drops silently and numbers messages as the real device does. The
 real one aborts on messages of 12 frames and more (11 where they are pushed); this one refuses them.
 """
 
@@ -108,7 +108,7 @@ class Device:
         require_library(self._recompress)  # a missing one is an error now, not later
 
     def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
-        """Return what becomes of one message.
+        """Return the result of one message.
 
         Args:
             parts: its frames without the routing id; frames after the sixth may be left out.
@@ -229,7 +229,7 @@ class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
 
     Args:
         message: a data message.
-        reply: the answer to it; None: nobody waits for one.
+        reply: the answer to it; None: none is expected.
         limit: bytes of an unpacked body.
     """
 

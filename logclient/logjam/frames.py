@@ -111,10 +111,10 @@ def _message(
     body_at = 2 + row.request[0]
     for place, (begin, size) in enumerate(spans):
         if known and not wrong and place != body_at:
-            continue  # all that is in it was said
+            continue  # its fields are shown already
         body, length, words = parts[place], size, f"frame {place + 1}, {size:,} byte{'s'[: size != 1]}"
         if known and place == body_at and row.compression[0] and not wrong:
-            # as it is where it does not open: that was said above
+            # a body that cannot be opened is shown as it is; its fault is shown above
             opened = expand(unit, max_unpacked)
             begin_at = begin - at
             length = len(opened) - len(unit) + size
@@ -143,9 +143,9 @@ _WRONG = {
     "old_meta": "a meta of 22 bytes, as the producer text has it: servers want 24 bytes",
     "bad_meta": "no meta: 24 bytes that begin with cabd, compression and version 1",
     "bad_app_env": "an app-env that the device refuses: ASCII with a dash in it",
-    "bad_topic": "a topic that the device drops without a word",
-    "bad_compression": "a compression that nobody knows",
-    "bad_zlib": "its body is no whole zlib stream (gzip and raw deflate are none): importers hang on it",
+    "bad_topic": "a topic that the device drops silently",
+    "bad_compression": "an unknown compression",
+    "bad_zlib": "its body is not a whole zlib stream, such as gzip or raw deflate: importers hang on it",
     "bad_snappy": "its body is no snappy block",
     "bad_lz4": "its body is no LZ4 block behind a big-endian length: importers abort on it",
     "too_large": "its body unpacks to more than 64 MiB: importers hang or abort on it",
@@ -154,7 +154,7 @@ _WRONG = {
 
 
 class Probe:
-    """A question that a Logjam server answers without making an event of it: a ping.
+    """A question that a Logjam server answers without taking it for an event: a ping.
 
     For a PUSH socket the probe only tells that the connection was made.
     """
@@ -168,7 +168,7 @@ class Probe:
         self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """Return what to send, nothing where there are no answers. May be called again after an answer."""
+        """Return the bytes to send; none where there are no answers. May be called again after an answer."""
         self._data = b""
         if self._push:
             return []

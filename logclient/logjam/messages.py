@@ -60,12 +60,12 @@ def read_meta(frame: bytes) -> tuple[Meta, bool]:
 
 
 def is_app_env(app_env: bytes) -> bool:
-    """Return True for what the device takes as an app-env: printable ASCII (and DEL) with a dash."""
+    """Return whether the device takes this as an app-env: printable ASCII (and DEL) with a dash."""
     return _APP_ENV.fullmatch(app_env) is not None
 
 
 def is_topic(topic: bytes) -> bool:
-    """Return True for what the device takes as a topic; it looks at the beginning only."""
+    """Return whether the device takes this as a topic; it looks at the beginning only."""
     return topic.startswith(_TOPICS)
 
 

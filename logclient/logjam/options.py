@@ -33,7 +33,7 @@ class Options(NamedTuple):
     silence: float = 30.0
     """Seconds without a reply after which the server counts as dead."""
     batch_bytes: int = 1 << 20
-    """Bodies encoded at once, at most; a larger one goes alone."""
+    """Bodies encoded at once, at most; a larger one is encoded alone."""
 
     @classmethod
     def from_config(cls, config: LogjamConfig) -> Options:

@@ -1,4 +1,4 @@
-"""Requests: what an application logs while it serves one becomes one document."""
+"""Requests: the lines that an application logs while it serves a request become one document."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class Request:
         self._given: object = None  # the application's id, when it must not be the request's
         self._before: Request | None = None
 
-    # -- what it is
+    # -- identity
 
     @property
     def request_id(self) -> str:
-        """32 hex digits, made when first asked for.
+        """32 hex digits, made at the first access.
 
         A value that is set becomes the field ``labels_request_id`` if the agent has ``own_ids`` off.
         """
@@ -132,7 +132,7 @@ class Request:
         """The highest severity of its lines so far; 1 (INFO) before the first."""
         return INFO if self._severity < 0 else self._severity
 
-    # -- what happens in it
+    # -- content
 
     def line(self, level: int, text: object, created: float | None = None) -> bool:
         """Add a line.
@@ -380,7 +380,7 @@ class Active:
         return self._request
 
     def __exit__(self, *_: object) -> None:
-        # Also ends what was entered inside and never left, such as the request of a generator.
+        # Also ends requests that were entered inside and never left, such as that of a generator.
         inner = _innermost.get()
         while inner is not None and inner is not self._request:
             inner = inner.parent

@@ -1,4 +1,4 @@
-"""A consumer of what logjam-devices publish: it chooses messages, and finds those that are missing.
+"""A consumer of the messages of logjam-devices: it chooses messages, and finds those that are missing.
 
 ::
 
@@ -124,7 +124,7 @@ class Tracker:
     Args:
         app_envs: the chosen app-envs; none: all.
         topics: the chosen topics; ``logs`` chooses ``logs`` and all that begin with ``logs.``; none: all.
-        gaps: everything that a device publishes comes by here.
+        gaps: this consumer receives everything that a device publishes.
 
     Raises:
         ConfigError: an app-env that no device would publish, or an empty topic.
@@ -143,7 +143,7 @@ class Tracker:
         self._watch = gaps
         self._devices: dict[int, Device] = {}
         self._gaps: deque[Gap] = deque(maxlen=_GAPS_KEPT)
-        self.refused: dict[str, int] = {}  #: why messages were refused, and how often
+        self.refused: dict[str, int] = {}  #: the reasons for which messages were refused, and how often
 
     @property
     def devices(self) -> dict[int, Device]:
@@ -423,7 +423,7 @@ class Subscriber:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Why messages were refused, and how often."""
+        """The reasons for which messages were refused, and how often."""
         return dict(self._tracker.refused)
 
     @property

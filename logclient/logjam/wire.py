@@ -34,7 +34,7 @@ FRAME_HEAD: int | None = 4  # the length before a frame
 
 
 def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before and behind `body` in a message of its own.
+    """Return the bytes before and behind `body` in a message of its own.
 
     The topic decides which field has the id. A body alone has no topic, so its fields tell.
     """
@@ -98,7 +98,7 @@ def message_columns(
     status: npt.NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> list[tuple[Any, npt.NDArray[np.bool_]]]:
-    """Return what is particular to messages, for a table.
+    """Return the fields that only Logjam messages have, for a table.
 
     Args:
         data: the bytes of all messages.
@@ -108,7 +108,7 @@ def message_columns(
         names: of the statuses.
 
     Returns:
-        Values, and where they are missing, of app-env, topic, whether a reply was asked for, device, its
+        Values, and where they are missing, of app-env, topic, whether a reply was requested, device, its
         number of the message, and the time it was made in milliseconds since 1970.
     """
     import numpy as np

@@ -22,7 +22,7 @@ _WATCH_FROM = 1 << 20  # bytes
 
 #: Frames of a message that are kept: one more than a valid message has, and a routing id.
 FRAMES_MAX = 7
-#: Seconds between two looks at what connections have brought.
+#: Seconds between two looks at the bytes that connections have received.
 LOOK_EVERY = 0.1
 #: Bytes that a connection may bring in that time without a message, in addition to its longest message.
 UNREAD_MAX = 1 << 20
@@ -67,7 +67,7 @@ def send(sock: Any, parts: list[bytes]) -> None:
     """Send a message as a whole, without waiting.
 
     Raises:
-        zmq.ZMQError: the message cannot be sent now, or to nobody.
+        zmq.ZMQError: the message cannot be sent now, or has no receiver.
     """
     for part in parts[:-1]:
         sock.send(part, _NOBLOCK | _SNDMORE)
@@ -166,7 +166,7 @@ class EndlessMessages:
     def __init__(self, most: int) -> None:
         self._most = most
         self._before: dict[int, int] = {}
-        self.watched: dict[int, int] = {}  #: descriptor -> bytes that it had brought when watching began
+        self.watched: dict[int, int] = {}  #: descriptor -> bytes that it had received when watching began
 
     def message_from(self, fd: int) -> None:
         """Note a whole message from a connection; -1: from an unknown one."""

@@ -103,7 +103,7 @@ class Client(client.Client):
         return {"carriers": ()}
 
     def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        """Return what the ledger says about the meaning of acked."""
+        """Return the ledger's field for the meaning of acked."""
         assert isinstance(config, LoguxConfig)
         return {"ack": config.ack}
 

@@ -1,4 +1,4 @@
-"""A real Logux server for demos and tests: captures what it acknowledges, and commits faults on request.
+"""A real Logux server for demos and tests: captures acknowledged events, commits faults on request.
 
 WebSocket over TCP or TLS, at any path. `logclient.logux.node` makes the answers, those of the
 released server without its crashes. A message is one unit of the capture, in either direction. A sync is
@@ -30,7 +30,7 @@ from logclient.collectors.streams import Captured, Connection, StreamCollector
 from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
-from logclient.logux.node import Heard, Judge, Login, Rules, Server, ServerNode
+from logclient.logux.node import Judge, Login, Received, Rules, Server, ServerNode
 
 try:
     from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -136,7 +136,7 @@ class _Connection(Connection):
         return Reply(b"".join(self.protocol.data_to_send()), count, due, tuple(rows), settles)
 
     def queue_control_frames(self) -> None:
-        """Queue what the WebSocket itself sends: the end of the handshake, pongs, close frames."""
+        """Queue the WebSocket's own bytes: the end of the handshake, pongs, close frames."""
         for data in self.protocol.data_to_send():
             self.out += data  # b"" stands for the end of the stream
 
@@ -144,11 +144,11 @@ class _Connection(Connection):
 class _Unit(fault_gate.Unit[Captured, bytes]):
     """A sync that has actions, at the fault gate."""
 
-    __slots__ = ("_connection", "_decoder", "_heard", "_size")
+    __slots__ = ("_connection", "_decoder", "_received", "_size")
 
-    def __init__(self, connection: _Connection, heard: Heard, size: int, decoder: Decoder) -> None:
+    def __init__(self, connection: _Connection, result: Received, size: int, decoder: Decoder) -> None:
         self._connection = connection
-        self._heard = heard
+        self._received = result
         self._size = size
         self._decoder = decoder
 
@@ -158,16 +158,16 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
     @property
     def answers(self) -> int:
-        return len(self._heard.outcomes)
+        return len(self._received.outcomes)
 
     def original(self) -> Captured:
-        return Captured(self._heard.raw, self._size)
+        return Captured(self._received.raw, self._size)
 
     def event_ids(self) -> list[str]:
-        return [action.event_id for action in _actions(self._decoder, self._heard.raw) if action.event_id]
+        return [action.event_id for action in _actions(self._decoder, self._received.raw) if action.event_id]
 
     def corrupted(self, random: Random) -> tuple[list[Captured], list[str]] | None:
-        raw = self._heard.raw
+        raw = self._received.raw
         actions = _actions(self._decoder, raw)
         for start, end, event_id in random.sample(actions, len(actions)):
             changed = flip_bit(raw[start:end], random, json.loads, ("id", "type"))
@@ -178,7 +178,7 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
         """Append a copy of one action under an id that was never sent, with the meta of the last action."""
-        raw = self._heard.raw
+        raw = self._received.raw
         actions = _actions(self._decoder, raw)
         start, end, old = random.choice(actions)
         new = foreign_id(old, random) if old else ""
@@ -190,13 +190,13 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
         return [Captured(changed, self._size + 1)], [new] if new else []
 
     def replies(self, plan: ReplyPlan) -> list[Reply[bytes]]:
-        outcomes = self._heard.outcomes
+        outcomes = self._received.outcomes
         count = "acks"
         if plan.fault == "no-reply":
             outcomes, count = [], ""
         elif plan.fault == "partial-cut":
             outcomes, count = outcomes[: plan.partial], ""
-        messages = [*self._heard.answers, *(one for outcome in outcomes for one in outcome)]
+        messages = [*self._received.answers, *(one for outcome in outcomes for one in outcome)]
         return [self._connection.frames(messages, count, plan.due, len(outcomes))]
 
 
@@ -230,7 +230,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         max_message: bytes of a message; the sender of a larger one is disconnected (close code 1009).
         deflate: accept permessage-deflate where a client offers it.
         count_duplicates: count the ids that are captured more than once.
-        keep: keep what was captured in memory, for ``events``.
+        keep: keep captured units in memory, for ``events``.
         tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
         clock: milliseconds since 1970.
 
@@ -426,28 +426,28 @@ class Collector(StreamCollector[Counts, _Connection]):
     def _message_received(self, connection: _Connection, raw: bytes, now: float) -> None:
         self._count["messages"] += 1
         node = connection.node
-        for heard in node.receive(raw, now, self._clock()):
+        for result in node.receive(raw, now, self._clock()):
             if connection.closing:
                 break
-            if isinstance(heard.message, Sync) and heard.message.entries:
-                size = len(heard.message.entries)
+            if isinstance(result.message, Sync) and result.message.entries:
+                size = len(result.message.entries)
                 self._count["syncs"] += 1
                 self._count["events"] += size
-                unit = _Unit(connection, heard, size, self._decoder)
+                unit = _Unit(connection, result, size, self._decoder)
                 if self._admit(connection, unit, now) != "cut-before-write":
-                    self._count["undone"] += heard.undone
+                    self._count["undone"] += result.undone
             else:
-                self._control_received(connection, heard)
+                self._control_received(connection, result)
         if node.closed:
             self._start_close(connection, now)
 
-    def _control_received(self, connection: _Connection, heard: Heard) -> None:
+    def _control_received(self, connection: _Connection, result: Received) -> None:
         """Answer a message without actions. No fault but a stall applies to it."""
-        message = heard.message
+        message = result.message
         if self._capture is not None:
-            self._capture.unit(connection.stream, masked(heard.raw))
+            self._capture.unit(connection.stream, masked(result.raw))
         if message is None:
-            self._protocol_error(heard.reason)
+            self._protocol_error(result.reason)
         elif isinstance(message, Connect):
             if connection.node.open:
                 connection.protocol.max_message_size = self._max_message
@@ -456,8 +456,8 @@ class Collector(StreamCollector[Counts, _Connection]):
                 self._count["refused_logins"] += 1
         elif isinstance(message, Ping):
             self._count["pings"] += 1
-        if heard.answers and connection.stalled != SILENT:
-            connection.replies.append(connection.frames(heard.answers, ""))
+        if result.answers and connection.stalled != SILENT:
+            connection.replies.append(connection.frames(result.answers, ""))
 
     def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
         duplicates.add(self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)])))

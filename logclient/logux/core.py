@@ -20,7 +20,7 @@ the connection ends before it arrives. Actions that were sent and have no outcom
 Outcome of an undone action by its reason:
 
 =====================  =========================================================================
-``denied``             failed(denied); the server undoes what else it has queued
+``denied``             failed(denied); the server undoes its other queued actions
 ``unknownType``        failed(unknown_type); the same
 ``error``              this action or an earlier one broke the server's code: see ``undone``
 any other              failed(rejected)
@@ -62,7 +62,7 @@ from logclient.delivery.contract import (
     Settled,
     Wire,
 )
-from logclient.errors import ConfigError, CredentialError, ProtocolError
+from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.config import LoguxConfig
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.frames import Probe, frames
@@ -122,38 +122,24 @@ class Logux(Core):
     The engine gives the wall clock, and calls `sample_clocks` between connections too.
 
     Args:
-        options: see `Options`.
+        options: see `Options`; ``logclient.config`` checks their ranges.
         producer: the 10 bytes that begin every id of this producer.
 
     Raises:
-        ConfigError: an option is outside its range.
+        ConfigError: `identity` is not one of its values.
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        for name, value, allowed in (
-            ("ack", options.ack, ("processed", "synced")),
-            ("on_doubt", options.on_doubt, ("new_client", "same", "drop")),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name}: {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
-        for name in ("silence", "ping", "processing_timeout"):
-            if not (seconds := getattr(options, name)) > 0:
-                raise ConfigError(f"{name}: more than 0 seconds, not {seconds}")
-        if isinstance(options.subprotocol, str) and not options.strict_spec:
-            raise ConfigError("subprotocol: a number; a version such as 1.0.0 needs strict_spec=true")
-        try:
-            self._tracker = ActionTracker(
-                producer,
-                compact(options.action_type),
-                window=options.window,
-                window_bytes=options.window_bytes,
-                inflight=options.inflight,
-                identity=has_ids(options.identity),
-                check=options.check,
-                synced=options.ack == "synced",
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        self._tracker = ActionTracker(
+            producer,
+            compact(options.action_type),
+            window=options.window,
+            window_bytes=options.window_bytes,
+            inflight=options.inflight,
+            identity=has_ids(options.identity),
+            check=options.check,
+            synced=options.ack == "synced",
+        )
         self.options = options
         self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
@@ -253,7 +239,7 @@ class Logux(Core):
         self._send(pack(Connect(PROTOCOL, self.node_id, self.received, kept)))
 
     def connection_lost(self) -> None:
-        """Forget what was in flight. The option ``on_doubt`` decides how actions in doubt go on."""
+        """Forget the actions in flight. The option ``on_doubt`` decides about actions in doubt."""
         policy = self.options.on_doubt
         keep = policy == "same" and not self._new_client
         doubts, dropped = self._tracker.connection_lost(keep=keep, drop=policy == "drop")
@@ -266,7 +252,7 @@ class Logux(Core):
     def receive_eof(self) -> None:
         """Use protocol 4's form for the next connection if this one ended without an answer to `connect`.
 
-        That is what servers of protocol 4 do when the subprotocol is a number.
+        Servers of protocol 4 end it so when the subprotocol is a number.
         """
         if self._state != CONNECTING or self._over or self.options.strict_spec:
             return
@@ -310,7 +296,7 @@ class Logux(Core):
         if not self._tracker.open and not self._pings:
             self._awaited_since = now
 
-    # -- out
+    # -- sending
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many events, and bytes of them, may be encoded now."""
@@ -342,7 +328,7 @@ class Logux(Core):
             now: monotonic seconds.
 
         Returns:
-            How many actions the sync has.
+            The number of actions in the sync.
 
         Raises:
             MemoryError: nothing was encoded.
@@ -388,7 +374,7 @@ class Logux(Core):
             kind: ``headers``.
             payload: a JSON object. It replaces earlier headers.
             first: a sequence.
-            in_flight: tells what waits to be sent, and what is settled.
+            in_flight: the batches, which know the events that wait and those that are settled.
 
         Raises:
             ValueError: another kind, or headers that are no JSON object.
@@ -465,7 +451,7 @@ class Logux(Core):
             if self.options.strict_spec:
                 self._send(pack(wrong_format(error.error.options[:_MAX_TEXT])))
         except Refused as error:
-            why = f"the server sent what is no message: {printable(str(error), _MAX_TEXT)}"
+            why = f"the server sent an invalid message: {printable(str(error), _MAX_TEXT)}"
         if why and not self._take_large_undo(data, now):
             self._break(ProtocolError(why))
 
@@ -611,13 +597,13 @@ class Logux(Core):
 
     def _add_outcomes(self, outcomes: Iterable[tuple[int, int, int, int]]) -> None:
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, fate, reason in outcomes:
-            found.setdefault((fate, reason), []).append((first, last))
-        for (fate, reason), ranges in found.items():
-            self._events.append(Settled(STATUSES[fate], REASONS[reason], ranges))
+        for first, last, status, reason in outcomes:
+            found.setdefault((status, reason), []).append((first, last))
+        for (status, reason), ranges in found.items():
+            self._events.append(Settled(STATUSES[status], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         outcomes, alive, progress = self._tracker.outcomes()
         if progress:
             self._add_outcomes(outcomes)

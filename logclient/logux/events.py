@@ -1,4 +1,4 @@
-"""Logux: what the core reports besides outcomes, as payloads of ``Inbound``."""
+"""Logux: the core's events besides outcomes, as payloads of ``Inbound``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Received(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """The server has undone an action of ours for good: the ``logux/undo`` as it was sent."""
+    """The server has undone an action of ours, finally: the ``logux/undo`` as it was sent."""
 
     seq: int
     action: dict[str, Any]

@@ -193,7 +193,7 @@ class Probe:
         self._connect = pack(Connect(PROTOCOL, node_id, 0, options))
         self._asked = 0
         self.about: dict[str, Any] = {}
-        """What the server says about itself; ``time_ms`` is its clock."""
+        """The server's facts about itself; ``time_ms`` is its clock."""
 
     def ask(self) -> list[bytes]:
         """Return the next question. Callable again after an answer."""
@@ -222,7 +222,7 @@ class Probe:
         if isinstance(message, Error):
             if message.type == "wrong-credentials":
                 raise CredentialError("the server does not accept the token (wrong-credentials)")
-            raise ProtocolError(f"the server does not let us in: {describe(message, self._secret)}")
+            raise ProtocolError(f"the server refuses the connection: {describe(message, self._secret)}")
         if isinstance(message, Headers) and "env" in message.data:
             self.about["env"] = str(message.data["env"])[:_MAX_TEXT]
         if isinstance(message, Connected):

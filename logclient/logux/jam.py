@@ -33,7 +33,7 @@ class JamDetector:
         self._added = 0  # the `added` of the last jammed action, once it is sent again
 
     def synchronized(self, now: float) -> None:
-        """Take note that a connection is ready."""
+        """Note that a connection is ready."""
         self._synchronized_at = now
 
     @property
@@ -43,7 +43,7 @@ class JamDetector:
         return tracker.progress_at + self.patience if tracker.oldest_synced else None
 
     def close(self) -> None:
-        """Take note that the connection is closed for a jam."""
+        """Note that the connection is closed for a jam."""
         tracker = self._tracker
         self.patience = min(2 * self.patience, MAX_PATIENCE * self._after)
         self._processed = tracker.processed

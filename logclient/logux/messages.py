@@ -194,7 +194,7 @@ def version(number: Number) -> str:
 
 
 def hide(text: str, secret: str) -> str:
-    """Remove our token from a text of the other end, which may quote what it received, or the beginning."""
+    """Remove our token from a text of the other end, which may quote a received message, or its beginning."""
     text = _TOKEN.sub("token ***", text)
     for form in {secret, _encode(secret)[1:-1], _encode_ascii(secret)[1:-1]} if secret else ():
         text = text.replace(form, "***")
@@ -224,7 +224,7 @@ def describe(error: Error, secret: str = "") -> str:
 
 
 def printable(text: str, length: int) -> str:
-    """Cut a text that a server may have written to `length` characters; escape what a terminal would obey."""
+    """Cut a text that a server may have written to `length` characters; escape control characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:length])
 
 

@@ -1,7 +1,7 @@
 """Logux: the server's side of a connection, as @logux/server implements it.
 
-`ServerNode` is one connection; `Server` has what all connections of a server share. Messages in, messages
-out: no socket, no clock. ``now`` is in monotonic seconds, ``wall`` in milliseconds since 1970.
+`ServerNode` is one connection; `Server` has the state that all connections of a server share. Messages in,
+messages out: no socket, no clock. ``now`` is in monotonic seconds, ``wall`` in milliseconds since 1970.
 
 States of a connection::
 
@@ -13,12 +13,12 @@ States of a connection::
 
 ``synced`` answers a ``sync`` when it arrives. The outcome of each action follows in a ``sync`` of the server,
 ``logux/processed`` or ``logux/undo``, which the client answers with ``synced``. When an action is undone, the
-rest of its ``sync`` is undone with it (reason ``error``), as the real server undoes what is still in the
+rest of its ``sync`` is undone with it (reason ``error``), as the real server undoes the rest of the
 client's queue. There is one difference: for an id that it has kept, the real server stops processing that
-client's queue for good. Ours ignores the action, as the protocol's text says, and continues.
+client's queue for ever. Ours ignores the action, as the protocol's text requires, and continues.
 
 With ``strict_spec``, messages before ``connect`` are answered with ``missed-auth``, the connection continues
-after an answer to what is no message, time-outs are reported, and subprotocols are texts in SemVer order.
+after an answer to an invalid message, time-outs are reported, and subprotocols are texts in SemVer order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from logclient.logux.messages import (
     wrong_subprotocol,
 )
 
-__all__ = ["Heard", "Judge", "Login", "Rules", "Server", "ServerNode"]
+__all__ = ["Received", "Judge", "Login", "Rules", "Server", "ServerNode"]
 
 ALLOWED_META = frozenset(("id", "time", "subprotocol"))
 """The members that a client may put into a meta; others are denied."""
@@ -110,7 +110,7 @@ class Rules(NamedTuple):
     """Bytes of messages buffered before ``connect`` is accepted, at most."""
 
 
-class Heard(NamedTuple):
+class Received(NamedTuple):
     """The result of one received message."""
 
     raw: bytes
@@ -127,7 +127,7 @@ class Heard(NamedTuple):
 
 
 class Server:
-    """What the connections of a server share: connected clients, failed logins, ids of processed actions.
+    """The shared state of a server's connections: connected clients, failed logins, ids of processed actions.
 
     Raises:
         ConfigError: a rule is not possible.
@@ -212,7 +212,7 @@ class ServerNode:
 
     # --- in
 
-    def receive(self, raw: bytes, now: float, wall: int) -> list[Heard]:
+    def receive(self, raw: bytes, now: float, wall: int) -> list[Received]:
         """Take a message.
 
         Returns:
@@ -226,7 +226,7 @@ class ServerNode:
             self._early_bytes += len(raw)
             if self._early_bytes > self._rules.max_early:
                 self.closed = f"connect: not accepted within {self._rules.max_early} bytes"
-                return [Heard(raw, None, [], [], self.closed)]
+                return [Received(raw, None, [], [], self.closed)]
         try:
             message = parse(raw)
         except Refused as error:
@@ -235,7 +235,7 @@ class ServerNode:
             return self._before_open(raw, message, now, wall)
         return [self._take(raw, message, wall)]
 
-    def _refused(self, raw: bytes, error: Refused) -> Heard:
+    def _refused(self, raw: bytes, error: Refused) -> Received:
         answer = error.error
         if isinstance(error, UnknownMessage):
             if error.message[0] == "duilian" and len(error.message) == 2 and not self._rules.strict_spec:
@@ -244,27 +244,27 @@ class ServerNode:
                 answer = wrong_format(raw.decode("utf-8", "replace"))
         if not self._rules.strict_spec:
             self.closed = str(error)
-        return Heard(raw, None, [pack(answer)], [], str(error))
+        return Received(raw, None, [pack(answer)], [], str(error))
 
-    def _greeted(self, raw: bytes, error: UnknownMessage) -> Heard:
+    def _greeted(self, raw: bytes, error: UnknownMessage) -> Received:
         answers = [compact(["duilian", _ANSWER])] if error.message[1] == _GREETING and self.open else []
-        return Heard(raw, None, answers, [], str(error))
+        return Received(raw, None, answers, [], str(error))
 
-    def _before_open(self, raw: bytes, message: Message, now: float, wall: int) -> list[Heard]:
+    def _before_open(self, raw: bytes, message: Message, now: float, wall: int) -> list[Received]:
         if isinstance(message, Connect):
             return self._connect(raw, message, now, wall)
         if self._rules.strict_spec and not isinstance(message, Connected | Error):
-            return [Heard(raw, None, [pack(missed_auth(raw.decode()))], [], "missed-auth")]
+            return [Received(raw, None, [pack(missed_auth(raw.decode()))], [], "missed-auth")]
         if isinstance(message, Connected | Error | Debug | Headers):
             return [self._take(raw, message, wall)]
         self._early.append((raw, message))
         return []
 
-    def _connect(self, raw: bytes, message: Connect, now: float, wall: int) -> list[Heard]:
+    def _connect(self, raw: bytes, message: Connect, now: float, wall: int) -> list[Received]:
         error = self._why_not(message, now)
         if error is not None:
             self.closed = error.type
-            return [Heard(raw, message, [pack(error)], [], error.type)]
+            return [Received(raw, message, [pack(error)], [], error.type)]
         rules = self._rules
         self.open = True
         self.base = wall
@@ -278,12 +278,12 @@ class ServerNode:
         answers = [pack(Headers(headers))] if headers else []
         answers.append(pack(Connected(PROTOCOL, rules.node_id, wall, wall, options)))
         self._answered()
-        heard = [Heard(raw, message, answers, [])]
+        received = [Received(raw, message, answers, [])]
         early, self._early = self._early, []
         for one, waited in early:
             if not self.closed:
-                heard.append(self._take(one, waited, wall))
-        return heard
+                received.append(self._take(one, waited, wall))
+        return received
 
     def _why_not(self, message: Connect, now: float) -> Error | None:
         rules = self._rules
@@ -311,7 +311,7 @@ class ServerNode:
         self._remote_subprotocol = used
         return None
 
-    def _take(self, raw: bytes, message: Message, wall: int) -> Heard:
+    def _take(self, raw: bytes, message: Message, wall: int) -> Received:
         if isinstance(message, Sync):
             return self._sync(raw, message, wall)
         answers = []
@@ -327,11 +327,11 @@ class ServerNode:
         elif isinstance(message, Connect):
             self.closed = "connect: a second one"
         # error and debug are for people; connected answers nothing that a server sends
-        return Heard(raw, message, answers, [], self.closed)
+        return Received(raw, message, answers, [], self.closed)
 
     # --- actions
 
-    def _sync(self, raw: bytes, message: Sync, wall: int) -> Heard:
+    def _sync(self, raw: bytes, message: Sync, wall: int) -> Received:
         server, base, own = self._server, self.base, self.node_id
         easy = self._rules.judge is None and self._rules.types is None
         answers: list[bytes] = []
@@ -362,7 +362,7 @@ class ServerNode:
                 undone += 1
                 outcomes.append((self._undo(action, action_id, "error", wall),))
                 continue
-            if server.keeps(action_id):  # silently, as the protocol's text says
+            if server.keeps(action_id):  # silently, as the protocol's text requires
                 continue
             kind: str = action["type"]
             debug, reason = "", ""
@@ -382,7 +382,7 @@ class ServerNode:
                     server.keep(action_id)
                 outcomes.append((self._processed(action_id, node, wall),))
         answers.append(b'["synced",%s]' % compact(plain(message.added)))
-        return Heard(raw, message, answers, outcomes, undone=undone)
+        return Received(raw, message, answers, outcomes, undone=undone)
 
     def _judged(
         self, action: dict[str, Any], action_id: str, meta: dict[str, Any], kind: str
@@ -448,7 +448,7 @@ class ServerNode:
     # --- time
 
     def sent(self, syncs: int, now: float) -> None:
-        """Take note that so many outcomes were sent: the client must answer each in time."""
+        """Note that so many outcomes were sent: the client must answer each in time."""
         self._active_at = now
         if syncs:
             self._await(syncs, now)

@@ -43,7 +43,7 @@ class Options(NamedTuple):
     """Seconds without an outcome of the oldest sync, which the server has received, after which its queue
     counts as jammed."""
     state: str | None = None
-    """The file of the client's state. With one, the core reports what it has received."""
+    """The file of the client's state. With one, the core reports which actions it has received."""
 
     @classmethod
     def from_config(cls, config: LoguxConfig) -> Options:

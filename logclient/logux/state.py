@@ -1,4 +1,4 @@
-"""The file in which a Logux client keeps its identity and what it has received (option ``state``).
+"""The file in which a Logux client keeps its identity and the state of reception (option ``state``).
 
 One client at a time uses the file. It holds a lock on another file, ``<file>.lock``, which is never deleted.
 A forked child does not use the file: it belongs to the parent.

@@ -78,13 +78,13 @@ class UndoneRuns:
         return tracker.credit(self._limit or self._max_actions)
 
     def next_step(self, closing: bool) -> int | Suspect:
-        """Decide what is sent next. While there are suspects: first the innocent, then each suspect alone.
+        """Decide about the next sync. While there are suspects: first the innocent, then each suspect alone.
 
         Args:
             closing: nothing but suspects is sent any more.
 
         Returns:
-            How many actions the next sync may have, or a suspect to send alone.
+            The number of actions that the next sync may have, or a suspect to send alone.
         """
         tracker = self._tracker
         if not self._suspects and not self._alone:
@@ -112,7 +112,7 @@ class UndoneRuns:
         return self._last_innocent if self._suspects else MAX_SEQUENCE
 
     def set_drained(self) -> None:
-        """The next event is beyond what `begin_encode` allowed: all innocent actions were sent."""
+        """Note that the next event is beyond the limit of `begin_encode`: all innocent actions were sent."""
         self._drained = True
 
     def undone(self, suspect: Suspect, added: int, reason: Any) -> str:

@@ -43,7 +43,7 @@ class Writer(Client):
             timeout: seconds to wait after the last event was queued; None: ``flush_timeout``.
 
         Returns:
-            How many of the events were acknowledged.
+            The number of events acknowledged.
 
         Raises:
             EncodeError: an event cannot be encoded; those before it were sent.

@@ -1,9 +1,9 @@
-"""A real Lumberjack server for demos and tests: captures what it acknowledges, and commits faults on request.
+"""A real Lumberjack server for demos and tests: captures acknowledged events, commits faults on request.
 
 Versions 1 and 2 share the port, as with Logstash. A window is one wire unit. It is acknowledged as a whole by
 its highest sequence, after the capture was handed to the operating system. The reader in
-``logclient._ext.lumberjack`` says where Logstash and go-lumber differ (``W`` as batch header, what closes a
-connection). Keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
+``logclient._ext.lumberjack`` describes where Logstash and go-lumber differ (``W`` as batch header, reasons to
+close a connection). Keep-alives are ``2A 0`` even for version 1, as Logstash sends them.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         strict_spec: read the literal form of the protocol's text, see docs/lumberjack.md. Each frame with
             events is a unit and has its own ack. There are no keep-alives.
         count_duplicates: count the ids that are captured more than once.
-        keep: keep what was captured in memory, for ``events``.
+        keep: keep captured units in memory, for ``events``.
         tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
             A certificate that is loaded into it later serves later connections.
 
@@ -274,7 +274,7 @@ class Collector(StreamCollector[Counts, _Connection]):
 
     @property
     def summary(self) -> str:
-        """The counters in a few words."""
+        """A short text with the counters."""
         counts = self.counts
         events = f"{counts.captured_events} events in {counts.captured_windows} windows"
         return f"{events} over {counts.connections} connections"

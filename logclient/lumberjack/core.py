@@ -58,7 +58,7 @@ class Lumberjack(CompiledCore):
         producer: the 10 bytes that begin every id of this producer.
 
     Raises:
-        ConfigError: `identity` is none of its values.
+        ConfigError: `identity` is not one of its values.
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
@@ -90,7 +90,7 @@ class Lumberjack(CompiledCore):
 
     @property
     def careful(self) -> int:
-        """How many more windows are sent one at a time."""
+        """The number of further windows that are sent one at a time."""
         return int(self._codec.careful)
 
     @property
@@ -98,8 +98,8 @@ class Lumberjack(CompiledCore):
         """See ``CompiledCore.awaited``."""
         return self.windows
 
-    def silent(self) -> str:
-        """See ``CompiledCore.silent``."""
+    def describe_silence(self) -> str:
+        """See ``CompiledCore.describe_silence``."""
         waiting = self.windows
         return (
             f"silence: no byte from the reader in time, with {waiting} window{'s'[: waiting != 1]} in flight"

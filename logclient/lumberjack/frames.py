@@ -22,8 +22,8 @@ _PAIRS_KEPT = 1000
 def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
     """Yield the frames of one direction of a connection in order, with the contents of compressed frames.
 
-    This shows what is there; `Reader` decides what is allowed. After a fault the walk goes on as long as
-    frames can be told apart, and frames are judged again from the next window on. Bytes that begin with an
+    This shows all frames; `Reader` decides which are allowed. After a fault the walk goes on as long as
+    frames can be separated, and frames are judged again from the next window on. Bytes that begin with an
     ack are taken for a reader's, all others for a writer's, and bytes that begin with an event's frame of
     version 1 for the literal form, as it is captured.
 
@@ -216,7 +216,7 @@ def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]
 
     content, behind, wrong = _inflate(payload, budget, zlib.MAX_WBITS)
     if wrong and content is not None and len(payload) > 1 and payload[0] & 15 == 8:
-        # A damaged zlib stream: inflate it again without its checksum, to show what is left.
+        # A damaged zlib stream: inflate it again without its checksum, to show the rest.
         content, _, _ = _inflate(payload[2:], budget, -zlib.MAX_WBITS, 64)
     return content, behind, wrong
 
@@ -244,14 +244,14 @@ def _inflate(
 
 
 class Probe:
-    """Questions that a Lumberjack reader answers without making an event of them.
+    """Questions that a Lumberjack reader answers without taking them for events.
 
     The first is an empty window. Logstash acknowledges it at once, with 0. The server of go-lumber accepts it
     silently: it answers to nothing but events. Before silence counts as such, the head of another empty
     window is sent. Its number ends in line feeds, because an HTTP server waits for them before it complains.
     """
 
-    silence = "it may be one that answers to events only, as go-lumber's does: --event would tell"
+    silence = "it may be one that answers only events, as go-lumber's does: try --event"
 
     def __init__(self, config: Any) -> None:
         self._version = str(config.version).encode()
@@ -259,12 +259,12 @@ class Probe:
         self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """Return what to send. May be called again after an answer."""
+        """Return the bytes to send. May be called again after an answer."""
         self._data = b""
         return [self._version + b"W\0\0\0\0"]
 
     def insist(self) -> list[bytes]:
-        """Return what to send when there was no answer for a while."""
+        """Return the bytes to send after a while without an answer."""
         return [self._version + b"W\0\0\n\n"]
 
     def receive_data(self, data: bytes) -> bool | None:

@@ -23,7 +23,7 @@ class Options(NamedTuple):
     identity: str = "id"
     """``id`` or ``own``: insert an id into each event; ``none``: do not."""
     check: bool = True
-    """Check that raw bodies are what the protocol carries."""
+    """Check that the protocol can carry raw bodies."""
     silence: float = 30.0
     """Seconds without a byte from the reader after which it counts as dead."""
     window_bytes: int = 1 << 20

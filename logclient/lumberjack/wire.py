@@ -15,5 +15,5 @@ FRAME_HEAD: int | None = None  # offsets count with compressed frames inflated i
 
 
 def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before and behind `body` in a window of this one event."""
+    """Return the bytes before and behind `body` in a window of this one event."""
     return b"2W\0\0\0\x012J\0\0\0\x01" + len(body).to_bytes(4, "big"), b""

@@ -157,7 +157,7 @@ class Pong(NamedTuple):
 
 
 class Watch:
-    """Counts what arrives from its creation on; made by ``Client.watch``."""
+    """Counts the messages that arrive after its creation; made by ``Client.watch``."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
@@ -169,7 +169,7 @@ class Watch:
         try:
             self._before = client.stat(timeout)
             time.sleep(POLL_INTERVAL)
-            # Nothing is sent yet: what arrives now comes from another client.
+            # Nothing is sent yet: messages that arrive now come from another client.
             self._reason = estimate_loss(self._before, client.stat(timeout), 0).reason
         except (ConnectFailed, ProtocolError) as error:
             self._reason = str(error)
@@ -408,11 +408,11 @@ class Client(_DocumentClient):
             ConnectFailed: the command could not be sent within `timeout` seconds.
         """
         if really is not True:
-            raise ValueError("kill: it ends the server process; say really=True")
+            raise ValueError("kill: it ends the server process; pass really=True")
         self._ask("kill", True, timeout)
 
     def watch(self, timeout: float = 5.0) -> Watch:
-        """Wait for what was sent, then count what arrives from now on.
+        """Wait for the messages sent so far, then begin to count arrivals.
 
         Returns:
             An object whose ``loss()`` estimates how many messages were lost.
@@ -430,7 +430,7 @@ class Client(_DocumentClient):
         end = time.monotonic() + timeout
         alone = kind == "ping" or threads.acquire(self._questions, timeout)
         if not alone:
-            raise ConnectFailed(f"{kind}: another is asked already, and has no answer")
+            raise ConnectFailed(f"{kind}: another one is still without an answer")
         try:
             left = max(0.0, round(end - time.monotonic(), 3))
             found, seconds = self._engine.request(kind, payload, left)

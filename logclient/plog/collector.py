@@ -1,4 +1,4 @@
-"""A plog server for demos and tests: captures what comes, can pass it on to Kafka, commits faults on request.
+"""A plog server for demos and tests: captures messages, can pass them on to Kafka, commits faults on request.
 
 `logclient.plog.device` has the rules, this module the sockets, the capture and the faults. One
 thread serves the UDP listener and, on request, one for lines over TCP. A datagram is one wire unit, and so is
@@ -173,7 +173,7 @@ class Collector(CollectorBase[Counts]):
         self._line_capture: CaptureWriter | None = None
         self._forwarder: Forwarder | None = None
         self._injector: Injector | None = None
-        self._capture_listener: Listener | None = None  # of what is captured, where faults make that differ
+        self._capture_listener: Listener | None = None  # for the capture, where faults make it differ
         self._count["kernel_drops"] = 0
 
     # --- for other threads
@@ -200,7 +200,7 @@ class Collector(CollectorBase[Counts]):
 
     @property
     def listens(self) -> dict[str, Any]:
-        """Where it can be reached: ``url``, ``port``, and ``tcp`` for lines."""
+        """The addresses on which it listens: ``url``, ``port``, and ``tcp`` for lines."""
         found: dict[str, Any] = {"url": self.url, "port": self.port}
         if self.tcp_port is not None:
             found["tcp"] = self.tcp_port
@@ -218,7 +218,7 @@ class Collector(CollectorBase[Counts]):
         return Counts(**counted)
 
     def stat(self) -> dict[str, Any]:
-        """Return what STAT would be answered with."""
+        """Return the answer to STAT."""
         with self._changed:
             return self._listener.stat(time.monotonic(), self._handlers())
 
@@ -432,7 +432,7 @@ class Collector(CollectorBase[Counts]):
             for begin, length, peer, at in zip(batch.offsets, batch.lengths, peers, times, strict=True):
                 unit(peer.stream, data[begin : begin + length], FROM_PEER, at)
             if not self._flush(capture):
-                return  # what is not captured has not arrived
+                return  # datagrams that are not captured have not arrived
         if self._capture_listener is None:
             taken = self._judge(batch, peers, now)
         else:

@@ -78,20 +78,14 @@ class Plog(CompiledCore):
     """The client's side of one socket at a time. See ``delivery.contract.Core``.
 
     Args:
-        options: see `Options`.
+        options: see `Options`; ``logclient.config`` checks their ranges.
         producer: the 10 bytes that begin every id of this producer.
 
     Raises:
-        ConfigError: an option is outside its range.
+        ConfigError: a tag breaks a rule, or the tags do not fit into a datagram.
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        if options.mtu is not None and not 576 <= options.mtu <= 65_535:
-            raise ConfigError(f"mtu: 576 to 65535 bytes, not {options.mtu}")
-        if options.feedback not in ("none", "auto", "stat"):
-            raise ConfigError(f"feedback: none, auto or stat, not {options.feedback!r}")
-        if not options.reply_timeout > 0:
-            raise ConfigError(f"reply_timeout: more than 0 seconds, not {options.reply_timeout}")
         self.options = options
         burst = self._burst(options.pace)
         datagram = DEFAULT_DATAGRAM if options.mtu is None else options.mtu - HEADERS_IPV6
@@ -298,12 +292,12 @@ class Plog(CompiledCore):
         """Requests without a reply, and events in flight."""
         return len(self._requests) + int(self._codec.unsent)
 
-    def silent(self) -> str:
+    def describe_silence(self) -> str:
         """Describe a silent server."""
         return "silence: no reply in time"  # never shown: only commands have replies
 
     def sent(self, rest: int = 0) -> None:
-        """Settle what was sent, but for the last `rest` bytes."""
+        """Settle the events sent, except for the last `rest` bytes."""
         self._codec.sent(rest)
 
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
@@ -379,7 +373,7 @@ class Plog(CompiledCore):
         self._take_replies(now)
 
     def _take_replies(self, now: float) -> None:
-        for datagram in self._codec.heard():
+        for datagram in self._codec.take_replies():
             self._take(datagram, now)
 
     def _replies(self) -> Iterator[CoreEvent]:
@@ -480,19 +474,16 @@ class Lines(CompiledCore):
 
     def __init__(self, options: Options, producer: bytes) -> None:
         self.options = options
-        try:
-            codec = Codec(
-                producer,
-                max_message=options.max_message,
-                batch_bytes=options.batch_bytes,
-                identity=has_ids(options.identity),
-                check=options.check,
-                packets=0.0,
-                size=0.0,
-                lines=True,
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        codec = Codec(
+            producer,
+            max_message=options.max_message,
+            batch_bytes=options.batch_bytes,
+            identity=has_ids(options.identity),
+            check=options.check,
+            packets=0.0,
+            size=0.0,
+            lines=True,
+        )
         super().__init__(codec)
 
     @classmethod
@@ -509,12 +500,12 @@ class Lines(CompiledCore):
         """Events in flight."""
         return int(self._codec.unsent)
 
-    def silent(self) -> str:
+    def describe_silence(self) -> str:
         """Describe a silent server."""
         return "silence: nothing is awaited"  # never shown: the server does not answer
 
     def sent(self, rest: int = 0) -> None:
-        """Settle what was sent, but for the last `rest` bytes."""
+        """Settle the events sent, except for the last `rest` bytes."""
         self._codec.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:

@@ -150,7 +150,7 @@ class Datagrams:
         return self._next is not None
 
     def read(self) -> Batch | None:
-        """Return a bounded batch of what has come, valid until the next call; None: nothing has come.
+        """Return a bounded batch of received datagrams, valid until the next call; None: there are none.
 
         Raises:
             OSError: the socket failed.
@@ -223,7 +223,7 @@ class Datagrams:
         return Batch(arena, offsets, lengths, sources) if offsets else None
 
     def finish(self) -> None:
-        """Stop receiving. What came before can still be read."""
+        """Stop receiving. Earlier datagrams can still be read."""
         if self._thread is not None:
             self._receiver.stop()
             self._thread.join()

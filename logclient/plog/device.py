@@ -1,9 +1,9 @@
 """The rules of a plog server, datagrams in; messages, replies and statistics out. No I/O.
 
-`Listener` says which datagrams are messages, what the server counts and what it answers. It differs from the
-real server where that one is unsafe: an empty datagram is no message (the real one reads what an earlier one
-left in its buffer), KILL is obeyed only when that was asked for, ENVI shows settings and no secrets, and
-nothing is allocated for what a header claims before it is known to be kept.
+`Listener` finds messages in datagrams, counts and answers as the real server does. It differs from that
+where that one is unsafe: an empty datagram is not a message (the real one reads the rest of an earlier one
+in its buffer), KILL is obeyed only on request, ENVI shows settings and no secrets, and memory is allocated
+only for messages that will be kept.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Listener:
             lengths: the length of each datagram.
             ports: the sender's port of each. As in the real server two hosts with the same port are one.
             now: monotonic seconds.
-            handlers: what STAT says of the receivers of messages; None: one that has seen all messages.
+            handlers: the receivers of messages, as STAT shows them; None: one that has seen all messages.
         """
         judged = self._defragmenter.feed(data, offsets, lengths, array("Q", ports), now)
         verdicts = judged.verdict.tolist()

@@ -115,12 +115,12 @@ def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
 
 
 _WRONG = {
-    "empty": "an empty datagram: servers take it for what an earlier one has left in their buffer",
-    "bad_version": "a first byte of 1 to 31: no version but 0 is known, and no such message goes unboxed",
+    "empty": "an empty datagram: servers read the rest of an earlier one in their buffer",
+    "bad_version": "a first byte of 1 to 31: only version 0 is known, and no unboxed message begins so",
     "bad_type": "neither a command (0) nor a fragment (1)",
     "bad_header": "no header of a fragment: 24 bytes, an index below the count, a total, tags that are there",
     "out_of_bounds": "a payload beyond the total, or tags beyond the buffer of a server",
-    "bad_fragment": "its payload is not as long as size and total say",
+    "bad_fragment": "its payload has another length than size and total require",
     "bad_checksum": "the hash of its payload is another",
     "unknown_command": "a command that no server knows",
 }

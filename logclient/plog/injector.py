@@ -1,4 +1,4 @@
-"""Faults on datagrams: those that a network makes, and those of a server that does not keep what it received.
+"""Faults on datagrams: those that a network makes, and those of a server that does not keep its messages.
 
 Each fault is a line of the fault log: ``fault``; ``event``, the id of the event that the datagram carried a
 part of ("" when it has none, or never came whole); ``index`` and ``count`` of the fragment, 0 and 0 for an
@@ -100,7 +100,7 @@ class Injector:
 
     @property
     def changes_capture(self) -> bool:
-        """True when the capture may differ from what the server sees."""
+        """True when the capture may differ from the server's view."""
         return any(fault.name in ("discard", "swap", "corrupt", "add") for fault in self._faults.faults)
 
     @property

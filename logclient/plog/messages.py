@@ -61,7 +61,7 @@ def join_tags(tags: Iterable[str]) -> bytes:
             raise ValueError("tags: must be encodable in UTF-8") from None
     joined = b"\0".join(found)
     if len(joined) > MAX_DATAGRAM - HEADER:
-        raise ValueError(f"tags: {len(joined)} bytes; {MAX_DATAGRAM - HEADER} are the most")
+        raise ValueError(f"tags: {len(joined)} bytes; the limit is {MAX_DATAGRAM - HEADER}")
     return joined
 
 
@@ -238,7 +238,7 @@ class Loss(NamedTuple):
     sent: int
     seen: int | None
     reason: str
-    """Why `lost` is unknown; empty if it is known."""
+    """The reason for which `lost` is unknown; empty if it is known."""
 
 
 def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:

@@ -14,7 +14,7 @@ class Options(NamedTuple):
     """Options of a plog core."""
 
     mtu: int | None = None
-    """Bytes of an IP packet at most; None: what the transport knows of the path."""
+    """Bytes of an IP packet at most; None: the MTU of the path, if the transport knows it."""
     unboxed: bool = False
     """Send messages without a box where the format allows it: shorter, but without number and checksum."""
     tags: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ __all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
 
 
 class Grant(NamedTuple):
-    """What may be sent until the next look: datagrams, their bytes, and the seconds until that look."""
+    """The allowance until the next look: datagrams, their bytes, and the seconds until that look."""
 
     packets: float
     size: float
@@ -24,7 +24,7 @@ class Grant(NamedTuple):
 class ByQueue:
     """Allows no more between two looks than the receiver's queue has room for.
 
-    The kernel charges a queue for what it allocates, not for the bytes in it: at most `_OVERHEAD` and twice
+    The kernel charges a queue for allocated memory, not for the bytes in it: at most `_OVERHEAD` and twice
     the payload for a datagram (sizes are rounded up to powers of two). Half of the room is reserved for the
     overheads, four tenths for the payloads.
     """
@@ -41,7 +41,7 @@ class ByQueue:
         self._idle = self._ACTIVE
 
     def look(self, held: int, most: int, drops: int, packets: int) -> Grant:
-        """Decide from the state of the queue what may be sent.
+        """Compute the allowance from the state of the queue.
 
         Args:
             held: bytes in the queue.

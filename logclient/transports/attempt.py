@@ -8,7 +8,7 @@ from collections.abc import Callable
 from logclient.threads import original
 
 STOP_CHECK_S = 0.05
-"""Seconds between two questions whether to stop."""
+"""Seconds between two calls of ``stopped``."""
 
 
 class Attempt:

@@ -1,4 +1,4 @@
-"""What transports with a compiled pump share."""
+"""The base of transports with a compiled pump."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CompiledTransport(Transport):
     """A transport whose connections a compiled pump can drive, for cores with a codec."""
 
     def load_pump(self) -> MakePump:
-        """Import what makes the compiled pump.
+        """Import the factory of the compiled pump.
 
         Raises:
             ImportError: this system has none.

@@ -54,19 +54,19 @@ def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: 
         link: a new connection.
         request: its bytes.
         server: names the peer in errors.
-        attempt: asked whether to give up.
+        attempt: decides when to give up.
         deadline: monotonic seconds.
 
     Raises:
         OSError: there is no answer in time, it is not HTTP/1, or its head is too long.
     """
-    hint = "" if link.tls else ": see whether the port is right, and whether it wants TLS"
-    ended = ConnectionError(f"{server} ended the connection instead of an answer to the HTTP request{hint}")
+    hint = "" if link.tls else ": is the port right, and does it require TLS?"
+    ended = ConnectionError(f"{server} ended the connection without an answer to the HTTP request{hint}")
     try:
         return _answer(link, request, server, attempt, deadline, ended)
     except (ConnectionResetError, BrokenPipeError):
         if link.tls:
-            raise  # its message says more
+            raise  # its message is better
         raise ended from None
 
 
@@ -86,7 +86,7 @@ def _answer(
             return Answer(int(found[1]), words, data[:end], data[end:])
         if not data.startswith(b"HTTP/1."[: len(data)]):
             raise ConnectionError(
-                f"{server} does not speak HTTP: see whether the port is right, and whether it wants TLS"
+                f"{server} does not speak HTTP: is the port right, and does it require TLS?"
             )
         if len(data) > MAX_HEAD:
             raise ConnectionError(f"{server} answers with headers of more than {MAX_HEAD} bytes")
@@ -215,7 +215,7 @@ class Proxy:
         return tunnel.detach()
 
     def _check(self, answer: Answer) -> None:
-        """Raise what an answer other than success means."""
+        """Raise the error for an answer other than success."""
         if answer.status == 407:
             words = (
                 f"{self.peer} wants a name and a password: {self._variable}=http://name:password@host:port"
@@ -224,8 +224,8 @@ class Proxy:
             )
             raise CredentialError(f"{words} ({answer.words})")
         if answer.status in REFUSALS:
-            raise CredentialError(f"{self.peer} does not let us through: {answer.words}")
+            raise CredentialError(f"{self.peer} refuses the tunnel: {answer.words}")
         if not 200 <= answer.status < 300:
-            raise ConnectionError(f"{self.peer} makes no tunnel: {answer.words}")
+            raise ConnectionError(f"{self.peer} cannot make a tunnel: {answer.words}")
         if answer.rest:
-            raise ConnectionError(f"{self.peer} says more than was asked")
+            raise ConnectionError(f"{self.peer} sent more than its answer")

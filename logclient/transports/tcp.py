@@ -34,7 +34,7 @@ RECEIVE = 65536
 NO_SIGPIPE = 0x1022 if sys.platform == "darwin" else 0
 
 COUNTS_RECEIVED = sys.platform == "linux"
-"""Whether the kernel tells how many bytes a connection has received: see `bytes_received`."""
+"""Whether the kernel reports how many bytes a connection has received: see `bytes_received`."""
 
 _BYTES_RECEIVED = 128  # where Linux's struct tcp_info has tcpi_bytes_received, a u64
 
@@ -59,7 +59,7 @@ class TcpLink(Link):
         return self.flush()
 
     def flush(self) -> bool:
-        """Write what an earlier ``send`` could not; return whether nothing is left.
+        """Write the rest of earlier ``send`` calls; return whether nothing is left.
 
         Raises:
             OSError: the connection is gone.
@@ -84,7 +84,7 @@ class TcpLink(Link):
             return 0
 
     def receive(self) -> bytes | None:
-        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed."""
+        """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
         try:
             return self._socket.recv(RECEIVE)
         except (BlockingIOError, InterruptedError):
@@ -100,7 +100,7 @@ class TcpLink(Link):
         sleep(reading, reading[:1] if writable else [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the socket; the kernel goes on sending what it has."""
+        """Close the socket; the kernel goes on sending the bytes it has."""
         self._socket.close()
 
     def detach(self) -> socket.socket:
@@ -110,7 +110,7 @@ class TcpLink(Link):
         return sock
 
     def abandon(self) -> None:
-        """In a forked child, close the descriptor without a word to the peer."""
+        """In a forked child, close the descriptor without sending anything to the peer."""
         self._socket.close()
 
     def __del__(self) -> None:
@@ -119,7 +119,7 @@ class TcpLink(Link):
 
 
 class OneWayLink(TcpLink):
-    """A link to a peer without acknowledgements: only what the kernel has taken is known."""
+    """A link to a peer without acknowledgements: it knows only which bytes the kernel has taken."""
 
     drains_on_close = True
 
@@ -175,12 +175,12 @@ def connect_any(
     Args:
         endpoint: host and port.
         timeout: seconds for one address.
-        attempt: asked whether to give up.
+        attempt: decides when to give up.
         link: makes a link. It gets a function that connects to one address, the host's name as it was looked
             up, and the deadline in monotonic seconds.
 
     Returns:
-        What `link` returns.
+        The result of `link`.
 
     Raises:
         OSError: no address answers in time, or the name is unknown.
@@ -194,7 +194,7 @@ def connect_any(
         try:
             return link(connect, name, deadline)
         except OSError as error:
-            # Report an error that a person has to mend rather than a passing one.
+            # Prefer an error that a person has to correct to a passing one.
             if not isinstance(failure, CredentialError):
                 failure = error
     raise failure or OSError(f"{host} has no address")
@@ -211,7 +211,7 @@ def _connect(
             raise OSError(error, _words(error))
         _finish(sock, attempt, deadline)
         if sock.getsockname() == sock.getpeername():
-            # The system gave this socket the very port it connects to: nobody else listens there.
+            # The system gave this socket the very port it connects to: no server listens there.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -260,7 +260,7 @@ class Tcp(CompiledTransport):
 
         Args:
             endpoint: host and port.
-            attempt: asked whether to give up.
+            attempt: decides when to give up.
 
         Raises:
             OSError: no address answers in time, or the name is unknown.
@@ -281,7 +281,7 @@ class Tcp(CompiledTransport):
             connect: makes the connection.
             name: the host's name as it was looked up.
             peer: host and port, for messages.
-            attempt: asked whether to give up.
+            attempt: decides when to give up.
             deadline: monotonic seconds.
 
         Raises:
@@ -290,7 +290,7 @@ class Tcp(CompiledTransport):
         return self.link(connect(), peer)
 
     def load_pump(self) -> MakePump:
-        """Import what makes the compiled pump; see `CompiledTransport`."""
+        """Import the factory of the compiled pump; see `CompiledTransport`."""
         from logclient._ext.pump.tcp import TcpPump
 
         return TcpPump

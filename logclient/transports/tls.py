@@ -108,7 +108,7 @@ class TlsLink(TcpLink):
         super().__init__(sock, peer)  # type: ignore[arg-type]
         self._tls = sock
         version = sock.version() or ""
-        self._certified = certified  # we have a certificate, whether or not it was asked for
+        self._certified = certified  # we have a certificate; the server may have requested none
         self._verified = verified
         self._late = version == "TLSv1.3"  # a refusal may come after the handshake
         self._received = False
@@ -166,7 +166,7 @@ class TlsLink(TcpLink):
         return self._explain(error)
 
     def receive(self) -> bytes | None:
-        """Return what has arrived: None when there is nothing, ``b""`` when the peer closed."""
+        """Return the received bytes: None when there are none, ``b""`` when the peer closed."""
         # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
         try:
@@ -188,7 +188,7 @@ class TlsLink(TcpLink):
             error = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         if self._late and not self._received and not self._certified:
             # Not every system keeps the alert that came before the reset.
-            words = f"{os.strerror(error.errno or errno.ECONNRESET)} before a word was said; "
+            words = f"{os.strerror(error.errno or errno.ECONNRESET)} before any data was received; "
             return OSError(error.errno, words + "does the server want a client certificate (cert, key)?")
         return error
 
@@ -262,7 +262,7 @@ class Tls(Tcp):
         )
 
     def _context(self) -> ssl.SSLContext:
-        """Return a context with everything read from its files now."""
+        """Return a context made from the present content of the files."""
         context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
         if not self._verify:
             context.check_hostname = False
@@ -289,7 +289,7 @@ class Tls(Tcp):
             connect: makes the connection.
             name: the host's name as it was looked up.
             peer: host and port, for messages.
-            attempt: asked whether to give up.
+            attempt: decides when to give up.
             deadline: monotonic seconds.
             again: whether to try once more when no authority for the server's certificate is found.
 
@@ -324,7 +324,7 @@ class Tls(Tcp):
             ) from None
         except ssl.SSLError as error:
             if error.reason in _NOT_TLS:
-                words = "what answers does not speak TLS: see whether the port is right, and TLS on there"
+                words = "the peer does not speak TLS: is the port right, and TLS enabled there?"
                 raise CredentialError(words) from None
             raise _refused(error, certified) from None
         return TlsLink(sock, peer, certified, self._verify)
@@ -428,7 +428,7 @@ def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, passwo
 
 
 def _versions(*paths: str) -> list[tuple[int, int]]:
-    """Return what changes when a file is written or replaced; empty when one cannot be examined."""
+    """Return values that change when a file is written or replaced; empty when one cannot be examined."""
     try:
         return [(found.st_ino, found.st_mtime_ns) for found in map(os.stat, paths)]
     except OSError:
@@ -520,7 +520,7 @@ def _alert(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLError, certified: bool) -> OSError:
-    """Return what an error in the handshake, or after it, means."""
+    """Describe an error in the handshake, or after it."""
     reason = error.reason or "unknown reason"
     alert = _alert(error)
     if reason in ("UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE") or alert == "protocol_version":

@@ -1,7 +1,7 @@
 """UDP: moves runs of datagrams over a connected socket.
 
 ``connect`` sends nothing. It fixes the peer, so that the kernel reports ICMP errors. A refused port ends the
-link: somebody reported that nothing listens there, and what was sent last is lost.
+link: an ICMP error reports that no server listens there, and the last datagrams are lost.
 
 Bytes are runs of datagrams in the form of ``delivery.contract.Wire``.
 """
@@ -45,7 +45,7 @@ class UdpLink(TcpLink):
         self.send_method = send_method
         self.mtu, self.headers = _path_mtu(sock)
         self._runs: list[tuple[memoryview, int]] = []  # datagrams that were not taken, and their segment
-        self._first_size = 0  # bytes that the first of them had
+        self._first_size = 0  # size of the first of them, in bytes
         self._queue: Any = None
 
     @property
@@ -79,7 +79,7 @@ class UdpLink(TcpLink):
         return found
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the socket and what watches the receive queue."""
+        """Close the socket and the view of the receive queue."""
         super().close(linger)
         self._close_queue()
 
@@ -93,7 +93,7 @@ class UdpLink(TcpLink):
             self._queue.close()
 
     def flush(self) -> bool:
-        """Give the kernel what it could not take before; return whether nothing is left."""
+        """Give the kernel the rest of earlier ``send`` calls; return whether nothing is left."""
         while self._runs:
             data, segment = self._runs[0]
             self._first_size = max(self._first_size, len(data))
@@ -159,7 +159,7 @@ class Udp(CompiledTransport):
 
         Args:
             endpoint: host and port.
-            attempt: not asked, because nothing is waited for.
+            attempt: not used, because this does not wait.
 
         Raises:
             OSError: the name is unknown, or there is no route.
@@ -172,7 +172,7 @@ class Udp(CompiledTransport):
                 sock.setblocking(False)
                 sock.connect(address)
                 if sock.getsockname() == sock.getpeername():
-                    # The system gave this socket the very port it connects to: nobody else listens there.
+                    # The system gave this socket the very port it connects to: no server listens there.
                     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
                 return UdpLink(sock, f"{host}:{port}", self.send_method)
             except OSError as error:
@@ -181,7 +181,7 @@ class Udp(CompiledTransport):
         raise failure or OSError(f"{host} has no address")
 
     def load_pump(self) -> MakePump:
-        """Import what makes the compiled pump; see `CompiledTransport`."""
+        """Import the factory of the compiled pump; see `CompiledTransport`."""
         from logclient._ext.pump.udp import UdpPump
 
         return UdpPump

@@ -1,6 +1,6 @@
 """Looks at the receive queue of the socket that a connected UDP socket sends to, on the same machine.
 
-Only Linux tells. ``sock_diag`` answers for one socket, with the size of its queue. Where that is missing,
+Only Linux shows it. ``sock_diag`` answers for one socket, with the size of its queue. Where that is missing,
 ``/proc/net/udp`` lists all sockets, and the size is taken to be the system's default.
 """
 
@@ -19,7 +19,7 @@ _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = 1
 _SKMEMINFO = 7  # INET_DIAG_SKMEMINFO
 _HEAD = struct.Struct("=IHHII")  # of a netlink message: size, type, flags, number, port
-_ASK = struct.Struct("=BBBBI")  # family, protocol, what is wanted, padding, states
+_ASK = struct.Struct("=BBBBI")  # family, protocol, requested data, padding, states
 _IDENTITY = struct.Struct("!HH16s16s4x8s")  # ports, addresses, any interface, cookie
 _MEMORY = struct.Struct("=9I")  # held, most, four of sending, two more, dropped
 _MESSAGE = 72  # struct inet_diag_msg

@@ -1,7 +1,7 @@
 """WebSocket (RFC 6455) over TCP or TLS: each send is one message, each message is received as one.
 
 The protocol itself is implemented by ``websockets``, in its sans-IO form. Ordinary frames never reach it:
-``_ext.websocket`` makes them and takes whole messages out of what arrives. All other frames (control frames,
+``_ext.websocket`` makes them and takes whole messages out of received bytes. Other frames (control frames,
 fragments, compressed and forbidden ones) are passed to it one by one.
 
 Messages are written when there are many bytes of them, or when there is nothing else to do, so that many
@@ -92,14 +92,14 @@ class WebSocketLink(Link):
         self._incomplete = bytearray()  # the beginning of a frame
         self._needed = 0  # bytes that it must have before it is examined again
         self._partial: bytearray | None = None  # fragments of a message whose last is missing
-        self._over: OSError | None = None  # why nothing more can be received
+        self._over: OSError | None = None  # the reason for which nothing more can be received
         self._codeless = False  # the close frame of the peer had no code
-        self._broken: OSError | None = None  # why nothing more can be sent; reported after what has arrived
+        self._broken: OSError | None = None  # the last write failed; reported after the received messages
         if rest:
             self._take(rest)
 
     def facts(self) -> dict[str, Any]:
-        """Describe what protects the connection: see the link below."""
+        """Describe the protection of the connection: see the link below."""
         return self._inner.facts()
 
     def fileno(self) -> int:
@@ -129,7 +129,7 @@ class WebSocketLink(Link):
         return self._buffered < MAX_BUFFERED or self.flush()
 
     def _gather(self) -> None:
-        """Collect what the protocol has to send."""
+        """Collect the protocol's bytes to send."""
         for data in self._protocol.data_to_send():
             if data[:1] == b"\x8a":
                 self._pong = data
@@ -138,7 +138,7 @@ class WebSocketLink(Link):
                 self._buffered += len(data)
 
     def flush(self) -> bool:
-        """Write what is buffered; return whether the kernel has all of it. ``receive`` reports errors."""
+        """Write the buffered bytes; return whether the kernel has all of it. ``receive`` reports errors."""
         try:
             if self._broken is None and self._inner.flush():
                 if self._pong:
@@ -257,7 +257,7 @@ class WebSocketLink(Link):
         return ConnectionError(f"the server broke the WebSocket protocol: {_describe(code, reason)}")
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Write what is buffered, then sleep unless a message is ready."""
+        """Write the buffered bytes, then sleep unless a message is ready."""
         if self._ready or self._over is not None:
             return
         full = not self.flush()
@@ -265,7 +265,7 @@ class WebSocketLink(Link):
             self._inner.wait(wake, seconds, writable or full)
 
     def close(self, linger: float = 0.0) -> None:
-        """Send what is buffered and a close frame, as far as possible at once or within `linger` seconds.
+        """Send the buffered bytes and a close frame, as far as possible at once or within `linger` seconds.
 
         The answer of a peer that answers is read, so that the system does not reset the connection.
         """
@@ -293,7 +293,7 @@ class WebSocketLink(Link):
         self._inner.close()
 
     def abandon(self) -> None:
-        """In a forked child, close the descriptor without a word to the peer."""
+        """In a forked child, close the descriptor without sending anything to the peer."""
         self._inner.abandon()
 
 
@@ -356,7 +356,7 @@ class WebSocket(Transport):
 
         Args:
             endpoint: host and port.
-            attempt: asked whether to give up.
+            attempt: decides when to give up.
 
         Raises:
             CredentialError: the server or the proxy refuses our credentials.
@@ -400,7 +400,7 @@ class WebSocket(Transport):
         answer = ask(inner, b"".join(protocol.data_to_send()), "the server", attempt, deadline)
         words = self._hidden(answer.words)
         if answer.status in REFUSALS:
-            raise CredentialError(f"the server does not let us in: {words}")
+            raise CredentialError(f"the server refuses the connection: {words}")
         if 300 <= answer.status < 400:
             raise ConnectionError(
                 f"the server answers {words}: redirections are not followed, give the address itself"

@@ -1,13 +1,13 @@
 """ZeroMQ: one socket, one TCP connection, one endpoint.
 
 ZeroMQ's own reconnect is off (``ZMQ_RECONNECT_IVL=-1``). A reply does not name its request, so after a
-connection was lost no later reply may be matched with earlier requests. A monitor tells when the connection
+connection was lost no later reply may be matched with earlier requests. A monitor reports when the connection
 is lost; the engine then makes a new socket.
 
 Bytes are messages in the form of ``delivery.contract.Wire``: frames, each behind its head.
 
-libzmq delivers whole messages and keeps what has arrived of one until then, however many frames there are.
-Where the kernel tells how many bytes a connection has received (Linux), a connection that receives
+libzmq delivers whole messages and keeps the frames of one that have arrived, however many there are.
+Where the kernel reports how many bytes a connection has received (Linux), a connection that receives
 `OVERSIZED` bytes without a message is ended.
 
 libzmq aborts the process when no descriptor or thread is left for starting its threads or for looking up a
@@ -169,7 +169,7 @@ class ZmqLink(Link):
         self._pid = os.getpid()
 
     def facts(self) -> dict[str, Any]:
-        """Describe what protects the connection."""
+        """Describe the protection of the connection."""
         return {"mechanism": self.tls} if self.tls else {}
 
     def fileno(self) -> int:
@@ -188,7 +188,7 @@ class ZmqLink(Link):
         return sum(4 + len(frame) for frames in self._unsent for frame in frames)
 
     def flush(self) -> bool:
-        """Give ZeroMQ what it could not take before; return whether nothing is left."""
+        """Give ZeroMQ the rest of earlier ``send`` calls; return whether nothing is left."""
         done = 0
         try:
             for frames in self._unsent:
@@ -281,7 +281,7 @@ class ZmqLink(Link):
         sleep(reading, [], seconds)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the socket; wait up to `linger` seconds for what ZeroMQ has taken and not written."""
+        """Close the socket; wait up to `linger` seconds for messages that ZeroMQ has not written yet."""
         if self._pid != os.getpid() or self.socket.closed:
             return
         milliseconds = int(linger * 1000) if self.drains_on_close else 0
@@ -355,7 +355,7 @@ class Zmq(CompiledTransport):
 
         Args:
             endpoint: host and port.
-            attempt: asked whether to give up.
+            attempt: decides when to give up.
 
         Raises:
             CredentialError: the CURVE keys are not accepted.
@@ -369,7 +369,7 @@ class Zmq(CompiledTransport):
             except InterruptedError:
                 raise
             except OSError as error:
-                # Report an error that a person has to mend rather than a passing one.
+                # Prefer an error that a person has to correct to a passing one.
                 if not isinstance(failure, CredentialError):
                     failure = error
         raise failure or OSError(f"{host} has no address")
@@ -471,7 +471,7 @@ class Zmq(CompiledTransport):
                 if not connected:
                     raise ConnectionRefusedError("connection refused")
                 if not failed:
-                    raise ConnectionError(f"what answers is no ZeroMQ socket for a {self.kind}")
+                    raise ConnectionError(f"the peer is not a ZeroMQ socket for a {self.kind}")
                 if self.curve:
                     raise CredentialError(
                         "the handshake failed: is curve_server the server's key, and CURVE on there?"
@@ -481,7 +481,7 @@ class Zmq(CompiledTransport):
                 failed = True
 
     def load_pump(self) -> MakePump:
-        """Import what makes the compiled pump; see `CompiledTransport`."""
+        """Import the factory of the compiled pump; see `CompiledTransport`."""
         from logclient._ext.pump.zmq import ZmqPump
 
         return partial(ZmqPump.find, library=_library())

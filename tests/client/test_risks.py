@@ -18,7 +18,7 @@ from logclient.delivery import error_log
 from logclient.errors import ConfigError
 
 TOKEN = "hunter2"
-IN_CLEAR = "token: sent in clear, for all on the way to read and use; logux+tls encrypts"
+IN_CLEAR = "token: sent unencrypted, so others on the path may read and use it; logux+tls encrypts"
 
 needs_modes = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no modes of files")
 

@@ -764,7 +764,7 @@ def test_keep_alives_are_life_but_no_progress(make: Make, setup: Setup) -> None:
         thread.join()
     assert stats.acked == 5
     assert not rig.lines.of("silence")
-    assert rig.lines.of("stalled")[0].endswith("the server lives, but acknowledges nothing")
+    assert rig.lines.of("stalled")[0].endswith("the server is alive, but acknowledges nothing")
 
 
 def where(rig: Rig) -> str:

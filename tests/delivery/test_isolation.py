@@ -15,9 +15,9 @@ from logclient.delivery.isolation import (
     CERTAIN,
     FLOW,
     PATIENCE,
-    PUT_ASIDE,
     TRIAL,
     TRIALS,
+    WITHHOLD,
     Isolation,
     upper_bound,
 )
@@ -152,9 +152,9 @@ class World:
         self.breaks += 1
         others = len(self.pending) - (0 if alone else len(window))
         verdict = isolation.broke(window[0], window[-1], len(window), others, self.now)
-        if verdict == PUT_ASIDE:
-            assert 0 < isolation.aside <= others and not self.aside
-            self.aside = [self.pending.popleft() for _ in range(isolation.aside)]
+        if verdict == WITHHOLD:
+            assert 0 < isolation.withheld <= others and not self.aside
+            self.aside = [self.pending.popleft() for _ in range(isolation.withheld)]
             return
         if self.aside:
             self.pending.extendleft(reversed(self.aside))
@@ -456,7 +456,7 @@ def trial(isolation: Isolation, lot: Lot, now: float, suspect: bool, taken: bool
     assert isolation.connected(now, 1000) == (1 if suspect else 0) and isolation.limit == 1
     if taken:
         return isolation.settled(now, 0).condemned
-    assert isolation.broke(1 if suspect else int(now), 1, 1, 1000, now) != PUT_ASIDE
+    assert isolation.broke(1 if suspect else int(now), 1, 1, 1000, now) != WITHHOLD
     return ()
 
 

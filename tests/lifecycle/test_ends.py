@@ -206,7 +206,7 @@ def test_what_comes_after_close_is_said_once(build: Make) -> None:
     for _ in range(100):
         rig.put()
     (line,) = rig.lines.of("refused")
-    assert line == "test://server: closed, so what is logged now is dropped (stats count it as refused)"
+    assert line == "test://server: closed, so later events are dropped (stats count them as refused)"
     stats = rig.stats()
     assert stats.refused == 100 and stats.last_error == line
 

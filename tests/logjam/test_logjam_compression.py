@@ -339,7 +339,7 @@ STATUS = {
     "snappy": ("bad_snappy", "no snappy block", "no snappy block"),
     "lz4": ("bad_lz4", "no LZ4 block", "no LZ4 block"),
     "large": ("too_large", "unpacks to more than 67108864 bytes", "unpacks to more than 64 MiB"),
-    "unknown": ("bad_compression", "unknown compression 9", "a compression that nobody knows"),
+    "unknown": ("bad_compression", "unknown compression 9", "an unknown compression"),
 }
 """What our readers say of it: the decoder of captures, who opens a body, `logclient decode`."""
 

@@ -519,7 +519,7 @@ class TestState:
             stats = client.stats()
             assert (stats.queued, stats.failed) == (1, {})
             shown = capsys.readouterr().err + repr(client) + repr(stats) + repr(client.config)
-            assert shown.count("nothing is sent there until that is mended; next try") == 1
+            assert shown.count("nothing is sent there until that is corrected; next try") == 1
             # Somebody mends it.
             peer.refuse = lambda connect: []
             assert delivery.result(PATIENCE) == OK

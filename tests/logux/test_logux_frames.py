@@ -218,7 +218,7 @@ def test_probe_is_not_let_in() -> None:
     with pytest.raises(CredentialError, match="does not accept the token"):
         probe().receive_data(b'["error","wrong-credentials"]')
     with pytest.raises(
-        ProtocolError, match="does not let us in: wrong-subprotocol: 3 is supported, 1 is used"
+        ProtocolError, match="refuses the connection: wrong-subprotocol: 3 is supported, 1 is used"
     ):
         probe().receive_data(b'["error","wrong-subprotocol",{"supported":3,"used":1}]')
 

@@ -155,7 +155,7 @@ class TestRefused:
         (b"2A\0\0\0\1", "frame type 0x41 from a writer of version 2", 0),
         (w(1) + b"2A\0\0\0\1", "frame type 0x41 from a writer of version 2 .byte 6", 0),
         (w(1) + b"2X", "frame type 0x58", 0),
-        (w(10001), "a window of 10001 events; 10000 is the most", 0),
+        (w(10001), "a window of 10001 events; the limit is 10000", 0),
         (w(0xFFFFFFFF), "a window of 4294967295 events", 0),
         (w(1, 1) + b"1J\0\0\0\1", "frame type 0x4a from a writer of version 1", 0),
         (w(1) + b"2D\0\0\0\1", "frame type 0x44 from a writer of version 2", 0),
@@ -203,8 +203,8 @@ class TestBounds:
     LIMITS = {"max_window": 4, "max_frame": 100, "max_unit": 300, "max_inflated": 250}
 
     @pytest.mark.parametrize(("data", "words"), [
-        (w(5), "5 events; 4 is the most"),
-        (w(1) + b"2J" + u32(1, 101), "a frame of 101 bytes; 100 is the most"),
+        (w(5), "5 events; the limit is 4"),
+        (w(1) + b"2J" + u32(1, 101), "a frame of 101 bytes; the limit is 100"),
         (w(1) + b"2J" + u32(1, 0xFFFFFFFF), "a frame of 4294967295 bytes"),
         (w(1, 1) + b"1D" + u32(1, 0xFFFFFFFF), "a frame of 34359738360 bytes"),
         (w(1, 1) + b"1D" + u32(1, 2, 99), "a frame of"),

@@ -156,7 +156,7 @@ class TestClient:
             assert client.ping().seconds < PATIENCE
             assert client.stat() == parse_stat(stat_of())
             assert client.envi() == "Config({})"
-            with pytest.raises(ValueError, match="say really=True"):
+            with pytest.raises(ValueError, match="pass really=True"):
                 client.kill()
             client.kill(really=True)
             until(lambda: server.commands[-1] == b"KILL")

@@ -408,10 +408,10 @@ class TestOptions:
             assert_arrived(collector, client, 20)
             stats = client.stats()
         assert stats.tls.endswith(", not verified")
-        (line,) = (line for line in said() if "whoever" in line)
+        (line,) = (line for line in said() if "attacker" in line)
         assert line == (
-            f"logclient: {collector.url}?verify=none: verify=none: whoever answers is believed to be the "
-            "server, and may read and change what is sent"
+            f"logclient: {collector.url}?verify=none: verify=none: the server's identity is not checked, "
+            "so an attacker may read and change events"
         )
 
     @pytest.mark.parametrize("word", ["no", "off", "false", "None", "0", ""])

@@ -246,7 +246,7 @@ class TestTheEnd:
 # -- the handshake
 
 ALERT = b"\x15\x03\x03\x00\x02\x02"
-NOT_TLS = "what answers does not speak TLS"
+NOT_TLS = "the peer does not speak TLS"
 
 
 class TestHandshake:

@@ -808,7 +808,7 @@ class TestHandshake:
     def test_who_must_stay_outside(self, status: int) -> None:
         error = self.answered(f"HTTP/1.1 {status} So Sorry\r\n\r\n".encode())
         assert isinstance(error, CredentialError)
-        assert str(error) == f"the server does not let us in: HTTP {status} So Sorry"
+        assert str(error) == f"the server refuses the connection: HTTP {status} So Sorry"
 
     @pytest.mark.parametrize(
         ("answer", "says"),
@@ -836,9 +836,9 @@ class TestHandshake:
             (b"SSH-2.0-OpenSSH_9.2\r\n", "the server does not speak HTTP"),
             (b"\x15\x03\x01\x00\x02\x02\x46", "the server does not speak HTTP"),
             (b"HTTP/2.0 101 x\r\n\r\n", "the server answers with no HTTP status"),
-            (b"", "the server ended the connection instead of an answer to the HTTP request"),
-            (b"HTT", "the server ended the connection instead of an answer to the HTTP request"),
-            (b"HTTP/1.1 101 x\r\nA: b\r\n", "the server ended the connection instead of"),
+            (b"", "the server ended the connection without an answer to the HTTP request"),
+            (b"HTT", "the server ended the connection without an answer to the HTTP request"),
+            (b"HTTP/1.1 101 x\r\nA: b\r\n", "the server ended the connection without"),
             (b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 12_000, "the server answers with headers of more than"),
             (b"HTTP/1.1 200 " + b"x" * 70_000, "the server answers with headers of more than 65536 bytes"),
             (
@@ -1129,11 +1129,11 @@ class TestProxies:
             (
                 b"HTTP/1.1 403 Forbidden\r\n\r\n",
                 CredentialError,
-                "does not let us through: HTTP 403 Forbidden",
+                "refuses the tunnel: HTTP 403 Forbidden",
             ),
-            (b"HTTP/1.1 502 Bad\r\n\r\n<html>", ConnectionError, "makes no tunnel: HTTP 502 Bad"),
+            (b"HTTP/1.1 502 Bad\r\n\r\n<html>", ConnectionError, "cannot make a tunnel: HTTP 502 Bad"),
             (b"SSH-2.0-x\r\n", ConnectionError, "does not speak HTTP"),
-            (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 x\r\n\r\n", ConnectionError, "says more than was asked"),
+            (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 x\r\n\r\n", ConnectionError, "sent more than its answer"),
             (b"HTTP/1.1 200 OK\r\n", ConnectionError, "ended the connection"),
         ],
     )
