@@ -537,7 +537,7 @@ except logclient.ConfigError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("threads: replaced by __main__, which does not give back the original ones")
+    assert done.stdout.startswith("threads: replaced by __main__, which hides the original ones")
     assert done.stdout.count("\n") == 1
 
 

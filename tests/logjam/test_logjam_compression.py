@@ -335,7 +335,7 @@ def bombs() -> dict[str, tuple[int, bytes, str]]:
 
 
 STATUS = {
-    "zlib": ("bad_zlib", "no zlib stream", "no whole zlib stream"),
+    "zlib": ("bad_zlib", "no zlib stream", "not a whole zlib stream"),
     "snappy": ("bad_snappy", "no snappy block", "no snappy block"),
     "lz4": ("bad_lz4", "no LZ4 block", "no LZ4 block"),
     "large": ("too_large", "unpacks to more than 67108864 bytes", "unpacks to more than 64 MiB"),

@@ -1224,7 +1224,7 @@ class TestReadable:
         (b"", "an empty datagram"), (b"\x09x", "a first byte of 1 to 31"), (b"\0\2", "neither a command"),
         (b"\0", "neither a command"), (b"\0\0pin", "a command that no server"), (b"\0\1short", "no header"),
         (header(1, 0, 9, 1, 3, 1) + b"abc", "the hash of its payload is another: b3dd93fa"),
-        (header(2, 0, 9, 1, 12) + b"abc", "its payload is not as long"),
+        (header(2, 0, 9, 1, 12) + b"abc", "its payload has another length"),
         (bytes(70_000), "70,000 bytes are no datagram"),
         (header(3, 0, 9, 1, 3) + b"123456789", "a payload beyond the total"),
     ])  # fmt: skip
