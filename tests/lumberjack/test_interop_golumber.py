@@ -1,6 +1,6 @@
-"""Against go-lumber, Elastic's own implementation of Lumberjack: its server, and its clients.
+"""Interoperation with go-lumber, Elastic's own implementation of Lumberjack: its server and its clients.
 
-The program is in tests/interop/golumber; go builds it from pinned modules, go-lumber 0.1.0 among them.
+The program is in tests/interop/golumber. Go builds it from pinned modules, go-lumber 0.1.0 among them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.lumberjack.collector import Collector
-from logclient.transports.tcp import Tcp
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority
 
-# Builds in the tree. Bounded for the one who builds first: Go compiles its own library then.
+# Builds in the tree. The first build takes longest: Go compiles its own library then.
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(10 * PATIENCE)]
 
 EVENTS = 20_000
@@ -34,12 +33,12 @@ KILLS = 5
 
 @pytest.fixture(scope="session")
 def golumber() -> Path:
-    """The program. Go is nothing that `make deps` installs, so without it these tests always skip."""
+    """Build the program; skip without Go, which `make deps` does not install."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no go")
     source, program = ROOT / "tests" / "interop" / "golumber", ROOT / "build" / "interop" / "golumber"
-    # No other toolchain is fetched for us: this one is new enough or it is not.
+    # Go must not download another toolchain.
     environment = clean_environment(GOTOOLCHAIN="local")
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -59,25 +58,19 @@ def golumber() -> Path:
     return program
 
 
-@pytest.fixture(params=["compiled pump", "Python pump"])
-def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "Python pump":
-        monkeypatch.setattr(Tcp, "pump", lambda self, in_flight, core, **limits: None)
-
-
 class Server:
     """go-lumber's server, for versions 1 and 2."""
 
     def __init__(self, golumber: Path, out: Path, *options: str) -> None:
         self._out = out
-        # A file, not a pipe: nobody reads it while the server runs.
+        # A file, not a pipe, which would fill up while the server runs.
         with out.with_suffix(".log").open("w") as errors:
             self.process = subprocess.Popen(
                 [golumber, "serve", "-out", out, *options],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
         try:
-            self.port: int = self.said()["port"]
+            self.port: int = self.read_line()["port"]
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -86,7 +79,8 @@ class Server:
     def url(self) -> str:
         return f"lumberjack://127.0.0.1:{self.port}"
 
-    def said(self) -> Any:
+    def read_line(self) -> Any:
+        """Read one line of JSON that the server prints."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self._out.with_suffix(".log").read_text()
@@ -99,17 +93,17 @@ class Server:
         self.process.stdin.flush()
 
     def end(self) -> list[int]:
-        """The sizes of the windows it received."""
+        """Stop the server and return the sizes of the windows it received."""
         said, _ = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, self._out.with_suffix(".log").read_text()
         return json.loads(said.splitlines()[-1])["windows"]
 
     def events(self) -> list[Any]:
-        """What it has received; a line that a kill cut off was not acknowledged."""
+        """Return the received events without a line that a kill cut off: that one was not acknowledged."""
         return [json.loads(line) for line in self._out.read_bytes().split(b"\n")[:-1]]
 
     def accepted(self) -> int:
-        """Its connections: more than one when it closed one for what we wrote."""
+        """Count the connections; more than one means that it closed one over what we wrote."""
         return self._out.with_suffix(".log").read_text().count("New connection from ")
 
     def __enter__(self) -> Server:
@@ -134,12 +128,12 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def event(version: int, n: int) -> dict[str, Any]:
-    """Version 1 knows texts only."""
+    """Return the n-th event; version 1 carries strings only."""
     return {"message": f"größte Zeile {n} <&> \u2028 \U0001f680", "n": str(n) if version == 1 else n}
 
 
 def assert_exact(found: list[Any], client: logclient.Client, version: int) -> None:
-    """Every event, in order, as it was sent, under its id."""
+    """Assert that every event arrived in order, unchanged and under its id."""
     assert len(found) == client.stats().sent
     for n, got in enumerate(found):
         event_id = client.event_id(n + 1)
@@ -151,7 +145,7 @@ def assert_exact(found: list[Any], client: logclient.Client, version: int) -> No
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
-def test_client_to_its_server(
+def test_go_lumber_server_receives_every_event_exactly(
     pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
 ) -> None:
     with Server(golumber, tmp_path / "out") as server:
@@ -171,17 +165,17 @@ def test_client_to_its_server(
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
-def test_largest_windows_two_in_flight(
+def test_only_two_windows_of_10000_events_are_in_flight(
     pump: None, golumber: Path, tmp_path: Path, version: int, compression: int
 ) -> None:
-    """The second window goes out though the first is not acknowledged, and no third one does; then what
-    was queued meanwhile goes in windows of 10,000, the most that go-lumber takes."""
+    """The second window goes out before the first is acknowledged, and a third does not. What was queued
+    meanwhile goes in windows of 10,000, the most that go-lumber accepts."""
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
             server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20
         )
         client.send(event(version, 0))
-        first = server.said()["held"]
+        first = server.read_line()["held"]
         sent = 1
         for sent in range(2, 3 * 10_000 + 1):
             client.send(event(version, sent - 1))
@@ -200,8 +194,10 @@ def test_largest_windows_two_in_flight(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: int) -> None:
-    """Kill -9, by its own hand between write and ack, and by ours in mid-stream, in turn."""
+def test_killed_go_lumber_server_loses_no_acknowledged_event(
+    pump: None, golumber: Path, tmp_path: Path, version: int
+) -> None:
+    """The server is killed in turn by itself, between write and ack, and by the test in mid-stream."""
     server = Server(golumber, tmp_path / "out0", "-die", "2000")
     client = logclient.connect(
         server.url, version=version, overflow="block", window=200, max_events=2000,
@@ -215,7 +211,7 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
             client.send(event(version, n))
             n += 1
 
-    def alone() -> bool:
+    def is_disconnected() -> bool:
         stats = client.stats()
         return stats.connects == stats.disconnects
 
@@ -224,16 +220,16 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
     sender.start()
     try:
         for life in range(1, KILLS + 1):
-            if life % 2:  # its own hand
+            if life % 2:  # the server kills itself
                 server.process.wait(PATIENCE)
             else:
                 before = client.stats().acked
                 wait_for(lambda n=before: client.stats().acked >= n + 2000, "acks")
                 server.process.kill()
                 server.process.wait(PATIENCE)
-            wait_for(alone, "a broken connection")
+            wait_for(is_disconnected, "a broken connection")
             received += server.events()
-            # Acknowledged in order: what the dead one and those before it wrote must have them all.
+            # Acks come in order: the files of this server and its predecessors have every acked event.
             acked = client.stats().acked
             assert {int(e["n"]) for e in received} >= set(range(acked))
             assert server.accepted() == 1
@@ -253,18 +249,19 @@ def test_its_server_killed(pump: None, golumber: Path, tmp_path: Path, version: 
         server.__exit__(None, None, None)
     stats = client.stats()
     assert stats.acked == stats.sent
-    # The system may still take a connection for a server that is dead already: those come to nothing.
+    # The kernel may accept a connection for a server that is already dead.
     assert stats.connects == stats.disconnects + 1 >= KILLS + 1
     first: dict[int, Any] = {}
     assert all(first.setdefault(int(e["n"]), e) == e for e in received)
     assert list(first) == list(range(stats.sent))  # nothing missing, first copies in order
     assert_exact(list(first.values()), client, version)
-    # A window was written and not acknowledged before each of the three last breaths.
+    # Each of the three servers that killed itself wrote a window that it did not acknowledge.
     assert 3 <= len(received) - stats.sent <= stats.resent
 
 
-def test_its_server_chokes_on_an_event(pump: None, golumber: Path, tmp_path: Path) -> None:
-    """A number that it cannot read ends its connection; our check knows it, so it is switched off."""
+def test_event_that_go_lumber_cannot_read_fails_alone(pump: None, golumber: Path, tmp_path: Path) -> None:
+    """go-lumber ends the connection over a number that it cannot read. Our own check is off, as it would
+    refuse that number."""
     poison = {0, 1, 777, 2500, 2501}
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
@@ -283,8 +280,10 @@ def test_its_server_chokes_on_an_event(pump: None, golumber: Path, tmp_path: Pat
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("inflight", [0, 2], ids=["SyncClient", "AsyncClient"])
 @pytest.mark.parametrize("faults", ["", "keepalive=every:3:2,partial-ack=every:4"], ids=["plain", "partial"])
-def test_its_clients_to_our_collector(golumber: Path, level: int, inflight: int, faults: str) -> None:
-    """Also when there are keep-alives and partial acks before the last ack."""
+def test_collector_acknowledges_go_lumber_clients(
+    golumber: Path, level: int, inflight: int, faults: str
+) -> None:
+    """Keep-alives and partial acks may come before the last ack."""
     with Collector(keep=True, faults=faults) as collector:
         done = subprocess.run(
             [golumber, "send", "-port", str(collector.port), "-n", str(EVENTS), "-window", "700",
@@ -303,8 +302,10 @@ def test_its_clients_to_our_collector(golumber: Path, level: int, inflight: int,
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_ping(golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int) -> None:
-    """It answers to nothing but events: no probe leaves one behind, and none ends its server."""
+def test_ping_of_go_lumber_leaves_no_event_without_asking(
+    golumber: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: int
+) -> None:
+    """go-lumber answers events only, so a ping without `--event` is silent."""
     with Server(golumber, tmp_path / "out") as server:
         arguments = ["ping", f"{server.url}?version={version}", "--timeout", "1s", "--json"]
         assert cli.main(arguments) == 3
@@ -324,7 +325,7 @@ class TestTls:
     def ours(self, tmp_path: Path) -> Authority:
         return Authority(tmp_path / "ours")
 
-    def test_certificates_on_both_sides(
+    def test_client_and_server_verify_each_others_certificate(
         self, golumber: Path, tmp_path: Path, ours: Authority, tls: str
     ) -> None:
         mine = ours.issue("me", "me@example.org")
@@ -344,10 +345,10 @@ class TestTls:
         assert_exact(server.events(), client, 2)
 
     @pytest.mark.parametrize("shown", ["nothing", "of another authority"])
-    def test_it_wants_another_certificate(
+    def test_replaced_client_certificate_resumes_delivery(
         self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, shown: str
     ) -> None:
-        """And gets it, in the same file: delivery goes on by itself."""
+        """The refused certificate is replaced in its file, and delivery resumes by itself."""
         mine = tmp_path / "me.pem"
         shutil.copy(Authority(tmp_path / "theirs").issue("me", "me@example.org"), mine)
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]

@@ -1,4 +1,4 @@
-"""Kill -9, of the collector and of the producer; the Spark verifier says what it did to the events."""
+"""Collector and producer are killed (-9) in mid-stream; the Spark verifier judges the events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.processes import CollectorProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 
-# Late acks keep windows in flight, so that there is something to hit. And since a collector takes from
-# the network what it can before it dies, some windows are cut off before they are written, too.
+# Late acks keep windows in flight, so that kills hit some. A collector reads what it can from the network
+# before it dies; therefore some windows are also cut off before they are written.
 FAULTS = "delay-ack=p:0.5:40ms,cut-before-write=every:9,seed=5"
 
 
@@ -27,14 +27,13 @@ def event() -> Callable[[int], dict[str, Any]]:
     return lambda number: {"message": lines[number % len(lines)], "n": number}
 
 
-def test_collector_killed(
+def test_killed_collector_loses_no_acknowledged_event(
     tmp_path: Path,
     spark: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     event: Callable[[int], Any],
 ) -> None:
-    """Nothing that was acknowledged is lost, whenever the collector dies."""
     collector = CollectorProcess(tmp_path / "capture", FAULTS)
     figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, window=200)
     verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
@@ -51,10 +50,10 @@ def test_collector_killed(
     assert verdict.exit_code == 0
 
 
-def test_control_without_resend(
+def test_lumberjack_client_without_resend_is_judged_lossy(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, event: Callable[[int], Any]
 ) -> None:
-    """The same run with a client that takes a broken connection for an ack: the verifier must see it."""
+    """The control: a client that takes a broken connection for an ack must be caught by the verifier."""
     collector = CollectorProcess(tmp_path / "capture", FAULTS)
     figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, requeue=forget, window=200)
     verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
@@ -63,8 +62,10 @@ def test_control_without_resend(
     assert verdict.exit_code == 1
 
 
-def test_producer_killed(tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A producer that dies in mid-stream leaves a ledger without an end: its tail is no loss."""
+def test_killed_lumberjack_producer_loses_nothing(
+    tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed producer leaves a ledger without an end, whose tail is not counted as lost."""
     with CollectorProcess(tmp_path / "capture", FAULTS) as collector:
         kill_producers(collector, tmp_path / "ledger", window=200)
     verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, allow_open=True)

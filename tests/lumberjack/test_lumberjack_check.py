@@ -1,4 +1,4 @@
-"""The checking pass: what is one JSON object, which carriers it has, whose id."""
+"""The check of bodies: whether they are one JSON object, which carriers are taken, and the user's own id."""
 
 import json
 from random import Random
@@ -19,7 +19,7 @@ TOO_BIG = str(2**1024 - 2**970)  # rounds to infinity; one less does not
 
 
 @given(objects)
-def test_whatever_json_writes_passes(body: bytes) -> None:
+def test_every_generated_json_object_is_accepted(body: bytes) -> None:
     json.loads(body.decode("utf-8"))
     assert check_json(body) == oracle.check_json(body) is not None
 
@@ -27,42 +27,42 @@ def test_whatever_json_writes_passes(body: bytes) -> None:
 @given(near_objects)
 @example(b'{"a":1}\x00')
 @example(b"\xef\xbb\xbf{}")
-def test_oracle(body: bytes) -> None:
+def test_check_equals_the_reference_on_damaged_json(body: bytes) -> None:
     assert check_json(body) == oracle.check_json(body)
 
 
 @given(plain_objects)
-def test_oracle_on_plain_objects(body: bytes) -> None:
+def test_check_equals_the_reference_on_flat_objects(body: bytes) -> None:
     assert check_json(body) == oracle.check_json(body)
 
 
-class TestPlain:
-    """Flat, nothing escaped, nothing beyond ASCII, 64 bytes to 8 KiB: the way that most bodies go."""
+class TestFlatObjects:
+    """The fast path: flat objects of 64 bytes to 8 KiB in ASCII, without escapes."""
 
     BODY = b'{"@timestamp":"2026-01-01T12:34:56.789Z", "log.level":"INFO","n":-12.5e1,"ok":true, "no": null}'
 
-    def test_every_length(self) -> None:
+    def test_flat_object_of_any_length_is_accepted(self) -> None:
         for size in (*range(40, 400), *range(8100, 8300)):
             body = self.BODY[:-1] + b',"message":"' + b"x" * (size - len(self.BODY) - 13) + b'"}'
             assert check_json(body) == (0, len(body), 0, None)
             assert check_json(body[:-2] + body[-1:]) is None
 
-    def test_every_cut_is_refused(self) -> None:
+    def test_flat_object_cut_anywhere_is_refused(self) -> None:
         for at in range(len(self.BODY)):
             assert check_json(self.BODY[:at]) is None
 
     @pytest.mark.parametrize("more", [b" ", b"}", b"x", b'"', b"\n", b"\x00", b",", b' "'])
-    def test_what_follows_the_end(self, more: bytes) -> None:
+    def test_bytes_after_the_object_are_judged_as_by_the_reference(self, more: bytes) -> None:
         assert check_json(self.BODY + more) == oracle.check_json(self.BODY + more)
 
-    def test_every_byte_changed(self) -> None:
+    def test_any_changed_byte_is_judged_as_by_the_reference(self) -> None:
         for at in range(len(self.BODY)):
             for c in b'"\\{}[],: \x00\x1f\x7f\x80e@0-tn':
                 body = self.BODY[:at] + bytes([c]) + self.BODY[at + 1 :]
                 assert check_json(body) == oracle.check_json(body)
 
     @pytest.mark.parametrize("key", ["@metadata", "event.id", "event", "event.ix", "@metadatx", "evenx"])
-    def test_carriers_are_found_wherever_they_stand(self, key: str) -> None:
+    def test_carriers_are_found_at_every_offset(self, key: str) -> None:
         for fill in range(130):
             filler = "x" * fill
             for value in ('"a"', "1", "null"):
@@ -79,7 +79,7 @@ class TestGrammar:
         '{"a":true,"b":false,"c":null}', '{"a":"\\u0000"}', '{"a":"\U0010ffff"}', '{"a":1,"a":2}',
         '{"a":12345678901234567890123456789}',
     ])  # fmt: skip
-    def test_taken(self, text: str) -> None:
+    def test_valid_json_object_is_accepted(self, text: str) -> None:
         json.loads(text)
         assert check_json(text.encode()) is not None
 
@@ -96,7 +96,7 @@ class TestGrammar:
         '{"a":1]',
         '{"a":1//\n}', '\ufeff{}', '\u00a0{}', '{"a":1\x00}',
     ])  # fmt: skip
-    def test_refused(self, text: str) -> None:
+    def test_anything_but_one_json_object_is_refused(self, text: str) -> None:
         assert check_json(text.encode()) is None
 
     @pytest.mark.parametrize("bad", [
@@ -105,21 +105,21 @@ class TestGrammar:
         b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf4\x90\x80\x80",
         b"\xf5\x80\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xfe", b"\xff", b"\xf0\x9f\x98",
     ])  # fmt: skip
-    def test_invalid_utf8(self, bad: bytes) -> None:
+    def test_invalid_utf8_is_refused_at_every_offset(self, bad: bytes) -> None:
         with pytest.raises(UnicodeDecodeError):
             bad.decode()
-        for fill in range(70):  # wherever it falls in a block
+        for fill in range(70):  # at each place in a block of the vector code
             assert check_json(b'{"a":"' + b"x" * fill + bad + b'"}') is None
             assert check_json(b'{"' + b"x" * fill + bad + b'":1}') is None
 
-    def test_every_length_of_string(self) -> None:
+    def test_strings_of_every_length_need_their_closing_quote(self) -> None:
         for size in range(200):
             for text in ("x" * size, "é" * size, "x" * size + "\\", "x" * size + '"'):
                 body = json.dumps({text: text}, ensure_ascii=False).encode()
                 assert check_json(body) == (0, len(body), 0, None)
                 assert check_json(body[:-2] + body[-1:]) is None
 
-    def test_every_cut_is_refused(self) -> None:
+    def test_nested_object_cut_anywhere_is_refused(self) -> None:
         body = '{"a":["x\\u00e9é",{"b":-1.5e-3,"c":null}],"d":true}'.encode()
         assert check_json(body)
         for at in range(len(body)):
@@ -127,9 +127,9 @@ class TestGrammar:
 
 
 class TestBounds:
-    """What makes a real server refuse an event, and with it its window."""
+    """Limits beyond which real servers refuse an event, and its window with it."""
 
-    def test_depth(self) -> None:
+    def test_nesting_is_limited_to_max_depth(self) -> None:
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             for inner in ("", "1"):
                 if opening != "[" and not inner:
@@ -139,10 +139,10 @@ class TestBounds:
                 levels += 1
                 assert check_json(f'{{"a":{opening * levels}{inner}{closing * levels}}}'.encode()) is None
 
-    def test_depth_goes_down_again(self) -> None:
+    def test_closed_brackets_do_not_count_as_depth(self) -> None:
         assert check_json(f'{{"a":[{"[[]]," * 5000}{{}}]}}'.encode())
 
-    def test_mixed_brackets(self) -> None:
+    def test_each_bracket_is_closed_by_its_own_kind(self) -> None:
         random = Random(7)
         for _ in range(50):
             opened = [random.choice("[{") for _ in range(random.randint(1, 200))]
@@ -164,18 +164,18 @@ class TestBounds:
         ("1.7976931348623159e308", False), ("0e400", True), ("1e" + "9" * 300, False), ("1e-" + "9" * 300,
         True),
     ])  # fmt: skip
-    def test_beyond_a_double(self, number: str, fits: bool) -> None:
+    def test_number_that_overflows_a_double_is_refused(self, number: str, fits: bool) -> None:
         assert (float(number) not in (float("inf"), float("-inf"))) is fits
         assert (check_json(f'{{"a":{number}}}'.encode()) is not None) is fits
 
     @given(st.integers(1, 10**40), st.integers(280, 320), st.integers(0, 40))
-    def test_near_the_edge(self, digits: int, exponent: int, point: int) -> None:
+    def test_overflow_is_decided_as_by_python_float(self, digits: int, exponent: int, point: int) -> None:
         text = str(digits)
         text = text[:point] + "." + text[point:] if 0 < point < len(text) else text
         number = f"{text}e{exponent - len(str(digits))}"
         assert (check_json(f'{{"a":{number}}}'.encode()) is None) is (float(number) == float("inf"))
 
-    def test_digits(self) -> None:
+    def test_digits_of_a_number_are_limited(self) -> None:
         for lead in ("0.", "-0."):
             assert check_json(f'{{"a":{lead}{"1" * (MAX_DIGITS - len(lead))}}}'.encode())
             assert check_json(f'{{"a":{lead}{"1" * (MAX_DIGITS - len(lead) + 1)}}}'.encode()) is None
@@ -217,12 +217,12 @@ class TestCarriers:
         ('{"event.ids":1,"event.i":1,"@metadat":1,"@metadataa":1,"even":{"id":1},"events":{"id":1}}', 0,
         None),
     ])  # fmt: skip
-    def test_found(self, text: str, taken: int, own: bytes | None) -> None:
+    def test_carriers_taken_and_own_id_are_reported(self, text: str, taken: int, own: bytes | None) -> None:
         body = text.encode()
         assert check_json(body) == (0, len(body), taken, own)
         assert oracle.check_json(body) == (0, len(body), taken, own)
 
-    def test_white_space_around_is_left_out(self) -> None:
+    def test_white_space_around_the_object_is_excluded(self) -> None:
         assert check_json(b' \r\n{ "a" : 1 }\t\n') == (3, 14, 0, None)
 
 
@@ -234,12 +234,12 @@ class TestPairs:
     ).map(oracle.join_pairs)  # fmt: skip
 
     @given(blocks, st.binary(max_size=3), st.integers(0, 40))
-    def test_oracle(self, block: bytes, more: bytes, cut: int) -> None:
+    def test_check_of_pairs_equals_the_reference(self, block: bytes, more: bytes, cut: int) -> None:
         assert check_pairs(block) == oracle.check_pairs(block) is not None
         for body in (block + more, block[:cut], block[:cut] + more + block[cut:]):
             assert check_pairs(body) == oracle.check_pairs(body)
 
-    def test_hostile_lengths(self) -> None:
+    def test_lengths_beyond_the_block_are_refused(self) -> None:
         for body in (b"", b"\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\1\xff\xff\xff\xff",
         b"\0\0\0\1\0\0\0\1a\xff\xff\xff\xffb",
                      b"\0\0\0\0x"):  # fmt: skip

@@ -1,4 +1,4 @@
-"""The core: states, events and words, as an engine sees them. No clock, no socket: time is an argument."""
+"""The core as the engine drives it: states, events and errors. Times are arguments; there is no socket."""
 
 import struct
 from random import random
@@ -20,14 +20,14 @@ def ack(number: int) -> bytes:
     return b"2A" + struct.pack(">I", number)
 
 
-def core_of(**options: object) -> Lumberjack:
+def connected_core(**options: object) -> Lumberjack:
     core = Lumberjack(Options(**{"compression": 0, **options}), PRODUCER)  # type: ignore[arg-type]
     core.connected(100.0, random)
     return core
 
 
 def send(core: Lumberjack, events: int, windows: int = 1, now: float = 100.0) -> list[bytes]:
-    """Windows of `events` events each; what went on the wire."""
+    """Encode windows of `events` events each and return what goes on the wire."""
     in_flight, batch = inflight_of([(b"{}", 0)] * (events * windows))
     for _ in range(windows):
         assert core.encode(batch, events, now) == events
@@ -38,46 +38,46 @@ def send(core: Lumberjack, events: int, windows: int = 1, now: float = 100.0) ->
     return sent
 
 
-def test_is_a_core() -> None:
-    core: Core = core_of()
+def test_core_has_the_type_and_codec_of_a_core() -> None:
+    core: Core = connected_core()
     assert "logclient.codec" in repr(core.codec)
 
 
 class TestOptions:
-    def test_defaults(self) -> None:
+    def test_defaults_of_all_options(self) -> None:
         assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20, "", False)
 
     @pytest.mark.parametrize(("options", "words"), [
         ({"identity": "no"}, "identity: id, own or none, not 'no'"),
     ])  # fmt: skip
-    def test_wrong(self, options: dict[str, object], words: str) -> None:
+    def test_unknown_identity_names_the_choices(self, options: dict[str, object], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            core_of(**options)
+            connected_core(**options)
 
-    def test_from_config(self) -> None:
+    def test_options_are_taken_from_the_url(self) -> None:
         config = pytest.importorskip("logclient.config").parse(
             "lumberjack://h?window=7&compression=0&inflight=1"
         )
         core = Lumberjack.from_config(config, PRODUCER)
         assert core.options == Options(window=7, compression=0, inflight=1, frames="json")
 
-    def test_compressor(self) -> None:
-        assert core_of().compressor == "none"
-        assert core_of(compression=6).compressor in ("zlib 6", "python zlib 6")
-        assert core_of(compression=3).compressor in ("isal 1", "zlib 3", "python zlib 3")
-        assert core_of(compression=0, version=1).compressor in ("zlib 0", "python zlib 0")
+    def test_compressor_follows_level_and_version(self) -> None:
+        assert connected_core().compressor == "none"
+        assert connected_core(compression=6).compressor in ("zlib 6", "python zlib 6")
+        assert connected_core(compression=3).compressor in ("isal 1", "zlib 3", "python zlib 3")
+        assert connected_core(compression=0, version=1).compressor in ("zlib 0", "python zlib 0")
 
 
 class TestStates:
-    def test_idle(self) -> None:
-        core = core_of()
+    def test_keep_alive_without_a_window_is_accepted(self) -> None:
+        core = connected_core()
         assert core.windows == 0
         assert core.next_timeout(100.0) is None
         core.receive_data(ack(0), 100.0)
         assert list(core.events_received()) == [Alive()]
 
-    def test_waiting_then_idle(self) -> None:
-        core = core_of()
+    def test_partial_acks_settle_events_until_idle(self) -> None:
+        core = connected_core()
         (data,) = send(core, 3)
         assert len(Reader().receive_data(data)[0]) == 3
         assert core.windows == 1
@@ -90,22 +90,22 @@ class TestStates:
         assert core.windows == 0
         assert list(core.events_received()) == []
 
-    def test_full(self) -> None:
-        core = core_of(window=4)
+    def test_no_credit_while_two_windows_are_in_flight(self) -> None:
+        core = connected_core(window=4)
         assert core.credit(100.0) == (4, 1 << 20)
         send(core, 4, windows=2)
         assert core.credit(100.0) == (0, 0)
         core.receive_data(ack(4), 100.0)
         assert core.credit(100.0) == (4, 1 << 20)
 
-    def test_ranges_are_merged(self) -> None:
-        core = core_of(inflight=5)
+    def test_acks_of_adjacent_windows_are_one_range(self) -> None:
+        core = connected_core(inflight=5)
         send(core, 10, windows=5)
         core.receive_data(ack(10) * 5, 100.0)
         assert list(core.events_received()) == [Settled("acked", "", [(1, 50)]), Progress()]
 
-    def test_broken(self) -> None:
-        core = core_of()
+    def test_unexpected_ack_is_fatal_until_reconnected(self) -> None:
+        core = connected_core()
         send(core, 3)
         core.receive_data(ack(3) + ack(1), 100.0)
         events = list(core.events_received())
@@ -116,7 +116,7 @@ class TestStates:
         assert str(events[2].error) == "ack 1 although no window is in flight"
         assert core.credit(100.0) == (0, 0)
         core.receive_data(ack(0), 100.0)
-        assert list(core.events_received()) == []  # said once
+        assert list(core.events_received()) == []  # reported once
         core.connection_lost()
         core.connected(101.0, random)
         send(core, 2)
@@ -124,7 +124,7 @@ class TestStates:
         assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress()]
 
     @pytest.mark.parametrize(
-        ("greeting", "says"),
+        ("greeting", "expected"),
         [
             (b"HTTP/1.1 400", "expected an ack frame"),
             (b"\x15\x03\x03\0\2\2\n", "the server speaks TLS, the URL must begin with lumberjack+tls"),
@@ -133,16 +133,16 @@ class TestStates:
             (b"2W\0\0\0\1", "expected an ack frame"),
         ],
     )
-    def test_another_protocol(self, greeting: bytes, says: str) -> None:
-        core = core_of()
+    def test_reply_of_another_protocol_is_fatal_and_quoted(self, greeting: bytes, expected: str) -> None:
+        core = connected_core()
         core.receive_data(greeting, 100.0)
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
-        assert says in str(fatal.error)
+        assert expected in str(fatal.error)
         assert repr(greeting[:6]) in str(fatal.error)
 
-    def test_connection_lost_forgets(self) -> None:
-        core = core_of()
+    def test_lost_connection_discards_windows_and_partial_frames(self) -> None:
+        core = connected_core()
         send(core, 3, windows=2)
         core.receive_data(ack(1)[:4], 100.0)
         core.connection_lost()
@@ -151,19 +151,19 @@ class TestStates:
         assert core.data_to_send() == []
         core.connected(101.0, random)
         send(core, 1)
-        core.receive_data(ack(1), 101.0)  # the four bytes of before are no part of it
+        core.receive_data(ack(1), 101.0)  # the partial frame of the old connection is discarded
         assert list(core.events_received()) == [Settled("acked", "", [(1, 1)]), Progress()]
 
-    def test_end_of_the_stream_is_no_event(self) -> None:
-        core = core_of()
+    def test_end_of_stream_reports_no_event(self) -> None:
+        core = connected_core()
         send(core, 1)
         core.receive_eof()
         assert list(core.events_received()) == []
 
 
 class TestSilence:
-    def test_too_long(self) -> None:
-        core = core_of(silence=30.0)
+    def test_silence_beyond_the_option_is_fatal_once(self) -> None:
+        core = connected_core(silence=30.0)
         send(core, 2)
         assert core.next_timeout(100.0) == 130.0
         core.handle_timeout(129.9)
@@ -176,17 +176,17 @@ class TestSilence:
         core.handle_timeout(131.0)
         assert list(core.events_received()) == []
 
-    def test_keep_alives_put_it_off_for_ever(self) -> None:
-        """No progress is the engine's deadline, not this one."""
-        core = core_of()
+    def test_keep_alives_postpone_the_silence_deadline(self) -> None:
+        """Missing progress is the engine's deadline, not the core's."""
+        core = connected_core()
         send(core, 2)
         for now in range(100, 1000, 29):
             core.receive_data(ack(0), float(now))
             core.handle_timeout(float(now))
             assert list(core.events_received()) == [Alive()]
 
-    def test_two_windows(self) -> None:
-        core = core_of()
+    def test_silence_names_the_number_of_windows(self) -> None:
+        core = connected_core()
         send(core, 1, windows=2)
         core.handle_timeout(130.0)
         (fatal,) = core.events_received()
@@ -195,14 +195,14 @@ class TestSilence:
 
 
 class TestClose:
-    def test_idle(self) -> None:
-        core = core_of()
+    def test_idle_core_wants_to_close_at_once(self) -> None:
+        core = connected_core()
         core.begin_close(100.0)
         assert list(core.events_received()) == [CloseWanted()]
         assert list(core.events_received()) == []
 
-    def test_waits_for_the_acks(self) -> None:
-        core = core_of()
+    def test_close_waits_for_outstanding_acks(self) -> None:
+        core = connected_core()
         send(core, 2)
         core.begin_close(100.0)
         assert core.credit(100.0) == (0, 0)
@@ -210,18 +210,18 @@ class TestClose:
         core.receive_data(ack(2), 101.0)
         assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress(), CloseWanted()]
 
-    def test_a_new_connection_is_open_again(self) -> None:
-        core = core_of()
+    def test_new_connection_after_close_has_credit(self) -> None:
+        core = connected_core()
         core.begin_close(100.0)
         core.connected(101.0, random)
         assert core.credit(101.0)[0] > 0
 
 
-def test_call() -> None:
+def test_unknown_call_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="Lumberjack has no 'ping'"):
-        core_of().call("ping", None)
+        connected_core().call("ping", None)
 
 
-def test_pair_block() -> None:
+def test_pair_block_has_count_lengths_and_utf8() -> None:
     assert pair_block({}) == b"\0\0\0\0"
     assert pair_block({"k": "\u00e9"}) == b"\0\0\0\1\0\0\0\1k\0\0\0\2\xc3\xa9"

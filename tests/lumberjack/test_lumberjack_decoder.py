@@ -1,4 +1,4 @@
-"""The decoder of captures: ids, hashes, places, and a row with a reason for everything damaged."""
+"""The decoder of captures: ids, hashes, offsets, and a row with a status for everything damaged."""
 
 import struct
 import zlib
@@ -25,7 +25,7 @@ from logclient._ext.lumberjack import (
     Reader,
     expand,
 )
-from tests.lumberjack.test_lumberjack_reader import c, d, j, random_stream, u32, w
+from tests.lumberjack.frames import c, d, j, random_stream, u32, w
 from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
@@ -37,7 +37,7 @@ OTHER = bytes.fromhex("ffffffffffffffffffff")
 
 
 def decode(units: list[bytes], producers: list[bytes] | None = None, **options: object) -> Decoded:
-    """The units from one buffer, with some bytes between them."""
+    """Decode the units from one buffer with some bytes between them."""
     data, offsets = b"-", []
     for unit in units:
         offsets.append(len(data))
@@ -47,7 +47,7 @@ def decode(units: list[bytes], producers: list[bytes] | None = None, **options: 
 
 
 def rows_of(got: Decoded) -> list[tuple[int, oracle.Row]]:
-    """(unit, row) for each."""
+    """Return (unit, row) for each row."""
     hashes = got.id_hash.tolist()
     columns = zip(
         got.status.tolist(), got.producer.tolist(), got.prefix_high.tolist(), got.prefix_low.tolist(),
@@ -58,7 +58,7 @@ def rows_of(got: Decoded) -> list[tuple[int, oracle.Row]]:
 
 
 def window_of(bodies: list[bytes], producer: bytes = OURS, **options: object) -> tuple[bytes, dict[int, int]]:
-    """A window as our writer makes it, and the hashes for its ledger."""
+    """Encode a window and return it with the hashes for its ledger."""
     codec = Codec(producer, **options)  # type: ignore[arg-type]
     codec.connected(0.0)
     in_flight, batch = inflight_of([(b, 1) for b in bodies])
@@ -67,11 +67,13 @@ def window_of(bodies: list[bytes], producer: bytes = OURS, **options: object) ->
     return b"".join(map(bytes, codec.buffers())), batch.hashes()
 
 
-class TestOurs:
+class TestColumns:
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("compression", [0, 3])
     @pytest.mark.parametrize("producers", [[], [OURS], sorted([b"0" * 10, OURS, OTHER])])
-    def test_round_trip(self, version: int, compression: int, producers: list[bytes]) -> None:
+    def test_windows_of_our_writer_decode_to_their_events(
+        self, version: int, compression: int, producers: list[bytes]
+    ) -> None:
         bodies = [b"{}", b'{"a":1}', b'{"event":"x"}', b'{"@metadata":{}}', b' { "b" : [] } ']
         if version == 1:
             bodies = [oracle.join_pairs([(b"line", b"x" * i)]) for i in range(5)]
@@ -92,7 +94,7 @@ class TestOurs:
         places = zip(got.offset.tolist(), got.length.tolist(), strict=True)
         assert [whole[at : at + size] for at, size in places][:5] == window.events
 
-    def test_columns_share_their_memory(self) -> None:
+    def test_columns_are_typed_read_only_views(self) -> None:
         unit, _ = window_of([b"{}"] * 3)
         got = decode([unit])
         kinds = {
@@ -113,7 +115,7 @@ class TestOurs:
         del got
         assert view.tolist() == [1, 2, 3]
 
-    def test_numpy(self) -> None:
+    def test_columns_and_inputs_may_be_numpy_arrays(self) -> None:
         numpy = pytest.importorskip("numpy")
         unit, hashes = window_of([b"{}"] * 3)
         offsets, lengths = numpy.array([0], dtype="int64"), numpy.array([len(unit)], dtype="int64")
@@ -153,7 +155,7 @@ class TestIds:
         ("nonsense", NOT_JSON, 0),
         ("null", NOT_JSON, 0),
     ])  # fmt: skip
-    def test_which_one_counts(self, text: str, status: int, sequence: int) -> None:
+    def test_first_valid_carrier_decides_the_id(self, text: str, status: int, sequence: int) -> None:
         body = text.replace("MINE", self.MINE).replace("THEIRS", self.THEIRS).encode()
         row = self.row(body, [OURS])
         assert (row.status, row.sequence) == (status, sequence)
@@ -162,35 +164,34 @@ class TestIds:
         assert (row.id_hash != (0, 0)) is (status == FOREIGN)
         assert row == oracle.decode_unit(w(1) + j(1, body), [OURS])[0]
 
-    def test_without_producers_any_id_will_do(self) -> None:
+    def test_any_producer_is_accepted_when_none_is_given(self) -> None:
         body = b'{"@metadata":{"_id":"%s"},"event.id":"%s"}' % (self.THEIRS.encode(), self.MINE.encode())
         assert self.row(body).sequence == 9
         assert self.row(b'{"event.id":"x"}').status == FOREIGN
 
-    def test_users_own_id_joins_on_what_the_ledger_keeps(self) -> None:
+    def test_own_id_hash_equals_the_one_in_the_ledger(self) -> None:
         body = b'{"@metadata":{"_id":"%s"},"event.id":"y"}' % HEX_ID.encode()
         assert self.row(body, [OURS]).id_hash == (int(HEX_ID[:16], 16), int(HEX_ID[16:], 16))
 
-    def test_upper_case_is_not_ours(self) -> None:
+    def test_upper_case_id_is_foreign(self) -> None:
         upper = self.MINE.upper().encode()
         assert (
             self.row(b'{"a":1,"@metadata":{"_id":"%s"},"event.id":"%s"}' % (upper, upper)).status == FOREIGN
         )
 
-    def test_identity_none(self) -> None:
+    def test_ids_are_ignored_with_identity_none(self) -> None:
         row = self.row(b'{"event.id":"x"}', identity=False)
         assert (row.status, row.id_hash) == (NO_ID, (0, 0))
         assert self.row(b"nonsense", identity=False).status == NO_ID
 
-    def test_producers_are_checked(self) -> None:
-        for wrong in (b"123456789", b"", OURS + OURS, OTHER + OURS):
-            if wrong:
-                with pytest.raises(ValueError, match="producers: "):
-                    Decoder(wrong)
+    def test_producers_must_be_sorted_unique_and_ten_bytes_each(self) -> None:
+        for wrong in (b"123456789", OURS + OURS, OTHER + OURS):
+            with pytest.raises(ValueError, match="producers: "):
+                Decoder(wrong)
 
     @settings(max_examples=100)
     @given(near_objects, st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10]]]))
-    def test_oracle(self, body: bytes, producers: list[bytes]) -> None:
+    def test_decoding_equals_the_reference_on_damaged_json(self, body: bytes, producers: list[bytes]) -> None:
         if body:
             unit = w(1) + j(5, body)
             assert [row for _, row in rows_of(decode([unit], producers))] == oracle.decode_unit(
@@ -199,7 +200,7 @@ class TestIds:
 
     @given(near_objects, st.binary(min_size=1, max_size=3), st.integers(0, 110))
     @example(b"{}", b"x", 0)
-    def test_damage_in_our_own_ending(self, body: bytes, put: bytes, at: int) -> None:
+    def test_damage_near_the_inserted_id_is_found(self, body: bytes, put: bytes, at: int) -> None:
         carried = oracle.finish(body, 1, 7, OURS)
         if isinstance(carried, int):
             return
@@ -209,7 +210,7 @@ class TestIds:
         for producers in ([], [OURS]):
             ((_, row),) = rows_of(decode([unit], producers))
             (want,) = oracle.decode_unit(unit, producers)
-            # our own ending is believed without reading what stands before it
+            # the decoder trusts our own ending without reading the JSON before it
             if not (want.status == NOT_JSON and row.status == OK):
                 assert row == want
 
@@ -240,19 +241,21 @@ class TestDamage:
         (w(3) + c(j(1) + j(2)[:-1]), [(NO_ID, 16, 2), (TORN, 18, 11)]),
         (w(1) + c(c(c(j(1)))), [(BAD_FRAME, 6, len(c(j(1))))]),
     ])  # fmt: skip
-    def test_rows(self, unit: bytes, want: list[tuple[int, int, int]]) -> None:
+    def test_damaged_unit_has_one_row_with_its_status(
+        self, unit: bytes, want: list[tuple[int, int, int]]
+    ) -> None:
         rows = rows_of(decode([unit]))
         assert [(r.status, r.offset, r.length) for _, r in rows] == want
         assert [r for _, r in rows] == oracle.decode_unit(unit, [])
 
-    def test_the_next_unit_is_not_touched(self) -> None:
+    def test_damaged_unit_does_not_affect_the_next(self) -> None:
         unit, _ = window_of([b"{}"] * 2, compression=0)
         got = decode([unit[:-1], b"", b"garbage", unit])
         assert list(zip(got.unit.tolist(), got.status.tolist(), strict=True)) == [
             (0, OK), (0, TORN), (1, TORN), (2, BAD_FRAME), (3, OK), (3, OK),
         ]  # fmt: skip
 
-    def test_bomb(self) -> None:
+    def test_inflated_bytes_of_a_unit_are_bounded(self) -> None:
         bomb = w(1) + c(bytes(10_000_000), level=9)
         got = decode([bomb], max_inflated=100_000)
         assert got.status.tolist() == [BAD_ZLIB]
@@ -262,11 +265,11 @@ class TestDamage:
         assert decode([good], max_inflated=23).status.tolist() == [NO_ID, BAD_ZLIB]
 
     @pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
-    def test_units_stay_in_the_data(self, at: int, size: int) -> None:
+    def test_unit_outside_of_the_data_is_refused(self, at: int, size: int) -> None:
         with pytest.raises(ValueError, match="unit 1 leaves the data of 4 bytes"):
             Decoder().decode(b"four", array("q", [0, at]), array("q", [4, size]))
 
-    def test_wants_equal_columns(self) -> None:
+    def test_offsets_and_lengths_must_be_equal_int64_columns(self) -> None:
         for offsets, lengths in ((array("q", [0]), array("q")), (b"1234567", b"1234567")):
             with pytest.raises(ValueError, match="int64, equally many"):
                 Decoder().decode(b"", offsets, lengths)
@@ -275,7 +278,9 @@ class TestDamage:
     @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=20), max_size=4),
     st.booleans(),
            st.sampled_from([1 << 26, 60]))  # fmt: skip
-    def test_oracle(self, units: list[bytes], identity: bool, max_inflated: int) -> None:
+    def test_decoding_equals_the_reference_on_damaged_units(
+        self, units: list[bytes], identity: bool, max_inflated: int
+    ) -> None:
         got = rows_of(decode(units, identity=identity, max_inflated=max_inflated))
         want = [
             (i, row) for i, unit in enumerate(units)
@@ -284,15 +289,15 @@ class TestDamage:
         assert got == want
 
     @given(st.integers(0, 2**32).map(random_stream))
-    def test_bodies_are_where_they_are_said_to_be(self, unit: bytes) -> None:
+    def test_offset_and_length_delimit_the_hashed_body(self, unit: bytes) -> None:
         whole = expand(unit)
         for _, row in rows_of(decode([unit])):
             if row.status < TORN:
                 assert xxh64(whole[row.offset : row.offset + row.length]) == row.hash
 
 
-class TestDecoder:
-    def test_may_be_used_again(self) -> None:
+class TestReuse:
+    def test_decoder_works_on_after_damage_and_errors(self) -> None:
         unit, _ = window_of([b"{}"] * 2, compression=3)
         decoder = Decoder(OURS)
         for data in (unit, w(1) + b"2C\0\0\0\2xx", unit):
@@ -302,7 +307,7 @@ class TestDecoder:
             decoder.decode(unit, array("q", [0, 0]), array("q", [len(unit), len(unit) + 1]))
         assert len(decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))) == 2
 
-    def test_many(self) -> None:
+    def test_events_of_300_producers_are_told_apart(self) -> None:
         random = Random(5)
         producers = sorted(random.randbytes(10) for _ in range(300))
         units, want = [], []
@@ -317,14 +322,14 @@ class TestDecoder:
         columns = zip(got.producer.tolist(), got.sequence.tolist(), got.hash.tolist(), strict=True)
         assert list(columns) == want
 
-    def test_names(self) -> None:
+    def test_statuses_have_seven_names(self) -> None:
         assert len(STATUS_NAMES) == 7
         assert STATUS_NAMES[TORN] == "torn"
         assert list(range(7)) == [OK, FOREIGN, NO_ID, NOT_JSON, TORN, BAD_ZLIB, BAD_FRAME]
 
 
 class TestExpand:
-    def test_uncompressed_is_itself(self) -> None:
+    def test_uncompressed_unit_is_unchanged(self) -> None:
         for unit in (
             b"",
             b"2",
@@ -335,11 +340,11 @@ class TestExpand:
         ):
             assert expand(unit) == unit
 
-    def test_opened(self) -> None:
+    def test_compressed_frames_are_replaced_by_content(self) -> None:
         assert expand(w(2) + c(j(1) + c(j(2)))) == w(2) + j(1) + j(2)
         assert expand(w(2) + j(1) + c(j(2)) + b"rest") == w(2) + j(1) + j(2) + b"rest"
 
-    def test_damaged_stays(self) -> None:
+    def test_damaged_stream_is_kept_and_torn_one_opened(self) -> None:
         bad = w(2) + j(1) + b"2C" + struct.pack(">I", 5) + b"xxxxx"
         assert expand(bad) == bad
         torn = zlib.compress(j(1) + j(2))[:-4]

@@ -1,7 +1,7 @@
-"""Lumberjack as its protocol text has it (``strict_spec``): vectors, properties, both ends together.
+"""Lumberjack as the text of its protocol has it (``strict_spec``): vectors, properties, both ends together.
 
-The vectors are of our own, made by ``tests/vectors/make_lumberjack_literal.py``, which says what they
-expect. Each is held against the compiled code and against its twin in plain Python.
+The vectors are our own. ``tests/vectors/make_lumberjack_literal.py`` makes them and states what is expected.
+Each is compared with the compiled code and with the reference in plain Python.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.lumberjack.collector import Collector, decode
 from logclient.lumberjack.core import frames, pair_block
-from tests.lumberjack.test_lumberjack_reader import mutated
+from tests.lumberjack.frames import mutated
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
@@ -51,7 +51,7 @@ LAST = made.LAST
 CASES: list[dict[str, Any]] = json.loads(made.FILE.read_text())
 
 
-def of(direction: str) -> list[Any]:
+def cases_of(direction: str) -> list[Any]:
     return [pytest.param(case, id=case["name"]) for case in CASES if case["direction"] == direction]
 
 
@@ -60,7 +60,7 @@ def as_read(window: Window) -> oracle.Read:
 
 
 def opened(data: bytes) -> bytes:
-    """Frames with what compressed ones hold in place of their streams: each compressor makes others."""
+    """Replace each compressed frame by its content: compressors differ in their output."""
     out, at = b"", 0
     while at < len(data):
         kind = data[at + 1 : at + 2]
@@ -86,41 +86,40 @@ def acked_by(codec: Codec) -> list[int]:
 
 
 class TestVectors:
-    def test_they_are_what_their_source_says(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_vector_file_equals_what_its_source_makes(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert made.FILE.read_text() == made.text()
-        there, back = len(of("to collector")), len(of("to client"))
+        there, back = len(cases_of("to collector")), len(cases_of("to client"))
         with capsys.disabled():
             print(f"\nvectors lumberjack_literal.json: {there} to the collector, {back} to the client")
         assert min(there, back) >= 20
         assert len({case["name"] for case in CASES}) == len(CASES)
 
-    @pytest.mark.parametrize("case", of("to collector"))
-    def test_reader(self, case: dict[str, Any]) -> None:
-        reader, twin = Reader(strict_spec=True), oracle.LiteralReader()
+    @pytest.mark.parametrize("case", cases_of("to collector"))
+    def test_reader_equals_vectors_and_reference(self, case: dict[str, Any]) -> None:
+        reader, reference = Reader(strict_spec=True), oracle.LiteralReader()
         taken = []
         for step in case["steps"]:
             data = bytes.fromhex(step["receive"])
             windows = reader.receive_data(data)
-            assert list(map(as_read, windows)) == twin.feed(data)
+            assert list(map(as_read, windows)) == reference.feed(data)
             assert [window.ack for window in windows] == step["acks"]
             for window in windows if case["acknowledge"] else []:
                 reader.acknowledge(len(window))
-                twin.acknowledge(len(window))
+                reference.acknowledge(len(window))
             taken += [
                 [k, e.hex()] for window in windows for k, e in zip(window.types, window.events, strict=True)
             ]
         assert taken == case["events"]
         if case["end"]:
-            assert (reader.error, twin.broken) == (None, False)
-            assert bool(twin.left) is bool(case["refused"])
+            assert (reader.error, reference.broken) == (None, False)
+            assert bool(reference.left) is bool(case["refused"])
             reader.receive_eof()
         else:
-            assert twin.broken is bool(case["refused"])
+            assert reference.broken is bool(case["refused"])
         assert case["refused"] in (reader.error or "") and (reader.error is None) == (not case["refused"])
 
-    @pytest.mark.parametrize("case", of("to collector"))
-    def test_decoder(self, case: dict[str, Any]) -> None:
-        """Each unit, as a capture has it, is decoded by itself."""
+    @pytest.mark.parametrize("case", cases_of("to collector"))
+    def test_decoder_equals_the_reference_on_each_unit(self, case: dict[str, Any]) -> None:
         windows = Reader(strict_spec=True).receive_data(
             b"".join(bytes.fromhex(step["receive"]) for step in case["steps"])
         ) if case["acknowledge"] and not case["refused"] else []  # fmt: skip
@@ -130,9 +129,10 @@ class TestVectors:
             assert len(decode(window.unit)) == len(window)
             assert not any(frame.wrong for frame in frames(window.unit))
 
-    @pytest.mark.parametrize("case", [p for p in of("to collector") if p.values[0]["acknowledge"]])
-    def test_collector(self, case: dict[str, Any], tmp_path: Path) -> None:
-        """A real one, which acknowledges what it takes."""
+    @pytest.mark.parametrize("case", [p for p in cases_of("to collector") if p.values[0]["acknowledge"]])
+    def test_collector_acknowledges_the_vectors_over_a_socket(
+        self, case: dict[str, Any], tmp_path: Path
+    ) -> None:
         with Collector(strict_spec=True, capture=str(tmp_path)) as collector:
             with socket.create_connection((collector.host, collector.port), timeout=PATIENCE) as writer:
                 for step in case["steps"]:
@@ -148,19 +148,19 @@ class TestVectors:
         assert counts.protocol_errors == bool(case["refused"] and not case["end"])
         assert counts.truncated == bool(case["refused"] and case["end"])
 
-    @pytest.mark.parametrize("case", of("to client"))
-    def test_writer(self, case: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("case", cases_of("to client"))
+    def test_writer_equals_vectors_and_reference(self, case: dict[str, Any]) -> None:
         options = dict(case["options"])
         codec = Codec(PRODUCER, version=1, strict_spec=True, **options)
         codec.connected(0.0)
-        twin = oracle.RunningAcks(options["first"])
+        reference = oracle.RunningAcks(options["first"])
         credit: int | None = options["window"] * options["inflight"]
         seq = 0
         for step in case["steps"]:
             if "connect" in step:
                 codec.connection_lost()
                 codec.connected(0.0)
-                twin = oracle.RunningAcks(options["first"])
+                reference = oracle.RunningAcks(options["first"])
                 credit = options["window"] * options["inflight"]
             elif "send" in step:
                 bodies = [bytes.fromhex(body) for body in step["send"]]
@@ -178,29 +178,29 @@ class TestVectors:
                 want = oracle.encode_window(
                     [(seq + i, 1, body) for i, body in enumerate(bodies, 1)], PRODUCER, version=1,
                     identity=options["identity"], compress=options["compression"] > 0,
-                    literal=oracle.Literal(twin.number, credit, options["frames"] == "json"),
+                    literal=oracle.Literal(reference.number, credit, options["frames"] == "json"),
                 )  # fmt: skip
                 assert opened(written) == opened(want.data)
-                twin.send(want.sequences)
+                reference.send(want.sequences)
                 credit = None
                 seq += len(bodies)
             else:
                 data = bytes.fromhex(step["receive"])
-                before = len(twin.acked)
+                before = len(reference.acked)
                 stop = codec.receive(data, 0.0)
                 if "refused" in step:
                     assert stop < 0
                     assert step["refused"] in (codec.error or "")
                     with pytest.raises(oracle.BrokenError):
-                        twin.feed(data)
+                        reference.feed(data)
                 else:
                     assert stop == 0
-                    twin.feed(data)
-                    assert acked_by(codec) == step["acked"] == twin.acked[before:]
+                    reference.feed(data)
+                    assert acked_by(codec) == step["acked"] == reference.acked[before:]
 
 
 def windows_in(capture: Path) -> list[Window]:
-    """What a collector has written down, unit by unit."""
+    """Return the windows of a capture, unit by unit."""
     return [
         window for unit in CaptureReader(capture) if unit.direction == 0
         for window in Reader(strict_spec=True).receive_data(unit.raw)
@@ -238,7 +238,7 @@ def rows_of(unit: bytes, **options: Any) -> list[oracle.Row]:
 
 
 def literal_stream(seed: int) -> bytes:
-    """Frames that mostly make sense; some streams are damaged."""
+    """Make frames that are mostly valid; damage some of the streams."""
     random = Random(seed)
 
     def frame(depth: int) -> bytes:
@@ -263,30 +263,32 @@ small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 
 class TestReader:
     @settings(max_examples=300, deadline=None)
     @given(streams, small, st.data())
-    def test_any_bytes_in_any_pieces(self, stream: bytes, limits: oracle.Limits, data: st.DataObject) -> None:
+    def test_reader_equals_the_reference_on_any_pieces(
+        self, stream: bytes, limits: oracle.Limits, data: st.DataObject
+    ) -> None:
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-        reader, twin = Reader(**limits._asdict(), strict_spec=True), oracle.LiteralReader(limits)
+        reader, reference = Reader(**limits._asdict(), strict_spec=True), oracle.LiteralReader(limits)
         for at, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             windows = reader.receive_data(stream[at:end])
-            assert list(map(as_read, windows)) == twin.feed(stream[at:end])
-            told = data.draw(st.integers(0, 4))
-            reader.acknowledge(told)
-            twin.acknowledge(told)
-            assert (reader.error is not None) is twin.broken
-            assert reader.window_size == twin.credit
+            assert list(map(as_read, windows)) == reference.feed(stream[at:end])
+            number = data.draw(st.integers(0, 4))
+            reader.acknowledge(number)
+            reference.acknowledge(number)
+            assert (reader.error is not None) is reference.broken
+            assert reader.window_size == reference.credit
             assert all(window.inflated >= 0 for window in windows)
-        if not twin.broken:
-            assert reader.pending == len(twin.left)
+        if not reference.broken:
+            assert reader.pending == len(reference.left)
 
     @settings(deadline=None)
     @given(streams)
-    def test_where_a_stream_is_cut_makes_no_difference(self, stream: bytes) -> None:
+    def test_reading_bytewise_equals_reading_at_once(self, stream: bytes) -> None:
         whole, split = Reader(strict_spec=True), Reader(strict_spec=True)
         want = list(map(as_read, whole.receive_data(stream)))
         got = [as_read(x) for i in range(len(stream)) for x in split.receive_data(stream[i : i + 1])]
         assert (got, split.error) == (want, whole.error)
 
-    def test_released_servers_take_none_of_it(self) -> None:
+    def test_json_frames_of_version_1_need_strict_spec(self) -> None:
         reader = Reader()
         assert reader.receive_data(w(1) + j(1)) == []
         assert reader.error == "frame type 0x4a from a writer of version 1 (byte 6 of the window)"
@@ -295,14 +297,14 @@ class TestReader:
 class TestDecoder:
     @settings(deadline=None)
     @given(streams, st.booleans(), st.sampled_from([1 << 26, 60]))
-    def test_oracle(self, unit: bytes, identity: bool, bound: int) -> None:
+    def test_decoder_equals_the_reference_on_any_unit(self, unit: bytes, identity: bool, bound: int) -> None:
         assert rows_of(unit, identity=identity, max_inflated=bound) == oracle.decode_unit(
             unit, [], identity, bound
         )
 
     @settings(deadline=None)
     @given(streams)
-    def test_bodies_are_where_they_are_said_to_be(self, unit: bytes) -> None:
+    def test_offset_and_length_delimit_the_hashed_body(self, unit: bytes) -> None:
         whole = expand(unit)
         for row in rows_of(unit):
             if row.status < TORN:
@@ -315,7 +317,7 @@ pair_bodies = st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size
 class TestWriter:
     @settings(deadline=None)
     @given(st.data(), st.booleans(), st.booleans(), st.sampled_from([1, 5, 0x7FFFFFFF, LAST - 3, LAST]))
-    def test_what_is_sent_and_what_acks_mean(
+    def test_writer_and_acks_equal_the_reference(
         self, data: st.DataObject, as_json: bool, compress: bool, first: int
     ) -> None:
         window, inflight = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
@@ -326,14 +328,14 @@ class TestWriter:
         bodies = data.draw(st.lists(near_objects if as_json else pair_bodies, min_size=1, max_size=12))
         in_flight, batch = inflight_of([(body, 1) for body in bodies])
         left = [(i, 1, body) for i, body in enumerate(bodies, 1)]
-        twin, reader = oracle.RunningAcks(first), Reader(strict_spec=True)
+        reference, reader = oracle.RunningAcks(first), Reader(strict_spec=True)
         credit: int | None = window * inflight
         batches: list[int] = []  # the last number of each in flight
         for _ in range(20):
             if data.draw(st.booleans()):
                 want = oracle.encode_window(
                     left, PRODUCER, version=1, window=window, compress=compress,
-                    literal=oracle.Literal(twin.number, credit, as_json),
+                    literal=oracle.Literal(reference.number, credit, as_json),
                 )  # fmt: skip
                 room = len(batches) < inflight
                 assert codec.credit(0.0)[0] == (window if room else 0)
@@ -347,28 +349,29 @@ class TestWriter:
                 decided = {*want.sequences, *want.failed}
                 left = [event for event in left if event[0] not in decided]
                 if want.sequences:
-                    twin.send(want.sequences)
-                    batches.append(len(twin.sent))
+                    reference.send(want.sequences)
+                    batches.append(len(reference.sent))
                     credit = None
-                    # what the writer makes is what the reader takes, and never more than its window
+                    # the reader accepts what the writer makes, and never more than its window
                     got = reader.receive_data(sent)
                     assert reader.error is None
                     assert sum(map(len, got)) == len(want.sequences)
-                    assert got[-1].ack == twin.sent[-1][0]
-            elif twin.sent:
-                upto = data.draw(st.integers(0, len(twin.sent) - 1))
-                before = len(twin.acked)
-                ack = encode_ack(1, twin.sent[upto][0])
+                    assert got[-1].ack == reference.sent[-1][0]
+            elif reference.sent:
+                upto = data.draw(st.integers(0, len(reference.sent) - 1))
+                before = len(reference.acked)
+                ack = encode_ack(1, reference.sent[upto][0])
                 assert codec.receive(ack, 0.0) == 0
-                twin.feed(ack)
-                assert acked_by(codec) == twin.acked[before:]
-                reader.acknowledge(len(twin.acked) - before)
-                batches = [last for last in batches if last > len(twin.acked)]
+                reference.feed(ack)
+                assert acked_by(codec) == reference.acked[before:]
+                reader.acknowledge(len(reference.acked) - before)
+                batches = [last for last in batches if last > len(reference.acked)]
                 assert codec.windows == len(batches)
-        assert twin.unacked <= window * inflight
+        assert reference.unacked <= window * inflight
 
-    def test_frames_that_are_compressed_need_not_be(self) -> None:
-        """Released servers misread 'data' frames that are not: version 1 compresses for them."""
+    def test_strict_version_1_may_send_uncompressed_frames(self) -> None:
+        """Released servers misread uncompressed 'data' frames; without strict_spec version 1 always
+        compresses."""
         for strict, kind in ((True, b"1D"), (False, b"1C")):
             codec = Codec(PRODUCER, version=1, frames="data", strict_spec=strict, compression=0)
             codec.connected(0.0)
@@ -380,7 +383,7 @@ class TestWriter:
         {"version": 2, "strict_spec": True}, {"version": 1, "frames": "json"},
         {"version": 2, "frames": "data"}, {"frames": "xml"}, {"version": 1, "strict_spec": True, "first": 0},
     ])  # fmt: skip
-    def test_options_are_asserted(self, options: dict[str, Any]) -> None:
+    def test_codec_asserts_contradicting_options(self, options: dict[str, Any]) -> None:
         with pytest.raises(AssertionError):
             Codec(PRODUCER, **options)
 
@@ -394,7 +397,7 @@ class TestConfig:
         ("?strict_spec=true", 1, "json"), ("?strict_spec=true&version=1", 1, "json"),
         ("?strict_spec=true&frames=data", 1, "data"),
     ])  # fmt: skip
-    def test_frames_go_with_the_version(self, query: str, version: int, frames: str) -> None:
+    def test_frames_default_to_those_of_the_version(self, query: str, version: int, frames: str) -> None:
         given = parse(f"lumberjack://host{query}")
         assert (given.version, given.frames) == (version, frames)
 
@@ -404,7 +407,7 @@ class TestConfig:
         ("version=1&frames=json", "frames: version 1 has data alone; strict_spec=true has both"),
         ("frames=xml", "frames: must be one of json, data"),
     ])  # fmt: skip
-    def test_what_does_not_go_together(self, query: str, words: str) -> None:
+    def test_contradicting_options_are_refused_by_name(self, query: str, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             parse(f"lumberjack://host?{query}")
 
@@ -412,10 +415,10 @@ class TestConfig:
 # -- both ends
 
 
-class TestTogether:
+class TestClientAndCollector:
     @pytest.mark.parametrize("frames", ["json", "data"])
     @pytest.mark.parametrize("compression", [0, 3])
-    def test_client_and_collector(self, frames: str, compression: int) -> None:
+    def test_client_delivers_all_to_the_collector(self, frames: str, compression: int) -> None:
         with Collector(strict_spec=True, keep=True, count_duplicates=True) as collector:
             url = f"lumberjack://127.0.0.1:{collector.port}?strict_spec=true"
             with logclient.connect(url, frames=frames, compression=compression, window=50) as client:
@@ -428,8 +431,8 @@ class TestTogether:
             counts = collector.counts
         assert (counts.protocol_errors, counts.duplicates, counts.keepalives) == (0, 0, 0)
 
-    def test_numbers_roll_over_on_a_connection(self) -> None:
-        """A core with a high first number, against the collector's socket."""
+    def test_sequence_numbers_roll_over_on_a_connection(self) -> None:
+        """A codec with a high first number writes to the collector's socket."""
         with Collector(strict_spec=True, keep=True) as collector:
             codec = Codec(PRODUCER, version=1, strict_spec=True, first=LAST - 4, window=3, inflight=2)
             codec.connected(0.0)
@@ -446,7 +449,7 @@ class TestTogether:
             assert acked == list(range(1, 13))
             assert [event["n"] for event in collector.events(12)] == list(range(12))
 
-    def test_cuts_and_partial_acks_lose_nothing(self) -> None:
+    def test_cuts_and_partial_acks_lose_no_strict_event(self) -> None:
         faults = "cut-before-ack=every:7,partial-ack=every:3,delay-ack=every:5:20ms,seed=3"
         with Collector(strict_spec=True, keep=True, faults=faults) as collector:
             url = f"lumberjack://127.0.0.1:{collector.port}?strict_spec=true"
@@ -460,7 +463,7 @@ class TestTogether:
         assert counts.cuts_before_ack > 0 and counts.partial_acks > 0 and counts.protocol_errors == 0
 
     @pytest.mark.parametrize("fault", ["corrupt", "add"])
-    def test_lies_keep_the_form_of_a_unit(self, fault: str, tmp_path: Path) -> None:
+    def test_data_faults_leave_a_valid_unit(self, fault: str, tmp_path: Path) -> None:
         faults = f"{fault}=every:1,seed=1"
         with (
             Collector(strict_spec=True, capture=str(tmp_path), faults=faults) as collector,
@@ -472,7 +475,7 @@ class TestTogether:
         assert window.types[:2] == "JD"
         assert len(window) == (3 if fault == "add" else 2)
 
-    def test_the_verdict(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_discarded_windows_are_judged_lost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         verdict = pytest.importorskip("tests.verify_inprocess")
         capture, ledger = str(tmp_path / "capture"), str(tmp_path / "ledger")
         with Collector(strict_spec=True, capture=capture, faults="discard=every:4,seed=1") as collector:
@@ -487,7 +490,9 @@ class TestTogether:
         assert set(found) == {"lost"}
         assert discarded <= len(found["lost"]) <= 10 * discarded
 
-    def test_commands(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_send_collect_and_decode_take_strict_spec(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         lines = tmp_path / "lines.txt"
         lines.write_text("one\ntwo\n")
         capture = tmp_path / "capture"

@@ -1,46 +1,21 @@
-"""The reader: what it takes, what it refuses and with which words, and that its memory is bounded."""
+"""The reader: which windows it accepts, which errors it reports, and that its memory is bounded."""
 
 import re
-import struct
 import subprocess
 import sys
 import zlib
-from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import Reader, Window, decode_acks, encode_ack
+from tests.lumberjack.frames import c, cz, d, j, random_stream, u32, w
 from tests.oracle import lumberjack as oracle
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
-
-
-def u32(*numbers: int) -> bytes:
-    return struct.pack(f">{len(numbers)}I", *numbers)
-
-
-def w(n: int, version: int = 2) -> bytes:
-    return b"%dW" % version + u32(n)
-
-
-def j(sequence: int, body: bytes = b"{}") -> bytes:
-    return b"2J" + u32(sequence, len(body)) + body
-
-
-def d(sequence: int, *pairs: tuple[bytes, bytes]) -> bytes:
-    return b"1D" + u32(sequence) + oracle.join_pairs(list(pairs))
-
-
-def c(content: bytes, version: int = 2, level: int = 3) -> bytes:
-    return cz(zlib.compress(content, level), version)
-
-
-def cz(stream: bytes, version: int = 2) -> bytes:
-    return b"%dC" % version + u32(len(stream)) + stream
 
 
 def read(data: bytes, **limits: int) -> tuple[list[Window], Reader]:
@@ -52,8 +27,8 @@ def as_read(window: Window) -> oracle.Read:
     return oracle.Read(window.version, window.ack, window.unit, window.events, window.sequences)
 
 
-class TestWindows:
-    def test_json(self) -> None:
+class TestAcceptedWindows:
+    def test_json_frames_of_version_2(self) -> None:
         unit = w(2) + j(1, b'{"a":1}') + j(2)
         (window,), reader = read(unit)
         assert (window.version, len(window), window.ack) == (2, 2, 2)
@@ -65,7 +40,7 @@ class TestWindows:
         assert reader.pending == 0
         assert repr(window) == f"<Window: version 2, 2 events, {len(unit)} bytes>"
 
-    def test_data(self) -> None:
+    def test_data_frames_of_version_1(self) -> None:
         unit = w(2, 1) + d(1, (b"line", b"x"), (b"", b"")) + d(2)
         (window,), _ = read(unit)
         assert (window.version, window.ack, window.unit) == (1, 2, unit)
@@ -77,7 +52,7 @@ class TestWindows:
         c(c(j(1) + j(2) + j(3))),
         c(c(j(1)) + j(2) + c(j(3))), c(b"") + j(1) + j(2) + j(3), c(j(1) + j(2) + j(3), level=0),
     ])  # fmt: skip
-    def test_any_split_into_compressed_frames(self, content: bytes) -> None:
+    def test_events_may_be_spread_over_compressed_frames(self, content: bytes) -> None:
         unit = w(3) + content
         (window,), reader = read(unit + w(1))
         assert window.events == [b"{}"] * 3
@@ -86,7 +61,7 @@ class TestWindows:
         assert window.inflated == 36
         assert reader.pending == 6
 
-    def test_several_in_one_write(self) -> None:
+    def test_several_windows_in_one_write(self) -> None:
         units = [w(1) + j(1, b'{"n":%d}' % i) for i in range(5)] + [w(1, 1) + c(d(1), 1)]
         windows, reader = read(b"".join(units))
         assert [x.unit for x in windows] == units
@@ -96,17 +71,17 @@ class TestWindows:
         windows, _ = read(w(1, 1) + d(1, (b"a", b"b")) + w(1) + j(1) + w(1, 1) + d(1))
         assert [x.version for x in windows] == [1, 2, 1]
 
-    def test_empty_window(self) -> None:
+    def test_empty_window_is_complete(self) -> None:
         (window,), _ = read(w(0, 1))
         assert (window.version, window.ack, window.events, window.unit) == (1, 0, [], w(0, 1))
 
-    def test_unfinished_stream_is_taken_as_far_as_it_goes(self) -> None:
+    def test_unfinished_zlib_stream_yields_its_whole_events(self) -> None:
         packer = zlib.compressobj()
         stream = packer.compress(j(1) + j(2)) + packer.flush(zlib.Z_SYNC_FLUSH)
         windows, _ = read(w(2) + cz(stream))
         assert len(windows) == 1
 
-    def test_bytes_after_the_stream_are_ignored(self) -> None:
+    def test_bytes_after_the_zlib_stream_are_ignored(self) -> None:
         windows, _ = read(w(1) + cz(zlib.compress(j(1)) + b"garbage") + w(1) + j(1))
         assert len(windows) == 2
 
@@ -115,12 +90,13 @@ class TestWindows:
         0x80000000], 0x7FFFFFFF),
         ([0x80000000, 0x80000001], 2), ([0xFFFFFFFE, 0xFFFFFFFF, 0, 1], 1), ([0xFFFFFFFF], 1),
     ])  # fmt: skip
-    def test_ack_number(self, sequences: list[int], number: int) -> None:
-        """Logstash's (the highest, as a signed number) where that is one, else go-lumber's (the count)."""
+    def test_ack_is_the_highest_number_or_else_the_count(self, sequences: list[int], number: int) -> None:
+        """Logstash acknowledges the highest number, as a signed one; where there is none we do as go-
+        lumber and acknowledge the count."""
         (window,), _ = read(w(len(sequences)) + b"".join(map(j, sequences)))
         assert window.ack == number
 
-    def test_every_split(self) -> None:
+    def test_windows_are_the_same_for_every_split(self) -> None:
         stream = (
             w(2) + j(1, b'{"a":1}') + j(2) + w(0) + w(1, 1) + d(1, (b"key", b"value"), (b"", b"x"))
             + w(2) + c(j(1) + c(j(2))) + w(1)
@@ -137,7 +113,7 @@ class TestWindows:
         windows = [x for byte in stream for x in reader.receive_data(bytes([byte]))]
         assert list(map(as_read, windows)) == list(map(as_read, whole))
 
-    def test_any_buffer(self) -> None:
+    def test_any_buffer_but_no_text_is_accepted(self) -> None:
         unit = w(1) + j(1)
         for data in (bytearray(unit), memoryview(unit), memoryview(b"x" + unit)[1:]):
             assert len(Reader().receive_data(data)) == 1
@@ -145,7 +121,7 @@ class TestWindows:
             Reader().receive_data("text")  # type: ignore[arg-type]
 
 
-class TestRefused:
+class TestProtocolErrors:
     @pytest.mark.parametrize(("data", "words", "kept"), [
         (b"\x01W", "expected version '1' or '2', received byte 0x01 .byte 0", 0),
         (b"\x16\x03\x01", "received byte 0x16", 0),
@@ -178,7 +154,7 @@ class TestRefused:
         (w(1) + cz(b"xxxxxxxx"), "no zlib stream", 0),
         (w(1) + cz(zlib.compress(j(1))[:2]) + j(1), None, 1),
     ])  # fmt: skip
-    def test_words(self, data: bytes, words: str | None, kept: int) -> None:
+    def test_protocol_error_names_frame_and_byte(self, data: bytes, words: str | None, kept: int) -> None:
         windows, reader = read(data)
         assert len(windows) == kept
         if words is None:
@@ -189,7 +165,7 @@ class TestRefused:
         assert "\n" not in reader.error
         assert reader.receive_data(w(1) + j(1)) == []
 
-    def test_end(self) -> None:
+    def test_end_inside_a_window_is_an_error(self) -> None:
         for data, words in (
             (b"", None), (w(1) + j(1), None), (b"2", "closed inside a window frame"),
             (w(3) + j(1), "closed after 1 of 3 events"), (w(1) + j(1)[:-1], "closed after 0 of 1 events"),
@@ -218,17 +194,17 @@ class TestBounds:
         (w(4) + c(c(j(1, b"x" * 80) + j(1, b"x" * 80)) + j(1, b"x" * 90)), "inflate to more than 250 bytes"),
         (w(1) + c(bytes(1 << 20)), "a window of more than 300 bytes"),
     ])  # fmt: skip
-    def test_judged_by_the_length_alone(self, data: bytes, words: str) -> None:
+    def test_length_beyond_a_bound_is_refused_before_its_bytes(self, data: bytes, words: str) -> None:
         _, reader = read(data, **self.LIMITS)
         assert reader.error is not None
         assert words in reader.error
 
-    def test_just_inside(self) -> None:
+    def test_sizes_equal_to_the_bounds_are_accepted(self) -> None:
         unit = w(2) + j(1, b"x" * 100) + j(2, b"x" * 100)
         assert len(read(unit, **self.LIMITS)[0]) == 1
         assert len(read(w(2) + c(unit[6:]), **self.LIMITS)[0]) == 1
 
-    def test_bomb_within_the_unit(self) -> None:
+    def test_compressed_bomb_stops_at_max_inflated(self) -> None:
         bomb = cz(zlib.compress(bytes(100_000_000), 9))
         _, reader = read(w(1) + bomb, max_inflated=1 << 20)
         assert reader.error is not None
@@ -243,13 +219,13 @@ class TestBounds:
         'w(10000) + cz(zlib.compress(b"", 9)) * 100_000',
         '(w(10000) + b"2J" + u32(1, 1)) * 10_000',
     ])  # fmt: skip
-    def test_memory_of_a_hostile_writer(self, attack: str) -> None:
-        """Peak memory over that of the attack's own bytes, measured in a process of its own."""
+    def test_hostile_writer_cannot_grow_memory(self, attack: str) -> None:
+        """Measured is the peak memory beyond the bytes of the attack, in a process of its own."""
         pytest.importorskip("resource")
         program = f"""
 import resource, zlib
 from logclient._ext.lumberjack import Reader
-from tests.lumberjack.test_lumberjack_reader import w, cz, u32
+from tests.lumberjack.frames import w, cz, u32
 data = {attack}
 readers = [Reader() for _ in range(4)]
 readers[0].receive_data(w(1) + cz(zlib.compress(b"2J" + u32(1, 2) + b"{{}}")))
@@ -268,73 +244,23 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         bound = 4 * 140 if "bytes(" in attack else 4 * 4
         assert int(done.stdout) < bound << 10
 
-    def test_a_large_window_leaves_no_room_behind(self) -> None:
+    def test_large_window_leaves_nothing_pending(self) -> None:
         reader = Reader()
         big = w(1) + j(1, b"x" * (10 << 20))
         assert len(reader.receive_data(big)) == 1
         assert reader.pending == 0
 
 
-def mutated(stream: bytes, random: Random) -> bytes:
-    some = bytearray(stream)
-    for _ in range(random.randint(0, 3)):
-        if not some:
-            break
-        at = random.randrange(len(some))
-        how = random.randrange(4)
-        if how == 0:
-            some[at] = random.choice(b"12WJDCA\0\1\2\x7f\xff")
-        elif how == 1:
-            del some[at : at + random.randint(1, 5)]
-        elif how == 2:
-            some[at:at] = some[at : at + random.randint(1, 20)]
-        else:
-            some[at] ^= 1 << random.randrange(8)
-    return bytes(some)
-
-
-def make_stream(random: Random) -> bytes:
-    """Windows as writers make them, good and bad ones, versions mixed."""
-    out = []
-    for _ in range(random.randint(1, 3)):
-        version = random.choice([1, 2, 2])
-        n = random.randint(0, 4)
-
-        def one(i: int, version: int = version) -> bytes:
-            if version == 2:
-                return j(
-                    random.choice([i, i, 0, 2**31]),
-                    random.choice([b"{}", b'{"a":"%s"}' % (b"x" * 30), b"[", b" "]),
-                )
-            return d(i, *[(b"k" * random.randint(0, 9), b"v" * random.randint(0, 40))] * random.randint(0, 3))
-
-        frames = [one(i) for i in range(1, n + 1 + random.choice([0, 0, 0, 0, 1, -1]))]
-        at = random.randint(0, len(frames))
-        how = random.randrange(5)
-        if how == 1:
-            frames = [c(b"".join(frames), version, random.choice([0, 6]))]
-        elif how == 2:
-            frames[at:] = [c(b"".join(frames[at:]), version)]
-        elif how == 3:
-            frames = [c(b"".join(frames[:at]) + c(b"".join(frames[at:]), version), version)]
-        out += [w(n, version), *frames]
-    return b"".join(out)
-
-
-def random_stream(seed: int) -> bytes:
-    random = Random(seed)
-    stream = make_stream(random)
-    return mutated(stream, random) if random.random() < 0.7 else stream
-
-
 streams = st.integers(0, 2**32).map(random_stream) | st.binary(max_size=30)
 small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 120, 80)])
 
 
-class TestOracle:
+class TestReference:
     @settings(max_examples=300)
     @given(streams, small, st.data())
-    def test_any_bytes_in_any_pieces(self, stream: bytes, limits: oracle.Limits, data: st.DataObject) -> None:
+    def test_reader_equals_the_reference_on_any_pieces(
+        self, stream: bytes, limits: oracle.Limits, data: st.DataObject
+    ) -> None:
         windows, broken, pending = oracle.read(stream, limits)
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
         reader = Reader(**limits._asdict())
@@ -347,7 +273,7 @@ class TestOracle:
             assert reader.pending == pending
 
     @given(streams)
-    def test_byte_by_byte(self, stream: bytes) -> None:
+    def test_reader_equals_the_reference_byte_by_byte(self, stream: bytes) -> None:
         windows, broken, _ = oracle.read(stream)
         reader = Reader()
         got = [x for i in range(len(stream)) for x in reader.receive_data(stream[i : i + 1])]
@@ -357,14 +283,14 @@ class TestOracle:
 
 class TestAcks:
     @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 2**32 - 1))))
-    def test_round_trip(self, acks: list[tuple[int, int]]) -> None:
+    def test_decoded_acks_equal_the_encoded_ones(self, acks: list[tuple[int, int]]) -> None:
         assert decode_acks(b"".join(encode_ack(*a) for a in acks)) == acks
 
-    def test_bytes(self) -> None:
+    def test_ack_frame_has_version_type_and_number(self) -> None:
         assert encode_ack(2, 1) == b"2A\0\0\0\1"
         assert encode_ack(1, 0x01020304) == b"1A\1\2\3\4"
 
-    def test_refused(self) -> None:
+    def test_invalid_ack_frames_are_refused(self) -> None:
         for data in (b"2A\0\0\0", b"2J\0\0\0\1", b"3A\0\0\0\1", b"2A\0\0\0\1x"):
             with pytest.raises(ValueError, match="no ack frame at byte"):
                 decode_acks(data)

@@ -1,8 +1,8 @@
-"""Recorded bytes: what go-lumber's client, pylogbeat and logstash-forwarder wrote, and what two servers did.
+"""Recorded bytes of go-lumber's client, pylogbeat and logstash-forwarder, and the answers of two servers.
 
-Sessions of clients: our writer writes what they wrote (but for compressed bytes and running numbers), our
-reader takes what the server took and answers with its acks. Bytes that break rules: ours does what one of the
-two servers does, or closes without an ack for what it did not keep.
+Sessions of clients: our writer writes the same bytes (except for compressed ones and running numbers), and
+our reader accepts the same events and answers with the same acks. Invalid bytes: our reader does as one of
+the two servers, or closes without an ack for an event that it did not keep.
 """
 
 import struct
@@ -24,13 +24,13 @@ SESSIONS = recordings.cases(recordings.LUMBERJACK)
 EDGE = recordings.cases(recordings.LUMBERJACK_EDGE)
 
 
-def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+def each_case(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
     ids = [f"{i}-{case['name']}-{case.get('server', 'edge')}" for i, case in enumerate(cases)]
     return pytest.mark.parametrize("case", cases, ids=ids)
 
 
 def normalised(data: bytes, *, running: bool = False) -> bytes:
-    """A writer's bytes with compressed frames opened and, if asked, numbered from 1 in each window."""
+    """Open the compressed frames of a writer's bytes and, if asked, number from 1 in each window."""
     out, number = [], 0
 
     def walk(part: bytes) -> None:
@@ -65,7 +65,7 @@ def normalised(data: bytes, *, running: bool = False) -> bytes:
 
 
 def events_of(frames: list[dict[str, Any]]) -> list[list[bytes]]:
-    """The bodies of each window."""
+    """Return the bodies of each window."""
     windows: list[list[bytes]] = []
     for frame in frames:
         if frame["t"] == "W":
@@ -83,7 +83,7 @@ def events_of(frames: list[dict[str, Any]]) -> list[list[bytes]]:
 
 
 def write(case: dict[str, Any]) -> bytes:
-    """The same events by our writer, acknowledged as the server did."""
+    """Write the same events with our writer, acknowledged as the server did."""
     frames = case["writer_frames"]
     compressed = any(f["t"] == "C" for f in frames)
     codec = Codec(bytes(10), version=int(frames[0]["v"]), identity=False, compression=3 if compressed else 0)
@@ -101,13 +101,13 @@ def write(case: dict[str, Any]) -> bytes:
     return sent
 
 
-def by_a_client(case: dict[str, Any]) -> bool:
-    """Hand-made cases are for readers: no writer was recorded."""
+def is_of_a_client(case: dict[str, Any]) -> bool:
+    """Return whether a real client wrote it; hand-made cases are for readers only."""
     return not case["client"].startswith("synthetic")
 
 
-def bare(case: dict[str, Any]) -> bool:
-    """Events of version 1, uncompressed, in one window of version 1."""
+def is_plain_version_1(case: dict[str, Any]) -> bool:
+    """Return whether it is one window of uncompressed events of version 1."""
     window, *events = case["writer_frames"]
     return (
         window["v"] + window["t"] == "1W"
@@ -117,35 +117,36 @@ def bare(case: dict[str, Any]) -> bool:
 
 
 class TestWriter:
-    @each(list(filter(by_a_client, SESSIONS)))
-    def test_writes_the_same(self, case: dict[str, Any]) -> None:
+    @each_case(list(filter(is_of_a_client, SESSIONS)))
+    def test_writer_equals_the_recorded_client(self, case: dict[str, Any]) -> None:
         recorded = bytes.fromhex(case["writer_hex"])
         # pylogbeat and logstash-forwarder number on over the connection, which hangs against go-lumber
         running = "running sequence" in case["client"]
         assert normalised(write(case)) == normalised(recorded, running=running)
 
-    @each(list(filter(bare, SESSIONS)))
-    def test_version_1_never_goes_uncompressed(self, case: dict[str, Any]) -> None:
-        """Logstash misreads such a frame when it comes in two reads: a compressed one it waits for."""
+    @each_case(list(filter(is_plain_version_1, SESSIONS)))
+    def test_version_1_is_sent_compressed_only(self, case: dict[str, Any]) -> None:
+        """Logstash misreads an uncompressed frame of version 1 that comes in two reads; it waits for a
+        compressed one."""
         sent = write(case)
         assert sent[6:8] == b"1C"
         plain = normalised(sent)
         assert plain[:6] + plain[12:] == bytes.fromhex(case["writer_hex"])
 
-    def test_an_empty_map_never_goes(self) -> None:
+    def test_empty_map_is_not_sent(self) -> None:
         """Logstash resets the connection over it."""
         assert write(recordings.example(recordings.LUMBERJACK, "synthetic_v1D_empty_map")) == b""
 
 
 def answer(reader: Reader, data: bytes) -> tuple[bytes, int]:
-    """(acks, events kept) as a server on this reader gives them."""
+    """Return (acks, number of events kept) as a server on this reader gives them."""
     windows = reader.receive_data(data)
     return b"".join(encode_ack(x.version, x.ack) for x in windows), sum(map(len, windows))
 
 
 class TestReader:
-    @each(SESSIONS)
-    def test_answers_the_same(self, case: dict[str, Any]) -> None:
+    @each_case(SESSIONS)
+    def test_reader_acknowledges_as_a_recorded_server(self, case: dict[str, Any]) -> None:
         recorded = bytes.fromhex(case["writer_hex"])
         reader = Reader()
         acks, kept = answer(reader, recorded)
@@ -162,30 +163,30 @@ class TestReader:
             assert kept == sum(map(len, events_of(case["writer_frames"])))
             assert reader.pending == 0
 
-    @each(SESSIONS)
-    def test_byte_by_byte(self, case: dict[str, Any]) -> None:
+    @each_case(SESSIONS)
+    def test_reading_bytewise_equals_reading_at_once(self, case: dict[str, Any]) -> None:
         recorded = bytes.fromhex(case["writer_hex"])
         whole, split = Reader(), Reader()
         acks = b"".join(answer(split, recorded[i : i + 1])[0] for i in range(len(recorded)))
         assert (acks, split.error is None) == (answer(whole, recorded)[0], whole.error is None)
 
-    @each(SESSIONS)
-    def test_bodies_are_exact(self, case: dict[str, Any]) -> None:
+    @each_case(SESSIONS)
+    def test_recorded_bodies_are_read_unchanged(self, case: dict[str, Any]) -> None:
         windows = Reader().receive_data(bytes.fromhex(case["writer_hex"]))
         if windows and windows[0].unit != b"1W\0\0\0\0":
             assert [w.events for w in windows] == events_of(case["writer_frames"])
 
 
-def outcome(case: dict[str, Any]) -> str:
-    """What our reader makes of an edge case.
+def classify(case: dict[str, Any]) -> str:
+    """Classify what our reader makes of an edge case.
 
     Returns:
-        ``same``: what one of the two servers did. ``closed``: every event that was acknowledged was kept, and
-        nothing else was acknowledged. ``one ack``: one ack for a window where a server wrote one for each
-        event that has the window's last number, so that a second one is never taken for the next window's.
+        ``same``: as one of the two servers. ``closed``: exactly the kept events were acknowledged.
+        ``one ack``: one ack for a window where a server wrote one for each event with the window's last
+        number. A second one could be taken for the next window's.
 
     Raises:
-        AssertionError: None of these.
+        AssertionError: It is none of these.
     """
     reader = Reader()
     acks, kept = [], 0
@@ -206,13 +207,13 @@ def outcome(case: dict[str, Any]) -> str:
     return "closed"
 
 
-@each(EDGE)
-def test_edge(case: dict[str, Any]) -> None:
-    """Like one of the two servers, or closed without a false ack."""
-    assert outcome(case)
+@each_case(EDGE)
+def test_invalid_bytes_are_answered_as_by_a_real_server(case: dict[str, Any]) -> None:
+    """Or the connection is closed without a false ack."""
+    assert classify(case) in ("same", "one ack", "closed")
 
 
-def test_one_ack_is_safer() -> None:
+def test_window_of_equal_numbers_gets_one_ack() -> None:
     case = recordings.example(recordings.LUMBERJACK_EDGE, "seq_all_same_7_x3")
     acks, kept = answer(Reader(), bytes.fromhex(case["writer_chunks_hex"][0]))
     assert decode_acks(acks) == [(2, 7)]
@@ -228,7 +229,7 @@ def server(name: str) -> Callable[[dict[str, Any]], bool]:
 
 
 def writes(frame: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether the writer wrote a frame of this version and type."""
+    """Return a predicate: the writer wrote a frame of this version and type."""
     return lambda case: any(f["v"] + f["t"] == frame for f in case["writer_frames"])
 
 
@@ -239,7 +240,7 @@ KINDS: recordings.Kinds = {
     "bytes made by hand": client("synthetic"),
     "go-lumber's server": server("go-lumber"),
     "the Beats input": server("logstash-input-beats"),
-    "version 1, uncompressed": bare,
+    "version 1, uncompressed": is_plain_version_1,
     "version 1, compressed": writes("1C"),
     "version 2, uncompressed": writes("2J"),
     "version 2, compressed": writes("2C"),
@@ -255,15 +256,15 @@ EDGE_KINDS: recordings.Kinds = {
 }
 
 
-def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = Counter(map(outcome, EDGE))
+def test_recordings_cover_every_kind_of_session(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = Counter(map(classify, EDGE))
     deliberate = outcomes["one ack"]
     lacks = recordings.lacking(SESSIONS, KINDS)
     edge_lacks = recordings.lacking(EDGE, EDGE_KINDS)
     with capsys.disabled():
         print()
         print(recordings.summary("Lumberjack, sessions", len(SESSIONS), lacks=lacks))
-        print(f"{sum(map(by_a_client, SESSIONS))} of them by a client, for our writer")
+        print(f"{sum(map(is_of_a_client, SESSIONS))} of them by a client, for our writer")
         passed = len(EDGE) - deliberate
         print(recordings.summary("Lumberjack, edge", passed, deliberate=deliberate, lacks=edge_lacks))
         print("of them", ", ".join(f"{n} {done}" for done, n in sorted(outcomes.items())))

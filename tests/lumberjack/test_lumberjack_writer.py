@@ -1,4 +1,4 @@
-"""The writer: windows as the protocol writes them, the id in them, acks turned into outcomes."""
+"""The writer: windows as the protocol has them, the id in them, and acks that become outcomes."""
 
 import base64
 import gc
@@ -31,7 +31,7 @@ PRODUCER = bytes.fromhex("00ff10203040506070a0")
 ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
 
 
-def hot_of(**options: object) -> Codec:
+def connected_codec(**options: object) -> Codec:
     options.setdefault("compression", 0)
     codec = Codec(PRODUCER, **options)  # type: ignore[arg-type]
     codec.connected(0.0)
@@ -42,9 +42,9 @@ def wire(codec: Codec) -> bytes:
     return b"".join(bytes(view) for view in codec.buffers())
 
 
-def one(body: bytes, kind: int = RAW, **options: object) -> bytes | None:
-    """The body of one event as carried, or None when it failed."""
-    codec = hot_of(**options)
+def carried_body(body: bytes, kind: int = RAW, **options: object) -> bytes | None:
+    """Return the body of one event as it is carried, or None when the event failed."""
+    codec = connected_codec(**options)
     in_flight, batch = inflight_of([(body, kind)])
     if codec.encode(batch.capsule, 1, 0.0) == 0:
         assert wire(codec) == b""
@@ -59,8 +59,8 @@ def ack(number: int, version: int = 2) -> bytes:
 
 
 class TestWindow:
-    def test_uncompressed(self) -> None:
-        codec = hot_of(identity=False)
+    def test_uncompressed_window_has_one_frame_per_event(self) -> None:
+        codec = connected_codec(identity=False)
         _in_flight, batch = inflight_of([(b'{"a":1}', DOCUMENT), (b"{}", DOCUMENT)])
         assert codec.encode(batch.capsule, 10, 0.0) == 2
         assert wire(codec) == (
@@ -70,7 +70,7 @@ class TestWindow:
         )
 
     def test_numbers_begin_at_1_in_each_window(self) -> None:
-        codec = hot_of(window=2, identity=False)
+        codec = connected_codec(window=2, identity=False)
         in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(4)])
         for _ in range(2):
             assert codec.encode(batch.capsule, 10, 0.0) == 2
@@ -80,41 +80,41 @@ class TestWindow:
         assert [w.events for w in windows] == [[b'{"n":0}', b'{"n":1}'], [b'{"n":2}', b'{"n":3}']]
 
     @pytest.mark.parametrize("compression", range(1, 10))
-    def test_exactly_one_compressed_frame(self, compression: int) -> None:
-        codec = hot_of(compression=compression)
+    def test_compressed_window_has_exactly_one_frame(self, compression: int) -> None:
+        codec = connected_codec(compression=compression)
         _in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(500)])
         assert codec.encode(batch.capsule, 2048, 0.0) == 500
         data = wire(codec)
         assert data[:8] == b"2W" + struct.pack(">I", 500) + b"2C"
         assert struct.unpack(">I", data[8:12])[0] == len(data) - 12
-        plain = hot_of()
+        plain = connected_codec()
         _in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(500)])
         plain.encode(batch.capsule, 2048, 0.0)
         assert zlib.decompress(data[12:]) == wire(plain)[6:]
 
     def test_version_1_is_always_compressed(self) -> None:
         for compression in (0, 3):
-            codec = hot_of(version=1, compression=compression, identity=False)
+            codec = connected_codec(version=1, compression=compression, identity=False)
             _in_flight, batch = inflight_of([(pair_block({"line": "hello"}), DOCUMENT)])
             assert codec.encode(batch.capsule, 1, 0.0) == 1
             data = wire(codec)
             assert data[:8] == b"1W\0\0\0\x011C"
             assert zlib.decompress(data[12:]) == (b"1D\0\0\0\1\0\0\0\1\0\0\0\4line\0\0\0\5hello")
 
-    def test_window_bytes(self) -> None:
+    def test_window_ends_at_window_bytes(self) -> None:
         bodies = [b'{"a":"%s"}' % (b"x" * 500) for _ in range(10)]
-        codec = hot_of(window_bytes=2000)
+        codec = connected_codec(window_bytes=2000)
         _in_flight, batch = inflight_of([(b, DOCUMENT) for b in bodies])
         assert codec.encode(batch.capsule, 100, 0.0) == 3
         large = [b'{"a":"%s"}' % (b"x" * 5000), b"{}"]
-        codec = hot_of(window_bytes=2000)
+        codec = connected_codec(window_bytes=2000)
         _in_flight, batch = inflight_of([(b, DOCUMENT) for b in large])
         assert codec.encode(batch.capsule, 100, 0.0) == 1  # alone, but it goes
         assert len(Reader().receive_data(wire(codec))[0].events[0]) > 5000
 
     @pytest.mark.parametrize("size", [8, 300, 1024, 5000])
-    def test_a_batch_of_so_many_bytes_is_one_window(self, size: int) -> None:
-        codec = hot_of(window_bytes=100_000)
+    def test_batch_of_window_bytes_fits_one_window(self, size: int) -> None:
+        codec = connected_codec(window_bytes=100_000)
         queue = EventQueue()
         for _ in range(3000):
             queue.push(b'{"a":"%s"}' % (b"x" * size), 2, RAW)
@@ -122,8 +122,8 @@ class TestWindow:
         assert batch is not None
         assert codec.encode(batch.capsule, 2048, 0.0) == len(batch.statuses())
 
-    def test_credit(self) -> None:
-        codec = hot_of(window=5, inflight=2, window_bytes=1234)
+    def test_no_credit_while_inflight_windows_are_out(self) -> None:
+        codec = connected_codec(window=5, inflight=2, window_bytes=1234)
         assert codec.credit(0.0) == (5, 1234)
         in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 20)
         assert codec.encode(batch.capsule, 100, 0.0) == 5
@@ -132,11 +132,11 @@ class TestWindow:
         assert codec.encode(batch.capsule, 3, 0.0) == 3
         in_flight.encoded(batch)
         assert codec.credit(0.0) == (0, 0)
-        assert codec.encode(batch.capsule, 100, 0.0) == 0  # refused, whoever asks
+        assert codec.encode(batch.capsule, 100, 0.0) == 0  # refused without credit, too
         assert codec.windows == 2
 
-    def test_bytes_are_kept_while_somebody_looks_at_them(self) -> None:
-        codec = hot_of()
+    def test_exported_bytes_stay_unchanged_while_viewed(self) -> None:
+        codec = connected_codec()
         in_flight, batch = inflight_of([(b'{"n":%d}' % i, DOCUMENT) for i in range(3000)])
         codec.encode(batch.capsule, 1, 0.0)
         in_flight.encoded(batch)
@@ -154,11 +154,11 @@ class TestWindow:
         ("version", 3), ("window", 0), ("window", MAX_WINDOW + 1), ("inflight", 0), ("compression", 10),
         ("silence", 0.0), ("silence", float("nan")), ("window_bytes", 0),
     ])  # fmt: skip
-    def test_options_are_asserted(self, name: str, value: object) -> None:
+    def test_codec_asserts_its_options(self, name: str, value: object) -> None:
         with pytest.raises(AssertionError):
             Codec(PRODUCER, **{name: value})  # type: ignore[arg-type]
 
-    def test_a_producer_has_ten_bytes(self) -> None:
+    def test_producer_must_have_ten_bytes(self) -> None:
         with pytest.raises(ValueError, match="producer: 10 bytes, not 9"):
             Codec(b"123456789")
 
@@ -189,29 +189,30 @@ class TestId:
         (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1 | ID2, '{"@metadata":{"_id":"m"}}'),
         (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n","@metadata":{"_id":"%s"}}'),
     ])  # fmt: skip
-    def test_version_2(self, body: bytes, kind: int, carried: str) -> None:
+    def test_id_goes_into_the_free_carriers_of_version_2(self, body: bytes, kind: int, carried: str) -> None:
         want = carried.replace("%s", self.ID).encode()
-        assert one(body, kind) == want
+        assert carried_body(body, kind) == want
         json.loads(want)
 
     @pytest.mark.parametrize("kind", [DOCUMENT, RAW])
-    def test_version_1(self, kind: int) -> None:
+    def test_id_becomes_a_pair_in_version_1(self, kind: int) -> None:
         body = pair_block({"line": "hello", "host": ""})
-        assert one(body, kind, version=1) == pair_block({"line": "hello", "host": "", "event.id": self.ID})
-        assert one(b"\0\0\0\0", kind, version=1) == pair_block({"event.id": self.ID})
+        carried = pair_block({"line": "hello", "host": "", "event.id": self.ID})
+        assert carried_body(body, kind, version=1) == carried
+        assert carried_body(b"\0\0\0\0", kind, version=1) == pair_block({"event.id": self.ID})
 
-    def test_version_1_taken(self) -> None:
+    def test_own_id_of_version_1_is_kept(self) -> None:
         body = pair_block({"event.id": "mine", "line": "x"})
-        assert one(body, RAW, version=1) == body
-        assert one(body, DOCUMENT | ID1, version=1) == body
-        assert one(body, DOCUMENT | ID2, version=1) == body
+        assert carried_body(body, RAW, version=1) == body
+        assert carried_body(body, DOCUMENT | ID1, version=1) == body
+        assert carried_body(body, DOCUMENT | ID2, version=1) == body
 
-    def test_none(self) -> None:
-        assert one(b' {"a":1}\n', identity=False) == b'{"a":1}'
-        assert one(pair_block({"a": "b"}), version=1, identity=False) == pair_block({"a": "b"})
+    def test_no_id_is_inserted_without_identity(self) -> None:
+        assert carried_body(b' {"a":1}\n', identity=False) == b'{"a":1}'
+        assert carried_body(pair_block({"a": "b"}), version=1, identity=False) == pair_block({"a": "b"})
 
-    def test_the_same_id_at_a_resend(self) -> None:
-        codec = hot_of(window=3)
+    def test_resend_keeps_ids_and_hashes(self) -> None:
+        codec = connected_codec(window=3)
         in_flight, batch = inflight_of([(b'{"n":%d}' % i, RAW) for i in range(5)])
         codec.encode(batch.capsule, 3, 0.0)
         in_flight.encoded(batch)
@@ -233,49 +234,49 @@ class TestId:
         }
 
 
-class TestPoison:
-    """A body that is not what the protocol carries fails alone."""
+class TestInvalidBodies:
+    """A body that the protocol cannot carry fails alone."""
 
     @pytest.mark.parametrize("compression", [0, 3])
     @pytest.mark.parametrize("kind", [RAW, BYTES])
-    def test_neighbours(self, compression: int, kind: int) -> None:
+    def test_neighbours_of_an_invalid_body_are_sent(self, compression: int, kind: int) -> None:
         bad = {2, 3, 7}
         bodies = [b"[]" if i in bad else b'{"n":%d}' % i for i in range(1, 8)]
         in_flight, batch = inflight_of([(b, kind) for b in bodies])
-        codec = hot_of(compression=compression)
+        codec = connected_codec(compression=compression)
         assert codec.encode(batch.capsule, 10, 0.0) == 4
         in_flight.encoded(batch)
         (window,) = Reader().receive_data(wire(codec))
         assert [json.loads(e)["n"] for e in window.events] == [1, 4, 5, 6]
         assert window.sequences == [1, 2, 3, 4]
-        assert {s for s, fate in batch.statuses().items() if fate == "failed"} == bad
+        assert {s for s, status in batch.statuses().items() if status == "failed"} == bad
         assert in_flight.take_report() == [(2, 3, "failed", "not_json"), (7, 7, "failed", "not_json")]
         codec.receive(ack(4), 0.0)
         assert codec.outcomes()[0] == [(1, 1, ACKED, 0), (4, 6, ACKED, 0)]
 
-    def test_nothing_but_poison_sends_nothing(self) -> None:
+    def test_only_invalid_bodies_send_nothing(self) -> None:
         in_flight, batch = inflight_of([(b"x", RAW)] * 3)
-        codec = hot_of()
+        codec = connected_codec()
         assert codec.encode(batch.capsule, 10, 0.0) == 0
         assert codec.buffers() == []
         assert codec.windows == 0
         in_flight.encoded(batch)
         assert in_flight.take_report() == [(1, 3, "failed", "not_json")]
 
-    def test_version_1(self) -> None:
+    def test_invalid_pairs_of_version_1_fail(self) -> None:
         for body in (b"", b"\0\0", b"\0\0\0\1", pair_block({"a": "b"}) + b"x", pair_block({"a": "b"})[:-1]):
-            assert one(body, RAW, version=1) is None
-        assert one(b"\0\0\0\0", RAW, version=1, identity=False) is None  # Logstash drops the connection
+            assert carried_body(body, RAW, version=1) is None
+        assert carried_body(b"\0\0\0\0", RAW, version=1, identity=False) is None  # Logstash hangs up
 
-    def test_unchecked(self) -> None:
-        assert one(b'{"a":nonsense}', check=False) is not None
-        assert one(b'{"event.id":1}', check=False, identity=False) == b'{"event.id":1}'
+    def test_check_off_requires_an_object_only(self) -> None:
+        assert carried_body(b'{"a":nonsense}', check=False) is not None
+        assert carried_body(b'{"event.id":1}', check=False, identity=False) == b'{"event.id":1}'
         for body in (b"", b" ", b"[]", b'{"a":1', b"}", b"{", b'"a":1}'):
-            assert one(body, check=False) is None
+            assert carried_body(body, check=False) is None
 
-    def test_documents_are_not_checked(self) -> None:
-        assert one(b'{"a":nonsense}', DOCUMENT) is not None
-        assert one(b"[1]", DOCUMENT) is None
+    def test_documents_of_our_formatter_skip_the_check(self) -> None:
+        assert carried_body(b'{"a":nonsense}', DOCUMENT) is not None
+        assert carried_body(b"[1]", DOCUMENT) is None
 
 
 kinds = st.sampled_from([DOCUMENT, RAW, RAW, BYTES])
@@ -285,17 +286,17 @@ pair_bodies = st.lists(
 ).map(oracle.join_pairs) | st.binary(max_size=12)  # fmt: skip
 
 
-class TestOracle:
+class TestReference:
     @settings(deadline=None)
     @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans())
-    def test_encode(
+    def test_encoding_equals_the_reference(
         self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool
     ) -> None:
         bodies = near_objects if version == 2 else pair_bodies
         events = data.draw(st.lists(st.tuples(bodies, kinds, flags), min_size=1, max_size=8))
         limit = data.draw(st.integers(1, 9))
         size = data.draw(st.sampled_from([1, 300, 1 << 20]))
-        # a document is what our formatter made: whole, and its flags are true
+        # documents come from our formatter: complete, with true flags
         events = [
             (body, kind, flag) for body, kind, flag in events
             if kind != DOCUMENT or version == 1 or oracle.check_json(body) is not None
@@ -303,8 +304,10 @@ class TestOracle:
         if not events:
             return
         in_flight, batch = inflight_of([(body, kind | flag) for body, kind, flag in events])
-        codec = hot_of(version=version, identity=identity, check=check, window=limit, window_bytes=size,
-                     compression=3 if compress else 0)  # fmt: skip
+        codec = connected_codec(
+            version=version, identity=identity, check=check, window=limit, window_bytes=size,
+            compression=3 if compress else 0,
+        )  # fmt: skip
         want = oracle.encode_window(
             [(i, kind | flag, body) for i, (body, kind, flag) in enumerate(events, 1)],
             PRODUCER, version=version, window=limit, window_bytes=size, identity=identity, check=check,
@@ -312,8 +315,8 @@ class TestOracle:
         assert codec.encode(batch.capsule, 100, 0.0) == len(want.sequences)
         lines = in_flight.encoded(batch)
         assert inflated(wire(codec)) == inflated(want.data)
-        fates = batch.statuses() if in_flight.waiting or in_flight.inflight else {}
-        assert {s for s, f in fates.items() if f == "inflight"} == set(want.sequences)
+        statuses = batch.statuses() if in_flight.waiting or in_flight.inflight else {}
+        assert {s for s, f in statuses.items() if f == "inflight"} == set(want.sequences)
         report = {s: r for first, last, _, r in in_flight.take_report() for s in range(first, last + 1)}
         assert report == {s: {5: "not_json", 4: "unencodable"}[r] for s, r in want.failed.items()}
         if want.sequences:
@@ -322,12 +325,12 @@ class TestOracle:
 
     @pytest.mark.parametrize("identity", [True, False])
     @pytest.mark.parametrize("kind", [RAW, DOCUMENT])
-    def test_every_length_arrives_as_it_was_and_is_hashed(self, kind: int, identity: bool) -> None:
+    def test_body_of_every_length_is_carried_and_hashed(self, kind: int, identity: bool) -> None:
         # neighbours of very different length: hashes are made a few at a time
         sizes = [*range(8, 400), *range(8170, 8210)]
         Random(7).shuffle(sizes)
         bodies = [b'{"a":"' + bytes(97 + i % 26 for i in range(n)) + b'"}' for n in sizes]
-        codec = hot_of(identity=identity, window_bytes=1 << 22)
+        codec = connected_codec(identity=identity, window_bytes=1 << 22)
         _in_flight, batch = inflight_of([(b, kind) for b in bodies])
         assert codec.encode(batch.capsule, 2048, 0.0) == len(bodies)
         want = [oracle.finish(b, RAW, i, PRODUCER, identity=identity)[0] for i, b in enumerate(bodies, 1)]
@@ -336,9 +339,11 @@ class TestOracle:
 
     @settings(deadline=None)
     @given(st.lists(objects, min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([0, 3, 6]))
-    def test_decode_of_encode_is_identity(self, bodies: list[bytes], window: int, compression: int) -> None:
+    def test_decoding_an_encoded_window_gives_its_bodies(
+        self, bodies: list[bytes], window: int, compression: int
+    ) -> None:
         in_flight, batch = inflight_of([(b, RAW) for b in bodies])
-        codec = hot_of(window=window, compression=compression, inflight=20)
+        codec = connected_codec(window=window, compression=compression, inflight=20)
         while codec.encode(batch.capsule, 100, 0.0):
             in_flight.encoded(batch)
         got = [e for w in Reader().receive_data(wire(codec)) for e in w.events]
@@ -347,14 +352,14 @@ class TestOracle:
 
 
 def inflated(data: bytes) -> bytes:
-    """A window with its compressed frame opened."""
+    """Open the compressed frame of a window."""
     if data[7:8] != b"C":
         return data
     return data[:6] + zlib.decompress(data[12:])
 
 
 def ids_of(lines: bytes) -> dict[int, list[tuple[int, int]]]:
-    """The user's own ids in a ledger's lines."""
+    """Return the user's own ids in the lines of a ledger."""
     found: dict[int, list[tuple[int, int]]] = {}
     announced = []
     for line in map(json.loads, lines.splitlines()):
@@ -371,7 +376,7 @@ def ids_of(lines: bytes) -> dict[int, list[tuple[int, int]]]:
 
 
 class TestUsersOwnId:
-    def test_hash_of_the_raw_bytes(self) -> None:
+    def test_own_ids_are_hashed_as_raw_bytes(self) -> None:
         bodies = [
             b'{"@metadata":{"_id":"a\\"b"},"event.id":"x"}',
             b'{"a":1}',
@@ -380,21 +385,21 @@ class TestUsersOwnId:
             b'{"@metadata":{"_id":"one"},"event":{"id":"two"}}',
         ]
         in_flight, batch = inflight_of([(b, RAW) for b in bodies])
-        hot_of().encode(batch.capsule, 10, 0.0)
+        connected_codec().encode(batch.capsule, 10, 0.0)
         named = {1: [b'a\\"b', b"x"], 3: [b"12"], 4: [b"one"], 5: [b"one", b"two"]}
         want = {n: [oracle.words(x) for x in own] for n, own in named.items()}
         assert ids_of(in_flight.encoded(batch)) == want
 
-    def test_no_ids_without_identity(self) -> None:
+    def test_no_own_ids_without_identity(self) -> None:
         in_flight, batch = inflight_of([(b'{"@metadata":{"_id":"a"},"event.id":"x"}', RAW)])
-        hot_of(identity=False).encode(batch.capsule, 10, 0.0)
+        connected_codec(identity=False).encode(batch.capsule, 10, 0.0)
         assert ids_of(in_flight.encoded(batch)) == {}
 
 
 class TestAcks:
-    def sent(self, *sizes: int, **options: object) -> Codec:
-        """A writer with windows of these sizes in flight; sequences from 1."""
-        codec = hot_of(inflight=max(2, len(sizes)), **options)
+    def codec_with_windows(self, *sizes: int, **options: object) -> Codec:
+        """Return a codec with windows of these sizes in flight; sequences begin at 1."""
+        codec = connected_codec(inflight=max(2, len(sizes)), **options)
         in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * sum(sizes))
         for size in sizes:
             assert codec.encode(batch.capsule, size, 0.0) == size
@@ -402,15 +407,15 @@ class TestAcks:
         codec.sent()
         return codec
 
-    def test_whole_windows_first_in_first_out(self) -> None:
-        codec = self.sent(3, 2)
+    def test_acks_settle_windows_first_in_first_out(self) -> None:
+        codec = self.codec_with_windows(3, 2)
         assert codec.receive(ack(3) + ack(2), 1.0) == 0
         assert codec.outcomes() == ([(1, 5, ACKED, 0)], 2, 2)
         assert codec.windows == 0
         assert codec.outcomes() == ([], 0, 0)
 
-    def test_partial(self) -> None:
-        codec = self.sent(5)
+    def test_partial_acks_settle_each_event_once(self) -> None:
+        codec = self.codec_with_windows(5)
         for number, want in (
             (2, [(1, 2, ACKED, 0)]),
             (2, []),
@@ -422,19 +427,19 @@ class TestAcks:
             assert codec.outcomes()[0] == want
         assert codec.windows == 0
 
-    def test_keep_alive_is_no_progress(self) -> None:
-        codec = self.sent(2)
+    def test_ack_of_0_is_alive_but_no_progress(self) -> None:
+        codec = self.codec_with_windows(2)
         codec.receive(ack(0) * 3, 0.0)
         assert codec.outcomes() == ([], 3, 0)
 
-    def test_either_version_byte(self) -> None:
-        codec = self.sent(1, 1)
+    def test_ack_of_either_version_byte_is_accepted(self) -> None:
+        codec = self.codec_with_windows(1, 1)
         codec.receive(ack(0, 1) + ack(1, 1) + ack(1, 2), 0.0)
         assert codec.outcomes() == ([(1, 2, ACKED, 0)], 3, 2)
 
-    def test_sequences_with_holes(self) -> None:
+    def test_acks_skip_sequences_that_were_not_sent(self) -> None:
         _in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 9, holes=[2, 5, 6])
-        codec = hot_of()
+        codec = connected_codec()
         codec.encode(batch.capsule, 5, 0.0)
         codec.receive(ack(4), 0.0)
         assert codec.outcomes()[0] == [(1, 1, ACKED, 0), (3, 4, ACKED, 0), (7, 7, ACKED, 0)]
@@ -450,13 +455,13 @@ class TestAcks:
         (ack(0xFFFFFFFF), "ack 4294967295 for a window of 5 events"),
         (ack(5) + ack(1), "ack 1 although no window is in flight"),
     ])  # fmt: skip
-    def test_garbage(self, data: bytes, words: str) -> None:
-        codec = self.sent(5)
+    def test_invalid_ack_is_fatal_until_reconnected(self, data: bytes, words: str) -> None:
+        codec = self.codec_with_windows(5)
         assert codec.receive(data, 0.0) == -2
         assert codec.error is not None
         assert re.search(words, codec.error), codec.error
         assert "\n" not in codec.error
-        # what was acknowledged before stays so; nothing more is believed or sent
+        # earlier acks hold; later ones are ignored, and nothing more is sent
         assert codec.outcomes()[0] == ([(1, 5, ACKED, 0)] if data[:6] == ack(5) else [])
         assert codec.receive(ack(1), 0.0) == -2
         assert codec.credit(0.0) == (0, 0)
@@ -465,8 +470,8 @@ class TestAcks:
         assert codec.error is None
         assert codec.credit(1.0)[0] > 0
 
-    def test_bytes_of_a_frame_may_come_one_by_one(self) -> None:
-        codec = self.sent(2, 3)
+    def test_ack_frames_may_arrive_byte_by_byte(self) -> None:
+        codec = self.codec_with_windows(2, 3)
         for byte in ack(0) + ack(1) + ack(2) + ack(3):
             assert codec.receive(bytes([byte]), 0.0) == 0
         assert codec.outcomes() == ([(1, 5, ACKED, 0)], 4, 3)
@@ -479,54 +484,57 @@ class TestAcks:
     )  # fmt: skip
 
     @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), streams, st.data())
-    def test_oracle(self, sizes: list[int], stream: bytes, data: st.DataObject) -> None:
-        codec, twin = self.sent(*sizes), oracle.Acks()
+    def test_acks_equal_the_reference_on_any_bytes(
+        self, sizes: list[int], stream: bytes, data: st.DataObject
+    ) -> None:
+        codec, reference = self.codec_with_windows(*sizes), oracle.Acks()
         first = 1
         for size in sizes:
-            twin.windows.append((list(range(first, first + size)), 0))
+            reference.windows.append((list(range(first, first + size)), 0))
             first += size
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
         for at, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             broken = False
             try:
-                twin.feed(stream[at:end])
+                reference.feed(stream[at:end])
             except oracle.BrokenError:
                 broken = True
             assert (codec.receive(stream[at:end], 0.0) == -2) is broken
             if broken:
                 break
         ranges, alive, progress = codec.outcomes()
-        assert [s for a, b, _, _ in ranges for s in range(a, b + 1)] == twin.acked
-        assert (alive, progress, codec.windows) == (twin.alive, twin.progress, len(twin.windows))
+        assert [s for a, b, _, _ in ranges for s in range(a, b + 1)] == reference.acked
+        want = (reference.alive, reference.progress, len(reference.windows))
+        assert (alive, progress, codec.windows) == want
 
-    def test_split_at_every_byte(self) -> None:
+    def test_outcomes_are_the_same_for_every_split(self) -> None:
         stream = ack(0) + ack(1, 1) + ack(3) + ack(2) + ack(0)
         for at in range(len(stream) + 1):
-            codec = self.sent(3, 2)
+            codec = self.codec_with_windows(3, 2)
             assert codec.receive(stream[:at], 0.0) == codec.receive(stream[at:], 0.0) == 0
             assert codec.outcomes() == ([(1, 5, ACKED, 0)], 5, 3)
 
 
 class TestDeadlines:
-    """Monotonic seconds are arguments: nothing here waits."""
+    """Monotonic seconds are arguments; no test waits."""
 
-    def sent(self, windows: int, now: float = 100.0, **options: object) -> Codec:
-        codec = hot_of(inflight=max(windows, 2), **options)
+    def codec_with_windows(self, windows: int, now: float = 100.0, **options: object) -> Codec:
+        codec = connected_codec(inflight=max(windows, 2), **options)
         in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * windows)
         for _ in range(windows):
             assert codec.encode(batch.capsule, 1, now) == 1
             in_flight.encoded(batch)
         return codec
 
-    def test_nothing_awaited(self) -> None:
-        codec = hot_of()
+    def test_no_deadline_without_windows_in_flight(self) -> None:
+        codec = connected_codec()
         assert codec.deadline() == 0
-        codec = self.sent(1)
+        codec = self.codec_with_windows(1)
         codec.receive(ack(1), 101.0)
         assert codec.deadline() == 0
 
-    def test_any_byte_is_a_sign_of_life(self) -> None:
-        codec = self.sent(1, silence=30.0)
+    def test_any_byte_moves_the_silence_deadline(self) -> None:
+        codec = self.codec_with_windows(1, silence=30.0)
         assert codec.deadline() == 130.0
         codec.receive(ack(0), 105.0)
         assert codec.deadline() == 135.0
@@ -535,15 +543,15 @@ class TestDeadlines:
         codec.receive(b"2", 111.0)
         assert codec.deadline() == 141.0
 
-    def test_a_window_behind_another_has_twice_the_time(self) -> None:
+    def test_window_behind_another_has_twice_the_time(self) -> None:
         """Logstash stops its keep-alives after each ack, and may still work on the next window."""
-        codec = self.sent(2)
+        codec = self.codec_with_windows(2)
         assert codec.deadline() == 130.0
         codec.receive(ack(1), 120.0)
         assert codec.deadline() == 180.0
 
-    def test_a_second_window_does_not_move_the_deadline(self) -> None:
-        codec = hot_of()
+    def test_second_window_does_not_move_the_deadline(self) -> None:
+        codec = connected_codec()
         in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * 2)
         codec.encode(batch.capsule, 1, 100.0)
         in_flight.encoded(batch)
@@ -551,11 +559,11 @@ class TestDeadlines:
         assert codec.deadline() == 130.0
 
 
-class TestCareful:
-    """After a break with several windows out, the next ten go one at a time."""
+class TestAfterABreak:
+    """After a break with several windows in flight, the next ten go one at a time."""
 
-    def run(self, codec: Codec, windows: int) -> int:
-        """Send and acknowledge; the most that were in flight."""
+    def most_in_flight(self, codec: Codec, windows: int) -> int:
+        """Send and acknowledge windows; return the most that were in flight."""
         most = 0
         in_flight, batch = inflight_of([(b"{}", DOCUMENT)] * (windows + 5))
         for _ in range(windows):
@@ -566,35 +574,35 @@ class TestCareful:
             assert codec.receive(ack(1), 0.0) == 0
         return most
 
-    def test_after_a_break_with_two(self) -> None:
-        codec = TestDeadlines().sent(2)
+    def test_ten_single_windows_follow_a_break_with_two(self) -> None:
+        codec = TestDeadlines().codec_with_windows(2)
         assert codec.connection_lost() == 2
         codec.connected(0.0)
         assert codec.careful == 10
-        assert self.run(codec, 10) == 1
+        assert self.most_in_flight(codec, 10) == 1
         assert codec.careful == 0
-        assert self.run(codec, 3) == 2
+        assert self.most_in_flight(codec, 3) == 2
 
-    def test_after_a_break_with_one(self) -> None:
-        codec = TestDeadlines().sent(1)
+    def test_break_with_one_window_changes_nothing(self) -> None:
+        codec = TestDeadlines().codec_with_windows(1)
         assert codec.connection_lost() == 1
         assert codec.careful == 0
 
-    def test_a_break_in_between_does_not_reset_it(self) -> None:
-        codec = TestDeadlines().sent(2)
+    def test_second_break_does_not_restart_the_count(self) -> None:
+        codec = TestDeadlines().codec_with_windows(2)
         codec.connection_lost()
         codec.connected(0.0)
-        self.run(codec, 4)
+        self.most_in_flight(codec, 4)
         codec.connection_lost()
         codec.connected(0.0)
         assert 5 <= codec.careful <= 6
 
 
 class TestMemory:
-    def test_many_windows_reuse_their_room(self) -> None:
+    def test_three_hundred_windows_reuse_memory(self) -> None:
         resource = pytest.importorskip("resource")
         random = Random(3)
-        codec = hot_of(compression=3)
+        codec = connected_codec(compression=3)
         bodies = [(b'{"a":"%s"}' % random.randbytes(150).hex().encode(), RAW) for _ in range(500)]
 
         def turn() -> None:
@@ -612,7 +620,7 @@ class TestMemory:
             turn()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8192
 
-    def test_the_capsule_keeps_the_writer(self) -> None:
-        capsules = [hot_of().capsule for _ in range(3)]
+    def test_capsule_keeps_its_codec_alive(self) -> None:
+        capsules = [connected_codec().capsule for _ in range(3)]
         gc.collect()
         assert all("logclient.codec" in repr(c) for c in capsules)

@@ -1,4 +1,4 @@
-"""Whichever library compresses and inflates: the bytes are plain zlib, and nothing else differs."""
+"""Compression by isal, libz and Python's zlib: the bytes are plain zlib, and nothing else differs."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ import pytest
 from logclient._ext.lumberjack import BAD_ZLIB, NO_ID, Codec, Decoder, Reader
 from logclient._ext.queue import WAKE
 from tests import support
-from tests.lumberjack.test_lumberjack_reader import c, cz, j, w
+from tests.lumberjack.frames import c, cz, j, w
 from tests.support.batches import inflight_of
 
 PYTHON = types.ModuleType("zlib")
@@ -57,7 +57,7 @@ BODIES = {
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("level", [1, 3, 4, 9])
-def test_round_trip(library: str, name: str, level: int) -> None:
+def test_each_library_makes_plain_zlib(library: str, name: str, level: int) -> None:
     bodies = BODIES[name]
     codec = Codec(bytes(10), compression=level, identity=False, window=10_000, window_bytes=1 << 28)
     if library != "isal" or level < 4:
@@ -72,13 +72,13 @@ def test_round_trip(library: str, name: str, level: int) -> None:
         assert window.events == bodies
 
 
-def test_level_0_in_version_1(library: str) -> None:
+def test_level_0_of_version_1_is_stored_zlib(library: str) -> None:
     codec = Codec(bytes(10), version=1, compression=0, identity=False)
     data = compressed(codec, [b"\0\0\0\1\0\0\0\1a\0\0\0\1b"])
     assert zlib.decompress(data[12:]) == b"1D\0\0\0\1\0\0\0\1\0\0\0\1a\0\0\0\1b"
 
 
-def test_reader(library: str) -> None:
+def test_reader_inflates_and_bounds_alike(library: str) -> None:
     assert len(Reader().receive_data(w(3) + c(j(1) + c(j(2))) + c(b"") + j(3))) == 1
     for stream, words in (
         (b"xxxxxxxx", "no zlib stream"), (zlib.compress(j(1))[:-1] + b"?", "no zlib stream"),
@@ -95,7 +95,7 @@ def test_reader(library: str) -> None:
     assert len(Reader().receive_data(w(1) + cz(stream) + w(1) + cz(zlib.compress(j(1)) + b"more"))) == 2
 
 
-def test_decoder(library: str) -> None:
+def test_decoder_inflates_and_bounds_alike(library: str) -> None:
     units = [w(2) + c(j(1) + j(2)), w(1) + cz(b"xxxxxxxx"), w(1) + c(bytes(1 << 20)), w(1) + c(c(j(1)))]
     offsets = array("q", (sum(map(len, units[:i])) for i in range(len(units))))
     got = Decoder(max_inflated=1000).decode(b"".join(units), offsets, array("q", map(len, units)))
@@ -107,7 +107,7 @@ def test_decoder(library: str) -> None:
     {"ISAL_MAJOR_VERSION": 2, "igzip_lib": types.ModuleType("igzip_lib")},
     {"ISAL_MAJOR_VERSION": 2, "igzip_lib": zlib},  # loaded, but without its functions
 ])  # fmt: skip
-def test_an_isal_that_is_not_what_we_know_is_not_used(
+def test_unknown_isal_module_is_not_used(
     attributes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = types.ModuleType("isal")

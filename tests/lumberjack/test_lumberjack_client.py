@@ -1,4 +1,4 @@
-"""The way over real sockets, as a user of the package walks it: client and Writer to the collector."""
+"""Client and Writer over real sockets, as a user calls them, against the collector."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ import pytest
 import logclient
 from logclient.lumberjack import Writer
 from logclient.lumberjack.collector import Collector
-from logclient.transports.tcp import Tcp
 from tests.support.patience import PATIENCE
-
-
-@pytest.fixture(params=["compiled pump", "Python pump"])
-def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fallback for systems without the compiled pump is forced here."""
-    if request.param == "Python pump":
-        monkeypatch.setattr(Tcp, "pump", lambda self, in_flight, core, **limits: None)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("compression", [0, 3])
-def test_writer_counts_acks(pump: None, version: int, compression: int) -> None:
+def test_write_returns_the_number_of_acked_events(pump: None, version: int, compression: int) -> None:
     with (
         Collector(keep=True) as collector,
         Writer(collector.url, window=50, version=version, compression=compression) as writer,
@@ -38,7 +30,7 @@ def test_writer_counts_acks(pump: None, version: int, compression: int) -> None:
     assert all(event["event.id"] == writer.event_id(n + 1) for n, event in enumerate(found))
 
 
-def test_writer_goes_on_after_cuts(pump: None) -> None:
+def test_writer_loses_nothing_over_cut_connections(pump: None) -> None:
     faults = "cut-before-ack=every:5:max:4,cut-before-write=every:7:max:3,partial-cut=every:11:max:2"
     with (
         Collector(keep=True, faults=faults, count_duplicates=True) as collector,
@@ -53,7 +45,7 @@ def test_writer_goes_on_after_cuts(pump: None) -> None:
     assert stats.resent >= collector.counts.copies > 0
 
 
-def test_poison_fails_alone(pump: None) -> None:
+def test_body_that_is_not_an_object_fails_alone(pump: None) -> None:
     with Collector(keep=True) as collector, logclient.connect(collector.url) as client:
         bad = [b"", b"{", b"[1]", b"null", b'{"a":NaN}', b'{"a":"\xff"}', b'{"a":1}x', b'"text"']
         deliveries = []
@@ -71,7 +63,7 @@ def test_poison_fails_alone(pump: None) -> None:
     assert stats.failed == {"not_json": len(bad)}
 
 
-def test_a_huge_event_is_no_obstacle(pump: None) -> None:
+def test_event_of_100_mib_is_refused_and_the_next_arrives(pump: None) -> None:
     with Collector(keep=True) as collector, logclient.connect(collector.url) as client:
         for huge in (b'{"a":"' + b"x" * (100 << 20) + b'"}', {"message": "x" * (100 << 20)}):
             with pytest.raises(logclient.EncodeError, match="max_event_bytes"):
@@ -87,8 +79,8 @@ def test_a_huge_event_is_no_obstacle(pump: None) -> None:
     [{"message": "x" * 2000}, "x" * 2000, b'{"message":"%s"}' % (b"x" * 2000)],
     ids=lambda event: type(event).__name__,
 )
-def test_what_is_too_large_is_raised_and_counted(event: Any) -> None:
-    """The same for each kind of event, by send and by submit."""
+def test_too_large_event_raises_and_is_counted(event: Any) -> None:
+    """It holds for each kind of event, by send and by submit."""
     with Collector() as collector, logclient.connect(collector.url, max_event_bytes=1000) as client:
         for verb in (client.send, client.submit):
             with pytest.raises(logclient.EncodeError, match=r"longer than max_event_bytes \(1000\)"):
@@ -100,7 +92,9 @@ def test_what_is_too_large_is_raised_and_counted(event: Any) -> None:
 
 
 @pytest.mark.parametrize("level", [40, 49, "ERROR", "error", "CRITICAL", "loud"])
-def test_levels_have_names(level: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_by_name_spares_errors_from_drop_oldest(
+    level: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(logging._nameToLevel, "loud", 45)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -118,21 +112,21 @@ def test_levels_have_names(level: int | str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("level", ["LOUD", "", None, 1.5, [40]])
-def test_no_such_level(level: Any) -> None:
+def test_unknown_level_is_refused_and_nothing_sent(level: Any) -> None:
     with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
         for verb in (client.send, client.submit):
-            with pytest.raises(
-                logclient.ConfigError, match="level: must be a number, or the name"
-            ):
+            with pytest.raises(logclient.ConfigError, match="level: must be a number, or the name"):
                 verb("an event", level)
         assert client.stats().sent == 0
 
 
 @pytest.mark.parametrize(
-    "said", [b"2A\0\0\0\5", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 7, b"2W\0\0\0\1", b"2A\xff\xff\xff\xff"]
+    "reply", [b"2A\0\0\0\5", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 7, b"2W\0\0\0\1", b"2A\xff\xff\xff\xff"]
 )
-def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line names what was wrong; the events wait for a server that can be believed."""
+def test_events_wait_for_a_server_with_valid_replies(
+    pump: None, reply: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each wrong reply ends its connection and is reported on stderr."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         client = logclient.connect(f"lumberjack://127.0.0.1:{port}", backoff_min=0.001, backoff_max=0.01)
@@ -140,7 +134,7 @@ def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.Cap
         for _ in range(3):
             peer, _address = listener.accept()
             peer.recv(1)
-            peer.sendall(said)
+            peer.sendall(reply)
             while peer.recv(65536):
                 pass
             peer.close()
@@ -154,7 +148,7 @@ def test_a_server_that_speaks_garbage(pump: None, said: bytes, capfd: pytest.Cap
     assert capfd.readouterr().err.count("logclient:") >= 1
 
 
-def test_many_threads_one_client(pump: None) -> None:
+def test_four_threads_share_one_client(pump: None) -> None:
     with Collector(count_duplicates=True) as collector, logclient.connect(collector.url) as client:
         barrier = threading.Barrier(4)
 
@@ -174,6 +168,6 @@ def test_many_threads_one_client(pump: None) -> None:
         assert collector.counts.copies == 0
 
 
-def test_a_writer_speaks_lumberjack_only() -> None:
+def test_writer_refuses_the_scheme_of_another_protocol() -> None:
     with pytest.raises(logclient.ConfigError, match="scheme"):
         Writer("logux://127.0.0.1:1")
