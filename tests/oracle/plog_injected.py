@@ -26,8 +26,8 @@ class Injected(NamedTuple):
 
     missing: set[str]
     duplicated: set[str]
-    unnamed: int  # acts on datagrams of which nobody knows whose they were
-    strangers: int  # acts on events that no ledger says were sent
+    unnamed: int  # faults on datagrams of unknown events
+    foreign: int  # faults on events that are in no ledger
 
 
 def sent_ids(ledger: str | os.PathLike[str]) -> set[str]:

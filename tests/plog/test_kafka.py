@@ -1,4 +1,4 @@
-"""The broker of tools/kafka.py: `make kafka`, and the one of the test run."""
+"""The broker of tools/kafka.py: its commands, its jars, and the broker of the test run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.tree]
 
 
 def run(tree: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """The script, in a copy of its folder: what is started is noted beside it."""
+    """Run the script in its copied folder, beside which it notes what it started."""
     done = subprocess.run(
         [sys.executable, tree / "tools" / "kafka.py", *arguments],
         capture_output=True, text=True, env=clean_environment(), timeout=4 * PATIENCE,
@@ -38,8 +38,10 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_start_status_stop(tree: Path, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")  # as terminals and some tools have it; Java's command line is longer
+def test_broker_starts_once_answers_and_stops(
+    tree: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # shorter than Java's command line, which ps must not cut
     assert run(tree, "status")[:2] == (1, {"bootstrap": None})
     code, started, _ = run(tree, "start")
     assert code == 0
@@ -59,7 +61,7 @@ def test_start_status_stop(tree: Path, kafka: str, monkeypatch: pytest.MonkeyPat
         socket.create_connection((host, int(port)))
 
 
-def test_a_port_that_is_taken_is_a_line(tree: Path, kafka: str) -> None:
+def test_taken_port_of_the_broker_is_one_line(tree: Path, kafka: str) -> None:
     code, _, errors = run(tree, "start", "--port", kafka.rpartition(":")[2])
     assert code == 3
     assert errors.count("\n") == 1
@@ -67,15 +69,15 @@ def test_a_port_that_is_taken_is_a_line(tree: Path, kafka: str) -> None:
     assert run(tree, "status")[0] == 1
 
 
-def test_without_java_it_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(tool, "HERE", tmp_path / "kafka")
     with pytest.raises(tool.Unavailable, match="Java 17"):
         tool.Broker()
 
 
-def test_jars_are_those_whose_hashes_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that Ivy brings is compared, and what is wrong is neither used nor kept."""
+def test_jar_without_a_known_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file that Ivy brings is compared; a wrong one is neither used nor kept."""
     brought = {"broker/a-1.jar": b"a", "spark/b-2.jar": b"b"}
 
     def ivy(folder: Path) -> None:
@@ -89,19 +91,19 @@ def test_jars_are_those_whose_hashes_are_known(tmp_path: Path, monkeypatch: pyte
     tool.lock()
     assert [Path(jar).name for jar in tool.jars("spark")] == ["b-2.jar"]
     tool.HASHES.write_text(tool.HASHES.read_text() + f"{'0' * 64}  spark/c-3.jar\n")
-    for change, says in (
+    for change, message in (
         ({}, "spark/c-3.jar is missing"),
         ({"spark/c-3.jar": b"c"}, f"spark/c-3.jar has SHA-256 {hashlib.sha256(b'c').hexdigest()}, but .* 0+"),
         ({"broker/d-4.jar": b"d"}, "broker/d-4.jar is not in tools/kafka.sha256"),
     ):
         brought |= change
-        with pytest.raises(tool.WrongFileError, match=says):
+        with pytest.raises(tool.WrongFileError, match=message):
             tool.fetch()
         assert not tool.HERE.with_suffix(".new").exists()
     assert tool.main(["fetch"]) == 1
 
 
-def test_every_jar_of_the_environment_is_known() -> None:
+def test_jars_of_the_environment_match_their_hashes() -> None:
     try:
         tool.fetch()
     except tool.Unavailable as error:
@@ -112,12 +114,12 @@ def test_every_jar_of_the_environment_is_known() -> None:
     assert {name.partition("/")[0] for name in names} == {"broker", "spark"}
 
 
-def test_the_broker_of_the_run(kafka: str) -> None:
+def test_broker_of_the_test_run_takes_large_and_empty_values(kafka: str) -> None:
     assert exchange(kafka, [b"x" * 900_000, b""]) == [b"x" * 900_000, b""]
 
 
 def exchange(bootstrap: str, values: list[bytes]) -> list[bytes]:
-    """Produce to a topic of its own, and read it from the beginning."""
+    """Produce to a new topic and read it from the beginning."""
     client = support.need("confluent_kafka")
     topic = f"exchange-{os.urandom(6).hex()}"
     wrong = []

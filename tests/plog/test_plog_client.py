@@ -1,4 +1,4 @@
-"""The face of plog: its documents, and its client over a real socket."""
+"""The plog client over a real socket, and the documents it makes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from logclient.errors import ConnectFailed, EncodeError, ProtocolError
 from logclient.plog import Client, Documents
 from logclient.plog.messages import parse_stat, split_tags
 from logclient.transports.udp import Udp
-from tests.plog.test_plog_core import stat_of
+from tests.plog.stat import stat_of
 from tests.support.patience import PATIENCE
 
 
 class Server(threading.Thread):
-    """Takes datagrams as the real server does, answers commands."""
+    """A server that reassembles datagrams and answers commands as the real one does."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -70,7 +70,7 @@ class Server(threading.Thread):
             self.socket.sendto(b"Config({})", peer)
 
     def counters(self) -> bytes:
-        """A STAT as the real server makes it: the command is counted after it."""
+        """Return a STAT as the real server does: the command is counted afterwards."""
         found: dict[str, Any] = self._reassembler.counters()
         found["v0_commands"] -= 1
         handlers = [{"name": "kafka", "seen_messages": len(self.messages)}]
@@ -86,6 +86,7 @@ class Server(threading.Thread):
 
 
 def until(done: Callable[[], object]) -> None:
+    """Wait until the condition holds; fail after PATIENCE."""
     end = time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < end, "waited too long"
@@ -94,7 +95,7 @@ def until(done: Callable[[], object]) -> None:
 
 @pytest.fixture(params=["compiled", "python"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Talked to by the compiled pump, and by the one in Python."""
+    """Run a test with the compiled pump, and with the one in Python."""
     if request.param == "python":
         monkeypatch.setattr(Udp, "pump", lambda *_, **__: None)
     elif sys.platform == "win32":
@@ -111,7 +112,7 @@ def connect(server: Server, **options: Any) -> Client:
 
 
 class TestClient:
-    def test_what_is_sent_arrives(self, server: Server) -> None:
+    def test_mappings_texts_bytes_and_events_arrive(self, server: Server) -> None:
         with connect(server, host_name="web1", event_type="orders", mtu=1400) as client:
             first = client.send({"a": 1})
             client.send("text")
@@ -136,7 +137,7 @@ class TestClient:
             "type": "other", "host": "web1", "timestamp": 5, "data": "plain", "uuid": ids[4],
         }  # fmt: skip
 
-    def test_tags(self, server: Server) -> None:
+    def test_topic_key_and_tags_travel_with_messages(self, server: Server) -> None:
         with connect(server, topic="logs", tags="a,pk:1") as client:
             client.send(b"x")
             client.publish(b"y", topic="orders", key="7", tags=["b"])
@@ -150,7 +151,7 @@ class TestClient:
             ["kt:logs", "a", "pk:1"], ["kt:orders", "pk:7", "b"], ["kt:logs", "a", "pk:1"], ["kt:orders"],
         ]  # fmt: skip
 
-    def test_commands(self, server: Server) -> None:
+    def test_commands_are_answered_or_time_out(self, server: Server) -> None:
         with connect(server) as client:
             assert client.ping(b"\0x").payload == b"\0x"
             assert client.ping().seconds < PATIENCE
@@ -174,7 +175,7 @@ class TestClient:
             with pytest.raises(ValueError, match="command: "):
                 client.ping(bytes(70_000))
 
-    def test_stats_from_many_threads(self, server: Server) -> None:
+    def test_stat_answers_eight_threads_at_once(self, server: Server) -> None:
         found: list[Any] = []
         with connect(server) as client:
             threads = [
@@ -186,8 +187,7 @@ class TestClient:
                 thread.join(PATIENCE)
         assert found == [parse_stat(stat_of())] * 8
 
-    def test_pace(self, server: Server) -> None:
-        """So many packets a second, and nothing is lost on the way."""
+    def test_paced_events_all_arrive_no_faster_than_the_pace(self, server: Server) -> None:
         with connect(server, pace=5000) as client:
             begun = time.monotonic()
             for n in range(1500):
@@ -197,17 +197,17 @@ class TestClient:
             until(lambda: len(server.messages) == 1500)
         assert [document["n"] for document in server.documents()] == list(range(1500))
 
-    def test_too_large(self, server: Server) -> None:
+    def test_too_large_event_is_refused_or_failed(self, server: Server) -> None:
         with connect(server) as client:
             client.send(bytes(262_144))
             with pytest.raises(logclient.EncodeError):
                 client.send(bytes(262_145))
-            client.send(b"{%s}" % (b" " * 262_140))  # its id makes it too large
+            client.send(b"{%s}" % (b" " * 262_140))  # the inserted id makes it too large
             assert client.flush(PATIENCE) == 0
             assert client.stats().failed == {"too_large": 2}
             until(lambda: len(server.messages) == 1)
 
-    def test_truncate(self, server: Server) -> None:
+    def test_truncate_shortens_a_record_and_flags_it(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true")
         try:
             handler.handle(logging.makeLogRecord({"msg": "\xe9" * 200_000, "levelno": 20, "n": 5}))
@@ -219,7 +219,7 @@ class TestClient:
         assert document["data"]["log.flags"] == '["truncated"]'
         assert document["data"]["n"] == "5"
 
-    def test_handler(self, server: Server) -> None:
+    def test_handler_sends_records_as_documents(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?event_type=web", host_name="w")
         log = logging.getLogger("tests.plog")
         log.propagate = False
@@ -253,7 +253,7 @@ class TestClient:
 
 class TestLoss:
     @pytest.mark.parametrize("lose", [0, 7])
-    def test_told_exactly(self, server: Server, lose: int) -> None:
+    def test_loss_equals_the_undelivered_messages(self, server: Server, lose: int) -> None:
         server.answer = None
         with connect(server, pace=0) as client:
             client.send(b"before")
@@ -269,8 +269,8 @@ class TestLoss:
             assert found.lost == 701 - len(server.messages)
             assert (found.lost > 90) == bool(lose)
 
-    def test_another_client(self, server: Server) -> None:
-        """While nothing is sent, or more than was sent."""
+    def test_loss_is_unknown_beside_another_client(self, server: Server) -> None:
+        """The other client sends while we send nothing, and while we send one event."""
         server.answer = None
         other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with connect(server) as client, other:
@@ -285,7 +285,7 @@ class TestLoss:
             client.send(b"x")
             assert watch.loss().reason == "another client's traffic is in the counters"
 
-    def test_no_answer(self, server: Server) -> None:
+    def test_loss_is_unknown_without_any_answer(self, server: Server) -> None:
         server.deaf = True
         with connect(server) as client:
             watch = client.watch(0.1)
@@ -294,7 +294,7 @@ class TestLoss:
             assert (found.lost, found.sent) == (None, 1)
             assert found.reason.startswith("stat: no answer")
 
-    def test_it_goes_deaf(self, server: Server) -> None:
+    def test_loss_is_unknown_without_a_last_answer(self, server: Server) -> None:
         server.answer = None
         with connect(server) as client:
             watch = client.watch()
@@ -306,59 +306,60 @@ class TestLoss:
 
 
 class TestDocuments:
-    def made(self, record: logging.LogRecord, made: Any = None, **options: Any) -> Any:
+    def document_of(self, record: logging.LogRecord, made: Any = None, **options: Any) -> Any:
         taken: list[bytes] = []
         documents = Documents(lambda body, level, kind: taken.append(body), host="h", **options)
         assert documents.ship(record, made) == bool(taken)
         return json.loads(taken[0]) if taken else documents
 
-    def record(self, message: Any = "text", **fields: Any) -> logging.LogRecord:
+    def record_of(self, message: Any = "text", **fields: Any) -> logging.LogRecord:
         return logging.makeLogRecord({"msg": message, "created": 12.3456, "levelno": 20, **fields})
 
     def test_timestamp_is_milliseconds(self) -> None:
-        found = self.made(self.record())
+        found = self.document_of(self.record_of())
         assert list(found) == ["type", "host", "timestamp", "data"]
         assert (found["type"], found["timestamp"]) == ("log", 12345)
         assert found["data"]["message"] == "text"
 
-    def test_what_a_formatter_made(self) -> None:
-        assert self.made(self.record(), "line")["data"] == "line"
-        assert self.made(self.record(), {"a": 1, 2: None, "s": "\ud800"})["data"] == {
+    def test_formatted_line_or_mapping_becomes_data(self) -> None:
+        assert self.document_of(self.record_of(), "line")["data"] == "line"
+        assert self.document_of(self.record_of(), {"a": 1, 2: None, "s": "\ud800"})["data"] == {
             "a": "1", "2": "null", "s": "\ufffd",
         }  # fmt: skip
 
-    def test_a_mapping_as_message(self) -> None:
-        data = self.made(self.record({"event": "paid", "n": 1.5}))["data"]
+    def test_mapping_as_message_becomes_fields(self) -> None:
+        data = self.document_of(self.record_of({"event": "paid", "n": 1.5}))["data"]
         assert (data["message"], data["n"]) == ("paid", "1.5")
 
-    def test_users_own_names(self) -> None:
-        found = self.made(self.record(uuid="mine", type="theirs", data="x"))
+    def test_fields_named_like_ours_stay_in_data(self) -> None:
+        found = self.document_of(self.record_of(uuid="mine", type="theirs", data="x"))
         assert found["type"] == "log"
         assert (found["data"]["uuid"], found["data"]["type"]) == ("mine", "theirs")
 
-    def test_never_raises(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_record_that_cannot_be_encoded_is_counted(self, capsys: pytest.CaptureFixture[str]) -> None:
         cycle: list[Any] = []
         cycle.append(cycle)
         lost: list[int] = []
-        documents = self.made(self.record(), {"a": cycle}, count_lost=lambda: lost.append(1))
+        documents = self.document_of(self.record_of(), {"a": cycle}, count_lost=lambda: lost.append(1))
         assert (documents.failed, len(lost)) == (1, 1)
-        assert self.made(self.record("x" * 1000), max_event_bytes=500).failed == 1
+        assert self.document_of(self.record_of("x" * 1000), max_event_bytes=500).failed == 1
         assert "a record of logger" in capsys.readouterr().err
 
-    def test_mangled_values_are_counted(self) -> None:
+    def test_sanitized_values_are_counted(self) -> None:
         counts: list[tuple[int, int]] = []
-        self.made(self.record(price=float("nan")), count_changed=lambda *changed: counts.append(changed))
+        record = self.record_of(price=float("nan"))
+        self.document_of(record, count_changed=lambda *changed: counts.append(changed))
         assert counts == [(1, 0)]
 
-    def test_fields_that_conflict_with_ours_move(self) -> None:
+    def test_conflicting_fields_move_below_labels(self) -> None:
         counts: list[tuple[int, int]] = []
-        record = self.record(event="paid", log={"x": 1})
-        made = self.made(record, count_changed=lambda *changed: counts.append(changed))["data"]
+        record = self.record_of(event="paid", log={"x": 1})
+        made = self.document_of(record, count_changed=lambda *changed: counts.append(changed))["data"]
         assert (made["labels.event"], made["labels.log"]) == ("paid", '{"x":1}')
         assert not {"event", "log"} & made.keys()
         assert counts == [(0, 2)]
 
-    def test_strings(self) -> None:
+    def test_values_become_strings(self) -> None:
         documents = Documents(lambda *_: None, host="h")
         assert documents.strings({"t": True, "e": "\xe9", "d": {"k": "\xe9"}}) == {
             "t": "true", "e": "\xe9", "d": '{"k":"\xe9"}',

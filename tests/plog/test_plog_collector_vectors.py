@@ -1,4 +1,4 @@
-"""Recorded bytes against our server over its socket: what it delivers, counts and answers."""
+"""Recorded bytes against our server over its socket: delivered messages, counters and replies."""
 
 from __future__ import annotations
 
@@ -12,50 +12,19 @@ import pytest
 from logclient._ext.plog import fragments
 from logclient.plog.collector import Collector
 from logclient.plog.messages import split_tags
-from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each, flat
+from tests.plog.client import Client
+from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each_case, flat
 from tests.support import recordings
-from tests.support.patience import PATIENCE
 
-# The real server gives up what is not whole when it happens to look there: what a case says of that may
-# belong to the one before, and that of its own may be in the next. The codec's tests look at ours.
+# The real server drops incomplete messages when it next looks at them. These counters of a case may
+# therefore belong to the case before it. The tests of the codec check ours.
 LAZY = ("dropped_fragments", "defragmenter.evictions")
-
-
-class Client:
-    """A socket of its own: a port, so that no case meets another's messages."""
-
-    def __init__(self, collector: Collector) -> None:
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.settimeout(PATIENCE)
-        self.sock.connect((collector.host, collector.port))
-
-    def send(self, *datagrams: bytes) -> None:
-        for one in datagrams:
-            self.sock.send(one)
-
-    def ask(self, question: bytes) -> bytes:
-        self.sock.send(question)
-        return self.sock.recv(65536)
-
-    def settle(self) -> None:
-        """All that was sent before has been judged when this is answered."""
-        assert self.ask(b"\0\0PINGsettled") == b"PONGsettled"
-
-    def close(self) -> None:
-        self.sock.close()
 
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     with Collector(keep=True, expire_time=600.0) as collector:
         yield collector
-
-
-@pytest.fixture
-def client(collector: Collector) -> Iterator[Client]:
-    client = Client(collector)
-    yield client
-    client.close()
 
 
 def counted(collector: Collector) -> dict[str, int]:
@@ -71,8 +40,10 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: n for name, n in found.items() if n and not name.startswith(LAZY)}
 
 
-@each(CASES)
-def test_case(case: dict[str, Any], collector: Collector, client: Client) -> None:
+@each_case(CASES)
+def test_datagrams_are_delivered_counted_and_answered(
+    case: dict[str, Any], collector: Collector, client: Client
+) -> None:
     datagrams = bytes_of(case)
     collector.clear()
     before = counted(collector)
@@ -80,7 +51,7 @@ def test_case(case: dict[str, Any], collector: Collector, client: Client) -> Non
         assert len(datagrams) == len(case["replies_hex"]) == 1
         wanted = case["replies_hex"][0]
         if wanted is not None:
-            same_reply(client.ask(datagrams[0]), bytes.fromhex(wanted))
+            assert_same_reply(client.ask(datagrams[0]), bytes.fromhex(wanted))
             settled = 0
         else:
             client.send(*datagrams)
@@ -104,8 +75,8 @@ def test_case(case: dict[str, Any], collector: Collector, client: Client) -> Non
             assert payload.hex() == expected["payload_hex"]
 
 
-def same_reply(got: bytes, want: bytes) -> None:
-    """The same bytes; of statistics the same names in the same order, and as many numbers in each place."""
+def assert_same_reply(got: bytes, want: bytes) -> None:
+    """Assert equal bytes; of statistics equal names in order, and as many numbers in each place."""
     if not want.startswith(b"{"):
         assert got == want
         return
@@ -124,8 +95,8 @@ def same_reply(got: bytes, want: bytes) -> None:
             assert type(ours[name]) is type(value)
 
 
-def test_tags_as_the_real_server_reads_them() -> None:
-    """Kafka gets them from here; what is delivered has them beside it."""
+def test_tags_are_read_as_by_the_real_server() -> None:
+    """Kafka gets its tags from here; recordings have them beside each delivered message."""
     from array import array
 
     from logclient.plog.device import Listener
@@ -140,28 +111,28 @@ def test_tags_as_the_real_server_reads_them() -> None:
 
 
 def observed(name: str) -> Any:
-    """What this repository's recordings say of the real server beside their cases."""
+    """Return what this repository's recordings note about the real server beside their cases."""
     return recordings.facts("plog", "extra_observations", recordings.OWN)[name]
 
 
 class TestObservations:
-    """What was seen of the real server beside the cases."""
+    """Behaviour of the real server that was noted beside the cases."""
 
-    def test_burst(self, collector: Collector, client: Client) -> None:
+    def test_burst_of_unboxed_messages_is_delivered(self, collector: Collector, client: Client) -> None:
         collector.clear()
         client.send(*(b"%d" % n for n in range(1000)))
         client.settle()
         delivered = observed("burst_1000_unboxed").partition(" ")[0]
         assert len(collector.messages()) == int(delivered)
 
-    def test_large_messages_one_after_the_other(self, collector: Collector, client: Client) -> None:
+    def test_large_messages_in_turn_are_all_delivered(self, collector: Collector, client: Client) -> None:
         collector.clear()
         for number in range(20):
             client.send(*fragments(bytes(100_000), number + 1, datagram=20_000))
             client.settle()
         assert len(collector.messages()) == observed("20x100kB_contiguous")
 
-    def test_large_messages_mixed(self, collector: Collector, client: Client) -> None:
+    def test_interleaved_large_messages_evict_each_other(self, collector: Collector, client: Client) -> None:
         collector.clear()
         messages = [fragments(bytes(100_000), number + 1, datagram=20_000) for number in range(20)]
         for parts in zip(*messages, strict=True):
@@ -169,7 +140,7 @@ class TestObservations:
             client.settle()
         assert len(collector.messages()) == observed("20x100kB_interleaved")
 
-    def test_one_counter_over_two_sockets(self) -> None:
+    def test_one_id_counter_over_two_sockets_shows_holes(self) -> None:
         with Collector() as collector:
             clients = [Client(collector), Client(collector)]
             for number in range(60):
@@ -180,9 +151,8 @@ class TestObservations:
             holes = collector.stat()["holes_from_new_message"]
         assert f"{holes} false holes" == observed("one_id_counter_over_2_sockets_60_msgs")
 
-    def test_lines(self) -> None:
-        said = observed("tcp")
-        assert "\\0\\0ping line is a message" in said
+    def test_lines_over_tcp_are_messages_up_to_the_limit(self) -> None:
+        assert "\\0\\0ping line is a message" in observed("tcp")
         with Collector(tcp_port=0, max_line=100, keep=True) as collector:
             with socket.create_connection((collector.host, collector.tcp_port or 0)) as sock:
                 sock.sendall(b"\0\0ping\n\n" + b"x" * 101 + b"\nnext\r\n" + b"tail")
@@ -190,8 +160,8 @@ class TestObservations:
             assert collector.messages() == [b"\0\0ping", b"", b"next"]
             assert collector.counts.too_long == 1
 
-    def test_an_empty_datagram_is_no_message(self, collector: Collector, client: Client) -> None:
-        """Safer than the real server, which delivers a message that nobody sent."""
+    def test_empty_datagram_is_no_message(self, collector: Collector, client: Client) -> None:
+        """Safer than the real server, which delivers an empty message."""
         assert "empty message" in observed("empty_datagram_after_unboxed")
         collector.clear()
         client.send(b"before", b"")
@@ -199,7 +169,7 @@ class TestObservations:
         assert collector.messages() == [b"before"]
 
 
-def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recordings_cover_every_kind_over_sockets(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print()
         lacks = recordings.lacking(CASES, KINDS)

@@ -1,4 +1,4 @@
-"""The plog client, fragments put together again, commands; each against its plain twin where it has one."""
+"""The plog client without sockets: fragments, messages, pacing, commands, reassembly and decoding."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from logclient._ext.hash import murmur3
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.plog import (
     BAD_HEADER,
+    COMMAND,
     FRAGMENT,
     HEADER,
     MAX_DATAGRAM,
@@ -31,6 +32,7 @@ from logclient._ext.plog import (
     MAX_MESSAGE,
     MESSAGE,
     OUT_OF_BOUNDS,
+    SIMPLE,
     STATUS_NAMES,
     TOO_LARGE,
     VERDICT_NAMES,
@@ -59,6 +61,7 @@ from logclient.plog.messages import (
 from tests import support
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
+from tests.plog.stat import STAT, stat_of
 from tests.support.batches import inflight_of
 
 PRODUCER = bytes(range(10))
@@ -66,13 +69,14 @@ UNPACED = {"pace": 0, "pace_bytes": 0}
 ID_1 = PRODUCER.hex() + "000000000001"
 
 
-def core_of(**options: Any) -> Plog:
+def connected_core(**options: Any) -> Plog:
     core = Plog(Options(**{**UNPACED, **options}), PRODUCER)
     core.connected(100.0, random)
     return core
 
 
 def sent(core: Plog) -> list[bytes]:
+    """Return the datagrams on the wire and mark them as sent."""
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     core.sent()
     assert core.data_to_send() == []
@@ -80,8 +84,8 @@ def sent(core: Plog) -> list[bytes]:
 
 
 def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes]:
-    """The datagrams of these events, all of them on the wire."""
-    core = core_of(**options)
+    """Return the datagrams of these events, all of them sent."""
+    core = connected_core(**options)
     in_flight, batch = inflight_of([(body, kind) for body in events])
     assert core.encode(batch, len(events), 100.0) == len(events)
     assert set(batch.statuses().values()) == {"inflight"}
@@ -92,14 +96,14 @@ def messages(events: list[bytes], kind: int = RAW, **options: Any) -> list[bytes
 
 
 def handed(core: Plog) -> list[tuple[int, int]]:
-    """The ranges of events that the kernel has by now."""
+    """Return the ranges of events that the kernel has by now."""
     found = [event for event in core.events_received() if isinstance(event, Settled)]
     assert {(event.status, event.reason) for event in found} <= {("handed", "")}
     return [pair for event in found for pair in event.ranges]
 
 
 def columns_of(found: list[bytes]) -> tuple[bytes, array[int], array[int]]:
-    """(all of them, where each begins, how long it is)."""
+    """Return (all datagrams, offset of each, length of each)."""
     lengths = array("q", map(len, found))
     return b"".join(found), array("q", accumulate(lengths, initial=0))[:-1], lengths
 
@@ -115,33 +119,33 @@ def header(count: int, index: int, size: int, id_: int, total: int, hash_: int =
     return oracle.HEADER.pack(0, 1, count, index, size, id_, total, hash_, tags, 0)
 
 
-def test_is_a_core() -> None:
-    core: Core = core_of()
+def test_core_has_the_type_and_codec_of_a_core() -> None:
+    core: Core = connected_core()
     assert "logclient.codec" in repr(core.codec)
 
 
 class TestHash:
     @given(st.binary(max_size=300))
-    def test_twin(self, data: bytes) -> None:
+    def test_murmur3_equals_the_reference(self, data: bytes) -> None:
         assert murmur3(data) == oracle.murmur3(data)
 
     @given(st.binary(max_size=3000))
-    def test_reference(self, data: bytes) -> None:
+    def test_murmur3_equals_the_mmh3_package(self, data: bytes) -> None:
         assert murmur3(data) == support.need("mmh3").hash(data, 0, signed=False)
 
-    def test_every_length_and_alignment(self) -> None:
+    def test_murmur3_at_every_length_and_alignment(self) -> None:
         block = bytes(i * 7 & 255 for i in range(100))
         for at in range(5):
             for size in range(80):
                 assert murmur3(memoryview(block)[at : at + size]) == oracle.murmur3(block[at : at + size])
 
-    def test_known(self) -> None:
+    def test_murmur3_of_known_values(self) -> None:
         assert (murmur3(b""), murmur3(b"abc")) == (0, 0xB3DD93FA)
 
 
 class TestFragments:
     @given(st.integers(0, 400), st.integers(0, 30), st.integers(25, 90))
-    def test_twin(self, size: int, tags: int, room: int) -> None:
+    def test_fragments_equal_the_reference_and_reassemble(self, size: int, tags: int, room: int) -> None:
         payload, own = bytes(i & 255 for i in range(size)), b"t" * tags
         if tags > room - HEADER:
             with pytest.raises(ValueError, match="tags: "):
@@ -156,13 +160,13 @@ class TestFragments:
         assert judged.payload(len(found) - 1) == payload
         assert judged.tags(len(found) - 1) == own
 
-    def test_what_throws_in_the_java_client(self) -> None:
-        """Tags that need a fragment more where the payload does not reach it; nothing at all."""
+    def test_inputs_on_which_the_java_client_throws(self) -> None:
+        """Tags that need one fragment more than the payload, and an empty payload."""
         found = fragments(b"123456789", 5, datagram=34, tags=b"tag")
         assert [len(one) for one in found] == [24 + 9, 24 + 3]
         assert fragments(b"", 5) == [header(1, 0, MAX_DATAGRAM - HEADER, 5, 0)]
 
-    def test_limits(self) -> None:
+    def test_limits_of_fragments_ids_and_datagrams(self) -> None:
         with pytest.raises(ValueError, match="65536 bytes need more than 65535 fragments in datagrams of 25"):
             fragments(bytes(65536), 1, datagram=25)
         assert len(fragments(bytes(65535), 1, datagram=25)) == MAX_FRAGMENTS
@@ -171,8 +175,8 @@ class TestFragments:
                 fragments(b"x", **{"id": 1, **wrong})
         assert struct.unpack_from(">i", fragments(b"x", MAX_ID)[0], 8) == (MAX_ID,)
 
-    def test_long_tags_on_many_fragments(self) -> None:
-        """Where no even division leaves room for the tags the next number of fragments does."""
+    def test_long_tags_may_need_one_more_fragment(self) -> None:
+        """Where no even division leaves room for the tags, one more fragment does."""
         for size in range(3000, 3200):
             found = fragments(bytes(size), 1, datagram=24 + 50, tags=b"t" * 49)
             assert found == oracle.fragments(bytes(size), 1, 24 + 50, b"t" * 49)
@@ -181,13 +185,13 @@ class TestFragments:
 
 class TestRuns:
     @given(st.lists(st.binary(min_size=1, max_size=6), max_size=200))
-    def test_twin(self, found: list[bytes]) -> None:
+    def test_runs_equal_the_reference(self, found: list[bytes]) -> None:
         data = join_runs(found)
         assert data == oracle.runs(found)
         assert datagrams(data) == oracle.split(data) == found
 
-    def test_a_run_is_one_send(self) -> None:
-        """Equal ones and a shorter last one, 64 at most, 65,507 bytes at most."""
+    def test_run_is_equal_datagrams_and_a_shorter_last(self) -> None:
+        """A run has at most 64 datagrams and at most 65,507 bytes."""
 
         def shapes(sizes: list[int]) -> list[tuple[int, int]]:
             data, at, heads = join_runs([bytes(size) for size in sizes]), 0, []
@@ -203,16 +207,17 @@ class TestRuns:
         assert shapes([65507, 1]) == [(65507, 65507), (1, 1)]
 
     @given(st.binary(max_size=40))
-    def test_other_bytes_are_none(self, data: bytes) -> None:
+    def test_any_bytes_are_whole_runs_or_refused(self, data: bytes) -> None:
         try:
             found = datagrams(data)
         except ValueError:
             return
         assert sum(map(len, found)) < max(len(data), 1)
+        assert datagrams(join_runs(found)) == found
 
 
 class TestMessages:
-    def test_boxed(self) -> None:
+    def test_boxed_message_has_header_hash_and_id(self) -> None:
         (one,) = messages([b'{"a":1}'])
         body = b'{"a":1,"uuid":"%s"}' % ID_1.encode()
         assert one == header(1, 0, 1452 - 24, 1, len(body), murmur3(body)) + body
@@ -225,8 +230,8 @@ class TestMessages:
         (b"{broken", "{broken"),
     ])  # fmt: skip
     @pytest.mark.parametrize("kind", [RAW, BYTES, DOCUMENT])
-    def test_id(self, body: bytes, carries: str | None, kind: int) -> None:
-        """Event documents carry it, whatever else travels as it is."""
+    def test_only_json_objects_get_an_id(self, body: bytes, carries: str | None, kind: int) -> None:
+        """Other bodies travel unchanged."""
         (one,) = messages([body], kind)
         want = (
             body
@@ -237,17 +242,17 @@ class TestMessages:
         (one,) = messages([body], kind, identity="none")
         assert one[HEADER:] == body
 
-    def test_unchecked(self) -> None:
+    def test_check_off_requires_braces_only(self) -> None:
         (one,) = messages([b"{nonsense}"], check=False)
         assert one[HEADER:] == b'{nonsense,"uuid":"%s"}' % ID_1.encode()
         (one,) = messages([b"nonsense"], check=False)
         assert one[HEADER:] == b"nonsense"
 
-    def test_what_has_no_id_is_told_by_its_hash(self) -> None:
-        """The ledger's ids and the decoder's agree, so that verify joins them."""
+    def test_ledger_and_decoder_agree_on_ids_by_hash(self) -> None:
+        """The verifier joins bodies without our id by these hashes."""
         for body in (b"plain", b'{"uuid":"mine"}', b"", b"\xff\0{}", b'{"uuid":{"a":[1]}}', b"[" * 1200):
             for kind in (RAW, BYTES):
-                core = core_of()
+                core = connected_core()
                 in_flight, batch = inflight_of([(body, kind)])
                 core.encode(batch, 1, 100.0)
                 ids = json.loads(in_flight.encoded(batch).splitlines()[1])["ids"]
@@ -261,18 +266,18 @@ class TestMessages:
         (b"", True), (b"\0", True), (b"\ttext", True), (b"\x1f", True),
         (b"x" * 1452, False), (b"x" * 1453, True),
     ])  # fmt: skip
-    def test_unboxed_where_it_may_be(self, body: bytes, boxed: bool) -> None:
+    def test_unboxed_only_if_short_untagged_and_printable(self, body: bytes, boxed: bool) -> None:
         found = messages([body], BYTES, unboxed=True)
         assert (found != [body]) == boxed
         assert feed(Reassembler(), found).payload(len(found) - 1) == body
         assert messages([body], BYTES, unboxed=True, tags=("t",))[0][:2] == b"\0\1"
         assert messages([body], BYTES)[0][:2] == b"\0\1"
 
-    def test_unboxed_takes_no_number(self) -> None:
+    def test_unboxed_message_takes_no_number(self) -> None:
         found = messages([b"a", b"\t", b"b", b"\n"], BYTES, unboxed=True)
         assert [one[8:12] for one in found if len(one) > 1] == [b"\0\0\0\1", b"\0\0\0\2"]
 
-    def test_numbers_wrap_to_1(self) -> None:
+    def test_message_numbers_wrap_to_1(self) -> None:
         codec = Codec(PRODUCER, packets=0, size=0, number=MAX_ID - 1, datagram=60)
         codec.connected(1.0)
         in_flight, batch = inflight_of([(b"x" * 50, BYTES)] * 4)
@@ -282,8 +287,8 @@ class TestMessages:
         assert numbers == [MAX_ID - 1] * 2 + [MAX_ID] * 2 + [1] * 2 + [2] * 2
         del in_flight
 
-    def test_a_new_socket_counts_anew(self) -> None:
-        core = core_of()
+    def test_message_numbers_restart_with_the_socket(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b"x", BYTES)] * 4)
         core.encode(batch, 2, 100.0)
         in_flight.encoded(batch)
@@ -293,23 +298,22 @@ class TestMessages:
         core.encode(batch, 2, 101.0)
         assert [one[11] for one in sent(core)] == [1, 2]
 
-    def test_numbers_have_no_holes(self) -> None:
-        """What fails takes none."""
-        core = core_of(max_message=100)
+    def test_failed_event_takes_no_number(self) -> None:
+        core = connected_core(max_message=100)
         in_flight, batch = inflight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
         assert core.encode(batch, 3, 100.0) == 2
         assert batch.statuses() == {1: "inflight", 2: "failed", 3: "inflight"}
         assert [one[11] for one in sent(core)] == [1, 2]
         del in_flight
 
-    def test_the_limit_is_of_what_travels(self) -> None:
-        core = core_of(max_message=49)
+    def test_max_message_includes_the_inserted_id(self) -> None:
+        core = connected_core(max_message=49)
         in_flight, batch = inflight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
         assert core.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "inflight", 2: "failed"}
         del in_flight
 
-    def test_too_many_fragments(self) -> None:
+    def test_message_of_too_many_fragments_fails(self) -> None:
         codec = Codec(PRODUCER, packets=0, size=0, datagram=25, max_message=1 << 20)
         codec.connected(1.0)
         in_flight, batch = inflight_of([(bytes(65536), BYTES), (bytes(65535), BYTES)])
@@ -318,9 +322,9 @@ class TestMessages:
         assert codec.counts == (1, 0, 65535)
         del in_flight
 
-    def test_own_tags(self) -> None:
+    def test_tags_of_one_event_replace_those_of_the_client(self) -> None:
         tags = join_tags(kafka_tags("orders", "7"))
-        core = core_of(tags=("kt:logs",))
+        core = connected_core(tags=("kt:logs",))
         tagged = RAW | TAGGED << 4
         events = [
             (b"{}", RAW), (len(tags).to_bytes(2, "big") + tags + b"{}", tagged), (b"\0\0{}", tagged),
@@ -344,7 +348,7 @@ class TestMessages:
         st.booleans(), st.booleans(),
         st.integers(20, 400),
     )  # fmt: skip
-    def test_twin(
+    def test_encoding_equals_the_reference(
         self, events: list[tuple[bytes, int]], room: int, tags: tuple[str, ...],
         unboxed: bool, identity: bool, most: int,
     ) -> None:  # fmt: skip
@@ -355,18 +359,19 @@ class TestMessages:
         )  # fmt: skip
         codec.connected(1.0)
         in_flight, batch = inflight_of(events)
-        found, fates, hashes = oracle.encode(
+        found, statuses, hashes = oracle.encode(
             events, PRODUCER, room=room, tags=own, unboxed=unboxed, most=most, identity=identity
         )
-        assert codec.encode(batch.capsule, len(events), 1.0) == fates.count("inflight")
+        assert codec.encode(batch.capsule, len(events), 1.0) == statuses.count("inflight")
         assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
-        assert list(batch.statuses().values()) == fates
+        assert list(batch.statuses().values()) == statuses
         got = batch.hashes()
-        assert [got.get(seq, 0) if fate == "inflight" else 0 for seq, fate in enumerate(fates, 1)] == hashes
+        sent = [status == "inflight" for status in statuses]
+        assert [got.get(seq, 0) if is_sent else 0 for seq, is_sent in enumerate(sent, 1)] == hashes
         del in_flight
 
-    def test_long_ones_beside_others(self) -> None:
-        """They are hashed four at a time, in whatever order they come with others, over many runs."""
+    def test_long_messages_are_hashed_beside_short_ones(self) -> None:
+        """Long bodies are hashed four at a time, in any order beside others and over many runs."""
         rng = Random(1)
         sizes = [70_000, 300, 66_000, 5, 1340, 2000, 0, 90_000, 1, 2_100_000, 65_507, 65_400, 3000, 1400, 999]
         room, tags, most = 1372, b"t" * 1000, 1 << 22
@@ -377,14 +382,14 @@ class TestMessages:
         )  # fmt: skip
         codec.connected(1.0)
         in_flight, batch = inflight_of(events)
-        found, fates, hashes = oracle.encode(events, PRODUCER, room=room, tags=tags, most=most)
-        assert codec.encode(batch.capsule, len(events), 1.0) == len(events) == fates.count("inflight")
+        found, statuses, hashes = oracle.encode(events, PRODUCER, room=room, tags=tags, most=most)
+        assert codec.encode(batch.capsule, len(events), 1.0) == len(events) == statuses.count("inflight")
         assert b"".join(map(bytes, codec.buffers())) == oracle.runs(found)
         assert list(batch.hashes().values()) == hashes
         del in_flight
 
-    def test_batch_bytes(self) -> None:
-        core = core_of(batch_bytes=100)
+    def test_batch_ends_at_batch_bytes(self) -> None:
+        core = connected_core(batch_bytes=100)
         in_flight, batch = inflight_of([(b"x" * 60, BYTES)] * 3)
         assert core.encode(batch, 3, 100.0) == 1
         in_flight.encoded(batch)
@@ -396,16 +401,17 @@ class TestMessages:
 class TestHanded:
     """An event is handed when the kernel has all of its datagrams."""
 
-    def core(self) -> tuple[Plog, InflightBatches, list[int]]:
-        """With three events in four datagrams on the wire, and what is left after each run of them."""
-        core = core_of(mtu=576, unboxed=True)
+    def core_with_three_events(self) -> tuple[Plog, InflightBatches, list[int]]:
+        """Return a core with three events in four datagrams on the wire, and the bytes left after each
+        run."""
+        core = connected_core(mtu=576, unboxed=True)
         bodies = [bytes([n]) * size for n, size in enumerate([10, 1000, 10], 65)]
         in_flight, batch = inflight_of([(body, BYTES) for body in bodies])
         assert core.encode(batch, 3, 100.0) == 3
         in_flight.encoded(batch)
-        return core, in_flight, self.rests(core)
+        return core, in_flight, self.bytes_left_after_runs(core)
 
-    def rests(self, core: Plog) -> list[int]:
+    def bytes_left_after_runs(self, core: Plog) -> list[int]:
         data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
         found, at = [], 0
         while at < len(data):
@@ -413,8 +419,8 @@ class TestHanded:
             found.append(len(data) - at)
         return found
 
-    def test_by_the_bytes_left(self) -> None:
-        core, _, rests = self.core()
+    def test_event_is_handed_with_its_last_datagram(self) -> None:
+        core, _, rests = self.core_with_three_events()
         assert core.counts == (1, 2, 4)
         assert core.awaited == 3
         assert handed(core) == []
@@ -430,17 +436,17 @@ class TestHanded:
         core.sent()
         assert handed(core) == []
 
-    def test_not_by_commands(self) -> None:
-        core, _, _ = self.core()
+    def test_command_behind_events_is_not_an_event(self) -> None:
+        core, _, _ = self.core_with_three_events()
         core.call("ping", b"x")
-        ping = self.rests(core)[-2]
+        ping = self.bytes_left_after_runs(core)[-2]
         core.sent(ping + 1)
         assert (3, 3) not in handed(core)
         core.sent()
         assert core.awaited == 1, "the ping"
 
-    def test_lost_with_the_socket(self) -> None:
-        core, in_flight, rests = self.core()
+    def test_unsent_events_are_handed_over_the_next_socket(self) -> None:
+        core, in_flight, rests = self.core_with_three_events()
         core.sent(rests[0])
         assert handed(core) == [(1, 1)]
         core.connection_lost()
@@ -449,18 +455,18 @@ class TestHanded:
         assert core.awaited == 0
         batch = in_flight.pending()
         assert batch is not None
-        assert core.encode(batch, 3, 101.0) == 3  # all of them here: the pump gives outcomes to the batches
+        assert core.encode(batch, 3, 101.0) == 3  # the pump would have settled the first event
         core.sent()
         assert handed(core) == [(1, 3)]
 
-    def test_no_more_than_a_round_is_unsent(self) -> None:
-        core = core_of()
+    def test_at_most_2048_events_are_unsent(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b"x", BYTES)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
         in_flight.encoded(batch)
         assert core.credit(100.0)[0] == 0
         assert core.encode(batch, 5000, 100.0) == 0
-        core.sent(self.rests(core)[0])
+        core.sent(self.bytes_left_after_runs(core)[0])
         first = len(handed(core)) and core.credit(100.0)[0]
         assert 0 < first < 2048
         core.sent()
@@ -468,8 +474,8 @@ class TestHanded:
 
 
 class TestPace:
-    def test_burst_then_rate(self) -> None:
-        core = core_of(pace=1000, burst=10)
+    def test_burst_goes_first_and_then_the_rate(self) -> None:
+        core = connected_core(pace=1000, burst=10)
         in_flight, batch = inflight_of([(b"x", BYTES)] * 100)
         assert core.credit(100.0)[0] == 10
         assert core.encode(batch, 100, 100.0) == 10
@@ -487,25 +493,23 @@ class TestPace:
         st.integers(50, 5000), st.integers(1, 40), st.integers(1, 5),
     )  # fmt: skip
     @settings(deadline=None, max_examples=60)
-    def test_never_faster(self, pauses: list[float], pace: int, burst: int, parts: int) -> None:
-        """At no time more than the burst and what has flowed in, and the message that overdraws it."""
-        core = core_of(pace=pace, burst=burst, mtu=576)
+    def test_pace_is_never_exceeded(self, pauses: list[float], pace: int, burst: int, parts: int) -> None:
+        """At any time at most the burst, the accrued rate and one overdrawing message have gone."""
+        core = connected_core(pace=pace, burst=burst, mtu=576)
         body = bytes(500 * parts)
         in_flight, batch = inflight_of([(body, BYTES)] * 500)
         each = len(fragments(body, 1, datagram=core.datagram))
-        now, packets, size = 100.0, 0, 0
+        now, packets = 100.0, 0
         for pause in pauses:
             core.encode(batch, 500, now)
             in_flight.encoded(batch)
             found = sent(core)
             packets += len(found)
-            size += sum(map(len, found))
             assert packets <= burst + (now - 100.0) * pace + each
             now += pause
-        del size
 
-    def test_bytes(self) -> None:
-        core = core_of(pace_bytes=100_000, burst=32)  # 64 KiB at once
+    def test_pace_bytes_limits_bytes(self) -> None:
+        core = connected_core(pace_bytes=100_000, burst=32)  # 64 KiB at once
         in_flight, batch = inflight_of([(bytes(20_000), BYTES)] * 20)
         assert core.encode(batch, 20, 100.0) == 4
         in_flight.encoded(batch)
@@ -514,16 +518,16 @@ class TestPace:
         assert 100.1 < ready < 100.5
         assert core.credit(ready)[0] > 0
 
-    def test_a_message_goes_whole(self) -> None:
-        core = core_of(pace=100, burst=1, mtu=576)
+    def test_message_goes_whole_and_overdraws(self) -> None:
+        core = connected_core(pace=100, burst=1, mtu=576)
         in_flight, batch = inflight_of([(bytes(5000), BYTES)] * 2)
         assert core.encode(batch, 2, 100.0) == 1
         in_flight.encoded(batch)
         assert len(sent(core)) == 10
         assert core.next_timeout(100.0) == pytest.approx(100.1)
 
-    def test_feedback(self) -> None:
-        core = core_of(pace=100)
+    def test_pace_can_be_changed_while_running(self) -> None:
+        core = connected_core(pace=100)
         in_flight, batch = inflight_of([(b"x", BYTES)] * 1000)
         core.encode(batch, 100, 100.0)
         in_flight.encoded(batch)
@@ -538,8 +542,8 @@ class TestPace:
             with pytest.raises(AssertionError):
                 core.pace(101.0, rate, 0.0)
 
-    def test_a_clock_that_stands_gives_nothing(self) -> None:
-        core = core_of(pace=1000, burst=1)
+    def test_clock_that_stands_or_goes_back_gives_no_credit(self) -> None:
+        core = connected_core(pace=1000, burst=1)
         in_flight, batch = inflight_of([(b"x", BYTES)] * 10)
         assert core.encode(batch, 10, 100.0) == 1
         in_flight.encoded(batch)
@@ -548,8 +552,8 @@ class TestPace:
 
 
 class TestMtu:
-    def test_from_the_path_or_the_option(self) -> None:
-        core = core_of()
+    def test_datagram_size_follows_path_and_option(self) -> None:
+        core = connected_core()
         assert core.datagram == 1452
         core.path_mtu(1500)
         assert core.datagram == 1472
@@ -557,18 +561,18 @@ class TestMtu:
         assert core.datagram == 1452
         core.path_mtu(65536)
         assert core.datagram == 65507
-        core = core_of(mtu=1400)
+        core = connected_core(mtu=1400)
         assert core.datagram == 1352
         core.path_mtu(9000)
         assert core.datagram == 1372
-        core.path_mtu(100)  # a path that carries less carries no IP: the kernel cuts it up
+        core.path_mtu(100)  # every path carries 576 bytes: the kernel fragments below that
         assert core.datagram == 1372
-        core = core_of()
+        core = connected_core()
         core.path_mtu(100)
         assert core.datagram == 528
 
-    def test_fragments_are_cut_for_it(self) -> None:
-        core = core_of(mtu=1000)
+    def test_fragments_fit_the_mtu(self) -> None:
+        core = connected_core(mtu=1000)
         core.path_mtu(65536)
         in_flight, batch = inflight_of([(bytes(3000), BYTES)])
         core.encode(batch, 1, 100.0)
@@ -587,11 +591,11 @@ class TestOptions:
         ({"tags": ("x" * 70000,)}, "tags: 70000 bytes"), ({"tags": ("x" * 1500,)}, "tags: 1500 bytes, and"),
         ({"tags": (b"x",)}, "tags: each must be text"),
     ])  # fmt: skip
-    def test_wrong(self, options: dict[str, Any], words: str) -> None:
+    def test_wrong_option_is_named(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            core_of(**options)
+            connected_core(**options)
 
-    def test_the_codec_refuses_values_that_break_its_arithmetic(self) -> None:
+    def test_codec_refuses_values_that_break_its_arithmetic(self) -> None:
         for wrong in ({"producer": b"x"}, {"datagram": 10}):
             with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
                 Codec(**{"producer": PRODUCER, **wrong})  # type: ignore[arg-type]
@@ -608,7 +612,7 @@ class TestOptions:
         with pytest.raises(TypeError):
             Decoder.__new__(Decoder).decode(b"", b"", b"")
 
-    def test_from_config(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.SCHEMES, "plog", registry.SCHEMES["plog"]._replace(transport="x:y"))
         given_ = config.parse("plog://h")
         assert (given_.endpoints, given_.max_event_bytes) == ((("h", 23456),), 262144)
@@ -625,32 +629,15 @@ class TestOptions:
         with pytest.raises(ConfigError, match="window: not an option of plog"):
             config.parse("plog://h?window=3")
 
-    def test_tags(self) -> None:
+    def test_tags_join_and_split(self) -> None:
         assert kafka_tags() == []
         assert join_tags(["caf\xe9", *kafka_tags("t", "k")]) == b"caf\xc3\xa9\0kt:t\0pk:k"
         assert split_tags(b"\0a\0\0b\0\xff\xfe") == ["a", "b", "\ufffd\ufffd"]
         assert split_tags(join_tags(["a", "b"])) == ["a", "b"]
 
 
-STAT: dict[str, Any] = {
-    "version": "1.0", "uptime": 5000, "udp_simple_messages": 1, "udp_invalid_version": 2,
-    "v0_invalid_type": 3, "v0_invalid_multipart_header": 4, "unknown_command": 5, "v0_commands": 6,
-    "exceptions": 7,
-    "unhandled_objects": 8, "holes_from_dead_port": 9, "holes_from_new_message": 10,
-    "v0_fragments": [11, 1, *[0] * 15], "v0_invalid_checksum": [0] * 17,
-    "v0_invalid_fragments": [[0] * (i + 1) for i in range(17)],
-    "dropped_fragments": [[0] * (i + 1) for i in range(17)],
-    "defragmenter": {"evictions": 1, "hits": 2, "misses": 3},
-    "handlers": [{"name": "kafka", "seen_messages": 12, "failed_to_send": 1, "x_y": 0.5}],
-}  # fmt: skip
-
-
-def stat_of(**changes: Any) -> bytes:
-    return json.dumps({**STAT, **changes}).encode()
-
-
 class TestStat:
-    def test_fields(self) -> None:
+    def test_stat_fields_of_the_real_server(self) -> None:
         found = parse_stat(stat_of())
         assert found[:12] == tuple(STAT.values())[:12]
         assert found.v0_fragments == tuple(STAT["v0_fragments"])
@@ -658,7 +645,7 @@ class TestStat:
         assert (found.seen_messages, found.failed_to_send, found.boxed_messages) == (12, 1, 11)
         assert found.raw["handlers"][0]["x_y"] == 0.5
 
-    def test_names_of_the_text(self) -> None:
+    def test_stat_fields_named_as_in_the_documentation(self) -> None:
         old = {"udpSimpleMessages": 3, "v0InvalidType": 1, "cache": {"evictions": 1}, "uptime": 1,
                "failed_to_send": 2, "v0Fragments": [1]}  # fmt: skip
         found = parse_stat(json.dumps(old).encode())
@@ -673,7 +660,7 @@ class TestStat:
         stat_of(v0_commands=1e300), stat_of(dropped_fragments=[1]), stat_of(v0_commands=float("nan")),
         b'{"uptime":1,"x":' + b"[" * 100_000, b'{"uptime":' + b"9" * 5000 + b"}",
     ])  # fmt: skip
-    def test_other_answers(self, data: bytes) -> None:
+    def test_answer_that_is_no_stat_is_refused(self, data: bytes) -> None:
         with pytest.raises(ProtocolError, match="stat: "):
             parse_stat(data)
 
@@ -691,7 +678,9 @@ class TestLoss:
         ({"seen": 99}, None, "counters of the server went back"),
         ({"seen": None}, None, "the server does not say"),
     ])  # fmt: skip
-    def test_of_ten(self, changes: dict[str, Any], lost: int | None, reason: str) -> None:
+    def test_loss_of_ten_events_is_estimated_or_unknown(
+        self, changes: dict[str, Any], lost: int | None, reason: str
+    ) -> None:
         seen, begun = changes.pop("seen"), changes.pop("begun", 12)
         handlers: Any = ({"seen_messages": seen},) if seen is not None else ({"name": "x"},)
         after = self.BEFORE._replace(uptime=20, v0_commands=4, v0_fragments=(begun,), handlers=handlers)
@@ -707,9 +696,9 @@ class TestCommands:
             core.receive_data(join_runs(answers), now)
         return [(event.token, event.payload) for event in core.events_received() if isinstance(event, Reply)]
 
-    def test_datagrams(self) -> None:
+    def test_commands_are_datagrams_and_kill_has_no_reply(self) -> None:
         assert command("ping", b"For17") == b"\0\0PINGFor17"
-        core = core_of()
+        core = connected_core()
         assert [core.call("ping", "a"), core.call("stat"), core.call("envi"), core.call("kill", True)] == [
             1,
             2,
@@ -720,8 +709,8 @@ class TestCommands:
         assert self.replies(core) == [(4, None)]
         assert core.awaited == 3
 
-    def test_ping(self) -> None:
-        core = core_of()
+    def test_pong_is_matched_by_its_payload(self) -> None:
+        core = connected_core()
         first, second, own = core.call("ping", b"\0a"), core.call("ping", "\xe9"), core.call("ping")
         (payload,) = [one[6:] for one in sent(core)][2:]
         assert self.replies(core, b"PONG" + "\xe9".encode()) == [(second, "\xe9".encode())]
@@ -735,8 +724,8 @@ class TestCommands:
         assert core.call("ping") != core.call("ping")
 
     @pytest.mark.parametrize("kind", ["ping", "stat", "envi"])
-    def test_the_same_again_takes_the_place(self, kind: str) -> None:
-        core = core_of()
+    def test_repeated_question_replaces_the_first(self, kind: str) -> None:
+        core = connected_core()
         payload = b"x" if kind == "ping" else None
         first, second = core.call(kind, payload), core.call(kind, payload)
         ((token, error),) = self.replies(core)
@@ -744,16 +733,16 @@ class TestCommands:
         answer = {"ping": b"PONGx", "stat": stat_of(), "envi": b"Config()"}[kind]
         assert self.replies(core, answer)[0][0] == second
 
-    def test_forgotten_ones_are_given_up(self) -> None:
-        """Also where nobody looks at the clock: callers wait no longer than they say."""
-        core = core_of(reply_timeout=0.5)
+    def test_overdue_questions_are_dropped_without_a_timeout(self) -> None:
+        """The core drops them even if `handle_timeout` is never called."""
+        core = connected_core(reply_timeout=0.5)
         for n in range(100):
             core.credit(100.0 + n)
             core.call("ping")
         assert core.awaited == 1
 
-    def test_stat_and_envi(self) -> None:
-        core = core_of()
+    def test_stat_and_envi_are_told_apart(self) -> None:
+        core = connected_core()
         stat, envi = core.call("stat"), core.call("envi")
         text = "Config(SimpleConfigObject({\xe9}))"
         assert self.replies(core, text.encode(), stat_of()) == [(envi, text), (stat, parse_stat(stat_of()))]
@@ -763,15 +752,15 @@ class TestCommands:
         envi = core.call("envi")
         assert self.replies(core, b'{"json":1}') == [(envi, '{"json":1}')]
 
-    def test_stat_that_is_none(self) -> None:
-        core = core_of()
+    def test_invalid_stat_is_a_protocol_error(self) -> None:
+        core = connected_core()
         stat = core.call("stat")
         ((token, error),) = self.replies(core, b"{}")
         assert token == stat
         assert isinstance(error, ProtocolError)
 
-    def test_time_out(self) -> None:
-        core = core_of(reply_timeout=0.5)
+    def test_unanswered_question_times_out(self) -> None:
+        core = connected_core(reply_timeout=0.5)
         ping, stat = core.call("ping", b"x"), core.call("stat")
         assert core.next_timeout(100.2) == 100.5
         core.handle_timeout(100.4)
@@ -785,9 +774,9 @@ class TestCommands:
         assert core.next_timeout(101.0) is None
         assert self.replies(core, b"PONGx") == []
 
-    def test_late_stat_is_no_answer_to_the_next(self) -> None:
-        """By its uptime: the second question was asked when the server was at 12 s."""
-        core = core_of(reply_timeout=0.5)
+    def test_late_stat_is_not_taken_for_the_next_answer(self) -> None:
+        """Its uptime tells: the second question was asked when the server was at 12 s."""
+        core = connected_core(reply_timeout=0.5)
         first = core.call("stat")
         assert self.replies(core, stat_of(uptime=9_990), now=100.0)[0][0] == first
         core.credit(101.0)
@@ -800,8 +789,8 @@ class TestCommands:
         ((token, found),) = self.replies(core, stat_of(uptime=12_100), now=102.2)
         assert (token, found.uptime) == (third, 12_100)
 
-    def test_a_server_that_begins_anew_is_believed(self) -> None:
-        core = core_of(reply_timeout=0.5)
+    def test_stat_of_a_restarted_server_is_accepted(self) -> None:
+        core = connected_core(reply_timeout=0.5)
         core.call("stat")
         self.replies(core, stat_of(uptime=9_990), now=100.0)
         core.credit(101.0)
@@ -816,15 +805,15 @@ class TestCommands:
     @pytest.mark.parametrize(("kind", "payload"), [
         ("foo", None), ("kill", None), ("kill", 1), ("kill", "True"), ("ping", bytes(1500)),
     ])  # fmt: skip
-    def test_refused(self, kind: str, payload: Any) -> None:
-        core = core_of()
+    def test_wrong_question_is_refused_and_not_sent(self, kind: str, payload: Any) -> None:
+        core = connected_core()
         with pytest.raises(ValueError, match=r"call: |command: "):
             core.call(kind, payload)
         assert core.data_to_send() == []
         assert core.awaited == 0
 
-    def test_a_new_socket_forgets(self) -> None:
-        core = core_of()
+    def test_new_socket_forgets_questions(self) -> None:
+        core = connected_core()
         core.call("stat")
         core.connection_lost()
         core.connected(101.0, random)
@@ -832,8 +821,8 @@ class TestCommands:
         assert self.replies(core, stat_of()) == []
         assert core.call("stat") == 2
 
-    def test_closing_waits_for_answers(self) -> None:
-        core = core_of()
+    def test_close_waits_for_answers(self) -> None:
+        core = connected_core()
         core.call("ping", b"x")
         core.begin_close(100.0)
         assert core.credit(100.0) == (0, 0)
@@ -845,8 +834,8 @@ class TestCommands:
         st.lists(st.binary(max_size=30), max_size=5),
         st.lists(st.sampled_from(["ping", "stat", "envi"]), unique=True),
     )
-    def test_any_answer(self, answers: list[bytes], asked: list[str]) -> None:
-        core = core_of()
+    def test_any_reply_answers_at_most_one_question(self, answers: list[bytes], asked: list[str]) -> None:
+        core = connected_core()
         for kind in asked:
             core.call(kind)
         core.receive_data(join_runs(answers), 100.1)
@@ -854,9 +843,8 @@ class TestCommands:
         assert len(found) + core.awaited == len(asked)
 
     @given(st.binary(max_size=60))
-    def test_what_is_no_run(self, data: bytes) -> None:
-        """Bytes that are no whole runs answer nothing."""
-        core = core_of()
+    def test_bytes_that_are_no_whole_runs_answer_nothing(self, data: bytes) -> None:
+        core = connected_core()
         core.call("envi")
         core.receive_data(data, 100.1)
         found = [event for event in core.events_received() if isinstance(event, Reply)]
@@ -868,12 +856,12 @@ class TestCommands:
         assert [event.payload for event in found] == expected
 
     def test_replies_beyond_the_bound_are_dropped(self) -> None:
-        core = core_of()
+        core = connected_core()
         for _ in range(100):
             core._codec.receive(join_runs([bytes(60_000)]), 100.0)
         assert len(core._codec.take_replies()) == 17
 
-    def test_probe(self) -> None:
+    def test_probe_recognises_its_own_pong(self) -> None:
         probe = Probe(SimpleNamespace(scheme="plog"))
         (first,) = datagrams(probe.ask()[0])
         assert first.startswith(b"\0\0PING")
@@ -885,8 +873,8 @@ class TestCommands:
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[list[tuple[int, bytes]], list[bytes]]:
-    """(datagrams and whose they are, in the order of their coming; the messages that were sent)."""
+def datagram_scenes(draw: st.DrawFn) -> tuple[list[tuple[int, bytes]], list[bytes]]:
+    """Draw (datagrams with their stream in order of arrival; the messages that were sent)."""
     rng = Random(draw(st.integers(0, 1 << 32)))
     wire: list[tuple[int, bytes]] = []
     bodies = []
@@ -922,25 +910,29 @@ def fragment_of(rest: bytes) -> bytes:
 
 
 class TestReassembly:
-    @given(scenes())
+    @given(datagram_scenes())
     @settings(max_examples=400, deadline=None)
-    def test_twin(self, scene: tuple[list[tuple[int, bytes]], list[bytes]]) -> None:
+    def test_reassembly_equals_the_reference(
+        self, scene: tuple[list[tuple[int, bytes]], list[bytes]]
+    ) -> None:
         wire, _ = scene
-        server, twin = Reassembler(max_message=250, max_bytes=1 << 20), oracle.Server(250)
+        server, reference = Reassembler(max_message=250, max_bytes=1 << 20), oracle.Server(250)
         judged = feed(server, [one for _, one in wire], streams=[stream for stream, _ in wire])
         for row, (stream, one) in enumerate(wire):
-            want = twin.feed(one, stream)
+            want = reference.feed(one, stream)
             assert judged.verdict[row] == want.verdict, row
             if want.payload:
                 assert (judged.payload(row), judged.tags(row)) == want[1:]
         assert sorted(server.open) == sorted(
-            (stream, id_, len(one.parts), one.count) for (stream, id_), one in twin.open.items()
+            (stream, id_, len(one.parts), one.count) for (stream, id_), one in reference.open.items()
         )
 
     @given(
         st.binary(max_size=3000), st.integers(30, 200), st.integers(0, 1 << 32), st.sampled_from([0.0, 0.1])
     )
-    def test_any_order_any_loss(self, body: bytes, room: int, seed: int, loss: float) -> None:
+    def test_message_is_whole_if_all_fragments_came(
+        self, body: bytes, room: int, seed: int, loss: float
+    ) -> None:
         rng = Random(seed)
         found = fragments(body, 1, datagram=room, tags=b"t")
         came = [one for one in found if rng.random() >= loss]
@@ -963,13 +955,13 @@ class TestReassembly:
         )
     )
     @settings(max_examples=300, deadline=None)
-    def test_any_bytes(self, found: list[bytes]) -> None:
-        twin = oracle.Server(1000)
+    def test_any_datagrams_are_judged_as_by_the_reference(self, found: list[bytes]) -> None:
+        reference = oracle.Server(1000)
         judged = feed(Reassembler(max_message=1000), found)
-        assert judged.verdict.tolist() == [twin.feed(one, 7).verdict for one in found]
+        assert judged.verdict.tolist() == [reference.feed(one, 7).verdict for one in found]
 
-    def test_the_total_of_the_first_that_was_seen_counts(self) -> None:
-        """As in the real server: what the others say of it is not looked at."""
+    def test_total_of_the_first_seen_fragment_counts(self) -> None:
+        """As in the real server, later fragments may state another total."""
         first, last = fragments(b"abcdef", 1, datagram=28)
         other = last[:12] + (7).to_bytes(4, "big") + last[16:]
         judged = feed(Reassembler(), [first, other])
@@ -977,7 +969,7 @@ class TestReassembly:
         assert judged.payload(1) == b"abcdef"
         assert MESSAGE not in feed(Reassembler(), [other, first]).verdict.tolist()
 
-    def test_fed_in_pieces(self) -> None:
+    def test_message_is_assembled_over_several_calls(self) -> None:
         body = bytes(range(256)) * 4
         server = Reassembler()
         for number, one in enumerate(fragments(body, 3, datagram=124), 1):
@@ -985,7 +977,7 @@ class TestReassembly:
         assert judged.payload(0) == body
         assert (server.open, server.held) == ([], 0)
 
-    def test_holes_are_counted_by_the_first_of_each(self) -> None:
+    def test_first_fragment_of_a_message_opens_it(self) -> None:
         first, second, third = fragments(bytes(200), 9, datagram=100)
         judged = feed(Reassembler(), [third, first, first, second, second, *fragments(b"", 10)])
         assert judged.opened.tolist() == [1, 0, 0, 0, 1, 1]
@@ -993,7 +985,7 @@ class TestReassembly:
         assert judged.count.tolist() == [3] * 5 + [1]
         assert judged.index.tolist() == [2, 0, 0, 1, 1, 0]
 
-    def test_expiry_is_by_the_last_touch(self) -> None:
+    def test_message_expires_after_its_last_fragment(self) -> None:
         parts = fragments(bytes(200), 9, datagram=100)
         server = Reassembler(expire=10.0)
         feed(server, parts[:1], 0.0)
@@ -1009,8 +1001,8 @@ class TestReassembly:
         assert counters["defragmenter"] == {"evictions": 1, "hits": 3, "misses": 2}
         assert counters["dropped_fragments"][2] == [0, 1, 1]
 
-    def test_interleaved_messages_push_each_other_out(self) -> None:
-        """Of 20 with 100 kB each none arrives where their fragments are mixed, all where they are not."""
+    def test_interleaved_large_messages_evict_each_other(self) -> None:
+        """Of 20 messages of 100 kB none is whole when their fragments are mixed, all are otherwise."""
         sets = [fragments(bytes(100_000), number, datagram=60_000) for number in range(20)]
         server = Reassembler()
         assert feed(server, [one for parts in sets for one in parts]).verdict.tolist().count(MESSAGE) == 20
@@ -1020,7 +1012,7 @@ class TestReassembly:
         assert server.held <= 1 << 20
 
     @pytest.mark.parametrize("size", [262_144, 262_145])
-    def test_limit_of_the_server(self, size: int) -> None:
+    def test_message_beyond_256_kib_is_too_large(self, size: int) -> None:
         server = Reassembler()
         found = feed(server, fragments(bytes(size), 1, datagram=60_024)).verdict.tolist()
         if size == 262_144:
@@ -1031,8 +1023,7 @@ class TestReassembly:
         assert counters["defragmenter"] == {"evictions": 5, "hits": 0, "misses": 5}
         assert sum(map(sum, counters["dropped_fragments"])) == 5 * 4
 
-    def test_totals_of_2_gib_take_no_room(self) -> None:
-        """Announced, not sent."""
+    def test_announced_totals_take_no_memory(self) -> None:
         server = Reassembler(max_message=(1 << 31) - 1, max_bytes=1 << 31 | 1 << 20)
         strict = Reassembler()
         huge = [header(65535, 5, 40_000, number, (1 << 31) - 1) + bytes(40_000) for number in range(50)]
@@ -1042,8 +1033,8 @@ class TestReassembly:
         assert server.held <= 1 << 31 | 1 << 20
         assert len(server.open) == 1
 
-    def test_a_million_open_messages(self) -> None:
-        """Bounded by what they say to be; the oldest go."""
+    def test_a_million_open_messages_are_bounded(self) -> None:
+        """Announced totals count against the bound; the oldest messages are dropped."""
         server = Reassembler()
         for block in range(10):
             found = [header(2, 0, 1, block << 20 | n, 2) + b"x" for n in range(100_000)]
@@ -1054,8 +1045,8 @@ class TestReassembly:
         feed(server, wide)
         assert server.held <= 1 << 20
 
-    def test_count_of_dropped(self) -> None:
-        """By the word, as one by one."""
+    def test_dropped_fragments_are_counted_by_word(self) -> None:
+        """Counting words of a bit set equals counting one by one."""
         came = {0, 1, 62, 64, 900}
         for count in (2, 63, 64, 65, 128, 129, 1000, 65535):
             server = Reassembler(expire=1.0)
@@ -1072,11 +1063,11 @@ class TestReassembly:
             counters = too_large.counters()
             assert sum(counters["dropped_fragments"][row]) == count - 1
 
-    def test_tags_that_leave_the_datagram(self) -> None:
+    def test_tags_beyond_the_datagram_are_refused(self) -> None:
         found = feed(Reassembler(), [header(1, 0, 0, 1, 0, tags=1), header(1, 0, 0, 1, 0, tags=65535)])
         assert found.verdict.tolist() == [BAD_HEADER, OUT_OF_BOUNDS]
 
-    def test_tags_count_in_what_is_held(self) -> None:
+    def test_tags_count_against_the_held_bytes(self) -> None:
         server = Reassembler(max_message=1000, max_bytes=20_000)
         tagged = [header(2, 0, 1, n, 2, tags=5000) + bytes(5000) + b"x" for n in range(100)]
         feed(server, tagged)
@@ -1085,7 +1076,7 @@ class TestReassembly:
         feed(server, tagged[-1:] * 50)
         assert len(server.open) == 3
 
-    def test_nothing_leaves_the_data(self) -> None:
+    def test_datagram_outside_of_the_data_is_refused(self) -> None:
         server = Reassembler()
         for at, size in ((-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)):
             with pytest.raises(ValueError, match="datagram 1 leaves the data of 4 bytes"):
@@ -1097,7 +1088,7 @@ class TestReassembly:
             with pytest.raises(IndexError):
                 judged.payload(row)
 
-    def test_wrong_bounds(self) -> None:
+    def test_wrong_bound_is_named(self) -> None:
         for wrong in ({"max_message": -1}, {"max_message": 1 << 31}, {"max_bytes": 1000}, {"expire": 0.0}):
             with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
                 Reassembler(**wrong)  # type: ignore[arg-type]
@@ -1117,11 +1108,11 @@ class TestDecoder:
         st.integers(60, 300), st.booleans(), st.booleans(), st.integers(0, 1 << 32),
         st.lists(st.binary(max_size=50), max_size=4), st.booleans(),
     )  # fmt: skip
-    def test_twin(
+    def test_decoding_equals_the_reference(
         self, events: list[tuple[bytes, int]], room: int, unboxed: bool, identity: bool, seed: int,
         others: list[bytes], ours: bool,
     ) -> None:  # fmt: skip
-        """What the client makes and what anybody may send, in any order."""
+        """Datagrams of our client and arbitrary ones, in any order."""
         found, _, _ = oracle.encode(events, PRODUCER, room=room, unboxed=unboxed)
         found += others + [b"\0\0PING"]
         Random(seed).shuffle(found)
@@ -1137,7 +1128,7 @@ class TestDecoder:
             row.length for _, row in want if row.length >= 0
         ]
 
-    def test_where_it_is(self) -> None:
+    def test_rows_say_where_each_body_is(self) -> None:
         body = b'{"a":"%s","uuid":"%s"}' % (b"x" * 100, ID_1.encode())
         found = [
             b"text",
@@ -1155,7 +1146,7 @@ class TestDecoder:
         assert rows.sequence.tolist() == [0, 1, 0]
         assert expand(found[3])[rows.offset[1] :] == body[2 * 76 :]
 
-    def test_messages_go_on_in_the_next_call(self) -> None:
+    def test_messages_continue_in_the_next_call_by_stream(self) -> None:
         first, second = fragments(bytes(100), 5, datagram=100)
         decoder = Decoder()
         assert len(self.rows(decoder, [first], streams=array("Q", [3]))) == 0
@@ -1164,31 +1155,31 @@ class TestDecoder:
         assert self.rows(decoder, [second], streams=array("Q", [3])).length.tolist() == [100]
         assert decoder.open == [(4, 5, 1, 2)]
 
-    def test_messages_longer_than_it_takes(self) -> None:
-        """64 MiB, unless it is told otherwise."""
+    def test_message_beyond_max_message_is_too_large(self) -> None:
+        """The default is 64 MiB."""
         (first, *_) = fragments(bytes((64 << 20) + 1), 5)
         for decoder, status in ((Decoder(), "too_large"), (Decoder(max_message=MAX_MESSAGE), None)):
             found = self.rows(decoder, [first]).status.tolist()
             assert [STATUS_NAMES[number] for number in found] == [status] * (status is not None)
         assert decoder.open == [(0, 5, 1, 1025)]
 
-    def test_numbers_that_come_again_later(self) -> None:
-        """A client that began anew on the same port: what was left is given up in time."""
+    def test_reused_number_starts_anew_after_expiry(self) -> None:
+        """A restarted client on the same port reuses numbers."""
         old, new = fragments(bytes(100), 5, datagram=100), fragments(b"y" * 150, 5, datagram=100)
         times = array("q", [0, 10_000_000, 10_000_001])
         assert len(self.rows(Decoder(), [old[0], *new], received_us=times)) == 1
         bad = self.rows(Decoder(), [old[0], *new])
         assert {STATUS_NAMES[status] for status in bad.status.tolist()} == {"bad_fragment"}
 
-    def test_bodies(self) -> None:
-        """What a Kafka topic holds."""
+    def test_bodies_without_datagrams_are_decoded(self) -> None:
+        """A Kafka topic holds such bodies."""
         found = [b'{"uuid":"%s"}' % ID_1.encode(), b"\0\1", b""]
         rows = self.rows(Decoder(PRODUCER, datagrams=False), found)
         assert rows.status.tolist() == [0, 1, 1]
         assert rows.length.tolist() == [len(one) for one in found]
         assert rows.hash.tolist() == [oracle.xxh64(one, 42) for one in found]
 
-    def test_statuses(self) -> None:
+    def test_statuses_and_arguments_of_the_decoder(self) -> None:
         assert STATUS_NAMES[4:-1] == VERDICT_NAMES[4:]
         assert len(STATUS_NAMES) == oracle.DECODED_COMMAND + 1
         with pytest.raises(ValueError, match="producers: 10 bytes each"):
@@ -1202,23 +1193,23 @@ class TestDecoder:
 
 
 class TestReadable:
-    def one(self, data: bytes) -> readable.Frame:
+    def frame_of(self, data: bytes) -> readable.Frame:
         (frame,) = frames(data)
         assert readable.lines(frame)
         assert readable.fields(frame)
         return frame
 
-    def test_fragment(self) -> None:
-        frame = self.one(fragments(b"hello", 7, tags=b"kt:a\0pk:b")[0])
+    def test_fragment_shows_place_hash_and_tags(self) -> None:
+        frame = self.frame_of(fragments(b"hello", 7, tags=b"kt:a\0pk:b")[0])
         assert frame.title == (
             "fragment 1 of 1 of message 7, 5 bytes in all, hash 248bfa47, tag kt:a, tag pk:b"
         )
         assert (frame.fields["tags"], frame.body, frame.wrong) == (["kt:a", "pk:b"], b"hello", "")
-        assert self.one(fragments(bytes(100), 7, datagram=100)[1]).fields["index"] == 1
+        assert self.frame_of(fragments(bytes(100), 7, datagram=100)[1]).fields["index"] == 1
 
-    def test_others(self) -> None:
-        assert self.one(b"text").title == "unboxed message"
-        assert (self.one(b"\0\0pingx").title, self.one(b"\0\0pingx").body) == ("command PING", b"x")
+    def test_unboxed_messages_and_commands_are_named(self) -> None:
+        assert self.frame_of(b"text").title == "unboxed message"
+        assert (self.frame_of(b"\0\0pingx").title, self.frame_of(b"\0\0pingx").body) == ("command PING", b"x")
 
     @pytest.mark.parametrize(("data", "wrong"), [
         (b"", "an empty datagram"), (b"\x09x", "a first byte of 1 to 31"), (b"\0\2", "neither a command"),
@@ -1228,9 +1219,11 @@ class TestReadable:
         (bytes(70_000), "70,000 bytes are no datagram"),
         (header(3, 0, 9, 1, 3) + b"123456789", "a payload beyond the total"),
     ])  # fmt: skip
-    def test_wrong(self, data: bytes, wrong: str) -> None:
-        assert self.one(data).wrong.startswith(wrong)
+    def test_wrong_datagram_says_what_is_wrong(self, data: bytes, wrong: str) -> None:
+        assert self.frame_of(data).wrong.startswith(wrong)
 
     @given(st.binary(max_size=80) | st.binary(max_size=60).map(fragment_of))
-    def test_any_bytes(self, data: bytes) -> None:
-        self.one(data)
+    def test_any_datagram_is_one_frame_with_its_fault(self, data: bytes) -> None:
+        frame = self.frame_of(data)
+        wrong = feed(Reassembler(), [data]).verdict[0] not in (MESSAGE, FRAGMENT, SIMPLE, COMMAND)
+        assert not wrong or frame.wrong

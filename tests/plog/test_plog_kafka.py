@@ -1,4 +1,4 @@
-"""The plog server in front of a real broker: topic and key from tags, and what is counted of them."""
+"""The plog server with a real Kafka broker: topics and keys from tags, and its counters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from logclient._ext.plog import fragments
 from logclient.plog.collector import Collector
 from logclient.plog.messages import join_tags, kafka_tags
 from tests import support
-from tests.plog.test_plog_collector import event, name
-from tests.plog.test_plog_collector_vectors import Client
+from tests.plog.client import Client, event, name
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.spark
 
 
-def fresh() -> str:
+def fresh_topic() -> str:
     return f"plog-{os.urandom(6).hex()}"
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[tuple[bytes | None, bytes]]:
-    """(key, value) of so many messages, from the beginning; and that there are no more."""
+    """Return (key, value) of each message from the beginning; assert that there are `count`."""
     client = support.need("confluent_kafka")
     consumer = client.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
     try:
@@ -46,8 +45,8 @@ def tagged(payload: bytes, number: int, *tags: str, **how: Any) -> list[bytes]:
     return fragments(payload, number, tags=join_tags(tags), **how)
 
 
-def test_topics_and_keys(kafka: str) -> None:
-    usual, other = fresh(), fresh()
+def test_tags_choose_topic_and_key(kafka: str) -> None:
+    usual, other = fresh_topic(), fresh_topic()
     with Collector(kafka=kafka, kafka_topic=usual, tcp_port=0) as collector:
         client = Client(collector)
         client.send(
@@ -70,8 +69,8 @@ def test_topics_and_keys(kafka: str) -> None:
     assert (counts.events, counts.forwarded, counts.failed_to_send) == (5, 5, 0)
 
 
-def test_the_last_tag_counts_and_null_is_nowhere(kafka: str) -> None:
-    usual, other = fresh(), fresh()
+def test_last_tag_counts_and_topic_null_discards(kafka: str) -> None:
+    usual, other = fresh_topic(), fresh_topic()
     with Collector(kafka=kafka, kafka_topic=usual) as collector:
         client = Client(collector)
         client.send(*fragments(b"a", 1, tags=f"kt:{usual}\0kt:{other}\0pk:1\0pk:2".encode()))
@@ -83,8 +82,8 @@ def test_the_last_tag_counts_and_null_is_nowhere(kafka: str) -> None:
     assert collector.counts.forwarded == 1
 
 
-def test_what_kafka_does_not_take_is_counted(kafka: str) -> None:
-    topic = fresh()
+def test_message_that_kafka_refuses_is_counted(kafka: str) -> None:
+    topic = fresh_topic()
     with Collector(kafka=kafka, kafka_topic=topic) as collector:
         client = Client(collector)
         client.send(*fragments(b"a", 1, tags=b"kt:no such name!"), b"good")
@@ -97,7 +96,7 @@ def test_what_kafka_does_not_take_is_counted(kafka: str) -> None:
     assert read(kafka, topic, 1) == [(None, b"good")]
 
 
-def test_nobody_there() -> None:
+def test_missing_broker_is_counted_and_events_kept() -> None:
     support.need("confluent_kafka")
     settings = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 300, "log_level": 0}
     with Collector(kafka=settings, kafka_topic="t", keep=True) as collector:
@@ -110,9 +109,8 @@ def test_nobody_there() -> None:
         assert collector.messages() == [b"x"]  # captured all the same
 
 
-def test_faults_and_lies_reach_the_topic(kafka: str, tmp_path: Path) -> None:
-    """What a consumer reads is what the capture has."""
-    topic = fresh()
+def test_topic_equals_the_capture_under_faults(kafka: str, tmp_path: Path) -> None:
+    topic = fresh_topic()
     spec = "drop=every:10,discard=every:11,duplicate=every:13,corrupt=every:17,seed=2"
     with Collector(
         kafka=kafka, kafka_topic=topic, faults=spec, fault_log=str(tmp_path / "w"), keep=True
@@ -132,9 +130,8 @@ def test_faults_and_lies_reach_the_topic(kafka: str, tmp_path: Path) -> None:
     assert len(gone) >= 35
 
 
-def test_many(kafka: str) -> None:
-    """Each message once, those of one key in their order."""
-    topic = fresh()
+def test_5000_messages_arrive_once_and_in_order(kafka: str) -> None:
+    topic = fresh_topic()
     with Collector(kafka=kafka, kafka_topic=topic) as collector:
         client = Client(collector)
         for number in range(1, 5001):

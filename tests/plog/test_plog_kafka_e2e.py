@@ -1,7 +1,7 @@
-"""plog to the end: clients, the server as a process of its own, a real broker, and Spark's verdict.
+"""plog end to end: clients, the server as a process, a real broker, and the verdict on Spark.
 
-Where datagrams are dropped and doubled, which events the verdict must name is worked out by
-tests/oracle/plog_injected.py, from what the injector wrote down.
+Where datagrams are dropped and doubled, tests/oracle/plog_injected.py computes from the fault log which
+events the verdict must name.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ job = pytest.importorskip("logclient.verify.job")
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell what it drops"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts dropped datagrams"),
 ]
 
-TRIES = 3  # when the kernel has no room for datagrams, which nobody has to answer for here
+TRIES = 3  # the kernel may drop datagrams on a busy machine; such a run is repeated
 CLIENTS = 4
-# Packets a second, all clients together: what the server, with its faults or without, can follow on a machine
-# that has other things to do.
+# Packets a second of all clients together that the server can follow on a busy machine.
 PACE, PACE_FAULTS = 20_000, 12_000
 GROWTH = 48 << 20  # bytes; with a million events 600 MB go through the clients
-#: Events: a few seconds of sending; and as many as shall be shown.
+#: Events: a few seconds of sending, and the long form.
 EVENTS = [20_000, pytest.param(1_000_000, marks=pytest.mark.long)]
 
 Say = Callable[[str], None]
@@ -57,28 +56,28 @@ class Run(NamedTuple):
     counts: dict[str, Any]
     """Of the server."""
     sent: dict[str, Any]
-    """What tests/plog_load.py says."""
+    """The report of tests/plog/load.py."""
 
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """For whoever watches, whatever becomes of the test."""
+    """Print progress past pytest's capture."""
 
-    def told(text: str) -> None:
+    def show(text: str) -> None:
         with capsys.disabled():
             print(f"\n{text}", flush=True)
 
-    return told
+    return show
 
 
 @pytest.fixture
 def broker(kafka: str) -> str:
-    """Spark can read it as well."""
+    """Return the broker if Spark has the connector to read it."""
     jars, why = connector()
     return kafka if jars else support.missing(why)
 
 
-def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
+def run_once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     folder.mkdir()
     topic = f"e2e-{os.urandom(6).hex()}"
     ledger, capture, fault_log = folder / "ledger", folder / "capture", folder / "fault_log"
@@ -86,7 +85,7 @@ def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
     with Collector(url, faults, capture, fault_log if faults else None, folder) as server:
         done = subprocess.run(
             [
-                sys.executable, "-m", "tests.plog_load",
+                sys.executable, "-m", "tests.plog.load",
                 server.url, ledger, str(events), str(CLIENTS), str(pace // CLIENTS),
             ],
             capture_output=True, text=True, check=False, timeout=60 * PATIENCE,
@@ -98,10 +97,10 @@ def once(folder: Path, broker: str, events: int, faults: str, pace: int) -> Run:
 
 
 def shipped(folder: Path, broker: str, events: int, say: Say, faults: str = "") -> Run:
-    """A run in which the kernel dropped nothing; another one is slower."""
+    """Run until the kernel drops nothing, more slowly each time."""
     pace = PACE_FAULTS if faults else PACE
     for attempt in range(1, TRIES + 1):
-        run = once(folder / f"run-{attempt}", broker, events, faults, pace // attempt)
+        run = run_once(folder / f"run-{attempt}", broker, events, faults, pace // attempt)
         sent, counts = run.sent, run.counts
         say(
             f"{events:,} events in {counts['datagrams']:,} datagrams, {sent['bytes']:,} bytes, "
@@ -115,8 +114,8 @@ def shipped(folder: Path, broker: str, events: int, say: Say, faults: str = "") 
         pytest.fail(f"the kernel dropped datagrams in each of {TRIES} runs")
     assert (sent["handed"], sent["left"], sent["failed"], sent["ledger_error"]) == (events, 0, 0, "")
     assert sent["grown"] < GROWTH
-    assert counts["kernel_drops"] == 0  # and not None: it is told
-    # The half of them has two fragments at least.
+    assert counts["kernel_drops"] == 0  # None would mean that the kernel does not count
+    # Half of the events have at least two fragments.
     assert counts["datagrams"] >= events // 2 * 3 - CLIENTS
     assert counts["failed_to_send"] == counts["capture_errors"] == 0
     assert counts["forwarded"] == counts["captured_events"]
@@ -124,7 +123,7 @@ def shipped(folder: Path, broker: str, events: int, say: Say, faults: str = "") 
 
 
 def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, dict[str, set[str]]]:
-    """The verdict, and the ids of its violations by word."""
+    """Return the verdict, and the ids of its violations by word."""
     verdict = job.run(run.ledger, spark=spark, out=out, **arrived)
     found: dict[str, set[str]] = {}
     for word, ident in verify.violations(out):
@@ -133,7 +132,7 @@ def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, di
 
 
 @pytest.mark.parametrize("events", EVENTS)
-def test_all_of_them_are_in_kafka(broker: str, spark: Any, tmp_path: Path, events: int, say: Say) -> None:
+def test_every_event_is_in_kafka(broker: str, spark: Any, tmp_path: Path, events: int, say: Say) -> None:
     run = shipped(tmp_path, broker, events, say)
     assert run.counts["forwarded"] == events
     assert len(plog_injected.sent_ids(run.ledger)) == events
@@ -145,15 +144,15 @@ def test_all_of_them_are_in_kafka(broker: str, spark: Any, tmp_path: Path, event
 
 
 @pytest.mark.parametrize("events", EVENTS)
-def test_what_a_bad_network_cost_is_named(
+def test_every_event_lost_or_doubled_is_named(
     broker: str, spark: Any, tmp_path: Path, events: int, say: Say
 ) -> None:
-    """1 % of the datagrams never come, 1 % come twice."""
+    """1 % of the datagrams are dropped, 1 % are doubled."""
     run = shipped(tmp_path, broker, events, say, "drop=p:0.01,duplicate=p:0.01,seed=11")
     truth = plog_injected.read(run.fault_log, run.ledger)
-    assert (truth.unnamed, truth.strangers) == (0, 0)
-    # There is something at stake: an event of several datagrams is missing more often, and only one of a
-    # single datagram comes twice.
+    assert (truth.unnamed, truth.foreign) == (0, 0)
+    # Both sets must be large enough to mean something. Events of several datagrams are missing more often;
+    # only events of a single datagram arrive twice.
     assert events // 120 < len(truth.missing) < events // 40
     assert events // 300 < len(truth.duplicated) < events // 120
     for out, arrived in (
@@ -173,10 +172,10 @@ def test_what_a_bad_network_cost_is_named(
     ("copies", "whole"),
     [
         ([1], 1), ([0], 0), ([2], 2), ([1, 1, 1], 1), ([1, 0, 1], 0), ([2, 1], 1), ([1, 2], 1), ([0, 2], 0),
-        ([2, 2], 1),  # the second copy of the last begins another, whose first never comes
+        ([2, 2], 1),  # the second copy of the last begins a message whose first fragment is missing
     ],
 )  # fmt: skip
-def test_how_often_a_message_is_whole(copies: list[int], whole: int) -> None:
+def test_reference_and_server_agree_on_whole_messages(copies: list[int], whole: int) -> None:
     """The script's rule is the server's."""
     assert plog_injected.times_whole(copies) == whole
     parts = fragments(b"x" * (400 * len(copies)), 1, datagram=424)
@@ -186,7 +185,7 @@ def test_how_often_a_message_is_whole(copies: list[int], whole: int) -> None:
     assert sum(verdict in (MESSAGE, SIMPLE) for verdict in judged.verdict.tolist()) == whole
 
 
-def test_what_the_script_makes_of_a_log() -> None:
+def test_reference_computes_events_from_a_fault_log() -> None:
     sent = {"a", "b", "c", "d"}
 
     def act(fault: str, event: str, index: int = 0, count: int = 1) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def server() -> Iterator[Collector]:
 
 @pytest.fixture(params=["compiled", "python"])
 def url(request: pytest.FixtureRequest, server: Collector, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the server; for the compiled pump, and for the one in Python."""
+    """Return the server's URL, for the compiled pump and for the one in Python."""
     if request.param == "python":
         monkeypatch.setattr(OneWay, "pump", lambda *_, **__: None)
     elif sys.platform == "win32":
@@ -55,7 +55,7 @@ def connect(url: str, **options: Any) -> plog.Lines:
     return made
 
 
-def test_events_are_lines_in_their_order(server: Collector, url: str) -> None:
+def test_events_are_lines_in_order(server: Collector, url: str) -> None:
     with connect(url, event_type="orders") as client:
         for number in range(3000):
             client.event({"order": number})
@@ -70,11 +70,12 @@ def test_events_are_lines_in_their_order(server: Collector, url: str) -> None:
 
 
 def taken(server: Collector, n: int) -> list[bytes]:
+    """Wait for `n` events and return the lines."""
     assert server.wait_for(events=n, timeout=PATIENCE)
     return server.messages()
 
 
-def test_what_is_no_document_travels_as_it_is(server: Collector, url: str) -> None:
+def test_body_that_is_no_object_travels_unchanged(server: Collector, url: str) -> None:
     bodies = [b"plain", b"\0\0ping", b"\xff\xfe", b"", b"a\rb", b'{"a":1'] + [b"x" * 100_000]
     with connect(url) as client:
         for body in bodies:
@@ -83,12 +84,12 @@ def test_what_is_no_document_travels_as_it_is(server: Collector, url: str) -> No
     assert taken(server, len(bodies)) == bodies
 
 
-def test_what_would_arrive_as_several_fails(server: Collector, url: str) -> None:
+def test_body_with_a_line_end_fails(server: Collector, url: str) -> None:
     with connect(url) as client:
         for body in (b"two\nlines", b"an end\n", b"a return\r", b'{"a":\n1}'):
             assert client.submit(body).result(PATIENCE) == ("failed", "unencodable")
-        assert client.submit(b' {"a":1}\n').result(PATIENCE)[0] == "handed"  # space around an object goes
-        assert client.submit("two\nlines").result(PATIENCE)[0] == "handed"  # in JSON it is no line end
+        assert client.submit(b' {"a":1}\n').result(PATIENCE)[0] == "handed"  # outer space is stripped
+        assert client.submit("two\nlines").result(PATIENCE)[0] == "handed"  # JSON escapes the line end
         with pytest.raises(logclient.EncodeError):
             client.submit(b"x" * 300_000)
         assert client.flush(PATIENCE) == 0
@@ -97,7 +98,7 @@ def test_what_would_arrive_as_several_fails(server: Collector, url: str) -> None
     assert first["a"] == 1 and second["data"] == "two\nlines"
 
 
-def test_a_handler(server: Collector, url: str) -> None:
+def test_handler_sends_a_record_as_a_line(server: Collector, url: str) -> None:
     handler = logclient.Handler(url)
     logger = logging.Logger("lines")
     logger.addHandler(handler)
@@ -108,7 +109,7 @@ def test_a_handler(server: Collector, url: str) -> None:
     assert json.loads(line)["data"]["message"] == "over TCP"
 
 
-def test_after_a_cut_it_goes_on(server: Collector, url: str) -> None:
+def test_delivery_continues_after_a_cut(server: Collector, url: str) -> None:
     with connect(url, backoff_max=0.1) as client:
         client.send(b"before")
         assert taken(server, 1) == [b"before"]
@@ -118,12 +119,14 @@ def test_after_a_cut_it_goes_on(server: Collector, url: str) -> None:
             client.flush(PATIENCE)
         assert client.stats().connects >= 2
         found = server.messages()
-        while found[-1] != b"49":  # of those before, what was on its way to the cut connection is gone
+        while found[-1] != b"49":  # earlier ones may be lost with the cut connection
             assert server.wait_for(events=len(found) + 1, timeout=PATIENCE)
             found = server.messages()
 
 
-def test_the_verdict(server: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_over_lines_is_clean(
+    server: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verdict = pytest.importorskip("tests.verify_inprocess")
     capture, ledger = tmp_path / "capture", tmp_path / "ledger"
     with Collector(tcp_port=0, capture=str(capture)) as collector:
@@ -136,7 +139,7 @@ def test_the_verdict(server: Collector, tmp_path: Path, monkeypatch: pytest.Monk
     assert verdict.found(tmp_path / "out") == {}
 
 
-# -- what there is not
+# -- unsupported options and commands
 
 
 @pytest.mark.parametrize("option", ["mtu=1400", "unboxed=true", "topic=a", "tags=a", "pace=5", "burst=5",
@@ -146,7 +149,7 @@ def test_options_of_datagrams_are_refused(option: str) -> None:
         parse(f"plog+tcp://host?{option}")
 
 
-def test_there_are_no_questions(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_refused_over_tcp(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("stat", "envi"):
         assert cli.main([command, url]) == ExitCode.USAGE
         assert "plog+tcp servers cannot be asked" in capsys.readouterr().err
@@ -157,12 +160,14 @@ def test_there_are_no_questions(url: str, capsys: pytest.CaptureFixture[str]) ->
         Lines(Options(), PRODUCER).call("ping")
 
 
-def test_collect_wants_the_port_of_datagrams_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collect_of_tcp_alone_names_the_right_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["collect", "plog+tcp://127.0.0.1:0", "--capture", str(tmp_path)]) == ExitCode.USAGE
     assert "plog://host:port?tcp=port" in capsys.readouterr().err
 
 
-def test_send(server: Collector, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_send_command_delivers_lines(
+    server: Collector, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
     assert cli.main(["send", url, str(lines), "--json"]) == ExitCode.OK
@@ -180,7 +185,9 @@ def test_send(server: Collector, url: str, tmp_path: Path, capsys: pytest.Captur
     st.booleans(),
     st.integers(0, 60),
 )
-def test_oracle(events: list[tuple[bytes, int]], identity: bool, most: int) -> None:
+def test_encoding_of_lines_equals_the_reference(
+    events: list[tuple[bytes, int]], identity: bool, most: int
+) -> None:
     codec = Codec(PRODUCER, lines=True, identity=identity, max_message=most, packets=0.0, size=0.0)
     codec.connected(0.0)
     if not events:

@@ -27,7 +27,7 @@ PRODUCER = bytes(10)
 MOST = 212_992
 DEFAULT = "/proc/sys/net/core/rmem_default"
 BODY = b'{"type":"log","data":"' + b"x" * 200 + b'"}'  # 300 bytes with header and id
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of other sockets' queues")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the queues of other sockets")
 
 
 # -- the rules
@@ -35,7 +35,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of 
 
 @pytest.mark.parametrize("held", [0, 1000, MOST // 2, MOST - 5000, MOST, MOST + 10_000])
 @pytest.mark.parametrize("payload", [1, 324, 1400, 9000])
-def test_what_may_go_until_the_next_look_has_room(held: int, payload: int) -> None:
+def test_granted_packets_fit_the_free_queue(held: int, payload: int) -> None:
     grant = ByQueue().look(held, MOST, 0, 0)
     packets = min(grant.packets, grant.size / payload)
     # As the kernel accounts it: head, payload and tail rounded up.
@@ -44,9 +44,9 @@ def test_what_may_go_until_the_next_look_has_room(held: int, payload: int) -> No
     assert packets > 0 or held >= MOST
 
 
-def test_drops_make_the_queue_count_for_less() -> None:
+def test_drops_shrink_the_assumed_queue() -> None:
     queue = ByQueue()
-    first = queue.look(0, MOST, 7, 1)  # dropped before our time
+    first = queue.look(0, MOST, 7, 1)  # dropped before we connected
     assert queue.look(0, MOST, 8, 1).packets < 0.6 * first.packets
     for _ in range(10):
         least = queue.look(0, MOST, queue._drops + 1, 1)  # type: ignore[operator]
@@ -56,7 +56,7 @@ def test_drops_make_the_queue_count_for_less() -> None:
     assert last.packets == first.packets
 
 
-def test_looks_are_rare_when_nothing_is_sent() -> None:
+def test_queue_is_read_rarely_while_idle() -> None:
     queue = ByQueue()
     busy = queue.look(0, MOST, 0, 5)
     for _ in range(20):
@@ -79,7 +79,7 @@ def test_counters_raise_and_lower_the_pace() -> None:
     assert [answer(0), answer(0)] == [1500.0, 2000.0]
     assert answer(0, used=0.1) == 2000.0  # more would not be used
     assert answer(5) == 1000.0
-    assert answer(5) == 1500.0  # those of before
+    assert answer(5) == 1500.0  # the same five as before
     assert answer(6) == 750.0
     assert answer(None) == 750.0
     for _ in range(10):
@@ -90,7 +90,7 @@ def test_counters_raise_and_lower_the_pace() -> None:
 # -- the core
 
 
-def test_without_a_pace_nothing_is_looked_at() -> None:
+def test_pace_0_reads_no_queue_and_asks_nothing() -> None:
     core = Plog(Options(pace=0), PRODUCER)
     core.receiver = lambda: pytest.fail("looked")
     core.connected(1.0)
@@ -101,7 +101,7 @@ def test_without_a_pace_nothing_is_looked_at() -> None:
 # -- the slow start
 
 
-def test_a_start_doubles_each_half_second() -> None:
+def test_slow_start_doubles_each_half_second() -> None:
     start, sent, rates = SlowStart(10_000), 0.0, []
     for step in range(250):
         if step % 50 == 0:
@@ -114,7 +114,7 @@ def test_a_start_doubles_each_half_second() -> None:
 
 
 class Simulated:
-    """A core with events to send, in a time of its own, and what happens in the server's queue."""
+    """A core in simulated time, and the queue of its server."""
 
     ROOM = 280  # small datagrams, in what Linux gives a socket by default
 
@@ -130,7 +130,7 @@ class Simulated:
         return self.core.counts[2]
 
     def run(self, seconds: float, takes: Any) -> None:
-        """Half a millisecond at a time; `takes` (seconds, taken so far) says how fast the server is then."""
+        """Advance in steps of 0.5 ms; `takes` (seconds, taken so far) gives the server's rate."""
         end, owed = self.now + seconds, 0.0
         while self.now < end and self.taken + self.dropped < self.events:
             if self.now >= self.look:
@@ -154,24 +154,24 @@ class Simulated:
 
 
 def cold(now: float, taken: int) -> float:
-    """Nothing in the first 300 ms, then slow, faster with what it has done, and a pause now and then."""
+    """Take nothing for 300 ms, then ever more, with a pause in each second."""
     return 0.0 if now < 0.3 or 0.8 < now % 1 < 0.82 else min(20_000, 1000 + 3 * taken)
 
 
-def test_a_cold_server_loses_nothing() -> None:
+def test_slow_start_spares_a_cold_server() -> None:
     run = Simulated(2000)
     run.run(5.0, cold)
     assert (run.taken, run.dropped) == (2000, 0)
 
 
-def test_a_cold_server_loses_some_without_a_start() -> None:
+def test_cold_server_loses_events_without_slow_start() -> None:
     run = Simulated(2000)
     run.core.regulate = lambda now: (float("inf"), False)  # type: ignore[method-assign]
     run.run(5.0, cold)
     assert run.dropped > 100
 
 
-def test_the_start_ends() -> None:
+def test_slow_start_ends_at_the_full_pace() -> None:
     run = Simulated(30_000)
     run.run(3.0, lambda *_: 50_000)
     assert run.sent > 7000
@@ -179,18 +179,18 @@ def test_the_start_ends() -> None:
     run.run(0.5, lambda *_: 50_000)
     assert 4900 < run.sent - before < 5100
     assert run.core.regulate(run.now) == (float("inf"), False)
-    run.core.connected(run.now)  # another server, perhaps
+    run.core.connected(run.now)  # perhaps another server
     assert run.core.regulate(run.now)[0] < float("inf")
 
 
-def test_a_server_whose_queue_is_seen_has_the_full_pace_at_once() -> None:
+def test_visible_queue_gets_the_full_pace_at_once() -> None:
     run = Simulated(2000)
     run.core.receiver = lambda: (run.queued * 768, MOST, 0)
     run.run(0.25, lambda *_: 50_000)
     assert run.sent == 2000
 
 
-def test_a_server_whose_queue_is_full_is_waited_for() -> None:
+def test_full_queue_is_waited_for() -> None:
     run = Simulated(2000)
     run.core.receiver = lambda: (run.queued * 768, MOST, 0)
     run.run(2.0, lambda *_: 0)
@@ -199,7 +199,7 @@ def test_a_server_whose_queue_is_full_is_waited_for() -> None:
     assert (run.taken, run.dropped) == (2000, 0)
 
 
-def test_who_sends_nothing_looks_rarely() -> None:
+def test_idle_core_reads_the_queue_rarely() -> None:
     core, looks = Plog(Options(), PRODUCER), []
     core.receiver = lambda: looks.append(1) or (0, MOST, 0)  # type: ignore[func-returns-value]
     core.connected(0.0)
@@ -209,7 +209,7 @@ def test_who_sends_nothing_looks_rarely() -> None:
     assert len(looks) < 40
 
 
-def test_the_queue_is_looked_at_and_nothing_is_asked() -> None:
+def test_feedback_auto_reads_the_queue_and_asks_nothing() -> None:
     core = Plog(Options(feedback="auto"), PRODUCER)
     core.receiver = lambda: (0, MOST, 0)
     core.connected(1.0)
@@ -229,7 +229,7 @@ def test_the_queue_is_looked_at_and_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize("feedback", ["stat", "auto"])
-def test_where_no_queue_is_seen_the_server_is_asked(feedback: str) -> None:
+def test_server_is_asked_if_its_queue_is_not_visible(feedback: str) -> None:
     core = Plog(Options(feedback=feedback), PRODUCER)
     core.receiver = lambda: None if feedback == "auto" else pytest.fail("looked")
     core.connected(1.0)
@@ -256,7 +256,7 @@ def pair(request: Any) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @linux
 @pytest.mark.parametrize("tables", [False, True])
-def test_the_queue_of_the_server(
+def test_queue_and_drops_of_a_local_socket_are_read(
     pair: tuple[socket.socket, socket.socket], tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, ours = pair
@@ -286,21 +286,21 @@ def test_the_queue_of_the_server(
     assert tables or queue.look() is None
 
 
-def test_the_queue_of_another_machine_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(socket.socket):
+def test_queue_of_another_machine_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class RemoteSocket(socket.socket):
         def getpeername(self) -> Any:
             return ("192.0.2.1", 23456)
 
         def getsockname(self) -> Any:
             return ("192.0.2.2", 1024)
 
-    with Elsewhere(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with RemoteSocket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         assert ReceiverQueue(sock).look() is None
 
 
 @linux
 @pytest.mark.parametrize("feedback", ["auto", "none"])
-def test_a_server_that_reads_nothing_loses_nothing(feedback: str) -> None:
+def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
         url = f"plog://127.0.0.1:{server.getsockname()[1]}?feedback={feedback}&close_timeout=0"
@@ -310,7 +310,7 @@ def test_a_server_that_reads_nothing_loses_nothing(feedback: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while client.stats().turns < 400 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert client.stats().turns >= 400  # it has looked that often, and sent when it could
+        assert client.stats().turns >= 400  # it has read the queue that often
         link = client._engine.link
         assert isinstance(link, UdpLink)
         seen = link.receiver()
@@ -321,8 +321,8 @@ def test_a_server_that_reads_nothing_loses_nothing(feedback: str) -> None:
 # -- with the collector as a process of its own
 
 
-class Ran:
-    """One client against one collector with default buffers: what was lost, and dropped."""
+class Shipment:
+    """One client against one collector with default buffers; what was lost, and dropped."""
 
     def __init__(self, folder: Path, events: int, *, other: bool = False, **options: Any) -> None:
         self.folder = folder
@@ -356,7 +356,7 @@ class Ran:
             self.dropped = seen[2]
 
     def missing(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        """How many events are missing, and nothing else is found."""
+        """Return how many events are missing; assert that nothing else is found."""
         verdict = pytest.importorskip("tests.verify_inprocess")
         verdict.run(monkeypatch, self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
         found = verdict.found(self.folder / "out")
@@ -365,9 +365,11 @@ class Ran:
         return len(found.get("missing", ()))
 
 
-def _open_loop(folder: Path, monkeypatch: pytest.MonkeyPatch, events: int, tries: int) -> None:
+def _assert_at_most_one_in_10000_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, events: int, tries: int
+) -> None:
     for attempt in range(tries):
-        ran = Ran(folder / str(attempt), events)
+        ran = Shipment(folder / str(attempt), events)
         missing = ran.missing(monkeypatch)
         print(f"{events:,} events at {ran.rate:,.0f}/s: {missing} missing, {ran.dropped} dropped, {ran.loss}")
         assert missing == ran.dropped == ran.loss.lost
@@ -377,9 +379,9 @@ def _open_loop(folder: Path, monkeypatch: pytest.MonkeyPatch, events: int, tries
 
 
 @linux
-def test_open_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of a few events one stall of a busy machine is more than 0.01 %: the long form has them all.
-    ran = Ran(tmp_path, 20_000)
+def test_open_loop_loses_what_the_kernel_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a short run one stall of a busy machine exceeds 0.01 %; only the long form bounds the loss.
+    ran = Shipment(tmp_path, 20_000)
     assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost
     assert ran.rate < 11_000
 
@@ -387,38 +389,36 @@ def test_open_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @linux
 @pytest.mark.long
 def test_open_loop_of_two_million_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _open_loop(tmp_path, monkeypatch, 2_000_000, 2)
+    _assert_at_most_one_in_10000_lost(tmp_path, monkeypatch, 2_000_000, 2)
 
 
 @linux
-def test_with_feedback_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = Ran(tmp_path, 60_000, feedback="auto")
+def test_feedback_auto_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Shipment(tmp_path, 60_000, feedback="auto")
     assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost == 0
     print(f"{ran.rate:,.0f} events/s")
 
 
 @linux
 @pytest.mark.long
-def test_with_feedback_nothing_of_two_million_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = Ran(tmp_path, 2_000_000, feedback="auto")
+def test_feedback_auto_loses_none_of_two_million(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Shipment(tmp_path, 2_000_000, feedback="auto")
     print(f"{ran.rate:,.0f} events/s, {ran.dropped} dropped")
     assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost == 0
     assert ran.rate >= 30_000
 
 
 @linux
-def test_unpaced_the_loss_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = Ran(tmp_path, 200_000, pace=0, pace_bytes=0)
+def test_loss_without_pacing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Shipment(tmp_path, 200_000, pace=0, pace_bytes=0)
     missing = ran.missing(monkeypatch)
     print(f"{ran.rate:,.0f} events/s: {missing} missing, {ran.dropped} dropped, {ran.loss}")
     assert ran.loss.lost is not None and abs(ran.loss.lost - missing) <= 0.05 * missing
-    assert missing <= ran.dropped <= missing + 10  # a question of ours, perhaps
+    assert missing <= ran.dropped <= missing + 10  # our questions may be dropped, too
 
 
 @linux
-def test_unpaced_beside_another_the_loss_is_unknown(tmp_path: Path) -> None:
-    ran = Ran(tmp_path, 20_000, other=True)
+def test_loss_beside_another_client_is_unknown(tmp_path: Path) -> None:
+    ran = Shipment(tmp_path, 20_000, other=True)
     assert ran.loss.lost is None
     assert ran.loss.reason == "another client's traffic is in the counters"

@@ -1,7 +1,7 @@
-"""Recorded bytes: what plog's Java client and crafted datagrams made a real server do, against ours.
+"""Recorded bytes: datagrams of plog's Java client and crafted ones, and what a real server made of them.
 
-Of what the Java Fragmenter writes, our client writes the same where that one is right; and our server's half
-gives each recorded datagram the verdict that the real one gave, counter by counter.
+Our client writes the same as the Java Fragmenter where that is right. Our server's half judges each recorded
+datagram as the real server did, counter by counter.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ pytestmark = pytest.mark.unit
 
 RECORDED = recordings.cases(recordings.PLOG)
 
-# What the real server counts elsewhere: the handler, the hole detector, the commands it does not know; and
-# what it gave up in a case although it may have come in one before (its clock is looked at lazily).
+# Counters that others of our classes keep, and counters of dropped messages: the real server drops lazily, so
+# that they may belong to an earlier case.
 NOT_OURS = re.compile(
     r"handlers\[0\]\..*|holes_.*|unknown_command|dropped_fragments.*|defragmenter\.evictions"
 )
 
 
-def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+def each_case(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=[case["name"] for case in cases])
 
 
 def payload_of(given: dict[str, Any]) -> bytes:
-    """What a Java fragmenter was given: a long payload is recorded as the rule that makes it."""
+    """Return the payload of a Java fragmenter; a long one is recorded as the rule that makes it."""
     text = given["payload_hex"]
     rule = re.fullmatch(r"bytes\(i\*7&255 for i in range\((\d+)\)\)", text)
     return bytes(i * 7 & 255 for i in range(int(rule[1]))) if rule else bytes.fromhex(text)
 
 
 def bytes_of(case: dict[str, Any]) -> list[bytes]:
-    """Its datagrams; of the long ones only the head is recorded, and a rule.
+    """Return the datagrams of a case; of long ones only the head and a rule are recorded.
 
     Raises:
-        ValueError: The rule is not known here.
+        ValueError: The rule is unknown.
     """
     found = case.get("datagrams", [])
     if not found or isinstance(found[0], str):
@@ -81,7 +81,7 @@ def bytes_of(case: dict[str, Any]) -> list[bytes]:
     return made
 
 
-def in_full(case: dict[str, Any]) -> bool:
+def is_complete(case: dict[str, Any]) -> bool:
     try:
         bytes_of(case)
     except ValueError:
@@ -89,7 +89,7 @@ def in_full(case: dict[str, Any]) -> bool:
     return True
 
 
-CASES = list(filter(in_full, RECORDED))
+CASES = list(filter(is_complete, RECORDED))
 FROM_JAVA = [case for case in CASES if case["source"] != "crafted"]
 CRAFTED = [case for case in CASES if case["source"] == "crafted"]
 
@@ -104,7 +104,7 @@ def judged(case: dict[str, Any]) -> tuple[Reassembler, list[bytes], Judged]:
 
 
 def flat(counters: dict[str, Any]) -> dict[str, int]:
-    """As the file writes them: ``v0_fragments[2]``, ``defragmenter.hits``; zeroes left out."""
+    """Flatten as in the file: ``v0_fragments[2]``, ``defragmenter.hits``; leave out zeroes."""
     out: dict[str, int] = {}
 
     def walk(name: str, value: Any) -> None:
@@ -121,8 +121,8 @@ def flat(counters: dict[str, Any]) -> dict[str, int]:
     return out
 
 
-@each(CASES)
-def test_server(case: dict[str, Any]) -> None:
+@each_case(CASES)
+def test_server_judges_and_counts_as_the_real_one(case: dict[str, Any]) -> None:
     server, _, rows = judged(case)
     verdicts = rows.verdict.tolist()
     whole = [row for row, verdict in enumerate(verdicts) if verdict in (MESSAGE, SIMPLE)]
@@ -145,10 +145,10 @@ def test_server(case: dict[str, Any]) -> None:
     assert {name: n for name, n in got.items() if not NOT_OURS.fullmatch(name)} == want
 
 
-@each(CASES)
-def test_server_gives_up_the_same(case: dict[str, Any]) -> None:
-    """All that is not whole goes in time; a message that is too large goes with each of its fragments, in the
-    real server beside what one case before has left."""
+@each_case(CASES)
+def test_incomplete_messages_are_dropped_as_recorded(case: dict[str, Any]) -> None:
+    """A too large message is dropped with each of its fragments. The real server counts at most one
+    message of an earlier case with it."""
     server, _, rows = judged(case)
     server.expire(100.0)
     assert server.open == []
@@ -162,9 +162,8 @@ def test_server_gives_up_the_same(case: dict[str, Any]) -> None:
                 assert want[name] == n or earlier
 
 
-@each(CASES)
-def test_decoder(case: dict[str, Any]) -> None:
-    """The verifier's half finds the same messages."""
+@each_case(CASES)
+def test_decoder_finds_the_messages_of_the_server(case: dict[str, Any]) -> None:
     _, found, rows = judged(case)
     lengths = array("q", map(len, found))
     offsets = array("q", accumulate(lengths, initial=0))[:-1]
@@ -178,64 +177,64 @@ def test_decoder(case: dict[str, Any]) -> None:
     assert [h for h, status in zip(decoded.hash.tolist(), statuses, strict=True) if status < 4] == want
 
 
-def ours(payload: bytes, **given: Any) -> list[bytes]:
+def our_fragments(payload: bytes, **given: Any) -> list[bytes]:
     return fragments(payload, given["id"], datagram=given["datagram"], tags=given.get("tags", b""))
 
 
-def again(datagrams: list[bytes]) -> bytes:
-    """What the server makes of them."""
+def reassembled(datagrams: list[bytes]) -> bytes:
+    """Return the message that the server makes of these datagrams."""
     _, _, rows = judged({"datagrams": [one.hex() for one in datagrams], "name": ""})
     assert rows.verdict.tolist()[-1] == MESSAGE
     return rows.payload(len(datagrams) - 1)
 
 
-def not_ascii(case: dict[str, Any]) -> bool:
-    """The Java client writes ISO-8859-1, and what that has not as '?'; ours writes UTF-8."""
+def is_not_ascii(case: dict[str, Any]) -> bool:
+    """Return whether a text is not ASCII: the Java client writes ISO-8859-1 with '?', ours UTF-8."""
     return not all(map(str.isascii, case.get("input", {}).get("messages", [])))
 
 
-def negative_id(case: dict[str, Any]) -> bool:
-    """Servers count holes of ids below 0 under another port; our ids are 1 to 2**31 - 1."""
+def has_negative_id(case: dict[str, Any]) -> bool:
+    """Return whether the id is below 0; ours are 1 to 2**31 - 1."""
     return bool(case.get("input", {}).get("id", 1) < 0)
 
 
-def client_case(case: dict[str, Any]) -> str:
-    """``equal``: our client writes just that; else why it does not. ``deliberate``: ours is safer."""
+def classify_client_case(case: dict[str, Any]) -> str:
+    """Compare our client with a case: ``equal``, ``deliberate`` (ours is safer) or ``where java throws``."""
     given = case["input"]
     if case["source"] == "plog PlogClient.java":
         got = [
             datagram
             for number, text in enumerate(given["messages"], 1)
-            for datagram in ours(text.encode(), id=number, datagram=given["chunk_size"] + 24)
+            for datagram in our_fragments(text.encode(), id=number, datagram=given["chunk_size"] + 24)
         ]
-        assert (got == bytes_of(case)) is not not_ascii(case)
-        return "deliberate" if not_ascii(case) else "equal"
-    if negative_id(case):
+        assert (got == bytes_of(case)) is not is_not_ascii(case)
+        return "deliberate" if is_not_ascii(case) else "equal"
+    if has_negative_id(case):
         return "deliberate"
     payload = payload_of(given)
     tags = "\0".join(given["tags"] or []).encode()
-    got = ours(payload, id=given["id"], datagram=given["max_fragment_size_incl_header"], tags=tags)
+    got = our_fragments(payload, id=given["id"], datagram=given["max_fragment_size_incl_header"], tags=tags)
     if "java_exception" in case:
-        assert again(got) == payload
+        assert reassembled(got) == payload
         return "where java throws"
     assert got == bytes_of(case)
     assert f"{murmur3(payload):08x}" == given["murmur3_32_hex"]
     return "equal"
 
 
-@each(FROM_JAVA)
-def test_client(case: dict[str, Any]) -> None:
-    assert client_case(case)
+@each_case(FROM_JAVA)
+def test_client_equals_the_java_client(case: dict[str, Any]) -> None:
+    assert classify_client_case(case) in ("equal", "deliberate", "where java throws")
 
 
-def test_text_arrives_whole() -> None:
-    """Safer than what the Java client makes of it."""
+def test_text_arrives_unchanged() -> None:
+    """The Java client replaces characters that are not in ISO-8859-1."""
     text = "café € 😀"
-    assert again(ours(text.encode(), id=1, datagram=1400)).decode() == text
+    assert reassembled(our_fragments(text.encode(), id=1, datagram=1400)).decode() == text
 
 
-def test_ids_are_never_below_0() -> None:
-    """Safer than the Java fragmenter, which takes what it is given."""
+def test_message_ids_are_never_below_0() -> None:
+    """The Java fragmenter accepts any id."""
     codec = Codec(bytes(10), number=MAX_ID, packets=0, size=0)
     codec.connected(1.0)
     in_flight, batch = inflight_of([(b"x", BYTES)] * 3)
@@ -247,9 +246,9 @@ def test_ids_are_never_below_0() -> None:
     del in_flight
 
 
-@each(CRAFTED)
-def test_core_sends_what_was_delivered(case: dict[str, Any]) -> None:
-    """Whatever a server has delivered of crafted datagrams, ours sends so that it is delivered again."""
+@each_case(CRAFTED)
+def test_payload_once_delivered_is_delivered_again(case: dict[str, Any]) -> None:
+    """The payloads of crafted datagrams survive a round trip through our core."""
     _, _, rows = judged(case)
     for row, verdict in enumerate(rows.verdict.tolist()):
         if verdict not in (MESSAGE, SIMPLE):
@@ -265,24 +264,23 @@ def test_core_sends_what_was_delivered(case: dict[str, Any]) -> None:
         if verdict == SIMPLE:
             assert sent == [payload]
         else:
-            assert again(sent) == payload
+            assert reassembled(sent) == payload
         del in_flight
 
 
-def test_murmur3() -> None:
+def test_murmur3_equals_the_recorded_hashes() -> None:
     for case in recordings.facts("plog", "murmur3", recordings.OWN):
         assert f"{murmur3(bytes.fromhex(case['payload_hex'])):08x}" == case["hash_be_hex"]
 
 
-@each([case for case in CASES if case["verdict"] == "command"])
-def test_commands(case: dict[str, Any]) -> None:
-    """The recorded questions are ours, and their answers are understood."""
-    (asked,) = bytes_of(case)
-    kind, payload = asked[2:6].decode().lower(), asked[6:]
+@each_case([case for case in CASES if case["verdict"] == "command"])
+def test_recorded_commands_and_replies_are_understood(case: dict[str, Any]) -> None:
+    (question,) = bytes_of(case)
+    kind, payload = question[2:6].decode().lower(), question[6:]
     if len(kind) < 4:
         assert case["replies_hex"] == [None]
         return
-    assert command(kind, payload).lower() == asked.lower()
+    assert command(kind, payload).lower() == question.lower()
     (reply,) = (bytes.fromhex(one) for one in case["replies_hex"])
     if kind == "ping":
         assert reply == b"PONG" + payload
@@ -306,8 +304,8 @@ KINDS: recordings.Kinds = {
     "Fragmenter.java": source("plog Fragmenter.java"),
     "PlogClient.java": source("plog PlogClient.java"),
     "crafted datagrams": source("crafted"),
-    "a text that is not ASCII": not_ascii,
-    "an id below 0": negative_id,
+    "a text that is not ASCII": is_not_ascii,
+    "an id below 0": has_negative_id,
     "messages that are delivered": verdict("delivered"),
     "messages that are not": verdict("not delivered"),
     "a command": verdict("command"),
@@ -316,8 +314,8 @@ KINDS: recordings.Kinds = {
 }
 
 
-def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    client = Counter(map(client_case, FROM_JAVA))
+def test_recordings_cover_every_kind_of_datagram(capsys: pytest.CaptureFixture[str]) -> None:
+    client = Counter(map(classify_client_case, FROM_JAVA))
     deliberate = client.pop("deliberate", 0)
     elsewhere = len(RECORDED) - len(CASES)
     lacks = recordings.lacking(CASES, KINDS)

@@ -1,8 +1,8 @@
-"""Clients in a process of their own send events to a plog server, half of them in several fragments.
+"""Send events to a plog server from a process of its own, half of them in several fragments.
 
-    python -m tests.plog_load URL LEDGER EVENTS CLIENTS PACE
+    python -m tests.plog.load URL LEDGER EVENTS CLIENTS PACE
 
-It prints what became of them, and how far its memory grew while they went.
+It prints the outcomes as JSON, and how far its memory grew meanwhile.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import logclient
 from tests.support.dead_servers import rss
 from tests.support.patience import PATIENCE
 
-MTU = 600  # of an IP packet: with its headers and ours it has room for 548 bytes of an event
+MTU = 600  # of an IP packet; less all headers it has room for 548 bytes of an event
 SMALL, LARGE = (10, 200), (600, 1400)
-HELD = 1 << 20  # bytes that a client holds at most
+HELD = 1 << 20  # max_bytes of a client
 
 
-def feed(client: Any, events: int, seed: int) -> None:
+def send_events(client: Any, events: int, seed: int) -> None:
+    """Send short and long texts in turn."""
     rng = random.Random(seed)
-    # ASCII, so that characters are bytes; and slices of it, so that this costs nothing.
+    # ASCII, so that characters are bytes. Slices cost next to nothing.
     text = "".join(rng.choices('abcdefghijklmnopqrstuvwxyz0123456789 "\\/', k=4096))
     for number in range(events):
         size, at = rng.randint(*(LARGE if number % 2 else SMALL)), rng.randrange(1024)
@@ -33,7 +34,7 @@ def feed(client: Any, events: int, seed: int) -> None:
 
 
 def settle(client: Any) -> None:
-    """Until the server has read what came before this question: it has one queue for all."""
+    """Wait until the server has read everything sent before: it has one queue."""
     for left in range(30, -1, -1):
         try:
             client.stat(timeout=PATIENCE)
@@ -44,30 +45,30 @@ def settle(client: Any) -> None:
 
 
 def main(url: str, ledger: str, events: int, clients: int, pace: int) -> dict[str, Any]:
-    # Nothing is dropped by policy: whoever is too fast waits.
-    some = [
+    # `block`: a client that is too fast waits and drops nothing.
+    all_clients = [
         logclient.connect(url, mtu=MTU, ledger=ledger, pace=pace, overflow="block", max_bytes=HELD)
         for _ in range(clients)
     ]
     shares = [events // clients + (number < events % clients) for number in range(clients)]
-    for client in some:
-        client.send("the first")  # whatever is imported and allocated once
+    for client in all_clients:
+        client.send("the first")  # imports and first allocations
         client.flush()
     before = rss()
     begun = time.monotonic()
     threads = [
-        threading.Thread(target=feed, args=(client, share - 1, number))
-        for number, (client, share) in enumerate(zip(some, shares, strict=True))
+        threading.Thread(target=send_events, args=(client, share - 1, number))
+        for number, (client, share) in enumerate(zip(all_clients, shares, strict=True))
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    left = sum(client.flush(timeout=20 * PATIENCE) for client in some)
+    left = sum(client.flush(timeout=20 * PATIENCE) for client in all_clients)
     seconds = time.monotonic() - begun
-    settle(some[0])
-    stats = [client.stats() for client in some]
-    for client in some:
+    settle(all_clients[0])
+    stats = [client.stats() for client in all_clients]
+    for client in all_clients:
         client.close()
     return {
         "handed": sum(one.handed for one in stats),
