@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE
 
 @asynccontextmanager
 async def serve(app: Callable[..., Any]) -> AsyncIterator[tuple[int, list[BaseException]]]:
-    """(port, what applications raised); ends when every connection has."""
+    """Serve an application: yield (port, raised exceptions), and end after all connections."""
     raised: list[BaseException] = []
     tasks: set[asyncio.Task[Any]] = set()
 

@@ -1,4 +1,4 @@
-"""The client of ``connect("logjam://...")``: real sockets, a device, and its capture's word."""
+"""The client of ``connect("logjam://...")`` over real sockets, against a device and its capture."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOST = socket.gethostname()
 
 
 def until(done: Callable[[], object]) -> None:
-    """Poll with a deadline: for what another thread or process does."""
+    """Wait until the condition holds; fail after PATIENCE."""
     end = time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < end, "waited too long"
@@ -47,7 +47,7 @@ def until(done: Callable[[], object]) -> None:
 
 @pytest.fixture(params=["compiled", "python"])
 def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With the compiled pump, and with the one in Python."""
+    """Run a test with the compiled pump, and with the one in Python."""
     if request.param == "python":
         monkeypatch.setattr(Zmq, "pump", lambda *_, **__: None)
     elif sys.platform == "win32":
@@ -71,10 +71,10 @@ def bodies(device: Collector, n: int) -> list[dict[str, Any]]:
     return [body if isinstance(body, dict) else json.loads(body) for body in device.events(n)]
 
 
-class TestWays:
+class TestModes:
     """Requests, async and PUSH."""
 
-    def test_requests_are_acked(self, device: Collector, pump: str) -> None:
+    def test_requests_are_acked_in_order(self, device: Collector, pump: str) -> None:
         with logclient.connect(url_of(device)) as client:
             for n in range(3000):
                 client.send({"n": n})
@@ -86,19 +86,19 @@ class TestWays:
         assert [(body["n"], body["request_id"]) for body in found] == list(enumerate(ids))
 
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-    def test_without_replies_they_are_handed(self, device: Collector, pump: str, scheme: str) -> None:
+    def test_events_without_replies_are_handed(self, device: Collector, pump: str, scheme: str) -> None:
         options = {"mode": "async"} if scheme == "logjam" else {}
         with logclient.connect(url_of(device, scheme, **options)) as client:
             for n in range(5000):
                 client.send({"n": n})
             assert client.flush(PATIENCE) == 0
             stats = client.stats()
-        # The end of the client waited for what ZeroMQ still held.
+        # Closing the client waited for what ZeroMQ still held.
         assert (stats.acked, stats.handed, stats.failed) == (0, 5000, {})
         assert [body["n"] for body in bodies(device, 5000)] == list(range(5000))
 
-    def test_handed_is_what_zeromq_has_taken(self, pump: str) -> None:
-        # A peer that shakes hands and reads nothing.
+    def test_handed_counts_what_zeromq_accepted(self, pump: str) -> None:
+        # A peer that completes the handshake and reads nothing.
         context = zmq.Context()
         sink = context.socket(zmq.PULL)
         sink.setsockopt(zmq.RCVHWM, 1)
@@ -125,10 +125,10 @@ class TestWays:
             client.close(0.0)
             context.destroy(linger=0)
 
-    def test_a_break_loses_only_what_zeromq_held(self, pump: str) -> None:
-        """What it had not taken goes over the next connection, once."""
+    def test_break_loses_only_what_zeromq_held(self, pump: str) -> None:
+        """Events that ZeroMQ had not accepted go once, over the next connection."""
         body = b'"x":"%s"' % (b"x" * 3000)
-        # A peer that shakes hands and reads nothing: what waits for it is less than there is.
+        # A peer that completes the handshake and reads nothing; ZeroMQ cannot hold all events for it.
         context = zmq.Context()
         first = context.socket(zmq.PULL)
         first.setsockopt(zmq.RCVHWM, 1)
@@ -150,9 +150,9 @@ class TestWays:
         assert numbers == list(range(numbers[0], 20_000)), "nothing twice, nothing left out behind the break"
         assert 0 < stats.in_doubt_estimate <= stats.in_doubt
 
-    def test_a_break_after_all_was_read_is_estimated(self, pump: str) -> None:
-        """All were handed and have arrived: each is in doubt, but no more than the buffers hold are likely to
-        be missing."""
+    def test_doubt_after_a_break_is_bounded_by_the_buffers(self, pump: str) -> None:
+        """All events were handed and have arrived. Each is in doubt, but only as many as the buffers hold
+        are likely to be missing."""
         body = b'{"x":"%s"}' % (b"x" * 30_000)
         with Collector(push_port=0) as device:
             url = f"{device.push_url}/shop-production?hwm=20&compression=none"
@@ -169,7 +169,7 @@ class TestWays:
 
 
 class TestOptions:
-    def test_from_a_url(self) -> None:
+    def test_transport_takes_options_of_the_url(self) -> None:
         config = parse(
             "logjam://h:1/shop-production?hwm=7&heartbeat=2s&mode=async",
             curve_server="a" * 40,
@@ -184,7 +184,7 @@ class TestOptions:
         assert transport.kind == "PUSH" and transport.curve == (public, public, secret)
 
     @pytest.mark.parametrize(
-        ("options", "says"),
+        ("options", "message"),
         [
             ({"curve_server": "short"}, "curve_server: must be a key of 40 characters"),
             ({"curve_secret": "a" * 40}, "curve_secret: needs curve_server"),
@@ -195,18 +195,18 @@ class TestOptions:
             ({"window": 3}, "window: not an option of logjam"),
         ],
     )
-    def test_what_is_refused(self, options: dict[str, Any], says: str) -> None:
+    def test_wrong_option_is_refused_by_name(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError) as caught:
             logclient.connect("logjam://127.0.0.1/shop-production", **options)
-        assert says in str(caught.value)
+        assert message in str(caught.value)
 
-    def test_a_secret_that_is_no_key(self) -> None:
+    def test_error_over_a_wrong_key_does_not_show_it(self) -> None:
         config = parse("logjam://h/a-b", curve_server="a" * 40, curve_secret="s3cr3t")
         with pytest.raises(ConfigError) as caught:
             Zmq.from_config(config)
         assert str(caught.value) == "curve_secret: must be a key of 40 characters of Z85"
 
-    def test_documents_say_where_they_were_made(self, device: Collector) -> None:
+    def test_place_and_mask_reach_the_documents(self, device: Collector) -> None:
         options = {"host_name": "web-7", "cluster": "c1", "revision": "r9", "zone": "UTC", "mask": "iban,pin"}
         with logclient.connect(url_of(device, **options)) as client:
             assert isinstance(client, Client)
@@ -223,7 +223,7 @@ class TestOptions:
 
 
 class TestEnvironment:
-    """The device that other agents would find."""
+    """Hosts from the environment variables of other Logjam agents."""
 
     @pytest.fixture(autouse=True)
     def clean(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ class TestEnvironment:
             ({"BROKER": "a", "AGENT_ZMQ_PORT": "5"}, "logjam://h/a-b", [("h", 9604)]),
         ],
     )
-    def test_hosts(
+    def test_environment_names_the_hosts(
         self,
         monkeypatch: pytest.MonkeyPatch,
         variables: dict[str, str],
@@ -256,7 +256,7 @@ class TestEnvironment:
         assert config.redacted.startswith(f"logjam://{'[' * (endpoints[0][0] == '::1')}{endpoints[0][0]}")
 
     @pytest.mark.parametrize(
-        ("variables", "url", "says"),
+        ("variables", "url", "message"),
         [
             ({}, "logjam:///a-b", "host: .* neither LOGJAM_AGENT_ZMQ_ENDPOINTS nor LOGJAM_BROKER is set"),
             ({"BROKER": ","}, "logjam:///a-b", "LOGJAM_BROKER: host: must not be empty"),
@@ -267,21 +267,21 @@ class TestEnvironment:
             ({"BROKER": "a"}, "lumberjack://", "host: must not be empty"),
         ],
     )
-    def test_what_is_wrong(
-        self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, says: str
+    def test_wrong_environment_is_refused_by_name(
+        self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, message: str
     ) -> None:
         for name, value in variables.items():
             monkeypatch.setenv(f"LOGJAM_{name}", value)
-        with pytest.raises(ConfigError, match=says) as caught:
+        with pytest.raises(ConfigError, match=message) as caught:
             parse(url)
         assert "geheim" not in str(caught.value)
 
-    def test_a_server_listens_nowhere_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_server_ignores_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOGJAM_BROKER", "127.0.0.1")
         with pytest.raises(ConfigError, match="host: must not be empty"):
             parse("logjam://", listen=True)
 
-    def test_events_arrive(
+    def test_events_arrive_at_the_host_of_the_environment(
         self, monkeypatch: pytest.MonkeyPatch, device: Collector, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("LOGJAM_BROKER", f"127.0.0.1:{device.port}")
@@ -319,7 +319,8 @@ class TestDocuments:
         assert first["action"] == "Shop::OrdersController#create" and first["code"] == 201
         assert [(line[0], line[2]) for line in first["lines"]] == [(1, "order 17"), (2, "slow")]
         assert first["severity"] == 2 and first["db_calls"] == 1
-        assert second["action"] == "shop.orders#test_handler_makes_documents" and second["code"] == 500
+        assert second["action"] == f"shop.orders#{self.test_handler_makes_documents.__name__}"
+        assert second["code"] == 500
         assert second["color"] == "red"
         stats = client.stats()
         assert stats.acked == 2 and stats.sent == 2
@@ -343,7 +344,7 @@ class TestDocuments:
         (made,) = bodies(device, 1)
         assert [line[2] for line in made["lines"]] == ["this"]
 
-    def test_a_formatter_decides_over_line_and_fields(self, device: Collector) -> None:
+    def test_formatter_decides_about_line_and_fields(self, device: Collector) -> None:
         class Fields(logging.Formatter):
             def format(self, record: logging.LogRecord) -> Any:
                 return {"message": f"<{record.getMessage()}>", "shard": 3}
@@ -366,7 +367,7 @@ class TestDocuments:
         assert two["lines"][0][2] == "INFO out"
         assert three["lines"][0][2] == "%d rows % ('no number',)"
 
-    def test_a_text_is_a_document_with_one_line(self, device: Collector) -> None:
+    def test_text_becomes_a_document_with_one_line(self, device: Collector) -> None:
         with logclient.connect(url_of(device)) as client:
             client.send("just a line")
             delivery = client.submit("another")
@@ -376,8 +377,8 @@ class TestDocuments:
             assert judge(json.dumps(made).encode(), 0, now=time.time())[1] == []
             assert [line[2] for line in made["lines"]] == [text]
 
-    def test_a_document_without_a_time_gets_one(self, device: Collector) -> None:
-        """The device answers 202 to anything; an importer drops what has no ``started_at``."""
+    def test_document_without_a_time_gets_one(self, device: Collector) -> None:
+        """The device answers 202 to anything, but an importer drops documents without ``started_at``."""
         an_hour_ago = int((time.time() - 3600) * 1000)
         given: list[dict[str, Any]] = [
             {"n": 0},
@@ -400,7 +401,7 @@ class TestDocuments:
         assert made[2]["started_ms"] == an_hour_ago and made[3]["started_ms"] == "yesterday"
         moment = datetime.fromisoformat(made[2]["started_at"])
         assert moment.timestamp() == an_hour_ago // 1000
-        assert given[0] == {"n": 0}, "what the caller has is its own"
+        assert given[0] == {"n": 0}, "the caller's mapping is unchanged"
 
     @pytest.mark.parametrize(
         ("started_at", "dropped"),
@@ -417,10 +418,10 @@ class TestDocuments:
             (True, True),
         ],
     )
-    def test_a_time_that_importers_drop_is_said(
+    def test_time_that_importers_drop_is_reported(
         self, device: Collector, capsys: pytest.CaptureFixture[str], started_at: Any, dropped: bool
     ) -> None:
-        """It is sent as it is, as the user may know better."""
+        """The document is sent unchanged; the user may know better."""
         now = datetime.now(UTC)
         if isinstance(started_at, str):
             started_at = started_at.format(now=now, yesterday=now - timedelta(hours=47))
@@ -428,13 +429,13 @@ class TestDocuments:
             client.send({"action": "a#b", "started_at": started_at})
             client.send({"action": "a#b", "started_at": started_at})
         assert [document["started_at"] for document in bodies(device, 2)] == [started_at] * 2
-        said = capsys.readouterr().err
-        assert said.count("importers drop this document") == dropped
-        assert "\x1b" not in said
+        errors = capsys.readouterr().err
+        assert errors.count("importers drop this document") == dropped
+        assert "\x1b" not in errors
         judged = judge(json.dumps({"started_at": started_at}).encode(), 0, now=time.time(), zone=UTC)[1]
         assert dropped == any(rule.startswith("started_at") for rule in judged)
 
-    def test_a_time_as_an_object(self, device: Collector, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_time_may_be_a_datetime(self, device: Collector, capsys: pytest.CaptureFixture[str]) -> None:
         with logclient.connect(url_of(device, zone="UTC")) as client:
             client.send({"started_at": datetime.now(UTC)})
         (made,) = bodies(device, 1)
@@ -442,7 +443,7 @@ class TestDocuments:
                     if rule.startswith("started_at")]  # fmt: skip
         assert "importers drop" not in capsys.readouterr().err
 
-    def test_other_topics(self, device: Collector) -> None:
+    def test_each_kind_of_document_has_its_topic(self, device: Collector) -> None:
         subscriber = Subscriber(device.publish_url, app_envs=["shop-production"])
         topics = set()
         with subscriber, logclient.connect(url_of(device)) as client:
@@ -463,7 +464,7 @@ class TestDocuments:
             "events.shop.production", "javascript.shop.production", "mobile", "logs.shop.production"
         }  # fmt: skip
 
-    def test_what_cannot_be_made_is_counted(
+    def test_document_that_cannot_be_made_is_counted(
         self, device: Collector, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with logclient.connect(url_of(device, max_event_bytes=2000)) as client:
@@ -477,7 +478,7 @@ class TestDocuments:
 
 
 class TestPing:
-    def test_answers(self, device: Collector, pump: str) -> None:
+    def test_ping_answers_between_requests(self, device: Collector, pump: str) -> None:
         with logclient.connect(url_of(device)) as client:
             assert isinstance(client, Client)
             first = client.ping(PATIENCE)
@@ -491,7 +492,7 @@ class TestPing:
             stats = client.stats()
         assert stats.acked == sent and stats.connects == 1 and stats.resent == 0
 
-    def test_async_too(self, device: Collector, pump: str) -> None:
+    def test_ping_answers_in_async_mode_behind_events(self, device: Collector, pump: str) -> None:
         with logclient.connect(url_of(device, mode="async")) as client:
             assert isinstance(client, Client)
             for n in range(500):
@@ -502,23 +503,23 @@ class TestPing:
             assert client.stats().handed == 500
         assert len(bodies(device, 500)) == 500
 
-    def test_nobody_there(self) -> None:
+    def test_ping_without_a_device_fails_in_time(self) -> None:
         with logclient.connect(
             "logjam://127.0.0.1:1/shop-production?backoff_min=0.02&backoff_max=0.05"
         ) as client:
             assert isinstance(client, Client)
             with pytest.raises(ConnectFailed, match=r"ping: no answer in 0.3 s: .*refused"):
                 client.ping(0.3)
-            # Somebody who gave up is not asked for later.
+            # The ping is not sent after it has timed out.
             assert client.stats().sent == 0
 
-    def test_push_has_none(self, device: Collector) -> None:
+    def test_push_refuses_ping(self, device: Collector) -> None:
         with logclient.connect(url_of(device, "logjam+push")) as client:
             assert isinstance(client, Client)
             with pytest.raises(ValueError, match="nothing comes back on a PUSH socket"):
                 client.ping(PATIENCE)
 
-    def test_a_connection_that_breaks_ends_it(self, pump: str) -> None:
+    def test_ping_ends_with_its_connection(self, pump: str) -> None:
         context = zmq.Context()
         router = context.socket(zmq.ROUTER)
         port = router.bind_to_random_port("tcp://127.0.0.1")
@@ -542,8 +543,8 @@ class TestPing:
         assert "the connection ended before the answer" in str(failures[0])
 
 
-class TestEnds:
-    def test_nobody_holds_the_client(self, device: Collector) -> None:
+class TestLifetime:
+    def test_unreferenced_client_delivers_and_ends(self, device: Collector) -> None:
         client = logclient.connect(url_of(device))
         client.send({"n": 1})
         del client
@@ -552,8 +553,7 @@ class TestEnds:
         until(lambda: "logclient-sender" not in {thread.name for thread in threading.enumerate()})
 
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-    def test_exit_without_close(self, device: Collector, scheme: str) -> None:
-        """What ZeroMQ still holds at the end of the process is waited for."""
+    def test_exit_waits_for_what_zeromq_holds(self, device: Collector, scheme: str) -> None:
         program = (
             "import sys, logclient\n"
             f"client = logclient.connect(sys.argv[1], hwm=100000, atexit_timeout={PATIENCE})\n"
@@ -569,8 +569,8 @@ class TestEnds:
         assert (done.returncode, done.stderr) == (0, b"")
         assert [body["n"] for body in bodies(device, 20000)] == list(range(20000))
 
-    def test_events_from_exit_handlers_wait_for_a_slow_peer(self) -> None:
-        """More than the kernel holds, and nothing that is left open is complained of."""
+    def test_events_of_exit_handlers_wait_for_a_slow_peer(self) -> None:
+        """The events are more than the kernel holds, and no warning about open resources appears."""
         context = zmq.Context()
         puller = context.socket(zmq.PULL)
         puller.setsockopt(zmq.RCVHWM, 1)
@@ -604,17 +604,17 @@ client.send({"x": "first"})
         assert got == 101
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-    def test_a_forked_child_has_its_own(self, device: Collector) -> None:
+    def test_forked_child_has_its_own_connection(self, device: Collector) -> None:
         program = """
 import os, sys, logclient
 client = logclient.connect(sys.argv[1])
-for n in range(300): client.send({"who": "parent", "n": n})
+for n in range(300): client.send({"process": "parent", "n": n})
 pid = os.fork()
-for n in range(300, 600): client.send({"who": "parent" if pid else "child", "n": n})
+for n in range(300, 600): client.send({"process": "parent" if pid else "child", "n": n})
 if pid:
     os.waitpid(pid, 0)
 """
-        # ZeroMQ has threads of its own, and since 3.12 Python warns of a fork beside any.
+        # ZeroMQ has threads, and since 3.12 Python warns of a fork beside threads.
         quietly = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
         done = subprocess.run(
             [sys.executable, *quietly, "-c", program, url_of(device)],
@@ -624,14 +624,13 @@ if pid:
         )
         assert (done.returncode, done.stderr) == (0, b"")
         found = bodies(device, 900)
-        numbers = {who: [b["n"] for b in found if b["who"] == who] for who in ("parent", "child")}
+        numbers = {one: [b["n"] for b in found if b["process"] == one] for one in ("parent", "child")}
         assert numbers == {"parent": list(range(600)), "child": list(range(300, 600))}
         assert len({body["request_id"] for body in found}) == 900
         assert len({body["request_id"][:20] for body in found}) == 2
 
 
-def test_missing_extra_names_the_line() -> None:
-    """Without pyzmq the error says what to install."""
+def test_missing_pyzmq_names_what_to_install() -> None:
     program = (
         "import sys\nsys.modules['zmq'] = None\nimport logclient\n"
         "try:\n    logclient.connect('logjam://h/a-b')\n"
@@ -647,6 +646,6 @@ def test_missing_extra_names_the_line() -> None:
     assert 'pip install "logclient[logjam]"' in done.stdout
 
 
-def test_both_schemes_are_there() -> None:
+def test_both_schemes_have_default_ports() -> None:
     assert registry.lookup("logjam").port == 9604
     assert registry.lookup("logjam+push").port == 9605

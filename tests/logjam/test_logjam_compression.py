@@ -1,8 +1,7 @@
-"""Logjam's four compressions: what is on the wire, which of them `auto` is, and bombs.
+"""Logjam's four compressions: the bytes on the wire, the choice of `auto`, and bombs.
 
-What we send is opened by decoders that are not ours and did not make it: zlib's by Python's own module where
-ISA-L has compressed, blocks by the few lines of plain Python in ``tests/oracle/blocks.py`` besides the
-packages.
+Other decoders open what we send: Python's zlib what ISA-L has compressed, and for blocks plain Python in
+``tests/oracle/blocks.py`` besides the packages.
 """
 
 from __future__ import annotations
@@ -83,6 +82,7 @@ DECODERS: dict[int, list[Callable[[bytes], bytes]]] = {
 
 
 def bodies() -> list[bytes]:
+    """Make bodies that shrink much, little and not at all."""
     randomly = Random(5)
     lines = [[1, f"2026-11-20T06:13:52.{n:06d}", f"export row {n * n}"] for n in range(400)]
     return [
@@ -90,8 +90,8 @@ def bodies() -> list[bytes]:
         json.dumps({"lines": lines[:3]}).encode(),
         json.dumps({"lines": lines}).encode(),
         json.dumps({"line": "x" * 100_000}).encode(),
-        json.dumps({"line": randomly.randbytes(3000).hex()}).encode(),  # half of it is nothing
-        b'{"line":"%s"}' % bytes(randomly.choices(range(35, 91), k=20_000)),  # shrinks hardly, or not at all
+        json.dumps({"line": randomly.randbytes(3000).hex()}).encode(),  # shrinks to a half
+        b'{"line":"%s"}' % bytes(randomly.choices(range(35, 91), k=20_000)),  # hardly shrinks
         *[b'{"line":"%s"}' % (b"ab" * n) for n in (490, 500, 505, 510, 515, 4096, 32_768)],
     ]
 
@@ -103,7 +103,7 @@ class Shipment(NamedTuple):
 
 
 def ship(scheme: str, compression: str, sent: list[bytes]) -> Shipment:
-    """Send bodies to a socket of pyzmq's own."""
+    """Send bodies to a plain socket of pyzmq."""
     push = scheme == "logjam+push"
     with zmq.Context() as context, context.socket(zmq.PULL if push else zmq.ROUTER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
@@ -117,9 +117,9 @@ def ship(scheme: str, compression: str, sent: list[bytes]) -> Shipment:
                 assert sock.poll(DEADLINE)
                 frames = sock.recv_multipart()
                 if not push:
-                    who, empty, *frames = frames
+                    sender, empty, *frames = frames
                     assert empty == b""
-                    sock.send_multipart([who, APP_ENV, b"202 Accepted"])
+                    sock.send_multipart([sender, APP_ENV, b"202 Accepted"])
                 arrived.append(frames)
             assert client.flush(PATIENCE) == 0
             stats = client.stats()
@@ -129,7 +129,7 @@ def ship(scheme: str, compression: str, sent: list[bytes]) -> Shipment:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["C", "Python", "push"])
-def test_opened_by_others(how: str, method: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_decoders_open_what_we_send(how: str, method: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "Python":
         monkeypatch.setattr(Zmq, "pump", lambda *_, **__: None)
     need(method)
@@ -161,8 +161,8 @@ def test_opened_by_others(how: str, method: int, monkeypatch: pytest.MonkeyPatch
         min_size=1, max_size=6,
     ),
 )  # fmt: skip
-def test_importers_take_whatever_we_send(method: int, over: int, sent: list[bytes]) -> None:
-    """None of it hangs one, aborts one or is dropped by one."""
+def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[bytes]) -> None:
+    """No body hangs or aborts an importer, and none is dropped."""
     need(method)
     options = Options(APP_ENV.decode(), compression=COMPRESSIONS[method], compress_over=over)
     core = Logjam(options, bytes(10))
@@ -174,12 +174,12 @@ def test_importers_take_whatever_we_send(method: int, over: int, sent: list[byte
     for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
         carried = oracle.carried(body, seq, bytes(10), TOPIC)
         assert fate(frames[4][2], frames[3]) == (TAKEN, carried)
-        assert fate(method, pack(method, body)) == (TAKEN, body)  # the device, with recompress=
+        assert fate(method, pack(method, body)) == (TAKEN, body)  # as a device with recompress sends it
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_body_unpacks_beyond_what_importers_open(method: int) -> None:
-    """64 MiB: at one byte more one of them loops for ever, with another compression it aborts."""
+def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
+    """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
     need(method)
     most = MAX_BODY - 49  # room for the id
     core = Logjam(Options(APP_ENV.decode(), compression=COMPRESSIONS[method]), bytes(10))
@@ -200,7 +200,7 @@ TEXT = b'{"a":"%s"}' % (b"x" * 2000)
 
 
 def framings() -> dict[str, tuple[int, bytes, str]]:
-    """Name -> (method, body, what it does to an importer); those that we must never send, and never open."""
+    """Return name -> (method, body, what an importer does): bodies that we must never send, nor open."""
     raw = zlib.compressobj(wbits=-15)
     stream = zlib.compress(TEXT)
     block, frame = support.need("lz4.block"), support.need("lz4.frame")
@@ -237,7 +237,7 @@ AUTO_IS = """if 1:
     def chosen(gone):
         for name in gone:
             sys.modules[name] = None
-        if "zlib" in gone:  # as where no libz with names can be found
+        if "zlib" in gone:  # as without a libz whose functions can be found
             sys.modules["zlib"] = SimpleNamespace(compress=real.compress, __file__="/nowhere/zlib.so",
                                                   decompress=real.decompress, error=real.error)
         if "lz4 names" in gone:
@@ -257,7 +257,7 @@ int snappy_uncompress(const char *from, size_t n, char *to, size_t *room) { retu
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """Folders with a libsnappy.so.1: with its names, and one without any, which stands for no libsnappy."""
+    """Make folders with a libsnappy.so.1: one with its functions, one without any in place of no library."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         support.missing("no C compiler")
@@ -286,8 +286,11 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         (False, ["lz4", "isal", "zlib", "snappy"], ["python zlib 3"]),
     ],
 )
-def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], chosen: list[str]) -> None:
-    """The first of snappy, lz4 and zlib that goes without the GIL; where none does, the first there is."""
+def test_auto_prefers_what_runs_without_the_gil(
+    libraries: dict[bool, Path], libsnappy: bool, gone: list[str], chosen: list[str]
+) -> None:
+    """The first of snappy, lz4 and zlib that runs without the GIL is chosen, otherwise the first
+    installed one."""
     for package in ("snappy", "lz4.block", *(["isal"] if chosen[0] == "isal 1" else [])):
         support.need(package)
     done = subprocess.run(
@@ -301,8 +304,7 @@ def test_auto(libraries: dict[bool, Path], libsnappy: bool, gone: list[str], cho
     assert found in chosen
 
 
-def test_auto_is_shown() -> None:
-    """In the stats, and by what the meta says."""
+def test_chosen_compression_is_in_stats_and_meta() -> None:
     shipment = ship("logjam", "auto", [b'{"a":"%s"}' % (b"x" * 2000)])
     name = shipment.compressor.removeprefix("python ").split()[0]
     name = {"isal": "zlib"}.get(name, name)
@@ -316,7 +318,7 @@ LIMIT = 64 << 20
 
 
 def bombs() -> dict[str, tuple[int, bytes, str]]:
-    """Name -> (method, body, what it does to an importer)."""
+    """Return name -> (method, body, what an importer does)."""
     block, snappy = support.need("lz4.block"), support.need("snappy")
     spaces = bytes(LIMIT + 1)
     nothing = bytes(300_000)
@@ -341,7 +343,7 @@ STATUS = {
     "large": ("too_large", "unpacks to more than 67108864 bytes", "unpacks to more than 64 MiB"),
     "unknown": ("bad_compression", "unknown compression 9", "an unknown compression"),
 }
-"""What our readers say of it: the decoder of captures, who opens a body, `logclient decode`."""
+"""Errors of our readers: the decoder of captures, `decompress`, `logclient decode`."""
 
 LARGE = {
     "zlib, 16 GiB", "zlib, 64 MiB and a byte", "snappy, 64 MiB and a byte", "lz4, 64 MiB and a byte",
@@ -350,7 +352,7 @@ LARGE = {
 }  # fmt: skip
 
 
-def said_of(name: str) -> tuple[str, str, str]:
+def errors_for(name: str) -> tuple[str, str, str]:
     return STATUS["large" if name in LARGE else name.partition(",")[0].split()[0]]
 
 
@@ -359,8 +361,8 @@ def attacks() -> dict[str, tuple[int, bytes, str]]:
     return framings() | bombs()
 
 
-def test_what_they_do_to_an_importer(attacks: dict[str, tuple[int, bytes, str]]) -> None:
-    """The judge of `test_importers_take_whatever_we_send` knows all of it, as the facts have it."""
+def test_model_of_the_importer_knows_each_attack(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """It judges the bodies of `test_importers_accept_every_body_we_send`."""
     assert {name: fate(method, body)[0] for name, (method, body, _) in attacks.items()} == {
         name: what for name, (_, _, what) in attacks.items()
     }
@@ -435,8 +437,10 @@ READERS = {
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 @pytest.mark.parametrize("reader", READERS)
-def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, str]], tmp_path: Path) -> None:
-    """Each refused by its name, with less than 160 MiB (twice the bound, where a buffer moves) in 20 s."""
+def test_readers_of_captures_refuse_each_attack(
+    reader: str, attacks: dict[str, tuple[int, bytes, str]], tmp_path: Path
+) -> None:
+    """Each is refused with its reason, in less than 160 MiB (twice the bound, as a buffer may move)."""
     if reader == "verify":
         support.need("numpy")
     with CaptureWriter(tmp_path / "run", "logjam-bombs", "logjam") as writer:
@@ -453,7 +457,7 @@ def test_readers_of_captures(reader: str, attacks: dict[str, tuple[int, bytes, s
         process.write()
     place = {"opened": 1, "decode": 2}.get(reader, 0)
     for name, words in zip(attacks, said, strict=True):
-        assert said_of(name)[place] in words, name
+        assert errors_for(name)[place] in words, name
     assert good == ("no_id", len(TEXT), None)[place]
     assert grown < 160 * MIB
 
@@ -473,8 +477,8 @@ SUBSCRIBER = """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
-def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
-    """The same bound for who consumes what a device publishes: devices open no body."""
+def test_subscriber_refuses_each_attack(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """Devices open no body, so that consumers need the bound, too."""
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
         publisher.setsockopt(zmq.LINGER, 0)
         port = publisher.bind_to_random_port("tcp://127.0.0.1")
@@ -484,15 +488,15 @@ def test_subscriber(attacks: dict[str, tuple[int, bytes, str]]) -> None:
             before = process.reset_peak()
             for name, (method, body, _) in attacks.items():
                 publisher.send_multipart(message(body, method))
-                assert said_of(name)[1] in process.ask(seconds=PATIENCE), name
+                assert errors_for(name)[1] in process.ask(seconds=PATIENCE), name
             publisher.send_multipart(message(zlib.compress(TEXT), 1))
             assert process.ask() == len(TEXT)
             assert process.peak() - before < 160 * MIB
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
-def test_device(attacks: dict[str, tuple[int, bytes, str]]) -> None:
-    """It opens bodies to look for ids, takes what it cannot open as the real one does, and goes on."""
+def test_device_accepts_each_attack_and_goes_on(attacks: dict[str, tuple[int, bytes, str]]) -> None:
+    """It opens bodies to look for ids. Like the real one it accepts those that it cannot open."""
     with DeviceProcess(count_duplicates=True) as process, Producer(process.port) as producer:
         producer.ship(1)
         before = process.reset_peak()

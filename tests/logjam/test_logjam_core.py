@@ -1,7 +1,9 @@
-"""The Logjam client: bytes out, replies in, words; each against its plain-Python twin where it has one."""
+"""The Logjam client without sockets: messages, replies, pings, decoding; compared with references in
+plain Python."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -71,13 +73,14 @@ int snappy_uncompress(const char *from, size_t n, char *to, size_t *room) {
 """
 
 
-def core_of(**options: Any) -> Logjam:
+def connected_core(**options: Any) -> Logjam:
     core = Logjam(Options(**{"app_env": "shop-production", "compression": "none", **options}), PRODUCER)
     core.connected(100.0, random)
     return core
 
 
 def sent(core: Logjam) -> list[list[bytes]]:
+    """Return the messages on the wire and mark them as sent."""
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     core.sent()
     assert core.data_to_send() == []
@@ -85,7 +88,7 @@ def sent(core: Logjam) -> list[list[bytes]]:
 
 
 def send(core: Logjam, n: int, now: float = 100.0) -> tuple[InflightBatches, Batch]:
-    """Requests 1..n, in one batch."""
+    """Send requests 1 to n in one batch."""
     in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
     assert core.encode(batch, n, now) == n
     in_flight.encoded(batch)
@@ -93,9 +96,9 @@ def send(core: Logjam, n: int, now: float = 100.0) -> tuple[InflightBatches, Bat
     return in_flight, batch
 
 
-def one(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
-    """What travels for one event; None: it failed."""
-    core = core_of(**options)
+def carried_body(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
+    """Return the body of one event as it is carried, or None when the event failed."""
+    core = connected_core(**options)
     in_flight, batch = inflight_of([(body, kind)])
     if core.encode(batch, 1, 100.0) == 0:
         assert batch.statuses() == {1: "failed"}
@@ -105,8 +108,8 @@ def one(body: bytes, kind: int = RAW, **options: Any) -> bytes | None:
     return message[3]
 
 
-def test_is_a_core() -> None:
-    core: Core = core_of()
+def test_core_has_the_type_and_codec_of_a_core() -> None:
+    core: Core = connected_core()
     assert "logclient.codec" in repr(core.codec)
 
 
@@ -125,23 +128,23 @@ class TestOptions:
         ({"compression": "gzip"}, "compression: auto, none, zlib, snappy, lz4, not 'gzip'"),
         ({"identity": "no"}, "identity: id, own or none"),
     ])  # fmt: skip
-    def test_wrong(self, options: dict[str, Any], words: str) -> None:
+    def test_wrong_option_is_named(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
-            core_of(**options)
+            connected_core(**options)
 
     @pytest.mark.parametrize("app_env", ["a-b", "my_app-prod_eu", "my-app-prod", "app1-env2", "a--b"])
-    def test_good_names(self, app_env: str) -> None:
+    def test_app_and_env_are_split_at_the_last_dash(self, app_env: str) -> None:
         app, env = split_app_env(app_env)
         assert f"{app}-{env}" == app_env
         assert "-" not in env
 
-    def test_default_topic_begins_where_the_environment_does(self) -> None:
-        core = core_of(app_env="my-shop-production")
+    def test_default_topic_is_split_before_the_environment(self) -> None:
+        core = connected_core(app_env="my-shop-production")
         send_one = inflight_of([(b"{}", RAW), (b"{}", RAW | 1 << 4)])[1]
         core.encode(send_one, 2, 100.0)
         assert [m[2] for m in sent(core)] == [b"logs.my-shop.production", b"events.my-shop.production"]
 
-    def test_from_config(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from logclient import registry
 
         for name in ("logjam", "logjam+push"):
@@ -162,16 +165,16 @@ class TestOptions:
             config.parse("logjam://h/a-b?compression=3")
         assert config.parse("lumberjack://h").compression == 3
 
-    def test_compressor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert core_of().compressor == "none"
-        assert core_of(compression="zlib").compressor in ("isal 1", "zlib 3", "python zlib 3")
-        if core_of(compression="auto").compressor == "snappy":
+    def test_compressor_is_named_or_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert connected_core().compressor == "none"
+        assert connected_core(compression="zlib").compressor in ("isal 1", "zlib 3", "python zlib 3")
+        if connected_core(compression="auto").compressor == "snappy":
             return  # there is a libsnappy
         monkeypatch.setitem(sys.modules, "snappy", None)
         with pytest.raises(ConfigError, match="neither python-snappy nor libsnappy is installed"):
-            core_of(compression="snappy")
+            connected_core(compression="snappy")
 
-    def test_hot_checks_what_it_is_given(self) -> None:
+    def test_codec_checks_its_arguments(self) -> None:
         wrong: dict[str, Any]
         for wrong in (
             {"app_env": b""}, {"app_env": b"ping"}, {"topics": TOPICS[:5]}, {"topics": [b"", *TOPICS[1:]]},
@@ -188,8 +191,8 @@ class TestOptions:
 class TestMessages:
     @pytest.mark.parametrize("nibble", range(6))
     @pytest.mark.parametrize("mode", ["request", "async"])
-    def test_frames(self, nibble: int, mode: str) -> None:
-        core = core_of(mode=mode)
+    def test_message_has_app_env_topic_body_and_meta(self, nibble: int, mode: str) -> None:
+        core = connected_core(mode=mode)
         in_flight, batch = inflight_of([(b'{"a":1}', RAW | nibble << 4)])
         created = batch.pending()[0].created_us
         assert core.encode(batch, 1, 100.0) == 1
@@ -205,12 +208,12 @@ class TestMessages:
         assert list(core.events_received()) == handed
         assert batch.statuses() == {1: "inflight"}
 
-    def test_no_topic_of_that_number(self) -> None:
+    def test_event_of_an_unknown_topic_fails(self) -> None:
         _, batch = inflight_of([(b"{}", RAW | 6 << 4), (b"{}", RAW)])
-        assert core_of().encode(batch, 2, 100.0) == 1
+        assert connected_core().encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
 
-    def test_numbers_wrap_to_1_and_never_stop(self) -> None:
+    def test_message_numbers_wrap_to_1(self) -> None:
         codec = Codec(PRODUCER, APP_ENV, TOPICS, request=False, number=(1 << 64) - 2)
         codec.connected(1.0)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 4)
@@ -219,8 +222,8 @@ class TestMessages:
         assert numbers == [(1 << 64) - 2, (1 << 64) - 1, 1, 2]
         del in_flight
 
-    def test_a_new_connection_goes_on_counting(self) -> None:
-        core = core_of()
+    def test_message_numbers_continue_after_a_break(self) -> None:
+        core = connected_core()
         in_flight, batch = send(core, 2)
         core.connection_lost()
         in_flight.requeue()
@@ -237,26 +240,27 @@ class TestMessages:
         (b'{"request_id":null}', b'{"request_id":null}'),
     ])  # fmt: skip
     @pytest.mark.parametrize("kind", [RAW, BYTES, DOCUMENT, DOCUMENT | 0x0C])
-    def test_id(self, body: bytes, carries: bytes, kind: int) -> None:
-        """Documents of a formatter too: its flags are about another protocol's fields."""
+    def test_id_is_inserted_unless_the_body_has_one(self, body: bytes, carries: bytes, kind: int) -> None:
+        """The flags of a formatter concern fields of another protocol."""
         id_ = PRODUCER.hex().encode() + b"000000000001"
-        assert one(body, kind) == carries.replace(b"%s", id_)
-        assert one(body, kind, identity="none") == body.strip()
+        assert carried_body(body, kind) == carries.replace(b"%s", id_)
+        assert carried_body(body, kind, identity="none") == body.strip()
 
-    def test_unchecked(self) -> None:
-        assert one(b"{nonsense}", check=False) is not None
-        assert one(b"nonsense", check=False) is None
-        assert one(b"{nonsense}") is None
-        assert one(b'{"request_id":"x"}', RAW | 0x04, check=False) == b'{"request_id":"x"}'
+    def test_check_off_requires_an_object_only(self) -> None:
+        assert carried_body(b"{nonsense}", check=False) is not None
+        assert carried_body(b"nonsense", check=False) is None
+        assert carried_body(b"{nonsense}") is None
+        assert carried_body(b'{"request_id":"x"}', RAW | 0x04, check=False) == b'{"request_id":"x"}'
 
-    def test_users_own_id_is_kept_for_the_ledger(self) -> None:
+    def test_own_id_in_the_ledger_equals_the_decoded_one(self) -> None:
         own = b"0123456789abcdef0123456789abcdef"
-        core = core_of()
+        core = connected_core()
         in_flight, batch = inflight_of([(b'{"request_id":"%s"}' % own, RAW)])
         core.encode(batch, 1, 100.0)
-        line = in_flight.encoded(batch)
-        assert f"{oracle.xxh64(own, 42):x}".encode() in line or line  # the ledger line has this format
-        assert oracle.decode(oracle.join(sent(core)[0]), [PRODUCER]).status == oracle.FOREIGN
+        ids = json.loads(in_flight.encoded(batch).splitlines()[1])["ids"]
+        row = oracle.decode(oracle.join(sent(core)[0]), [PRODUCER])
+        assert row.status == oracle.FOREIGN
+        assert base64.b64decode(ids) == struct.pack("<QQ", *row.id_hash)
 
     @settings(max_examples=80, deadline=None)
     @given(
@@ -264,10 +268,12 @@ class TestMessages:
                            st.integers(0, 5)), min_size=1, max_size=6),
         st.booleans(), st.sampled_from(["none", "zlib"]), st.integers(0, 200),
     )  # fmt: skip
-    def test_twin(
+    def test_messages_equal_the_reference(
         self, events: list[tuple[bytes, int, int]], identity: bool, compression: str, over: int
     ) -> None:
-        core = core_of(identity="id" if identity else "none", compression=compression, compress_over=over)
+        core = connected_core(
+            identity="id" if identity else "none", compression=compression, compress_over=over
+        )
         in_flight, batch = inflight_of([(body, kind | nibble << 4) for body, kind, nibble in events])
         want = [
             (seq, TOPICS[nibble], carried)
@@ -290,11 +296,10 @@ class TestCompression:
     BODY = b'{"lines":[%s]}' % b",".join(b'[1,"2026-11-20T06:13:52.%06d","export"]' % n for n in range(200))
 
     @pytest.mark.parametrize("method", range(4))
-    def test_opened_by_another(self, method: int) -> None:
-        """From the bytes on the wire, by the package itself."""
+    def test_packages_open_what_we_compress(self, method: int) -> None:
         if method > 1:
             support.need(("", "", "snappy", "lz4")[method])
-        core = core_of(compression=COMPRESSIONS[method])
+        core = connected_core(compression=COMPRESSIONS[method])
         in_flight, batch = inflight_of([(self.BODY, RAW), (b"{}", RAW)])
         core.encode(batch, 2, 100.0)
         large, small = sent(core)
@@ -306,18 +311,18 @@ class TestCompression:
         del in_flight
 
     @pytest.mark.parametrize("name", ["zlib", "snappy", "lz4"])
-    def test_what_does_not_shrink_goes_as_it_is(self, name: str) -> None:
+    def test_body_that_does_not_shrink_is_sent_plain(self, name: str) -> None:
         if name != "zlib":
             support.need(name)
-        core = core_of(compression=name, compress_over=0, identity="none")
+        core = connected_core(compression=name, compress_over=0, identity="none")
         in_flight, batch = inflight_of([(b"{}", RAW)])
         core.encode(batch, 1, 100.0)
         ((_, _, _, body, meta),) = sent(core)
         assert (meta[2], body[:1]) == (0, b"{")
         del in_flight
 
-    def test_libsnappy(self, tmp_path: Path) -> None:
-        """A library of that name is used, and nothing of Python's: here one that writes literals only."""
+    def test_libsnappy_is_preferred_to_the_package(self, tmp_path: Path) -> None:
+        """The library of this test writes literals only."""
         support.need("snappy")  # opens what it has made
         compiler = shutil.which("cc")
         if compiler is None or sys.platform != "linux":
@@ -351,20 +356,20 @@ class TestCompression:
         assert done.stdout.split("\n")[:3] == ["snappy", f"{packed.hex()} {b'x' * 50}", "no snappy block"]
         assert oracle.unpack(2, packed) == b"x" * 50
 
-    def test_lz4_in_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where the package does not give its functions away."""
+    def test_lz4_falls_back_to_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where its compiled functions cannot be found."""
         module = support.need("lz4.block")
-        assert core_of(compression="lz4").compressor in ("lz4", "python lz4")  # the latter on Windows
+        assert connected_core(compression="lz4").compressor in ("lz4", "python lz4")  # the latter on Windows
         monkeypatch.delattr(module, "_block")
-        assert core_of(compression="lz4").compressor == "python lz4"
-        self.test_opened_by_another(3)
+        assert connected_core(compression="lz4").compressor == "python lz4"
+        self.test_packages_open_what_we_compress(3)
         assert Unpacker().unpack(3, oracle.pack(3, self.BODY)) == self.BODY
         with pytest.raises(ValueError, match="no LZ4 block"):
             Unpacker().unpack(3, oracle.pack(3, self.BODY)[:-3])
 
     @settings(max_examples=60, deadline=None)
     @given(st.binary(max_size=3000), st.sampled_from([0, 1, 2, 3]))
-    def test_pack_and_unpack(self, body: bytes, method: int) -> None:
+    def test_pack_and_unpack_equal_the_reference(self, body: bytes, method: int) -> None:
         support.need("snappy")
         support.need("lz4.block")
         assert oracle.unpack(method, pack(method, body)) == body
@@ -372,7 +377,7 @@ class TestCompression:
 
     @settings(max_examples=200, deadline=None)
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]), st.integers(1, 400))
-    def test_bad_bytes(self, body: bytes, method: int, limit: int) -> None:
+    def test_any_bytes_unpack_as_in_the_reference(self, body: bytes, method: int, limit: int) -> None:
         support.need("snappy")
         support.need("lz4.block")
         try:
@@ -385,7 +390,7 @@ class TestCompression:
             got = None
         assert got == want
 
-    def test_none_is_bounded_too(self) -> None:
+    def test_uncompressed_bodies_are_bounded(self) -> None:
         with pytest.raises(ValueError, match="the limit is 5"):
             Unpacker(5).unpack(0, b"123456")
         with pytest.raises(ValueError, match="unknown compression 9"):
@@ -393,8 +398,8 @@ class TestCompression:
 
 
 class TestCredit:
-    def test_requests(self) -> None:
-        core = core_of(inflight=3)
+    def test_no_credit_while_inflight_requests_wait(self) -> None:
+        core = connected_core(inflight=3)
         assert core.credit(100.0) == (3, 1 << 20)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 5)
         assert core.encode(batch, 5, 100.0) == 3
@@ -405,8 +410,8 @@ class TestCredit:
         assert core.credit(100.1)[0] == 1
         assert core.requests == 2
 
-    def test_pings_are_beyond_it(self) -> None:
-        core = core_of(inflight=2)
+    def test_pings_use_no_credit(self) -> None:
+        core = connected_core(inflight=2)
         send(core, 2)
         for _ in range(3):
             core.call("ping")
@@ -414,9 +419,9 @@ class TestCredit:
         assert core.credit(100.0) == (0, 0)
         assert core.encode(inflight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
 
-    def test_a_quarter_at_a_time(self) -> None:
-        """Replies come in ones and twos: nothing is encoded for so few while others are under way."""
-        core = core_of(inflight=8)
+    def test_credit_returns_in_quarters(self) -> None:
+        """Replies come in ones and twos; nothing is encoded for so few while others are in flight."""
+        core = connected_core(inflight=8)
         send(core, 8)
         core.receive_data(OK_REPLY, 100.1)
         assert core.credit(100.1) == (0, 0)
@@ -425,8 +430,8 @@ class TestCredit:
         core.receive_data(OK_REPLY * 6, 100.3)
         assert core.credit(100.3)[0] == 8
 
-    def test_async_is_handed_when_it_is_sent(self) -> None:
-        core = core_of(mode="async", inflight=1)
+    def test_async_event_is_handed_when_sent(self) -> None:
+        core = connected_core(mode="async", inflight=1)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
         in_flight.encoded(batch)
@@ -447,24 +452,24 @@ class TestCredit:
         core.sent()
         assert list(core.events_received()) == [], "forgotten: to be sent again"
 
-    def test_bytes(self) -> None:
-        """A batch stops before it grows too large; one large event goes alone."""
-        core = core_of(batch_bytes=1000)
+    def test_batch_ends_at_batch_bytes(self) -> None:
+        """One large event goes alone."""
+        core = connected_core(batch_bytes=1000)
         body = b'{"a":"' + b"x" * 600 + b'"}'
         in_flight, batch = inflight_of([(body, RAW), (body, RAW), (body * 1, RAW)])
         for _ in range(3):
             assert core.encode(batch, 3, 100.0) == 1
             in_flight.encoded(batch)
 
-    def test_too_large(self) -> None:
+    def test_body_beyond_the_maximum_fails_alone(self) -> None:
         body = b'{"a":"' + b"x" * (MAX_BODY - 8) + b'"}'
         in_flight, batch = inflight_of([(body, RAW), (b"{}", RAW)])
-        assert core_of().encode(batch, 2, 100.0) == 1
+        assert connected_core().encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "failed", 2: "inflight"}
         del in_flight
 
-    def test_poison_fails_alone(self) -> None:
-        core = core_of()
+    def test_body_that_is_no_object_fails_alone(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b"{}", RAW), (b"no", RAW), (b"{}", RAW)])
         assert core.encode(batch, 3, 100.0) == 2
         in_flight.encoded(batch)
@@ -472,8 +477,8 @@ class TestCredit:
 
 
 class TestReplies:
-    def test_first_in_first_out(self) -> None:
-        core = core_of()
+    def test_replies_settle_requests_first_in_first_out(self) -> None:
+        core = connected_core()
         send(core, 4)
         core.receive_data(OK_REPLY + OK_REPLY + BAD_REPLY, 101.0)
         assert list(core.events_received()) == [
@@ -492,8 +497,8 @@ class TestReplies:
         ([b""] * 4, "more than 3 frames"), ([b"x"] * 1000, "more than 3 frames"),
         ([b"x" * 5000, b""], "or 4096 bytes"),
     ])  # fmt: skip
-    def test_anything_else_ends_the_connection(self, reply: list[bytes], words: str) -> None:
-        core = core_of()
+    def test_unexpected_reply_is_fatal_until_reconnected(self, reply: list[bytes], words: str) -> None:
+        core = connected_core()
         in_flight, batch = send(core, 2)
         core.receive_data(OK_REPLY + oracle.join(reply) + OK_REPLY, 101.0)
         acked, progress, fatal = core.events_received()
@@ -505,7 +510,7 @@ class TestReplies:
         assert core.credit(101.0) == (0, 0)
         core.receive_data(OK_REPLY, 102.0)
         assert list(core.events_received()) == []
-        # the unanswered one is sent again on a new connection, and only there answered
+        # the unanswered request is sent again on a new connection and answered there
         in_flight.apply([(1, 1)], 2)
         core.connection_lost()
         in_flight.requeue()
@@ -515,19 +520,20 @@ class TestReplies:
         core.receive_data(OK_REPLY, 103.1)
         assert list(core.events_received()) == [Settled("acked", "", [(2, 2)]), Progress()]
 
-    def test_nobody_asked(self) -> None:
-        core = core_of()
+    def test_reply_without_a_request_is_fatal(self) -> None:
+        core = connected_core()
         core.receive_data(OK_REPLY, 101.0)
         *_, fatal = core.events_received()
         assert isinstance(fatal, Fatal)
         assert "no request waits" in str(fatal.error)
 
-    def test_a_frame_of_a_gibibyte_is_refused_at_its_head(self) -> None:
-        core = core_of()
+    def test_frame_of_a_gibibyte_is_refused_at_its_length(self) -> None:
+        core = connected_core()
         send(core, 1)
         core.receive_data(struct.pack("<I", 1 << 30), 101.0)
         (fatal,) = core.events_received()
         assert isinstance(fatal, Fatal)
+        assert "4096 bytes" in str(fatal.error)
 
     messages = st.lists(
         st.one_of(
@@ -543,8 +549,10 @@ class TestReplies:
 
     @settings(max_examples=100, deadline=None)
     @given(messages, st.integers(0, 6), st.lists(st.integers(0, 400), max_size=6))
-    def test_twin_split_anywhere(self, messages: list[list[bytes]], pings: int, cuts: list[int]) -> None:
-        core = core_of()
+    def test_replies_equal_the_reference_for_every_split(
+        self, messages: list[list[bytes]], pings: int, cuts: list[int]
+    ) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b"{}", RAW)] * 6)
         waiting: list[int] = []
         tokens = []
@@ -555,9 +563,9 @@ class TestReplies:
             if seq <= pings:
                 tokens.append(core.call("ping"))
                 waiting.append(0)
-        twin = oracle.Replies(APP_ENV, waiting)
+        reference = oracle.Replies(APP_ENV, waiting)
         for parts in messages:
-            twin.take(parts)
+            reference.take(parts)
         data = b"".join(map(oracle.join, messages))
         at = 0
         for cut in [*sorted(c for c in cuts if c < len(data)), len(data)]:
@@ -576,14 +584,14 @@ class TestReplies:
                 pongs.append(None if event.payload is None else event.payload.encode())
             elif isinstance(event, Fatal):
                 fatal = True
-        assert (acked, rejected, fatal) == (twin.acked, twin.rejected, twin.wrong)
-        assert pongs == twin.pongs
-        assert fatal or core.requests == len(twin.waiting)
+        assert (acked, rejected, fatal) == (reference.acked, reference.rejected, reference.wrong)
+        assert pongs == reference.pongs
+        assert fatal or core.requests == len(reference.waiting)
 
 
 class TestPing:
-    def test_there_and_back(self) -> None:
-        core = core_of()
+    def test_pong_answers_the_ping(self) -> None:
+        core = connected_core()
         token = core.call("ping")
         (message,) = sent(core)
         assert message[:4] == [b"", b"ping", APP_ENV, b"{}"]
@@ -591,15 +599,15 @@ class TestPing:
         core.receive_data(oracle.join([b"ping", b"200 OK", b"broker-1"]), 101.0)
         assert list(core.events_received()) == [Alive(), Reply(token, "broker-1")]
 
-    def test_refused(self) -> None:
-        core = core_of(mode="async")
+    def test_refused_ping_is_answered_with_none(self) -> None:
+        core = connected_core(mode="async")
         token = core.call("ping")
         core.receive_data(oracle.join([b"ping", b"400 Bad Request"]), 101.0)
         assert list(core.events_received()) == [Alive(), Reply(token, None)]
 
-    def test_before_what_was_encoded(self) -> None:
-        """While somebody looks at the bytes too."""
-        core = core_of()
+    def test_ping_goes_behind_encoded_requests(self) -> None:
+        """Also while the bytes are viewed."""
+        core = connected_core()
         in_flight, batch = inflight_of([(b"{}", RAW)])
         core.encode(batch, 1, 100.0)
         held = core.data_to_send()
@@ -610,25 +618,25 @@ class TestPing:
         assert [type(e) for e in core.events_received()] == [Settled, Progress, Reply]
         del in_flight
 
-    def test_not_from_it(self) -> None:
-        core = core_of()
+    def test_acceptance_in_place_of_a_pong_is_fatal(self) -> None:
+        core = connected_core()
         core.call("ping")
         core.receive_data(OK_REPLY, 101.0)
         *_, fatal = core.events_received()
         assert "expected the reply [b'ping'" in str(fatal.error)  # type: ignore[union-attr]
 
-    def test_wrong(self) -> None:
+    def test_ping_is_refused_on_push_and_beyond_sixteen(self) -> None:
         with pytest.raises(ValueError, match="nothing comes back"):
-            core_of(mode="async", push=True).call("ping")
+            connected_core(mode="async", push=True).call("ping")
         with pytest.raises(ValueError, match="no 'stat'"):
-            core_of().call("stat")
-        core = core_of()
+            connected_core().call("stat")
+        core = connected_core()
         for _ in range(16):
             core.call("ping")
         with pytest.raises(ValueError, match="16 of them"):
             core.call("ping")
 
-    def test_probe(self) -> None:
+    def test_probe_recognises_a_whole_pong(self) -> None:
         probe = Probe(type("C", (), {"path": "/shop-production", "scheme": "logjam"}))
         (question,) = probe.ask()
         assert oracle.decode(question, []).status == oracle.PING
@@ -644,8 +652,8 @@ class TestPing:
 
 
 class TestSilence:
-    def test_from_the_first_that_waits(self) -> None:
-        core = core_of(silence=5.0)
+    def test_silence_counts_from_the_oldest_request(self) -> None:
+        core = connected_core(silence=5.0)
         assert core.next_timeout(100.0) is None
         in_flight, batch = inflight_of([(b"{}", RAW)] * 3)
         core.encode(batch, 1, 101.0)
@@ -662,16 +670,16 @@ class TestSilence:
         assert isinstance(fatal.error, TimeoutError)
         assert "with 1 request in flight" in str(fatal.error)
 
-    def test_a_ping_counts_from_its_turn(self) -> None:
-        core = core_of(silence=5.0)
+    def test_silence_of_a_ping_counts_from_its_call(self) -> None:
+        core = connected_core(silence=5.0)
         core.credit(200.0)
         core.call("ping")
         assert core.next_timeout(200.0) == 205.0
 
 
 class TestClose:
-    def test_waits_for_replies(self) -> None:
-        core = core_of()
+    def test_close_waits_for_replies(self) -> None:
+        core = connected_core()
         send(core, 2)
         core.begin_close(101.0)
         assert core.credit(101.0) == (0, 0)
@@ -680,8 +688,8 @@ class TestClose:
         core.receive_data(OK_REPLY, 102.0)
         assert isinstance(list(core.events_received())[-1], CloseWanted)
 
-    def test_at_once(self) -> None:
-        core = core_of(mode="async")
+    def test_async_core_closes_at_once(self) -> None:
+        core = connected_core(mode="async")
         core.begin_close(101.0)
         (closing,) = core.events_received()
         assert isinstance(closing, CloseWanted)
@@ -743,7 +751,7 @@ class TestDecoder:
         st.lists(st.tuples(parts, st.booleans(), st.integers(0, 3), st.booleans()), max_size=4),
         st.sampled_from([[], [PRODUCER], [OTHER]]), st.booleans(),
     )  # fmt: skip
-    def test_twin(
+    def test_decoding_equals_the_reference(
         self, made: list[tuple[list[bytes], bool, int, bool]], producers: list[bytes], identity: bool
     ) -> None:
         support.need("snappy")
@@ -759,7 +767,7 @@ class TestDecoder:
 
     @settings(max_examples=150, deadline=None)
     @given(st.binary(max_size=60), st.integers(0, 60), st.booleans())
-    def test_any_bytes(self, data: bytes, at: int, real: bool) -> None:
+    def test_any_bytes_decode_as_in_the_reference(self, data: bytes, at: int, real: bool) -> None:
         if real:
             whole = oracle.join([APP_ENV, TOPICS[0], b"{}", meta()])
             data = whole[:at] + data + whole[at:]
@@ -767,7 +775,7 @@ class TestDecoder:
         for frame in frames(data):
             readable.lines(frame)
 
-    def test_split_at_every_byte(self) -> None:
+    def test_message_cut_anywhere_is_torn(self) -> None:
         whole = oracle.join([b"", APP_ENV, TOPICS[0], b'{"request_id":"%s"}' % ID, meta()])
         for at in range(len(whole)):
             assert rows([whole[:at]], [])[0].status == oracle.TORN
@@ -775,8 +783,8 @@ class TestDecoder:
         assert (row.status, row.sequence, row.producer) == (oracle.OK, 42, 0)
 
     @pytest.mark.parametrize("at", range(32))
-    def test_of_half_an_id_nothing_is_told(self, at: int) -> None:
-        """32 bytes of which one is no digit: foreign, and no prefix or sequence."""
+    def test_damaged_id_has_no_prefix_or_sequence(self, at: int) -> None:
+        """An id of which one character is no digit is foreign."""
         damaged = ID[:at] + b"g" + ID[at + 1 :]
         unit = oracle.join([APP_ENV, TOPICS[0], b'{"request_id":"%s"}' % damaged, meta()])
         for producers in ([], [PRODUCER]):
@@ -784,14 +792,14 @@ class TestDecoder:
             assert row == oracle.decode(unit, producers)
             assert (row.status, row.prefix_high, row.prefix_low, row.sequence) == (oracle.FOREIGN, 0, 0, 0)
 
-    def test_names(self) -> None:
+    def test_statuses_have_the_names_of_the_reference(self) -> None:
         assert [STATUS_NAMES[getattr(oracle, name.upper())] for name in STATUS_NAMES] == list(STATUS_NAMES)
 
-    def body_is(self, compression: int, body: bytes, limit: int = 64 << 20) -> str:
+    def status_of_body(self, compression: int, body: bytes, limit: int = 64 << 20) -> str:
         (row,) = rows([oracle.join([APP_ENV, TOPICS[0], body, meta(compression)])], [], max_unpacked=limit)
         return STATUS_NAMES[row.status]
 
-    def test_framings_that_hang_or_abort_importers(self) -> None:
+    def test_framings_that_harm_importers_are_damaged(self) -> None:
         import gzip
         import zlib
 
@@ -799,34 +807,34 @@ class TestDecoder:
         text = b'{"a":"' + b"x" * 2000 + b'"}'
         stream = zlib.compress(text)
         raw = zlib.compressobj(wbits=-15)
-        assert self.body_is(1, stream) == "no_id"
-        assert self.body_is(1, stream + b"junk") == "no_id"
+        assert self.status_of_body(1, stream) == "no_id"
+        assert self.status_of_body(1, stream + b"junk") == "no_id"
         for wrong in (gzip.compress(text), raw.compress(text) + raw.flush(), stream[:-1], stream[:9], b""):
-            assert self.body_is(1, wrong) == "bad_zlib"
+            assert self.status_of_body(1, wrong) == "bad_zlib"
         for wrong in (snappy.StreamCompressor().compress(text), b"", b"\xff" * 9, snappy.compress(text)[:-1]):
-            assert self.body_is(2, wrong) in ("bad_snappy", "too_large")
+            assert self.status_of_body(2, wrong) in ("bad_snappy", "too_large")
         little = bytes(block.compress(text))  # the package's own length, little-endian
         for wrong in (
             support.need("lz4.frame").compress(text), little, little[4:], b"", b"\xff" * 4 + little[4:],
             struct.pack(">I", len(text) - 1) + little[4:], struct.pack(">I", len(text) + 1) + little[4:],
         ):  # fmt: skip
-            assert self.body_is(3, wrong) in ("bad_lz4", "too_large")
-        assert self.body_is(3, struct.pack(">I", len(text)) + little[4:]) == "no_id"
-        assert self.body_is(9, text) == "bad_compression"
+            assert self.status_of_body(3, wrong) in ("bad_lz4", "too_large")
+        assert self.status_of_body(3, struct.pack(">I", len(text)) + little[4:]) == "no_id"
+        assert self.status_of_body(9, text) == "bad_compression"
 
     @pytest.mark.parametrize("method", [1, 2, 3])
-    def test_bounded(self, method: int) -> None:
+    def test_body_beyond_max_unpacked_is_too_large(self, method: int) -> None:
         if method > 1:
             support.need(("", "", "snappy", "lz4")[method])
         body = b'{"a":"' + b"x" * 992 + b'"}'
-        assert self.body_is(method, oracle.pack(method, body), len(body)) == "no_id"
-        assert self.body_is(method, oracle.pack(method, body), len(body) - 1) == "too_large"
+        assert self.status_of_body(method, oracle.pack(method, body), len(body)) == "no_id"
+        assert self.status_of_body(method, oracle.pack(method, body), len(body) - 1) == "too_large"
 
-    def test_no_room_on_a_senders_word(self) -> None:
-        """48 MiB announced by a few bytes: refused, where there is room for 24 more."""
+    def test_announced_size_alone_takes_no_memory(self) -> None:
+        """48 MiB are announced by a few bytes and refused, with room for 24 MiB only."""
         resource = pytest.importorskip("resource")
         if not hasattr(resource, "RLIMIT_AS") or not Path("/proc/self/statm").exists():
-            pytest.skip("how large a process is, is in Linux's /proc")
+            pytest.skip("needs the size of a process from Linux's /proc")
         length = 48 << 20
         varint = bytes([length & 127 | 128, length >> 7 & 127 | 128, length >> 14 & 127 | 128, length >> 21])
         bodies = {2: varint + bytes(100), 3: struct.pack(">I", length) + bytes(100)}
@@ -847,16 +855,17 @@ class TestDecoder:
         assert done.stdout.split() == ["bad_snappy", "bad_lz4"], done.stderr
 
     @pytest.mark.parametrize("method", [1, 2, 3])
-    def test_memory_seen_from_outside(self, method: int, tmp_path: Path) -> None:
-        """One that unpacks to 512 MiB, and one that says 64 MiB and is 300 KB of nothing."""
+    def test_memory_of_bombs_is_bounded(self, method: int, tmp_path: Path) -> None:
+        """One body unpacks to 512 MiB; another announces 64 MiB and holds 300 KB of zeros."""
         status = Path("/proc/self/status")
         if not status.exists():
-            pytest.skip("how much memory a process had is in Linux's /proc")
+            pytest.skip("needs the peak memory from Linux's /proc")
         if method > 1:
             support.need(("", "", "snappy", "lz4")[method])
         bomb = oracle.pack(method, b" " * (512 << 20))
-        said = {1: b"x\x9c", 2: b"\x80\x80\x80\x20", 3: struct.pack(">I", 64 << 20)}[method] + bytes(300_000)
-        units = [oracle.join([APP_ENV, TOPICS[0], body, meta(method)]) for body in (bomb, said)]
+        head = {1: b"x\x9c", 2: b"\x80\x80\x80\x20", 3: struct.pack(">I", 64 << 20)}[method]
+        bodies = (bomb, head + bytes(300_000))
+        units = [oracle.join([APP_ENV, TOPICS[0], body, meta(method)]) for body in bodies]
         file = tmp_path / "units"
         file.write_bytes(b"".join(units))
         script = (
@@ -876,19 +885,19 @@ class TestDecoder:
         assert (large, nothing) == ("too_large", ("", "bad_zlib", "bad_snappy", "bad_lz4")[method])
         assert int(grown) < 130 << 10  # KiB: twice the bound, where a buffer had to move
 
-    def test_without_the_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_library_is_a_status(self, monkeypatch: pytest.MonkeyPatch) -> None:
         support.need("snappy")
         support.need("lz4.block")
         bodies = [oracle.pack(method, b"{}" * 9) for method in (2, 3)]
         for name in ("snappy", "lz4", "lz4.block"):
             monkeypatch.setitem(sys.modules, name, None)
         try:
-            core_of(compression="snappy")  # there is a libsnappy
+            connected_core(compression="snappy")  # there is a libsnappy
         except ConfigError:
-            assert self.body_is(2, bodies[0]) == "no_library"
-        assert self.body_is(3, bodies[1]) == "no_library"
+            assert self.status_of_body(2, bodies[0]) == "no_library"
+        assert self.status_of_body(3, bodies[1]) == "no_library"
 
-    def test_arguments(self) -> None:
+    def test_wrong_argument_of_the_decoder_is_named(self) -> None:
         empty = array("q")
         with pytest.raises(ValueError, match="10 bytes each"):
             Decoder(b"x")
@@ -901,7 +910,7 @@ class TestDecoder:
 
 
 class TestReadable:
-    def test_lines(self) -> None:
+    def test_messages_replies_and_faults_are_lines(self) -> None:
         data = (
             oracle.join([b"", APP_ENV, TOPICS[0], oracle.pack(1, b'{"a":1}'), meta(1, 7, 5, 9)])
             + OK_REPLY
@@ -915,7 +924,7 @@ class TestReadable:
         assert any("a meta of 22 bytes" in line for line in text)
         assert any("cut inside a message" in line for line in text)
 
-    def test_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_prints_messages_as_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "units"
         file.write_bytes(
             oracle.join([b"", APP_ENV, TOPICS[0], oracle.pack(1, b'{"a":1}'), meta(1)]) + OK_REPLY
@@ -928,7 +937,7 @@ class TestReadable:
         assert body["body"] == '{"a":1}'
         assert (reply["type"], reply["status"]) == ("reply", "202 Accepted")
 
-    def test_every_fault_has_words(self) -> None:
+    def test_every_fault_has_an_explanation(self) -> None:
         from logclient.logjam import frames as readable_frames
 
         silent = {"ok", "foreign", "no_id", "not_json", "ping", "heartbeat"}
@@ -936,11 +945,10 @@ class TestReadable:
 
 
 class TestVerify:
-    def test_events_of_a_capture(self) -> None:
-        """As the verifier reads them: bodies unpacked, the id where the topic has it."""
+    def test_verifier_reads_unpacked_bodies_and_their_ids(self) -> None:
         np = pytest.importorskip("numpy")
         decode = pytest.importorskip("logclient.verify.decode")
-        core = core_of(compression="zlib", compress_over=100)
+        core = connected_core(compression="zlib", compress_over=100)
         in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
         core.encode(batch, 2, 100.0)
         units = [oracle.join(message) for message in sent(core)]

@@ -1,6 +1,6 @@
-"""The Logjam device over real sockets: what it answers, keeps, publishes, refuses and does on request."""
+"""The Logjam device over real sockets: replies, captures, publications, refusals and faults."""
 
-# ruff: noqa: SIM117 - a device around its producers reads as what it is
+# ruff: noqa: SIM117 - nested blocks show the device around its producers
 
 import io
 import json
@@ -72,7 +72,7 @@ def captured(directory: Path, direction: int = 0) -> list[Frames]:
 
 
 def ids(directory: Path) -> list[str]:
-    """Of what is in a capture, in its order."""
+    """Return the ids of the captured events in order."""
     return [decode(unit(parts))[0].get("request_id", "") for parts in captured(directory)]
 
 
@@ -81,7 +81,7 @@ def logged_faults(path: Path) -> list[tuple[str, list[str]]]:
 
 
 def subscriber(producer: Producer, collector: Collector) -> Any:
-    """A SUB that gets everything from here on."""
+    """Return a SUB socket that receives everything from now on."""
     sub = producer.context.socket(zmq.SUB)
     sub.subscribe(b"")
     sub.connect(collector.publish_url)
@@ -90,7 +90,7 @@ def subscriber(producer: Producer, collector: Collector) -> Any:
 
 
 def keys() -> tuple[str, str]:
-    """A pair for CURVE: public and secret."""
+    """Make a key pair for CURVE: public and secret."""
     public, secret = zmq.curve_keypair()
     return public.decode(), secret.decode()
 
@@ -100,10 +100,10 @@ def published(sub: Any) -> Frames:
     return sub.recv_multipart()
 
 
-# --- what any producer may expect --------------------------------------------------------------
+# --- replies -----------------------------------------------------------------------------------
 
 
-class TestAnswers:
+class TestReplies:
     def test_requests_are_answered_in_order(self, collector):
         with Producer(collector.port) as one, Producer(collector.port) as two:
             one.ask(message(1))
@@ -116,7 +116,7 @@ class TestAnswers:
         assert collector.counts.refusals == 1
         assert {e["message"] for e in collector.events(3)} == {"line 1", "line 2", "line 4"}
 
-    def test_what_asks_for_no_answer_gets_none(self, collector):
+    def test_message_without_empty_frame_gets_no_reply(self, collector):
         with Producer(collector.port) as producer:
             producer.tell(message(1))
             producer.tell([APP_ENV])
@@ -125,7 +125,7 @@ class TestAnswers:
         assert [e["message"] for e in collector.events(2)] == ["line 1", "line 2"]
         assert collector.reasons == {"frames: a message has 4, not 1": 1}
 
-    def test_who_pushes(self, collector):
+    def test_pushed_messages_are_kept_if_valid(self, collector):
         with Producer(collector.push_port, zmq.PUSH) as producer:
             producer.tell(message(1))
             producer.tell(message(2)[:3])
@@ -133,15 +133,15 @@ class TestAnswers:
             producer.tell(message(4))
             assert [e["message"] for e in collector.events(3)] == ["line 1", "line 2", "line 4"]
 
-    def test_accepted_is_not_kept(self, collector):
-        """As with the real device: nobody looks at the topic before the answer."""
+    def test_message_of_unknown_topic_is_accepted_but_dropped(self, collector):
+        """The real device, too, looks at the topic after its reply."""
         with Producer(collector.port) as producer:
             producer.ask(message(1, topic=b"bogus"))
             assert producer.reply() == ACCEPTED
         counts = collector.counts
         assert (counts.acks, counts.captured_events, counts.dropped) == (1, 0, 1)
 
-    def test_ping(self, collector):
+    def test_ping_is_answered_or_refused_and_not_captured(self, collector):
         with Producer(collector.port) as producer:
             producer.ask([b"ping", APP_ENV, b"{}", meta()])
             assert producer.reply() == [b"ping", b"200 OK", socket.gethostname().encode()]
@@ -150,7 +150,7 @@ class TestAnswers:
         counts = collector.counts
         assert (counts.pings, counts.refusals, counts.captured_events, counts.dropped) == (1, 1, 0, 0)
 
-    def test_ports_and_urls(self, collector):
+    def test_each_socket_has_its_port_and_url(self, collector):
         assert collector.url == f"logjam://127.0.0.1:{collector.port}"
         assert collector.push_url == f"logjam+push://127.0.0.1:{collector.push_port}"
         assert collector.publish_url == f"tcp://127.0.0.1:{collector.publish_port}"
@@ -162,7 +162,7 @@ class TestAnswers:
             assert (router.push_port, router.publish_port) == (None, None)
             assert producer.ship(1) == [ACCEPTED]
 
-    def test_ipv6(self):
+    def test_device_listens_on_ipv6(self):
         try:
             with socket.socket(socket.AF_INET6) as sock:
                 sock.bind(("::1", 0))
@@ -176,7 +176,7 @@ class TestAnswers:
                 dealer.send_multipart([b"", *message(1)])
                 assert dealer.poll(DEADLINE)
 
-    def test_hold_and_release(self, collector):
+    def test_hold_delays_replies_until_release(self, collector):
         with Producer(collector.port) as producer:
             collector.hold()
             producer.ask(message(1))
@@ -197,7 +197,7 @@ class TestAnswers:
         assert collector.wait_for(lambda counts: counts.open == 0)
         assert collector.counts.connections == 2
 
-    def test_who_has_gone_is_no_trouble(self, collector):
+    def test_reply_to_a_closed_connection_is_counted(self, collector):
         with Producer(collector.port) as stays:
             collector.hold()
             with Producer(collector.port) as goes:
@@ -213,7 +213,7 @@ class TestAnswers:
 
 
 class TestPublishing:
-    def test_renumbered_from_1_with_the_devices_number(self):
+    def test_publications_are_renumbered_with_device_number(self):
         clock = iter(range(5_000_000, 6_000_000, 1000))
         with Collector(device=9, heartbeat=0, clock=lambda: next(clock)) as collector:
             with Producer(collector.port) as producer:
@@ -231,7 +231,7 @@ class TestPublishing:
         assert 5000 <= metas[1][0].created_ms < 6000
         assert metas[2][0].created_ms == NOW
 
-    def test_a_restart_begins_at_1_again(self):
+    def test_publications_restart_at_1(self):
         collector = Collector(heartbeat=0)
         for _ in range(2):
             with collector, Producer(collector.port) as producer:
@@ -241,20 +241,20 @@ class TestPublishing:
                 sub.close()
                 collector._count["subscriptions"] = 0
 
-    def test_heartbeats_are_numbered_too(self):
+    def test_heartbeats_are_numbered_like_publications(self):
         with Collector(heartbeat=0.05) as collector, Producer(collector.port) as producer:
             sub = subscriber(producer, collector)
             one, two = published(sub), published(sub)
         assert one[:3] == [b"heartbeat", collector.publish_url.encode(), b"{}"]
         assert read_meta(two[3])[0].sequence == read_meta(one[3])[0].sequence + 1
 
-    def test_the_last_sequence_is_followed_by_1(self):
+    def test_publication_numbers_wrap_to_1(self):
         device = Device(sequence=SEQUENCE_MAX - 1)
         seen = [read_meta(device.heartbeat("tcp://h:1", 5)[3])[0].sequence for _ in range(3)]
         assert seen == [SEQUENCE_MAX, 1, 2]
 
     @pytest.mark.parametrize("method", ["zlib", "snappy", "lz4"])
-    def test_recompress(self, method):
+    def test_recompress_compresses_plain_bodies_only(self, method):
         need({"zlib": "zlib", "snappy": "snappy", "lz4": "lz4.block"}[method])
         body = event(1, text="x" * 5000)
         with Collector(recompress=method, heartbeat=0, keep=True) as collector:
@@ -268,7 +268,7 @@ class TestPublishing:
             assert two[2] == zlib.compress(body)  # not touched
             assert [e["text"] for e in collector.events(2)] == ["x" * 5000] * 2
 
-    def test_invalid_meta_is_published_when_allowed_and_still_refused(self):
+    def test_allowed_invalid_meta_is_published_yet_refused(self):
         with Collector(allow_invalid=True, heartbeat=0) as collector:
             with Producer(collector.port) as producer:
                 sub = subscriber(producer, collector)
@@ -281,7 +281,7 @@ class TestPublishing:
 
 
 class TestCapture:
-    def test_rows(self, tmp_path):
+    def test_capture_has_messages_replies_and_their_stream(self, tmp_path):
         with Collector(capture=str(tmp_path), run="r1") as collector:
             with Producer(collector.port) as one, Producer(collector.push_port, zmq.PUSH) as two:
                 assert one.ship(1) == [ACCEPTED]
@@ -309,27 +309,27 @@ class TestCapture:
         assert rows[3].peer == "push"
         assert re.fullmatch(r"127\.0\.0\.1:\d+ 00[0-9a-f]{8}", rows[0].peer)
 
-    def test_every_producer_is_a_stream(self, tmp_path):
+    def test_every_connection_is_a_stream(self, tmp_path):
         with Collector(capture=str(tmp_path)) as collector:
             for n in (1, 2):
                 with Producer(collector.port) as producer:
                     assert producer.ship(n) == [ACCEPTED]
         assert len({row.stream for row in CaptureReader(tmp_path)}) == 2
 
-    def test_in_the_file_before_the_answer(self, tmp_path):
+    def test_message_is_captured_before_its_reply(self, tmp_path):
         with Collector(capture=str(tmp_path)) as collector, Producer(collector.port) as producer:
             for n in range(1, 51):
                 producer.ship(n)
                 assert len(captured(tmp_path)) == n
 
-    def test_rows_of_answers_do_not_wait_for_more_traffic(self, tmp_path):
+    def test_replies_are_captured_without_further_traffic(self, tmp_path):
         with Collector(capture=str(tmp_path), heartbeat=0) as collector, Producer(collector.port) as producer:
             producer.ship(1)
             end = time.monotonic() + PATIENCE
             while not captured(tmp_path, 1):
                 assert time.monotonic() < end
 
-    def test_what_cannot_be_captured_is_neither_acknowledged_nor_published(self, tmp_path):
+    def test_uncaptured_message_is_not_acked_or_published(self, tmp_path):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         with Collector(capture=str(tmp_path), heartbeat=0) as collector:
             try:
@@ -349,7 +349,7 @@ class TestCapture:
             assert collector.counts.capture_errors >= 1
         assert ids(tmp_path) == [name(1), name(3), name(2)]
 
-    def test_stopped_and_started_on_the_same_capture(self, tmp_path):
+    def test_restart_continues_the_capture(self, tmp_path):
         collector = Collector(capture=str(tmp_path), keep=True)
         for n in (1, 2):
             with collector, Producer(collector.port) as producer:
@@ -358,7 +358,7 @@ class TestCapture:
         assert [row.arrival for row in rows if row.direction == 0] == [1, 3]
         assert not reader.problems
 
-    def test_duplicates_are_counted(self):
+    def test_duplicates_are_counted_by_id(self):
         with Collector(count_duplicates=True) as collector, Producer(collector.port) as producer:
             other = event(4, producer="ff" * 10)
             packed = [message(zlib.compress(event(2)), 1), message(event(2) + b" \n")]
@@ -370,8 +370,8 @@ class TestCapture:
         assert (counts.duplicates, counts.copies) == (3, 5)
 
 
-def test_killed_and_restarted(tmp_path):
-    """Whatever it answered before kill -9 is in the capture; the next one goes on with that capture."""
+def test_killed_device_has_captured_all_it_answered(tmp_path):
+    """The next device continues that capture."""
     acked = sent = 0
     port = 0
     for life in range(4):
@@ -388,7 +388,7 @@ def test_killed_and_restarted(tmp_path):
                         ours.append(producer.sock.recv_multipart(zmq.NOBLOCK))
         assert set(map(tuple, ours)) == {tuple(ACCEPTED)}
         kept = ids(tmp_path)
-        # In the order of sending, each once: so the first so many of this life are the ones answered.
+        # Messages are answered in order: those with a reply are the first ones of this life.
         first = life * 300 + 1
         assert {name(n) for n in range(first, first + len(ours))} <= set(kept)
         assert len(kept) == len(set(kept))
@@ -397,7 +397,7 @@ def test_killed_and_restarted(tmp_path):
         assert producer.ship(sent + 1) == [ACCEPTED]
         assert last.port == port
     rows = list(reader := CaptureReader(tmp_path))
-    assert not reader.problems  # each was closed by the one after it, none had a hole
+    assert not reader.problems  # each segment was closed by the next device, without a hole
     assert [row.arrival for row in rows] == list(range(1, len(rows) + 1))
     assert acked >= 400
 
@@ -406,7 +406,7 @@ def test_killed_and_restarted(tmp_path):
 
 
 class TestFaults:
-    def test_cut_before_ack_is_captured_and_ends_that_connection_only(self, tmp_path):
+    def test_cut_before_ack_captures_and_ends_one_connection(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-ack=from:2:every:1:max:1") as collector:
             with Producer(collector.port) as other, Producer(collector.port) as producer:
                 assert producer.ship(1) == [ACCEPTED]
@@ -418,7 +418,7 @@ class TestFaults:
             assert collector.counts.cuts_before_ack == 1
         assert ids(tmp_path) == [name(1), name(2), name(3)]
 
-    def test_what_comes_behind_a_cut_has_not_arrived(self, tmp_path):
+    def test_messages_behind_a_cut_are_not_captured(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-ack=from:3:max:1") as collector:
             with Producer(collector.port) as producer:
                 with suppress(zmq.Again):  # it may be cut by then
@@ -428,7 +428,7 @@ class TestFaults:
             assert collector.counts.acks == 2
         assert ids(tmp_path) == [name(1), name(2), name(3)]
 
-    def test_cut_before_write(self, tmp_path):
+    def test_cut_before_write_captures_nothing(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-write=max:1") as collector:
             with Producer(collector.port) as producer:
                 producer.ask(message(1))
@@ -438,17 +438,17 @@ class TestFaults:
             assert collector.counts.cuts == 1
         assert ids(tmp_path) == [name(2)]
 
-    def test_cut_after_ack(self):
-        """The answer is on the wire. (A libzmq client may lose it: what it has not read when it is cut.)"""
-        with Collector(faults="cut-after-ack=max:1") as collector, zmtp(collector.port) as sock:
+    def test_cut_after_ack_sends_the_reply_first(self):
+        """A libzmq client may still lose the reply, if it has not read it before the cut."""
+        with Collector(faults="cut-after-ack=max:1") as collector, dealer_connection(collector.port) as sock:
             sock.sendall(wire([b"", *message(b"{}")]))
-            said = b""
+            reply = b""
             while more := sock.recv(1000):
-                said += more
-            assert said.endswith(wire(ACCEPTED))
+                reply += more
+            assert reply.endswith(wire(ACCEPTED))
             assert collector.counts.cuts_after_ack == 1
 
-    def test_who_pushes_is_cut_alone(self, tmp_path):
+    def test_cut_of_a_push_leaves_other_connections(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="cut-before-write=max:1") as collector:
             with (
                 Producer(collector.push_port, zmq.PUSH) as one,
@@ -472,7 +472,7 @@ class TestFaults:
                     producer.ask(message(2))
                 assert producer.reply() == ACCEPTED
 
-    def test_delay(self):
+    def test_delayed_reply_delays_only_its_connection(self):
         with Collector(faults="delay-ack=max:1:300ms") as collector, Producer(collector.port) as producer:
             with Producer(collector.port) as other:
                 begin = time.monotonic()
@@ -483,7 +483,7 @@ class TestFaults:
                 assert [producer.reply() for _ in range(2)] == [ACCEPTED] * 2
                 assert time.monotonic() - begin >= 0.3
 
-    def test_no_reply_and_stall(self, tmp_path):
+    def test_no_reply_skips_one_reply_and_stall_all_later(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="no-reply=from:2:max:1,stall=from:4:max:1") as collector:
             with Producer(collector.port) as producer, Producer(collector.port) as other:
                 assert producer.ship(1) == [ACCEPTED]
@@ -498,7 +498,7 @@ class TestFaults:
             assert (counts.unanswered, counts.stalls, counts.acks) == (1, 1, 3)
         assert ids(tmp_path) == [name(n) for n in range(1, 7)]
 
-    def test_what_is_not_asked_cannot_go_unanswered(self):
+    def test_reply_faults_spare_messages_without_reply(self):
         with (
             Collector(faults="stall=max:1,delay-ack=max:1:1s") as collector,
             Producer(collector.port) as producer,
@@ -508,8 +508,7 @@ class TestFaults:
             assert collector.faults_done == {"stall": 0, "delay-ack": 0}
 
     @pytest.mark.parametrize("method", ["none", "zlib", "snappy", "lz4"])
-    def test_lies(self, tmp_path, method):
-        """What the fault log says is what is in the capture, and what consumers get."""
+    def test_data_faults_are_logged_captured_and_published(self, tmp_path, method):
         need({"none": "zlib", "zlib": "zlib", "snappy": "snappy", "lz4": "lz4.block"}[method])
         capture, fault_log = tmp_path / "capture", tmp_path / "fault_log"
         faults = "discard=every:10,swap=every:7,duplicate=every:11,corrupt=every:13,add=every:17,seed=4"
@@ -526,41 +525,41 @@ class TestFaults:
                 out = [published(sub) for _ in range(count)]
         kept = captured(capture)
         assert [parts[1:4] for parts in kept] == [parts[:3] for parts in out]
-        lies: dict[str, list[str]] = {}
+        faulty: dict[str, list[str]] = {}
         for fault, names in logged_faults(fault_log):
-            lies.setdefault(fault, []).extend(names)
-        assert {fault: len(names) for fault, names in lies.items()} == collector.faults_done
-        assert min(map(len, lies.values())) >= 4
+            faulty.setdefault(fault, []).extend(names)
+        assert {fault: len(names) for fault, names in faulty.items()} == collector.faults_done
+        assert min(map(len, faulty.values())) >= 4
         bodies = [decompress(number, parts[3], 1 << 20) for parts in kept]
         got = ids(capture)
         times = Counter(got)
-        assert set(lies["discard"]) == sent.keys() - times.keys()
-        assert set(lies["add"]) == times.keys() - sent.keys()
-        assert set(lies["duplicate"]) == {one for one in sent if times[one] == 2}
-        assert set(lies["corrupt"]) == {
+        assert set(faulty["discard"]) == sent.keys() - times.keys()
+        assert set(faulty["add"]) == times.keys() - sent.keys()
+        assert set(faulty["duplicate"]) == {one for one in sent if times[one] == 2}
+        assert set(faulty["corrupt"]) == {
             one for one, body in zip(got, bodies, strict=True) if one in sent and sent[one] != body
         }
         order = [one for one in got if one in sent]
         late = {one for i, one in enumerate(order) if any(other > one for other in order[:i])}
-        assert late - set(lies["duplicate"]) == set(lies["swap"])
+        assert late - set(faulty["duplicate"]) == set(faulty["swap"])
 
-    def test_a_swap_without_a_next_one_is_given_up(self, tmp_path):
+    def test_swap_without_a_second_message_is_given_up(self, tmp_path):
         with Collector(capture=str(tmp_path), faults="swap=max:1:100ms") as collector:
             with Producer(collector.port) as producer:
                 assert producer.ship(1) == [ACCEPTED]
                 assert collector.faults_done == {"swap": 0}
         assert ids(tmp_path) == [name(1)]
 
-    def test_corrupting_what_is_no_json_is_given_up(self, tmp_path):
+    def test_corruption_of_a_body_without_json_is_given_up(self, tmp_path):
         with Collector(faults="corrupt=every:1") as collector, Producer(collector.port) as producer:
             producer.ship(b"no JSON")
             assert collector.faults_done == {"corrupt": 0}
 
 
-# --- what is wrong at the start ----------------------------------------------------------------
+# --- starting ----------------------------------------------------------------------------------
 
 
-class TestWrong:
+class TestStart:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
@@ -568,33 +567,33 @@ class TestWrong:
             ({"publish_port": -1}, "publish_port: -1 must be"),
             ({"port": None, "push_port": None}, "nothing to listen on"),
             ({"device": 0}, "device: 0 must be 1 to 4294967295"),
-            ({"device": 1 << 32}, "device"),
+            ({"device": 1 << 32}, "device: 4294967296 must be 1 to 4294967295"),
             ({"faults": "keepalive=every:1"}, "'keepalive' is no fault"),
         ],
     )
-    def test_arguments(self, options, words):
+    def test_wrong_argument_is_named(self, options, words):
         with pytest.raises(ConfigError, match=words):
             Collector(**options)
 
-    def test_recompress(self):
+    def test_unknown_recompress_is_refused(self):
         with pytest.raises(ConfigError, match="recompress: 'gzip' is none of none, zlib, snappy, lz4"):
             Collector(recompress="gzip").start()
 
-    def test_port_in_use(self, collector):
+    def test_port_in_use_is_named(self, collector):
         for where in ("port", "push_port", "publish_port"):
             with pytest.raises(
                 ConnectFailed, match=f"127.0.0.1 port {collector.port}: Address already in use"
             ):
                 Collector(**{where: collector.port}).start()
 
-    def test_capture_in_use(self, tmp_path):
+    def test_capture_in_use_is_refused(self, tmp_path):
         with Collector(capture=str(tmp_path), listener="x"):
             second = Collector(capture=str(tmp_path), listener="x")
             with pytest.raises(LedgerError, match="in use"):
                 second.start()
             second.stop()
 
-    def test_started_twice(self, collector):
+    def test_start_of_a_running_device_is_refused(self, collector):
         with pytest.raises(ConfigError, match="running"):
             collector.start()
         collector.stop()
@@ -604,7 +603,7 @@ class TestWrong:
         ("module", "options"),
         [("zmq", {}), ("snappy", {"recompress": "snappy"}), ("lz4", {"recompress": "lz4"})],
     )
-    def test_without_the_extra(self, monkeypatch, module, options):
+    def test_missing_package_names_the_extra(self, monkeypatch, module, options):
         for loaded in [one for one in sys.modules if one.split(".")[0] == module]:
             monkeypatch.delitem(sys.modules, loaded)
         monkeypatch.setitem(sys.modules, module, None)
@@ -616,7 +615,7 @@ class TestWrong:
 
 
 class TestBounds:
-    def test_who_comes_when_it_is_full_is_sent_away(self):
+    def test_connection_beyond_the_maximum_is_closed(self):
         with Collector(max_connections=2) as collector, Producer(collector.port) as first:
             assert first.ship(1) == [ACCEPTED]
             with Producer(collector.push_port, zmq.PUSH) as second:
@@ -629,7 +628,7 @@ class TestBounds:
             assert first.ship(3) == [ACCEPTED]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what came over a connection")
-    def test_a_producer_that_says_nothing_is_cut(self):
+    def test_idle_producer_is_cut(self):
         with Collector(idle=0.3) as collector, Producer(collector.port) as producer:
             sub = subscriber(producer, collector)
             assert producer.ship(1) == [ACCEPTED]
@@ -637,12 +636,12 @@ class TestBounds:
             assert collector.wait_for(lambda counts: counts.idle_closes == 1 and counts.open == 1)
             with Producer(collector.port) as other:
                 assert other.ship(2) == [ACCEPTED]
-            assert published(sub)[2] and published(sub)[2], "consumers say nothing, and stay"
+            assert published(sub)[2] and published(sub)[2], "silent consumers stay connected"
 
 
 @pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq has no CURVE")
 class TestCurve:
-    def test_who_knows_the_key_is_served(self):
+    def test_client_with_the_server_key_is_served(self):
         _, secret = keys()
         with Collector(curve_secret=secret, keep=True) as collector:
             assert collector.listens["curve_server"] == collector.curve_server
@@ -657,7 +656,7 @@ class TestCurve:
                 found = [subscriber.receive(PATIENCE) for _ in range(2)]
             assert [message and message.topic for message in found] == ["logs.shop.production"] * 2
 
-    def test_nobody_else_is(self):
+    def test_client_without_the_server_key_is_refused(self):
         public, secret = keys()
         other, _ = keys()
         with Collector(curve_secret=secret) as collector:
@@ -671,7 +670,7 @@ class TestCurve:
                         Zmq(PATIENCE, kind=kind, curve=curve).connect(("127.0.0.1", port), Attempt()).close()
             assert collector.counts.messages == 0
 
-    def test_only_those_that_are_named(self):
+    def test_only_listed_client_keys_are_accepted(self):
         public, secret = keys()
         ours, theirs = keys(), keys()
         with Collector(curve_secret=secret, curve_clients=[ours[0]]) as collector:
@@ -689,19 +688,19 @@ class TestCurve:
             ({"curve_secret": "a" * 40, "curve_clients": ["x"]}, "curve_clients: each must be a key"),
         ],
     )
-    def test_keys_that_are_none(self, options, words):
+    def test_wrong_key_of_the_device_is_named(self, options, words):
         with pytest.raises(ConfigError, match=words):
             Collector(**options).start()
 
-    def test_consumers_keys_that_are_none(self):
+    def test_wrong_key_of_a_subscriber_is_named(self):
         for options, words in (
             ({"curve_server": "x"}, "curve_server: must"),
-            ({"curve_secret": "x"}, "needs"),
+            ({"curve_secret": "x"}, "curve_secret: needs curve_server"),
         ):
             with pytest.raises(ConfigError, match=words):
                 Subscriber("tcp://127.0.0.1", **options)
 
-    def test_from_the_command_line(self, tmp_path, capsys):
+    def test_keys_come_from_files_not_from_the_url(self, tmp_path, capsys):
         public, secret = keys()
         ours, _ = keys()
         (tmp_path / "secret").write_text(secret)
@@ -726,7 +725,7 @@ class TestCurve:
 
 class TestMessages:
     @pytest.mark.parametrize("parts", [[b""], [b"a"], [b"", b"", b""], [b"x" * 70000, b"y"]])
-    def test_a_unit_is_its_frames(self, parts):
+    def test_unit_and_frames_are_inverse(self, parts):
         assert frames(unit(parts)) == parts
 
     @pytest.mark.parametrize(
@@ -738,13 +737,13 @@ class TestMessages:
             (b"\0\0\0\0x", "1 bytes after the last frame"),
         ],
     )
-    def test_what_is_no_unit(self, raw, words):
+    def test_damaged_unit_is_refused(self, raw, words):
         with pytest.raises(ValueError, match=words):
             frames(raw)
 
     @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("body", [b"", b"x", os.urandom(1000) * 70])
-    def test_opened(self, method, body):
+    def test_compressed_body_is_opened_up_to_the_bound(self, method, body):
         need({"snappy": "snappy", "lz4": "lz4.block"}.get(method, "zlib"))
         packed = compress(METHODS[method], body)
         assert decompress(METHODS[method], packed, len(body)) == body
@@ -771,10 +770,11 @@ class TestMessages:
             (255, b""),
         ],
     )
-    def test_other_framings(self, method, body):
+    def test_other_framings_are_protocol_errors(self, method, body):
         need("snappy")
         need("lz4.block")
-        with pytest.raises(ProtocolError):
+        words = {1: "no zlib stream", 2: "no snappy block|unpacks to", 3: "no LZ4 block|unpacks to"}
+        with pytest.raises(ProtocolError, match=words.get(method, f"unknown compression {method}")):
             decompress(method, body, 64 << 20)
 
     @pytest.mark.parametrize(
@@ -786,13 +786,13 @@ class TestMessages:
             (message(b"{}", 7), "unknown compression 7"),
         ],
     )
-    def test_decode_of_what_is_no_event(self, parts, words):
+    def test_decode_refuses_units_that_are_no_events(self, parts, words):
         with pytest.raises(ValueError, match=words):
             decode(unit(parts))
 
 
 class TestDevice:
-    """Any frames at all, without a socket."""
+    """The device without sockets."""
 
     @given(
         st.lists(
@@ -804,7 +804,7 @@ class TestDevice:
         st.booleans(),
         st.booleans(),
     )
-    def test_any_frames(self, parts, push, allow_invalid):
+    def test_any_frames_are_replied_to_kept_or_refused(self, parts, push, allow_invalid):
         device = Device(allow_invalid=allow_invalid)
         answer = device.receive(parts, push=push)
         asked = not push and parts[0] == b""
@@ -815,10 +815,10 @@ class TestDevice:
         out = device.publication(answer.message, 1)
         first = 1 if asked else 0
         assert out[:3] == parts[first : first + 3]
-        said, valid = read_meta(out[3])
+        found, valid = read_meta(out[3])
         assert valid
-        assert (said.device, said.sequence) == (1, 1)
-        assert said.created_ms > 0
+        assert (found.device, found.sequence) == (1, 1)
+        assert found.created_ms > 0
         try:
             decode(unit(parts))
         except ValueError:
@@ -830,8 +830,8 @@ class TestDevice:
 MIB = 1 << 20
 
 
-def zmtp(port: int, receive_buffer: int = 0) -> socket.socket:
-    """A raw connection with its handshake behind it, as a DEALER."""
+def dealer_connection(port: int, receive_buffer: int = 0) -> socket.socket:
+    """Open a raw connection as a DEALER, with its handshake done."""
     sock = socket.socket()
     sock.settimeout(PATIENCE)
     if receive_buffer:
@@ -840,14 +840,14 @@ def zmtp(port: int, receive_buffer: int = 0) -> socket.socket:
     sock.sendall(b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32))
     ready = b"\5READY\x0bSocket-Type\0\0\0\6DEALER\x08Identity\0\0\0\0"
     sock.sendall(b"\4" + bytes((len(ready),)) + ready)
-    said = b""
-    while b"Identity\0\0\0\0" not in said:  # libzmq takes no message before its own READY has gone
-        said += sock.recv(1000)
+    greeting = b""
+    while b"Identity\0\0\0\0" not in greeting:  # libzmq accepts no message before it has sent READY
+        greeting += sock.recv(1000)
     return sock
 
 
 def wire(parts: Frames) -> bytes:
-    """A message of short frames as ZMTP 3 has it."""
+    """Return a message of short frames as ZMTP 3 sends it."""
     last = len(parts) - 1
     return b"".join(bytes((i < last, len(part))) + part for i, part in enumerate(parts))
 
@@ -871,7 +871,8 @@ def process() -> Iterator[DeviceProcess]:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 class TestHostile:
-    """Each leaves the device alive, serving others, and within its memory, looked at from outside."""
+    """After each attack the device lives, serves others, and has kept to its memory, measured from
+    outside."""
 
     BOUND = 48 * MIB
 
@@ -884,7 +885,7 @@ class TestHostile:
             assert producer.ship(1) == [ACCEPTED]
         assert process.peak() - before <= self.BOUND
 
-    def test_1000_frames(self, process):
+    def test_message_of_many_frames_is_refused(self, process):
         for count in (10, 11, 12, 13, 30, 1000, 50_000):
             parts = [*message(1), *[b"x"] * (count - 4)]
             with Producer(process.port) as producer, Producer(process.push_port, zmq.PUSH) as push:
@@ -895,48 +896,48 @@ class TestHostile:
                 assert producer.ship(2) == [ACCEPTED]
 
     @pytest.mark.parametrize("size", [4 * MIB + 1, 1 << 30, 1 << 40, (1 << 63) - 1, (1 << 64) - 1])
-    def test_a_huge_frame_is_announced(self, process, size):
-        with zmtp(process.port) as sock:
+    def test_announced_huge_frame_closes_the_connection(self, process, size):
+        with dealer_connection(process.port) as sock:
             sock.sendall(b"\2" + struct.pack(">Q", size) + b"x" * 1000)
             assert closed(sock)
 
-    def test_a_large_frame_is_no_hostile_one(self, process):
+    def test_frame_of_max_bytes_is_accepted(self, process):
         with Producer(process.port) as producer:
             assert producer.ship(b"x" * (4 * MIB)) == [ACCEPTED]
 
-    def test_a_frame_one_byte_over(self, process):
+    def test_frame_beyond_max_bytes_is_cut(self, process):
         with Producer(process.port) as producer:
             producer.ask(message(b"x" * (4 * MIB + 1)))
             assert producer.cut()
 
-    def test_unknown_compression_and_other_framings(self, process):
+    def test_bodies_that_cannot_be_opened_are_accepted(self, process):
         bomb = zlib.compress(bytes(256 * MIB), 9)
         bodies = [(9, b"x"), (255, b""), (1, b"\x1f\x8b"), (2, b"\xff\xff\xff\xff\x0f"), (1, bomb)]
         bodies += [(3, b"\xff\xff\xff\xff\0"), (3, b"\3\0\0\0"), (1, zlib.compress(b"{}")[:-1])]
         with Producer(process.port) as producer:
             for method, body in bodies:
                 producer.ask(message(body, method))
-                assert producer.reply() == ACCEPTED  # as with the real device, which opens no body
+                assert producer.reply() == ACCEPTED  # the real device opens no body, either
 
-    def test_long_names_come_not_back(self, process):
+    def test_long_app_env_is_not_sent_back(self, process):
         with Producer(process.port) as producer:
             for n in range(100):
                 producer.ask([b"a-" + b"b" * MIB, TOPIC, b"{}", meta(n)])
             assert {producer.reply()[0] for _ in range(100)} == {b"unknown-unknown"}
             producer.ask([APP_ENV, b"logs" * MIB, b"{}", meta()])
-            assert producer.reply() == ACCEPTED  # for the topic is not looked at
+            assert producer.reply() == ACCEPTED  # the topic is not checked before the reply
 
-    def test_replies_are_never_read(self, process):
-        """It is cut when too many wait for it; others are served all the time."""
+    def test_peer_that_reads_no_replies_is_cut(self, process):
+        """It is cut when too many replies wait; others are served meanwhile."""
         request = wire([b"", *message(b"{}")])
-        with zmtp(process.port, receive_buffer=4096) as sock, pytest.raises(ConnectionError):
+        with dealer_connection(process.port, receive_buffer=4096) as sock, pytest.raises(ConnectionError):
             for _ in range(300):
                 sock.sendall(request * 2000)
                 with Producer(process.port) as other:
                     assert other.ship(1) == [ACCEPTED]
 
-    def test_no_zmtp(self, process):
-        for said in (
+    def test_other_protocols_do_no_harm(self, process):
+        for data in (
             b"",
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             b"\xff" * 100,
@@ -945,11 +946,11 @@ class TestHostile:
         ):
             for port in (process.port, process.push_port, process.publish_port):
                 with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
-                    sock.sendall(said)
+                    sock.sendall(data)
 
-    def test_garbage_behind_the_handshake(self, process):
+    def test_garbage_behind_the_handshake_does_no_harm(self, process):
         for seed in range(20):
-            with zmtp(process.port) as sock:
+            with dealer_connection(process.port) as sock:
                 try:
                     sock.sendall(b"\4\5\4PING" + os.urandom(2000 + seed))
                 except ConnectionError:

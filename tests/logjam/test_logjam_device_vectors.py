@@ -1,7 +1,7 @@
-"""Recorded Logjam, the device's side: what ours answers, drops and publishes is what the real one did.
+"""Recorded Logjam, the device's side: ours replies, drops and publishes as the real one did.
 
-Without a socket, and again over real ones. Masked: the sequence of what is published always, its
-created-ms where the message had none, host names; compressed bodies are opened before they are compared.
+Without a socket, and again over real ones. Not compared are sequences of publications, created-ms where the
+message had none, and host names; compressed bodies are opened before they are compared.
 """
 
 import struct
@@ -25,10 +25,10 @@ Frames = list[bytes]
 
 
 def options(arguments: list[str]) -> dict[str, Any]:
-    """Those of our collector for the arguments of a recorded device.
+    """Translate the arguments of a recorded device into options of our collector.
 
     Raises:
-        ValueError: It has no such option.
+        ValueError: There is no such option.
     """
     found: dict[str, Any] = {}
     rest = iter(arguments)
@@ -42,7 +42,7 @@ def options(arguments: list[str]) -> dict[str, Any]:
     return found
 
 
-def playable(case: dict[str, Any]) -> bool:
+def is_playable(case: dict[str, Any]) -> bool:
     try:
         options(case["device_args"])
     except ValueError:
@@ -51,13 +51,13 @@ def playable(case: dict[str, Any]) -> bool:
 
 
 RECORDED = recordings.cases(recordings.LOGJAM)
-CASES = list(filter(playable, RECORDED))
+CASES = list(filter(is_playable, RECORDED))
 IDS = ["-".join([str(i), case["name"], *case["device_args"]]) for i, case in enumerate(CASES)]
 each_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 
 
-def deliberate(case: dict[str, Any]) -> bool:
-    """Refused, where the real device aborts: messages of too many frames."""
+def aborts_the_real_device(case: dict[str, Any]) -> bool:
+    """Return whether the real device aborts, over too many frames; ours refuses them."""
     return not case["device_alive"]
 
 
@@ -66,66 +66,66 @@ def unhex(parts: list[str]) -> Frames:
 
 
 def sent(case: dict[str, Any]) -> Frames:
-    """The frames as the device gets them."""
+    """Return the frames as the device receives them."""
     frames = unhex(case["frames_in_hex"])
     return [b"", *frames] if case["socket"] == "REQ" else frames
 
 
-def without_time(case: dict[str, Any]) -> bool:
-    """The message said no time, or in a meta frame that cannot be read."""
+def has_no_time(case: dict[str, Any]) -> bool:
+    """Return whether the message has no time, or none that can be read."""
     meta, _ = read_meta(sent(case)[-1] if case["frames_in_hex"] else b"")
     return meta.created_ms == 0
 
 
 def normalised(case: dict[str, Any], published: Frames) -> tuple[Any, ...]:
-    """What may be compared of a publication."""
+    """Return what can be compared of a publication."""
     *rest, body, frame = published
     meta, valid = read_meta(frame)
     if "-x" in case["device_args"] and meta.compression in (1, 2, 3):
         body = decompress(meta.compression, body, 1 << 20)
     if rest[0] == b"heartbeat":
         rest[1] = b"tcp://host:port"
-    created = 0 if without_time(case) else meta.created_ms
+    created = 0 if has_no_time(case) else meta.created_ms
     return (*rest, body, valid, meta._replace(sequence=0, created_ms=created))
 
 
-def answered(replies: list[Frames]) -> list[Frames]:
-    """Replies without the host name of a ping's."""
+def without_host_names(replies: list[Frames]) -> list[Frames]:
+    """Return replies without the host name of a pong."""
     return [[*reply[:2], *(b"host" for _ in reply[2:])] for reply in replies]
 
 
 def recorded(case: dict[str, Any]) -> tuple[list[Frames], list[tuple[Any, ...]]]:
-    replies = answered([unhex(reply) for reply in case["reply_frames_hex"]])
+    replies = without_host_names([unhex(reply) for reply in case["reply_frames_hex"]])
     return replies, [normalised(case, unhex(parts)) for parts in case["published_frames_hex"]]
 
 
-def heartbeat(case: dict[str, Any]) -> bool:
+def is_heartbeat(case: dict[str, Any]) -> bool:
     return not case["frames_in_hex"]
 
 
 @each_case
-def test_device(case: dict[str, Any]) -> None:
+def test_device_answers_and_publishes_as_recorded(case: dict[str, Any]) -> None:
     device = Device(DEVICE, host="host", **options(case["device_args"]))
     replies: list[Frames] = []
     published: list[Frames] = []
-    if heartbeat(case):
+    if is_heartbeat(case):
         published.append(device.heartbeat("tcp://host:port", NOW))
     else:
         answer = device.receive(sent(case), push=case["socket"] == "PUSH")
         replies += [answer.reply] if answer.reply is not None else []
         if answer.message is not None:
             published.append(device.publication(answer.message, NOW))
-    if case["socket"] == "REQ":  # what REQ gets, it throws away: there is no empty frame before it
+    if case["socket"] == "REQ":  # REQ drops the replies, as they have no leading empty frame
         replies = []
-    got = (answered(replies), [normalised(case, parts) for parts in published])
-    if deliberate(case):
+    got = (without_host_names(replies), [normalised(case, parts) for parts in published])
+    if aborts_the_real_device(case):
         assert got == ([], [])
         return
     assert got == recorded(case)
     for parts in published:
         meta, _ = read_meta(parts[-1])
         assert (meta.device, meta.sequence) == (DEVICE, 1)
-        assert meta.created_ms == (NOW if without_time(case) else meta.created_ms)
+        assert meta.created_ms == (NOW if has_no_time(case) else meta.created_ms)
 
 
 # --- over sockets ------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ BARRIER = [
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[dict[tuple[str, ...], tuple[Collector, Any, Any]]]:
-    """For each set of options a device, a DEALER, and a SUB that is known to be subscribed."""
+    """Start a device, a DEALER and a subscribed SUB for each set of options."""
     support.need("snappy")
     support.need("lz4.block")
     running = {}
@@ -165,10 +165,10 @@ def receive(sock: Any) -> Frames:
 
 
 @each_case
-def test_over_sockets(
+def test_device_over_sockets_behaves_as_recorded(
     case: dict[str, Any], devices: dict[tuple[str, ...], tuple[Collector, Any, Any]]
 ) -> None:
-    """Barriers end each case: a message on the same socket, which comes out behind it."""
+    """A barrier ends each case: a further message on the same socket, which comes out behind it."""
     collector, dealer, sub = devices[tuple(case["device_args"])]
     other = None
     if case["socket"] in ("PUSH", "REQ"):
@@ -176,19 +176,19 @@ def test_over_sockets(
         port = collector.push_port if case["socket"] == "PUSH" else collector.port
         other.connect(f"tcp://127.0.0.1:{port}")
     sender = other or dealer
-    if not heartbeat(case):
+    if not is_heartbeat(case):
         sender.send_multipart(unhex(case["frames_in_hex"]))
     if case["socket"] == "PUSH":
         sender.send_multipart(BARRIER)
-    if case["socket"] != "PUSH" and not heartbeat(case):
+    if case["socket"] != "PUSH" and not is_heartbeat(case):
         published: list[Frames] = []
-        while case["socket"] == "REQ" and not published:  # it came by another socket than the barrier
+        while case["socket"] == "REQ" and not published:  # the barrier goes over another socket
             published += [parts for parts in [receive(sub)] if parts[0] != b"heartbeat"]
         dealer.send_multipart([b"", *BARRIER])
     else:
         published = []
     replies: list[Frames] = []
-    while not heartbeat(case) and case["socket"] != "PUSH":
+    while not is_heartbeat(case) and case["socket"] != "PUSH":
         replies.append(receive(dealer))
         if replies[-1][0] == BARRIER[0]:
             assert replies.pop() == [BARRIER[0], b"202 Accepted"]
@@ -197,35 +197,35 @@ def test_over_sockets(
         parts = receive(sub)
         if parts[0] == BARRIER[0]:
             break
-        if heartbeat(case) == (parts[0] == b"heartbeat"):
+        if is_heartbeat(case) == (parts[0] == b"heartbeat"):
             published.append(parts)
-            if heartbeat(case):
+            if is_heartbeat(case):
                 break
     if other is not None:
         if case["socket"] == "REQ":
-            assert not other.poll(20)  # there is a reply, which REQ throws away
+            assert not other.poll(20)  # REQ drops the reply
         other.close(linger=0)
-    got = (answered(replies), [normalised(case, parts) for parts in published])
-    assert got == (([], []) if deliberate(case) else recorded(case))
+    got = (without_host_names(replies), [normalised(case, parts) for parts in published])
+    assert got == (([], []) if aborts_the_real_device(case) else recorded(case))
 
 
 KINDS: recordings.Kinds = {
     "DEALER": lambda case: case["socket"] == "DEALER",
     "PUSH": lambda case: case["socket"] == "PUSH",
     "REQ": lambda case: case["socket"] == "REQ",
-    "a heartbeat": heartbeat,
+    "a heartbeat": is_heartbeat,
     "a request": lambda case: case["reply_frames_hex"],
     "a message that is dropped": lambda case: not case["published_frames_hex"],
     "a device that takes invalid messages": lambda case: "-A" in case["device_args"],
     "a device that compresses by zlib": lambda case: "zlib" in case["device_args"],
     "a device that compresses by snappy": lambda case: "snappy" in case["device_args"],
     "a device that compresses by lz4": lambda case: "lz4" in case["device_args"],
-    "a device that aborts": deliberate,
+    "a device that aborts": aborts_the_real_device,
 }
 
 
-def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    differing = sum(map(deliberate, CASES))
+def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
+    differing = sum(map(aborts_the_real_device, CASES))
     with capsys.disabled():
         print()
         print(

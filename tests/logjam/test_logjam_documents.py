@@ -1,4 +1,4 @@
-"""Logjam documents: every rule of the importer, requests in every kind of context, odd values."""
+"""Logjam documents: each rule of the importer, requests in every kind of context, odd values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ APP = "shop-production"
 
 
 class Sink:
-    """Keeps documents, each judged by the importer's rules."""
+    """Keep documents and check each against the importer's rules."""
 
     def __init__(self, zone: datetime.tzinfo | None = None) -> None:
         self.zone = zone
@@ -79,7 +79,7 @@ def agent(sink: Sink) -> Agent:
 
 @pytest.fixture
 def log(agent: Agent) -> Iterator[logging.Logger]:
-    """A logger of its own, whose records go to the agent."""
+    """Make a logger whose records go to the agent."""
     logger = logging.Logger("shop.orders", logging.DEBUG)
     logger.addHandler(agent_handler(agent))
     yield logger
@@ -89,7 +89,7 @@ def log(agent: Agent) -> Iterator[logging.Logger]:
 # -- the importer's rules, one by one
 
 
-def test_smallest_request(agent: Agent, sink: Sink) -> None:
+def test_smallest_request_has_the_required_fields(agent: Agent, sink: Sink) -> None:
     before = time.time()
     with agent.request("Shop::OrdersController#create"):
         pass
@@ -99,7 +99,7 @@ def test_smallest_request(agent: Agent, sink: Sink) -> None:
     assert int(before) <= made["started_ms"] / 1000 <= time.time()
     assert (made["code"], made["severity"], made["process_id"]) == (200, 1, os.getpid())
     assert made["host"]
-    # The identity of the event is the request's id, unless somebody asked for it.
+    # The id is inserted when the event is sent, unless the application asked for it.
     absent = {"request_id", "lines", "exceptions", "soft_exceptions", "request_info", "caller_id", "ip"}
     assert absent & set(made) == set()
 
@@ -115,7 +115,7 @@ def test_smallest_request(agent: Agent, sink: Sink) -> None:
         (17, "17#unknown_method"),
     ],
 )
-def test_action(agent: Agent, sink: Sink, given: Any, written: str) -> None:
+def test_action_has_class_and_method(agent: Agent, sink: Sink, given: Any, written: str) -> None:
     agent.request(given).end()
     assert sink.one["action"] == written
 
@@ -139,7 +139,7 @@ def test_started_at_is_the_importers_local_time(zone: str) -> None:
     assert 0 <= line.timestamp() - first.timestamp() < 60
 
 
-def test_zone_as_object() -> None:
+def test_zone_may_be_a_tzinfo() -> None:
     zone = datetime.timezone(datetime.timedelta(hours=-11))
     sink = Sink(zone)
     Agent(sink, APP, zone=zone).request("a#b").end()
@@ -147,8 +147,7 @@ def test_zone_as_object() -> None:
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=1), st.sampled_from(["UTC", "Asia/Kathmandu", "Europe/Berlin"]))
-def test_times_of_lines(seconds: list[float], name: str) -> None:
-    """One after the other, as each would be alone."""
+def test_cached_timestamps_equal_those_made_alone(seconds: list[float], name: str) -> None:
     zone = ZoneInfo(name)
     text = document.timestamps(zone)
     for one in [*seconds, *(first + 0.25 for first in seconds)]:
@@ -161,13 +160,13 @@ def test_times_of_lines(seconds: list[float], name: str) -> None:
 def test_total_time_is_never_zero(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", lambda: 5.0)
     agent.request("a#b").end()
-    assert sink.one["total_time"] == 0.001  # of 0 the importer makes a whole millisecond
+    assert sink.one["total_time"] == 0.001  # the importer takes 0 for a whole millisecond
 
 
 @pytest.mark.parametrize(
     ("code", "written"), [(None, 200), (404, 404), ("503", 503), ("x", 500), (1 << 40, 500), (math.inf, 500)]
 )
-def test_code(agent: Agent, sink: Sink, code: Any, written: int) -> None:
+def test_code_is_a_number_or_500(agent: Agent, sink: Sink, code: Any, written: int) -> None:
     with agent.request("a#b") as request:
         request.code = code
     assert sink.one["code"] == written
@@ -176,7 +175,9 @@ def test_code(agent: Agent, sink: Sink, code: Any, written: int) -> None:
 @pytest.mark.parametrize(
     ("level", "severity"), [(0, 0), (5, 0), (10, 0), (20, 1), (25, 1), (30, 2), (40, 3), (50, 4), (90, 4)]
 )
-def test_severity(agent: Agent, sink: Sink, log: logging.Logger, level: int, severity: int) -> None:
+def test_severity_follows_the_level_of_the_line(
+    agent: Agent, sink: Sink, log: logging.Logger, level: int, severity: int
+) -> None:
     log.setLevel(0)
     with agent.request("a#b") as request:
         log.log(level or 1, "text")
@@ -185,7 +186,7 @@ def test_severity(agent: Agent, sink: Sink, log: logging.Logger, level: int, sev
     assert sink.levels == [10 * (severity + 1)]
 
 
-def test_severity_is_the_highest(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_severity_is_that_of_the_highest_line(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     with agent.request("a#b"):
         log.info("1")
         log.error("2")
@@ -194,7 +195,7 @@ def test_severity_is_the_highest(agent: Agent, sink: Sink, log: logging.Logger) 
     assert [line[0] for line in sink.one["lines"]] == [1, 3, 0]
 
 
-def test_request_id(agent: Agent, sink: Sink) -> None:
+def test_request_id_is_kept_normalised_or_made(agent: Agent, sink: Sink) -> None:
     given = "C4D7E17D-B92E-4BC2-96AB-EF074DC10C29"
     agent.request("a#b", request_id=given).end()
     agent.request("a#b", request_id="no id").end()
@@ -207,7 +208,7 @@ def test_request_id(agent: Agent, sink: Sink) -> None:
     assert len(set(ids)) == 3
 
 
-def test_a_request_id_that_is_not_the_applications_to_say(sink: Sink) -> None:
+def test_own_request_id_is_moved_unless_allowed(sink: Sink) -> None:
     counts: list[int] = []
     agent = Agent(sink, APP, own_ids=False, moved=counts.append)
     with agent.request("a#b", request_id="c4" * 16, fields={"uuid": "mine"}):
@@ -221,7 +222,7 @@ def test_a_request_id_that_is_not_the_applications_to_say(sink: Sink) -> None:
     assert sum(counts) == 3
 
 
-def test_caller(agent: Agent, sink: Sink) -> None:
+def test_caller_headers_carry_id_action_and_trace(agent: Agent, sink: Sink) -> None:
     with agent.request("Shop#create") as outer:
         headers = outer.caller_headers()
         inner = agent.request(
@@ -241,7 +242,7 @@ def test_caller(agent: Agent, sink: Sink) -> None:
     assert set(agent.request().caller_headers()) == {"X-Logjam-Caller-Id"}
 
 
-def test_place(sink: Sink) -> None:
+def test_place_of_the_agent_is_in_the_document(sink: Sink) -> None:
     place = {"host": "web-3", "cluster": "c", "datacenter": "d", "namespace": "n", "revision": "r" * 5000}
     Agent(sink, APP, **place).request("a#b").end()
     assert {**sink.one, **place, "revision": "r" * 1000} == sink.one
@@ -250,7 +251,7 @@ def test_place(sink: Sink) -> None:
 # -- times
 
 
-def test_measures(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_times_and_calls_add_up(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     with agent.request("a#b") as request:
@@ -273,15 +274,15 @@ def test_measures(agent: Agent, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["", "total", "wait", "a.b", "$", "1x", "x" * 64, "other", 5])
-def test_measure_names(agent: Agent, name: Any) -> None:
+def test_wrong_measure_name_is_refused(agent: Agent, name: Any) -> None:
     with pytest.raises(ConfigError, match="name: "):
         agent.request("a#b").measure(name)
 
 
 def test_measures_of_many_threads_add_up(agent: Agent, sink: Sink) -> None:
-    with agent.request("a#b") as request, ThreadPoolExecutor(8) as pool:
+    with agent.request("a#b") as request, ThreadPoolExecutor(8) as executor:
         for _ in range(8):
-            pool.submit(lambda: [request.add_time("db", 0.001) for _ in range(500)])
+            executor.submit(lambda: [request.add_time("db", 0.001) for _ in range(500)])
     assert sink.one["db_calls"] == 4000
     assert sink.one["db_time"] == pytest.approx(4000.0)
 
@@ -293,7 +294,7 @@ class Boom(Exception):
     pass
 
 
-def test_exception_that_ends_it(agent: Agent, sink: Sink) -> None:
+def test_exception_that_ends_the_request_is_code_500(agent: Agent, sink: Sink) -> None:
     with pytest.raises(Boom), agent.request("a#b"):
         raise Boom("why")
     made = sink.one
@@ -302,7 +303,7 @@ def test_exception_that_ends_it(agent: Agent, sink: Sink) -> None:
     assert made["lines"][0][2].startswith("Traceback") and made["lines"][0][2].endswith("Boom: why")
 
 
-def test_exception_that_was_logged_is_shown_once(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_logged_exception_is_shown_once(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     with pytest.raises(ValueError), agent.request("a#b") as request:
         request.code = 422
         try:
@@ -315,7 +316,7 @@ def test_exception_that_was_logged_is_shown_once(agent: Agent, sink: Sink, log: 
     assert "Traceback" in sink.texts()[0]
 
 
-def test_soft_exceptions(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_logged_and_handled_exceptions_are_soft(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     with agent.request("a#b") as request:
         for _ in range(2):
             try:
@@ -328,7 +329,7 @@ def test_soft_exceptions(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert (sink.one["code"], sink.one["severity"]) == (200, 2)
 
 
-def test_attributes_that_make_no_sense(agent: Agent, sink: Sink) -> None:
+def test_attributes_of_wrong_types_do_no_harm(agent: Agent, sink: Sink) -> None:
     request: Any = agent.request("a#b")
     request.request_info, request.fields, request.ip = [1], [2], 3
     request.waited(math.nan)
@@ -338,7 +339,7 @@ def test_attributes_that_make_no_sense(agent: Agent, sink: Sink) -> None:
     assert {"request_info", "wait_time"} & set(sink.one) == set()
 
 
-def test_exceptions_are_bounded(agent: Agent, sink: Sink) -> None:
+def test_exceptions_of_a_request_are_limited_to_100(agent: Agent, sink: Sink) -> None:
     with agent.request("a#b") as request:
         for n in range(1000):
             request.exception(type(f"E{n}" + "x" * 2000, (Exception,), {})())
@@ -348,7 +349,7 @@ def test_exceptions_are_bounded(agent: Agent, sink: Sink) -> None:
 # -- lines
 
 
-def test_lines_are_cut(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_long_lines_are_truncated_by_severity(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     mark = " ... [LINE TRUNCATED]"
     with agent.request("a#b"):
         log.info("x" * 2048)
@@ -365,7 +366,9 @@ def test_lines_are_cut(agent: Agent, sink: Sink, log: logging.Logger) -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 2000, "€" * 2000, "\x01" * 2000])
-def test_lines_end_at_a_mebibyte(agent: Agent, sink: Sink, log: logging.Logger, text: str) -> None:
+def test_lines_of_a_request_end_at_a_mebibyte(
+    agent: Agent, sink: Sink, log: logging.Logger, text: str
+) -> None:
     size = len(text.encode())
     with agent.request("a#b"):
         for _ in range((1 << 20) // size + 20):
@@ -374,10 +377,10 @@ def test_lines_end_at_a_mebibyte(agent: Agent, sink: Sink, log: logging.Logger, 
     texts = sink.texts()
     assert texts[-1] == "... [LINES DROPPED]"
     assert len(texts) - 1 == (1 << 20) // size
-    assert sink.one["severity"] == 3  # also of what was dropped
+    assert sink.one["severity"] == 3  # dropped lines count
 
 
-def test_ten_thousand_lines(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_lines_of_a_request_are_limited_to_10000(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     with agent.request("a#b"):
         for n in range(12_000):
             log.info("%d", n)
@@ -386,7 +389,7 @@ def test_ten_thousand_lines(agent: Agent, sink: Sink, log: logging.Logger) -> No
     assert texts[-1] == "... [LINES DROPPED]"
 
 
-def test_line_of_a_request_that_is_over(agent: Agent, sink: Sink) -> None:
+def test_line_after_the_end_is_refused(agent: Agent, sink: Sink) -> None:
     request = agent.request("a#b")
     request.end()
     request.end()
@@ -394,7 +397,7 @@ def test_line_of_a_request_that_is_over(agent: Agent, sink: Sink) -> None:
     assert "lines" not in sink.one
 
 
-def test_no_line_is_lost_at_the_end(agent: Agent, sink: Sink) -> None:
+def test_no_line_is_lost_while_a_request_ends(agent: Agent, sink: Sink) -> None:
     """A line is in the document or refused, whenever another thread ends the request."""
     for _ in range(100):
         request = agent.request("a#b")
@@ -417,7 +420,7 @@ def test_no_line_is_lost_at_the_end(agent: Agent, sink: Sink) -> None:
         assert lines == taken
 
 
-def test_line_that_comes_while_it_ends(agent: Agent, sink: Sink) -> None:
+def test_line_whose_text_ends_the_request_is_refused(agent: Agent, sink: Sink) -> None:
     request = agent.request("a#b")
 
     class Text:
@@ -432,7 +435,7 @@ def test_line_that_comes_while_it_ends(agent: Agent, sink: Sink) -> None:
 # -- where a line belongs
 
 
-def test_nested(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_nested_requests_keep_their_own_lines(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     with agent.request("outer#a") as outer:
         log.info("1")
         with agent.request("inner#b") as inner:
@@ -445,7 +448,7 @@ def test_nested(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert (sink.texts(0), sink.texts(1)) == (["2"], ["1", "3"])
 
 
-def test_two_agents(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_two_agents_keep_their_own_requests(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     other_sink = Sink()
     other = Agent(other_sink, "other-test")
     with agent.request("a#b") as mine, other.request("c#d") as its:
@@ -455,7 +458,7 @@ def test_two_agents(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert "lines" not in other_sink.one
 
 
-def test_threads_get_the_context_or_do_not(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_thread_logs_to_the_request_of_its_context(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     def work(n: int) -> None:
         log.info("thread %d", n)
 
@@ -479,7 +482,7 @@ def test_threads_get_the_context_or_do_not(agent: Agent, sink: Sink, log: loggin
     assert (sink.texts(0), sink.made[0]["action"]) == (["thread 2"], "shop.orders#work")
 
 
-def test_asyncio_tasks(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_asyncio_tasks_keep_their_requests_apart(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     async def helper(n: int) -> None:
         for step in range(5):
             await asyncio.sleep(0)
@@ -501,7 +504,7 @@ def test_asyncio_tasks(agent: Agent, sink: Sink, log: logging.Logger) -> None:
         assert sorted(texts) == sorted([f"{number} {s}" for s in range(5)] * 2 + [f"{number} thread"])
 
 
-def test_task_that_outlives_its_request(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_task_that_outlives_its_request_logs_alone(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     async def late(over: asyncio.Event) -> None:
         log.info("in time")
         await over.wait()
@@ -521,7 +524,7 @@ def test_task_that_outlives_its_request(agent: Agent, sink: Sink, log: logging.L
     assert (sink.made[1]["action"], sink.texts(1)) == ("shop.orders#late", ["late"])
 
 
-def test_generators(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_generators_may_end_in_any_order(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     def stream(name: str) -> Iterator[int]:
         with agent.request(f"stream#{name}"):
             log.info(name)
@@ -529,7 +532,7 @@ def test_generators(agent: Agent, sink: Sink, log: logging.Logger) -> None:
             log.info(name)
             yield 2
 
-    # Left in the order they were entered in, not the other way round.
+    # Closed in the order of entering, not in reverse.
     first, second = stream("a"), stream("b")
     next(first), next(second)
     first.close()
@@ -545,7 +548,9 @@ def test_generators(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert (sink.texts(0), sink.texts(1)) == (["a"], ["b", "b"])
 
 
-def test_generator_closed_in_another_context(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_generator_closed_elsewhere_leaves_that_request(
+    agent: Agent, sink: Sink, log: logging.Logger
+) -> None:
     def stream() -> Iterator[int]:
         with agent.request("stream#a"):
             yield 1
@@ -553,14 +558,14 @@ def test_generator_closed_in_another_context(agent: Agent, sink: Sink, log: logg
     generator = stream()
     contextvars.copy_context().run(next, generator)
     with agent.request("other#b") as other:
-        generator.close()  # here it never was the innermost
+        generator.close()  # in this context it never was the innermost request
         assert current() is other
         log.info("other's")
     assert sink.texts(1) == ["other's"]
 
 
-def test_chain_of_requests_keeps_nothing(agent: Agent, sink: Sink) -> None:
-    """Each made in the context of the one before, as a worker's tasks that start their successors do."""
+def test_chain_of_contexts_keeps_no_ended_request(agent: Agent, sink: Sink) -> None:
+    """Each request is made in the context of the one before, as tasks do that start their successors."""
     context = contextvars.copy_context()
     before = None
     for n in range(50):
@@ -574,7 +579,7 @@ def test_chain_of_requests_keeps_nothing(agent: Agent, sink: Sink) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_forked_child_sends_no_copy() -> None:
+def test_forked_child_sends_no_copy_of_the_request() -> None:
     program = """
 import logging, os, sys
 from logclient.logjam import Agent
@@ -607,7 +612,7 @@ if pid:
 # -- request_info
 
 
-def test_request_info_is_masked(agent: Agent, sink: Sink) -> None:
+def test_secrets_in_request_info_are_masked(agent: Agent, sink: Sink) -> None:
     info = {
         "method": "POST",
         "url": "https://u:p@h/x?user=jo&Pass%77ord=hunter2;api-key=hunter2#t",
@@ -632,7 +637,7 @@ def test_request_info_is_masked(agent: Agent, sink: Sink) -> None:
     assert found["headers"]["User-Agent"] == "test"
     assert found["headers"]["Referer"] == "/y?access_token=[FILTERED]&a=b"
     assert found["body_parameters"]["card"] == [{"cardNumber": "[FILTERED]", "name": "Jo"}]
-    assert info["headers"]["Cookie"] == "sid=hunter2"  # the caller's own is left alone
+    assert info["headers"]["Cookie"] == "sid=hunter2"  # the caller's mapping is unchanged
 
 
 @pytest.mark.parametrize(
@@ -653,7 +658,7 @@ def test_request_info_is_masked(agent: Agent, sink: Sink) -> None:
         ),
     ],
 )
-def test_urls_are_masked(agent: Agent, sink: Sink, url: str, shown: str) -> None:
+def test_secrets_in_urls_are_masked(agent: Agent, sink: Sink, url: str, shown: str) -> None:
     parameters = {"to": "https://u:hunter2@h/?token=hunter2&a=1", "note": "either/or? yes"}
     agent.request("a#b", request_info={"url": url, "query_parameters": parameters}).end()
     info = sink.one["request_info"]
@@ -661,7 +666,7 @@ def test_urls_are_masked(agent: Agent, sink: Sink, url: str, shown: str) -> None
     assert info["query_parameters"] == {"to": "https://h/?token=[FILTERED]&a=1", "note": "either/or? yes"}
 
 
-def test_names_that_are_masked(agent: Agent, sink: Sink) -> None:
+def test_masked_names_are_whole_words(agent: Agent, sink: Sink) -> None:
     hidden = ["auth", "OAuth", "X-Auth", "user_jwt", "otp", "sid", "user[code]", "key", "PHPSESSID", "my.key"]
     seen = ["author", "monkey", "side", "country_code", "hotpink", "keyboard", "encoded"]
     agent.request("a#b", request_info={"headers": dict.fromkeys([*hidden, *seen], "x")}).end()
@@ -669,7 +674,7 @@ def test_names_that_are_masked(agent: Agent, sink: Sink) -> None:
     assert [name for name in found if found[name] == "x"] == seen
 
 
-def test_urls_in_each_other_have_an_end(agent: Agent, sink: Sink) -> None:
+def test_deeply_nested_urls_are_masked_whole(agent: Agent, sink: Sink) -> None:
     url = "/x?a=1"
     for _ in range(8):
         url = "/x?to=" + quote(url, safe="")
@@ -677,7 +682,7 @@ def test_urls_in_each_other_have_an_end(agent: Agent, sink: Sink) -> None:
     assert sink.one["request_info"]["url"] == "/x?to=[FILTERED]"
 
 
-def test_mask_is_an_option(sink: Sink) -> None:
+def test_mask_option_replaces_the_names(sink: Sink) -> None:
     agent = Agent(sink, APP, mask=("I-BAN",))
     info = {"query_parameters": {"iban": "x", "my_iban": "x", "password": "seen"}}
     agent.request("a#b", request_info=info).end()
@@ -689,7 +694,7 @@ def test_mask_is_an_option(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("info", [{"method": None, "url": None, "headers": None}, {"headers": [1], "url": 5}])
-def test_request_info_that_would_end_the_importer(agent: Agent, sink: Sink, info: Any) -> None:
+def test_request_info_that_aborts_importers_is_repaired(agent: Agent, sink: Sink, info: Any) -> None:
     agent.request("a#b", request_info=info).end()
     assert sink.one.get("request_info", {}).get("url", "5") == "5"
 
@@ -697,7 +702,7 @@ def test_request_info_that_would_end_the_importer(agent: Agent, sink: Sink, info
 # -- fields of the user's own
 
 
-def test_fields(agent: Agent, sink: Sink) -> None:
+def test_fields_that_collide_get_other_names(agent: Agent, sink: Sink) -> None:
     with agent.request("a#b", fields={"a.b": 1, "$c": 2, "a_b": 3, "": 4}) as request:
         request.fields.update(
             page=1, _id=2, severity="high", lines=None, heap_growth=5, db_time="soon", x_calls=True
@@ -708,8 +713,7 @@ def test_fields(agent: Agent, sink: Sink) -> None:
     assert (made["db_time_"], made["x_calls_"], made["heap_growth"]) == ("soon", True, 5)
 
 
-def test_names_that_come_out_alike(agent: Agent, sink: Sink) -> None:
-    """They get other names, up to a bound; whatever stands in the way."""
+def test_equal_names_are_numbered_up_to_a_bound(agent: Agent, sink: Sink) -> None:
     alike = dict.fromkeys(map("".join, itertools.product("._$", repeat=5)), 1)
     long = "k" * 1000
     fields = {
@@ -729,14 +733,14 @@ def test_names_that_come_out_alike(agent: Agent, sink: Sink) -> None:
     assert (made["page_"], made["page__"]) == (1, 2)
 
 
-def test_names_beyond_the_room_are_left_out(agent: Agent, sink: Sink) -> None:
+def test_names_beyond_the_size_limit_are_dropped(agent: Agent, sink: Sink) -> None:
     fields = {"many": {"k" * 200 + str(n): n for n in range(2000)}}
     agent.request("a#b", fields=fields).end()
     assert sink.one["many"].pop("[DROPPED]") < 2000
     assert all(name.startswith("kk") for name in sink.one["many"])
 
 
-def test_hidden_values_count_as_others(agent: Agent, sink: Sink) -> None:
+def test_masked_values_count_against_the_limit(agent: Agent, sink: Sink) -> None:
     info = {"body_parameters": {f"token{n}": n for n in range(20_000)}}
     agent.request("a#b", request_info=info).end()
     assert len(sink.one["request_info"]["body_parameters"]) <= 10_000
@@ -750,7 +754,7 @@ class Awkward:
         raise RuntimeError("no")
 
 
-def test_odd_values(agent: Agent, sink: Sink) -> None:
+def test_odd_values_become_json(agent: Agent, sink: Sink) -> None:
     cycle: dict[str, Any] = {}
     cycle["again"] = [cycle]
     deep: list[Any] = []
@@ -813,7 +817,7 @@ keys = st.text(max_size=12) | st.sampled_from(
     fields=st.dictionaries(keys, odd, max_size=5),
     lines=st.lists(st.tuples(st.integers(-5, 100), odd), max_size=5),
 )
-def test_any_values_make_a_document(
+def test_any_values_make_a_valid_document(
     action: Any, code: Any, ids: Any, info: Any, fields: Any, lines: Any
 ) -> None:
     sink = Sink()
@@ -830,7 +834,7 @@ def test_any_values_make_a_document(
 # -- records outside of requests
 
 
-def test_plain_record(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_record_outside_of_a_request_is_a_document(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     def create() -> None:
         log.info("order %d", 17, extra={"customer": "jo", "page": 3})
 
@@ -843,7 +847,7 @@ def test_plain_record(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert {"taskName", "msg", "args", "message"} & set(made) == set()
 
 
-def test_plain_errors(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_error_outside_of_a_request_has_code_500(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     try:
         raise Boom
     except Boom:
@@ -856,14 +860,14 @@ def test_plain_errors(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     assert sink.levels == [40, 30, 50]
 
 
-def test_formatter_decides_over_the_line(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_formatter_decides_about_the_line(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     log.handlers[0].setFormatter(logging.Formatter("%(levelname)s:%(message)s"))
     with agent.request("a#b"):
         log.info("x")
     assert sink.texts() == ["INFO:x"]
 
 
-def test_own_loggers_are_left_alone(agent: Agent, sink: Sink) -> None:
+def test_records_of_our_own_loggers_are_ignored(agent: Agent, sink: Sink) -> None:
     handler = agent_handler(agent)
     for name in ("logclient", "zmq.auth", "websockets"):
         logger = logging.Logger(name)
@@ -872,7 +876,7 @@ def test_own_loggers_are_left_alone(agent: Agent, sink: Sink) -> None:
     assert sink.made == []
 
 
-def test_filters_and_levels(agent: Agent, sink: Sink, log: logging.Logger) -> None:
+def test_handler_obeys_filters_and_levels(agent: Agent, sink: Sink, log: logging.Logger) -> None:
     log.handlers[0].setLevel(logging.WARNING)
     log.handlers[0].addFilter(lambda record: "no" not in record.getMessage())
     log.info("below")
@@ -881,7 +885,7 @@ def test_filters_and_levels(agent: Agent, sink: Sink, log: logging.Logger) -> No
     assert sink.texts() == ["yes"]
 
 
-def test_nothing_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_counted_and_never_raised(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(body: bytes, level: int, kind: int) -> None:
         raise OSError("full")
 
@@ -894,14 +898,14 @@ def test_nothing_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
     handler = agent_handler(agent)
     log.addHandler(handler)
     with agent.request("a#b"):
-        log.info("%d", Odd())  # counted, and the request goes on
+        log.info("%d", Odd())  # counted; the request continues
         log.info("fine")
     log.error("plain")
     handler.addFilter(lambda record: 1 / 0)  # type: ignore[arg-type,return-value]
     log.error("filter")
     assert agent.failed == 4
-    said = capsys.readouterr().err
-    assert "a request: OSError: full" in said and "TypeError" in said and "ZeroDivisionError" in said
+    errors = capsys.readouterr().err
+    assert "a request: OSError: full" in errors and "TypeError" in errors and "ZeroDivisionError" in errors
     with pytest.raises(OSError):
         agent.event("deploy")
 
@@ -913,7 +917,7 @@ PAGE = [NOW_MS + n for n in range(16)]
 FULL_ID = f"{APP}-{'a1' * 16}"
 
 
-def test_event(agent: Agent, sink: Sink) -> None:
+def test_event_has_a_label_and_fields(agent: Agent, sink: Sink) -> None:
     assert agent.event("deployed 17", version="1.2", uuid="mine", label2="x") == 1
     assert sink.topics == [EVENTS]
     assert (sink.one["label"], sink.one["version"], sink.one["labels_uuid"]) == ("deployed 17", "1.2", "mine")
@@ -921,7 +925,7 @@ def test_event(agent: Agent, sink: Sink) -> None:
         agent.event("")
 
 
-def test_frontend(agent: Agent, sink: Sink) -> None:
+def test_page_and_ajax_carry_timings_and_id(agent: Agent, sink: Sink) -> None:
     agent.page(FULL_ID, PAGE, action="Shop#show", user_agent="x", url="/")
     agent.ajax(FULL_ID, f"{NOW_MS},{NOW_MS + 7}", action="Shop#poll")
     assert sink.topics == [2, 3]
@@ -935,24 +939,24 @@ def test_frontend(agent: Agent, sink: Sink) -> None:
     [PAGE[:15], [*PAGE, 1], ["x"] * 16, [-1] * 16, [0] * 16, [*PAGE[:6], *reversed(PAGE[6:])], "1,2", None, 5]
     + [[*PAGE[:10], 0, *PAGE[11:]], [*PAGE[:15], 1 << 63]],
 )
-def test_page_that_the_importer_would_drop(agent: Agent, timings: Any) -> None:
+def test_page_timings_that_importers_drop_are_refused(agent: Agent, timings: Any) -> None:
     with pytest.raises(EncodeError, match="timings: "):
         agent.page(FULL_ID, timings, action="Shop#show")
 
 
 @pytest.mark.parametrize("timings", [[2, 1], [1], "1;2", "1,2,3"])
-def test_ajax_that_the_importer_would_drop(agent: Agent, timings: Any) -> None:
+def test_ajax_timings_that_importers_drop_are_refused(agent: Agent, timings: Any) -> None:
     with pytest.raises(EncodeError, match="timings: "):
         agent.ajax(FULL_ID, timings, action="Shop#show")
 
 
 @pytest.mark.parametrize("request_id", ["", "a1" * 16, None, FULL_ID + "\n"])
-def test_frontend_needs_the_whole_id(agent: Agent, request_id: Any) -> None:
+def test_frontend_needs_the_full_request_id(agent: Agent, request_id: Any) -> None:
     with pytest.raises(EncodeError, match="request_id: "):
         agent.ajax(request_id, [1, 2], action="Shop#show")
 
 
-def test_javascript_and_mobile(agent: Agent, sink: Sink) -> None:
+def test_javascript_and_mobile_have_their_topics(agent: Agent, sink: Sink) -> None:
     agent.javascript("x is undefined", action="Shop#show", request_id=FULL_ID, line=17, url="/a.js")
     agent.javascript("y" * 5000)
     agent.mobile(screen="start", device={"os": "x"})
@@ -966,8 +970,8 @@ def test_javascript_and_mobile(agent: Agent, sink: Sink) -> None:
 # -- on the wire
 
 
-def test_the_core_carries_them() -> None:
-    """Kind and topic as the core reads them; the id goes in where there is none."""
+def test_core_carries_each_kind_with_topic_and_id() -> None:
+    """The id is inserted where there is none."""
     events: list[tuple[bytes, int]] = []
     agent = Agent(lambda body, level, kind: events.append((body, kind)), APP)
     agent.request("a#b").end()
@@ -1002,7 +1006,7 @@ def test_the_core_carries_them() -> None:
 @pytest.mark.parametrize(
     "app_env", ["", "shop", "-", "shop-", "-x", "shöp-test", "a b-c", "a-b\n", "x" * 300 + "-y"]
 )
-def test_app_env(sink: Sink, app_env: Any) -> None:
+def test_wrong_app_env_is_refused(sink: Sink, app_env: Any) -> None:
     with pytest.raises(ConfigError, match="app-env: "):
         Agent(sink, app_env)
 
@@ -1011,13 +1015,12 @@ def test_app_env(sink: Sink, app_env: Any) -> None:
     ("options", "rule"),
     [({"zone": "Mars/Olympus"}, "zone: "), ({"zone": "../etc"}, "zone: "), ({"mask": "password"}, "mask: ")],
 )
-def test_options(sink: Sink, options: dict[str, Any], rule: str) -> None:
+def test_wrong_option_of_the_agent_is_named(sink: Sink, options: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
         Agent(sink, APP, **options)
 
 
-def test_judge_refuses() -> None:
-    """The judge, judged: each break of a good document is found."""
+def test_reference_judge_finds_each_broken_rule() -> None:
     made: list[bytes] = []
     agent = Agent(lambda body, level, kind: made.append(body), APP)
     with agent.request("a#b", request_info={"url": "/"}) as request:

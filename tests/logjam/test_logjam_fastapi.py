@@ -1,4 +1,4 @@
-"""A FastAPI application behind uvicorn under concurrent load: one document per request, nothing mixed."""
+"""A FastAPI application behind uvicorn under concurrent load: one document per request, none mixed up."""
 
 import asyncio
 import http.client
@@ -70,7 +70,7 @@ def application() -> Any:
         return fastapi.responses.StreamingResponse(chunks())
 
     @app.middleware("http")
-    async def first(request: Any, call_next: Any) -> Any:
+    async def log_first(request: Any, call_next: Any) -> Any:
         log.info("%s first", request.url.path.rpartition("/")[2])
         return await call_next(request)
 
@@ -78,7 +78,7 @@ def application() -> Any:
     return app
 
 
-def test_fastapi_under_load() -> None:
+def test_fastapi_under_load_has_one_document_per_request() -> None:
     made: list[dict[str, Any]] = []
     wrong: list[str] = []
 
@@ -99,7 +99,8 @@ def test_fastapi_under_load() -> None:
             time.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = [one for some in pool.map(lambda n: client(port, n), range(CLIENTS)) for one in some]
+            of_clients = list(pool.map(lambda n: run_client(port, n), range(CLIENTS)))
+        answers = [one for some in of_clients for one in some]
         with socket.create_connection(("127.0.0.1", port), 20) as leaving:
             leaving.sendall(b"GET /endless/gone HTTP/1.1\r\nhost: x\r\n\r\n")
             assert leaving.recv(100)
@@ -125,8 +126,8 @@ def test_fastapi_under_load() -> None:
     assert (gone["client_disconnected"], gone["severity"]) == (True, 2)
 
 
-def client(port: int, number: int) -> list[tuple[str, str, int, str | None]]:
-    """What was asked for, and what came: kind, marker, status, the request's name."""
+def run_client(port: int, number: int) -> list[tuple[str, str, int, str | None]]:
+    """Make requests and return (kind, marker, status, name of the request) of each."""
     dice = random.Random(number)
     answers = []
     for n in range(EACH):

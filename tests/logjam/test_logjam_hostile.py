@@ -1,6 +1,6 @@
-"""Peers that mean harm, at the client and at the device: each with a bound on memory and time.
+"""Hostile peers of the Logjam client and of the device: memory and time stay bounded.
 
-Who is attacked is a process of its own, looked at from outside; who attacks speaks ZMTP by hand.
+The victim is a process of its own and measured from outside. The attacker speaks ZMTP by hand.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ def zmessage(parts: list[bytes]) -> bytes:
 
 
 def ready(kind: bytes) -> bytes:
-    said = b"\5READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind + b"\x08Identity" + bytes(4)
-    return zframe(said, COMMAND)
+    command = b"\5READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind + b"\x08Identity" + bytes(4)
+    return zframe(command, COMMAND)
 
 
 class Peer:
-    """One TCP connection, and ZMTP by hand on it."""
+    """One TCP connection on which the test speaks ZMTP by hand."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         sock.settimeout(PATIENCE)
         self._file = sock.makefile("rb")
 
-    def shake(self, kind: bytes) -> None:
-        self.say(GREETING)
+    def handshake(self, kind: bytes) -> None:
+        self.send(GREETING)
         assert len(self._take(64)) == 64
-        self.say(ready(kind))
+        self.send(ready(kind))
         self.frame()
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
     def tell(self, *messages: list[bytes]) -> None:
-        self.say(b"".join(map(zmessage, messages)))
+        self.send(b"".join(map(zmessage, messages)))
 
     def _take(self, n: int) -> bytes:
         data = self._file.read(n)
         if len(data) < n:
-            raise ConnectionError("it has hung up")
+            raise ConnectionError("the peer has closed the connection")
         return data
 
     def frame(self) -> tuple[int, bytes]:
@@ -79,7 +79,7 @@ class Peer:
         return flags, self._take(size)
 
     def hear(self) -> list[bytes]:
-        """The next message; ZeroMQ's own commands are passed over."""
+        """Return the next message; skip ZeroMQ's own commands."""
         parts = []
         flags = MORE
         while flags & (MORE | COMMAND):
@@ -93,13 +93,13 @@ class Peer:
             assert self.hear()[0] == b""
             self.tell(ACCEPTED)
 
-    def spit(self, data: bytes) -> None:
-        """Say it, to somebody who may hang up meanwhile."""
+    def try_send(self, data: bytes) -> None:
+        """Send to a peer that may close the connection meanwhile."""
         with suppress(ConnectionError):
             self.sock.sendall(data)
 
     def flood(self, data: bytes, most: int) -> int:
-        """Say it again and again, until it hangs up: how many bytes it has taken; not more than `most`."""
+        """Send again and again until the peer closes; return the accepted bytes, at most `most`."""
         said = 0
         self.sock.setblocking(False)
         while said < most:
@@ -117,8 +117,8 @@ class Peer:
         self.sock.settimeout(PATIENCE)
         return said
 
-    def gone(self) -> None:
-        """Wait until the other side hangs up, and take what it says until then."""
+    def wait_closed(self) -> None:
+        """Read until the other side closes the connection."""
         try:
             while self.sock.recv(1 << 20):
                 pass
@@ -130,8 +130,8 @@ class Peer:
         self.sock.close()
 
 
-class Honest:
-    """Answers whatever comes on a connection, until it ends."""
+class HonestServer:
+    """Answer every message on a connection until it ends."""
 
     def __init__(self, peer: Peer) -> None:
         self.heard = 0
@@ -155,7 +155,7 @@ class Honest:
 
 
 class Server:
-    """A listener whose every connection is the test's to play."""
+    """A listener whose connections the test plays."""
 
     def __init__(self, kind: bytes) -> None:
         self._kind = kind
@@ -165,18 +165,18 @@ class Server:
         self._peers: list[Peer] = []
 
     def accept(self) -> Peer:
-        """A connection that has said nothing yet."""
+        """Accept a connection; nothing has been sent on it."""
         peer = Peer(self._listener.accept()[0])
         self._peers.append(peer)
         return peer
 
-    def asked(self, seconds: float) -> bool:
-        """Whether somebody connects in that time."""
+    def is_dialed(self, seconds: float) -> bool:
+        """Return whether a client connects in that time."""
         return bool(select.select([self._listener], [], [], seconds)[0])
 
-    def shaken(self) -> Peer:
+    def accept_handshake(self) -> Peer:
         peer = self.accept()
-        peer.shake(self._kind)
+        peer.handshake(self._kind)
         return peer
 
     def __enter__(self) -> Server:
@@ -230,37 +230,37 @@ COMPILED = pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"
 
 # -- at the client: a ROUTER ----------------------------------------------------------------------
 #
-# Each gets 20 requests, does what it does, and returns how many of them it has answered rightly.
+# Each attack receives 20 requests and returns how many of them it has answered correctly.
 
 SENT = 20
 
 
-def says(*messages: list[bytes]) -> Callable[[Peer], int]:
+def replies_with(*messages: list[bytes]) -> Callable[[Peer], int]:
     def attack(peer: Peer) -> int:
         for _ in range(SENT):
             peer.hear()
-        peer.spit(b"".join(map(zmessage, messages)))
+        peer.try_send(b"".join(map(zmessage, messages)))
         return 0
 
     return attack
 
 
-def bytes_said(data: bytes) -> Callable[[Peer], int]:
+def sends_bytes(data: bytes) -> Callable[[Peer], int]:
     def attack(peer: Peer) -> int:
         peer.hear()
-        peer.spit(data)
+        peer.try_send(data)
         return 0
 
     return attack
 
 
-def nobody_asked(peer: Peer) -> int:
+def more_replies_than_requests(peer: Peer) -> int:
     peer.answer(SENT)
     peer.tell(*[ACCEPTED] * 3)
     return SENT
 
 
-def one_too_many_of_another(peer: Peer) -> int:
+def reply_of_another_between(peer: Peer) -> int:
     peer.answer(3)
     peer.tell([b"other-production", b"202 Accepted"], ACCEPTED)
     return 3
@@ -269,7 +269,7 @@ def one_too_many_of_another(peer: Peer) -> int:
 def faster_than_requests(peer: Peer) -> int:
     peer.answer(5)
     assert peer.flood(zmessage(ACCEPTED) * 2000, 1 << 30) < 1 << 30
-    return SENT  # all that were sent: it believed so many, and not one more
+    return SENT  # one reply counts for each request, and none beyond
 
 
 def never_answers(peer: Peer) -> int:
@@ -280,35 +280,35 @@ def never_answers(peer: Peer) -> int:
 
 def hangs_up(peer: Peer) -> int:
     peer.answer(2)
-    peer.say(zmessage(ACCEPTED)[:-3])
+    peer.send(zmessage(ACCEPTED)[:-3])
     peer.sock.shutdown(socket.SHUT_RDWR)
     return 2
 
 
 ATTACKS: dict[str, Callable[[Peer], int]] = {
-    "nobody asked": nobody_asked,
-    "another app-env": says([b"other-production", b"202 Accepted"]),
-    "another app-env between": one_too_many_of_another,
-    "other words": says([APP_ENV, b"200 OK"]),
-    "a pong": says([b"ping", b"200 OK", b"host"]),
-    "an empty frame before": says([b"", *ACCEPTED]),
-    "one frame": says([b"202 Accepted"]),
-    "1,000 frames": says([*ACCEPTED, *[b"x"] * 998]),
-    "1,000 empty frames": says([b""] * 1000),
-    "50,000 frames": says([b"x"] * 50_000),
-    "30 KB": says([APP_ENV, b"x" * 30_000]),
-    "1,000 replies of 30 KB": says(*[[APP_ENV, b"x" * 30_000]] * 1000),
-    "a frame over the limit": says([APP_ENV, b"x" * 40_000]),
-    "1 GiB announced": bytes_said(bytes((LONG,)) + struct.pack(">Q", 1 << 30) + bytes(MIB)),
-    "1 GiB announced behind a good frame": bytes_said(
+    "replies without requests": more_replies_than_requests,
+    "another app-env": replies_with([b"other-production", b"202 Accepted"]),
+    "another app-env between": reply_of_another_between,
+    "another status": replies_with([APP_ENV, b"200 OK"]),
+    "a pong": replies_with([b"ping", b"200 OK", b"host"]),
+    "an empty frame before": replies_with([b"", *ACCEPTED]),
+    "one frame": replies_with([b"202 Accepted"]),
+    "1,000 frames": replies_with([*ACCEPTED, *[b"x"] * 998]),
+    "1,000 empty frames": replies_with([b""] * 1000),
+    "50,000 frames": replies_with([b"x"] * 50_000),
+    "30 KB": replies_with([APP_ENV, b"x" * 30_000]),
+    "1,000 replies of 30 KB": replies_with(*[[APP_ENV, b"x" * 30_000]] * 1000),
+    "a frame over the limit": replies_with([APP_ENV, b"x" * 40_000]),
+    "1 GiB announced": sends_bytes(bytes((LONG,)) + struct.pack(">Q", 1 << 30) + bytes(MIB)),
+    "1 GiB announced behind a good frame": sends_bytes(
         zframe(APP_ENV, MORE) + bytes((LONG,)) + struct.pack(">Q", 1 << 30) + bytes(MIB)
     ),
-    "2**63 announced": bytes_said(bytes((LONG,)) + b"\x80" + bytes(7) + bytes(MIB)),
-    "2**64 - 1 announced": bytes_said(bytes((LONG,)) + b"\xff" * 8 + bytes(MIB)),
-    "a command of 1 GiB announced": bytes_said(bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30)),
-    "garbage": bytes_said(b"\x80\xff\xfe" * 50_000),
-    "half a reply": bytes_said(zframe(APP_ENV, MORE)),
-    "half a frame": bytes_said(zmessage(ACCEPTED)[:-3]),
+    "2**63 announced": sends_bytes(bytes((LONG,)) + b"\x80" + bytes(7) + bytes(MIB)),
+    "2**64 - 1 announced": sends_bytes(bytes((LONG,)) + b"\xff" * 8 + bytes(MIB)),
+    "a command of 1 GiB announced": sends_bytes(bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30)),
+    "garbage": sends_bytes(b"\x80\xff\xfe" * 50_000),
+    "half a reply": sends_bytes(zframe(APP_ENV, MORE)),
+    "half a frame": sends_bytes(zmessage(ACCEPTED)[:-3]),
     "faster than requests": faster_than_requests,
     "never answers": never_answers,
     "hangs up inside a reply": hangs_up,
@@ -330,7 +330,7 @@ def kept() -> Iterator[dict[str, Attacked]]:
 
 @pytest.fixture
 def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Iterator[Make]:
-    """A client of this kind, one for all tests that leave it well, and whom it connects to."""
+    """Return a maker of (server, client in its own process); clients that survive are shared by all tests."""
     used: list[str] = []
 
     def make(
@@ -356,21 +356,21 @@ def attacked(kept: dict[str, Attacked], request: pytest.FixtureRequest) -> Itera
 
 @COMPILED
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_router(attacked: Make, attack: str, compiled: bool) -> None:
-    """The client hangs up, counts no reply for another, and all arrives on the next connection.
+def test_client_survives_a_hostile_router(attacked: Make, attack: str, compiled: bool) -> None:
+    """It closes the connection, takes no reply for another, and delivers all events over the next one.
 
-    Within 20 s, 1 s of them the silence that is waited for, and 48 MiB.
+    It waits for 1 s of silence, and uses at most 48 MiB.
     """
     server, client = attacked(compiled)
     start = client.ask("stats")
     assert client.ask(f"put {SENT}") == SENT
-    peer = server.shaken()
+    peer = server.accept_handshake()
     before = client.reset_peak()
     begin = time.monotonic()
     answered = ATTACKS[attack](peer)
-    peer.gone()
+    peer.wait_closed()
     assert client.ask("put 5") == 5
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 48 * MIB
@@ -379,39 +379,39 @@ def test_router(attacked: Make, attack: str, compiled: bool) -> None:
     assert stats["acked"] - start["acked"] == SENT + 5
     assert stats["connects"] - start["connects"] == 2
     assert (stats["queued"], stats["inflight"], stats["failed"], stats["dropped"]) == (0, 0, {}, {})
-    # What was answered right before the connection ended may not have been read: that is sent again.
+    # Replies right before the end of the connection may be unread; those requests are sent again.
     lost = honest.heard - (SENT + 5 - answered)
     assert 0 <= lost <= (answered if attack == "hangs up inside a reply" else 0)
 
 
-def silent(peer: Peer) -> None:
+def sends_nothing(peer: Peer) -> None:
     pass
 
 
 def slow_loris(peer: Peer) -> None:
     for byte in GREETING:
         try:
-            peer.say(bytes((byte,)))
+            peer.send(bytes((byte,)))
         except ConnectionError:
             return
         if select.select([peer.sock], [], [], 0.1)[0]:
-            peer.sock.recv(1000)  # its own greeting, or its end
+            peer.sock.recv(1000)  # its greeting, or the end of the connection
 
 
 def half_shaken(data: bytes) -> Callable[[Peer], None]:
     def attack(peer: Peer) -> None:
-        peer.spit(GREETING + data)
+        peer.try_send(GREETING + data)
 
     return attack
 
 
 def commands(peer: Peer) -> None:
-    peer.say(GREETING)
+    peer.send(GREETING)
     peer.flood(zframe(b"\x05HELLO" + bytes(200), COMMAND) * 2000, 1 << 30)
 
 
 HANDSHAKES: dict[str, Callable[[Peer], None]] = {
-    "silent": silent,
+    "silent": sends_nothing,
     "slow loris": slow_loris,
     "no READY": half_shaken(b""),
     "a READY of 1 GiB announced": half_shaken(bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30)),
@@ -423,18 +423,18 @@ HANDSHAKES: dict[str, Callable[[Peer], None]] = {
     ),
     "no command": half_shaken(zmessage(ACCEPTED) * 1000),
     "other commands": commands,
-    "HTTP": lambda peer: peer.spit(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n" + b"x" * MIB),
-    "garbage": lambda peer: peer.spit(bytes(range(256)) * 4096),
+    "HTTP": lambda peer: peer.try_send(b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n" + b"x" * MIB),
+    "garbage": lambda peer: peer.try_send(bytes(range(256)) * 4096),
     "no ROUTER": half_shaken(ready(b"PUB")),
 }
 
 PASS = {"a READY with a property of 4 GiB announced", "a READY with 3,000 properties"}
-"""libzmq takes these for a peer of no type; the silence is what ends them."""
+"""libzmq accepts these as a peer without a type; only silence ends them."""
 
 
 @pytest.mark.parametrize("attack", HANDSHAKES)
-def test_handshake(attacked: Make, attack: str) -> None:
-    """The attempt fails, in 1 s at most, and the next one is made. Within 20 s and 16 MiB."""
+def test_hostile_handshake_fails_in_time(attacked: Make, attack: str) -> None:
+    """The attempt ends within its second, and the next one is made, within 16 MiB."""
     server, client = attacked(True)
     start = client.ask("stats")
     before = client.reset_peak()
@@ -442,8 +442,8 @@ def test_handshake(attacked: Make, attack: str) -> None:
     assert client.ask(f"put {SENT}") == SENT
     peer = server.accept()
     HANDSHAKES[attack](peer)
-    peer.gone()
-    honest = Honest(server.shaken())
+    peer.wait_closed()
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 16 * MIB
@@ -453,21 +453,21 @@ def test_handshake(attacked: Make, attack: str) -> None:
     assert stats["connects"] - start["connects"] == 1 + (attack in PASS)
 
 
-# -- at the client: who reads nothing, who floods --------------------------------------------------
+# -- at the client: peers that flood or read nothing -----------------------------------------------
 
 
 @COMPILED
-def test_pings_without_end(attacked: Make, compiled: bool) -> None:
-    """As many as there may be: 16 MiB and 20 s."""
+def test_endless_pings_are_cut(attacked: Make, compiled: bool) -> None:
+    """Within 16 MiB."""
     server, client = attacked(compiled)
     assert client.ask("put 1") == 1
-    peer = server.shaken()
+    peer = server.accept_handshake()
     before = client.reset_peak()
     begin = time.monotonic()
     assert peer.flood(zframe(b"\4PING\0\0" + bytes(16), COMMAND) * 4000, 256 * MIB) < 256 * MIB
     assert time.monotonic() - begin < PATIENCE
     peer.close()
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert client.peak() - before < 16 * MIB
     honest.close()
@@ -484,11 +484,11 @@ PONGS: dict[str, list[list[bytes]]] = {
 
 @COMPILED
 @pytest.mark.parametrize("attack", PONGS)
-def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
-    """Whoever asks for a sign of life gets it or an error; within 20 s and 16 MiB."""
+def test_hostile_pong_is_answer_or_error(attacked: Make, attack: str, compiled: bool) -> None:
+    """The caller of ping gets an answer or an error, within 16 MiB."""
     server, client = attacked(compiled)
     assert client.ask("put 1") == 1
-    peer = server.shaken()
+    peer = server.accept_handshake()
     peer.answer(1)
     assert client.ask("flush 10") == 0
     before = client.reset_peak()
@@ -497,10 +497,10 @@ def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
     assert peer.hear()[:2] == [b"", b"ping"]
     peer.tell(*PONGS[attack])
     said = client.read()
-    peer.gone()
+    peer.wait_closed()
     assert isinstance(said, list) or (said == "a" and attack == "two of them")
     assert client.ask("put 1") == 1
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 16 * MIB
@@ -508,7 +508,7 @@ def test_pong(attacked: Make, attack: str, compiled: bool) -> None:
 
 
 def endless(peer: Peer, size: int) -> None:
-    most = 64 * MIB if size < 2 else 2 << 30  # a frame takes 64 bytes and its own
+    most = 64 * MIB if size < 2 else 2 << 30  # each frame takes 64 bytes and its content
     assert peer.flood(zframe(b"x" * size, MORE) * (MIB // (size + 2)), most) < most
 
 
@@ -516,22 +516,22 @@ def endless(peer: Peer, size: int) -> None:
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
 @pytest.mark.parametrize("idle", [False, True], ids=["waiting", "idle"])
 @pytest.mark.parametrize("size", [0, 30_000])
-def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool, compiled: bool) -> None:
-    """Cut, though libzmq shows us nothing of it: 4 MiB of it (128 in memory, when its frames are empty),
-    and what comes in a tenth of a second: within 20 s and 512 MiB."""
+def test_endless_reply_is_cut(attacked: Make, scheme: str, size: int, idle: bool, compiled: bool) -> None:
+    """It is cut although libzmq does not show it. Up to 4 MiB of it are taken (128 in memory, if its
+    frames are empty), and what arrives in a tenth of a second, within 512 MiB."""
     server, client = attacked(compiled, scheme)
     start = client.ask("stats")
     assert client.ask("put 1") == 1
-    peer = server.shaken()
+    peer = server.accept_handshake()
     if idle and scheme == "logjam":
         peer.answer(1)
         assert client.ask("flush 10") == 0
     before = client.reset_peak()
     begin = time.monotonic()
     endless(peer, size)
-    peer.gone()
+    peer.wait_closed()
     assert client.ask("put 5") == 5
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 512 * MIB
@@ -541,15 +541,15 @@ def test_a_reply_without_end(attacked: Make, scheme: str, size: int, idle: bool,
 
 
 @COMPILED
-def test_many_replies_at_once_are_none(attacked: Make, compiled: bool) -> None:
-    """All that were asked for, in one go, from somebody who has let us wait."""
+def test_many_replies_at_once_are_no_endless_reply(attacked: Make, compiled: bool) -> None:
+    """The peer answers all requests in one go after a pause."""
     server, client = attacked(compiled, "logjam", "?inflight=65536&silence=60", 10)
     before = client.ask("stats")["connects"]
     assert client.ask("put 20000") == 20_000
-    peer = server.shaken()
+    peer = server.accept_handshake()
     for _ in range(20_000):
         peer.hear()
-    peer.say(zmessage(ACCEPTED) * 20_000)
+    peer.send(zmessage(ACCEPTED) * 20_000)
     assert client.ask("flush 20") == 0
     stats = client.ask("stats")
     assert (stats["acked"], stats["connects"] - before, stats["disconnects"]) == (20_000, 1, 0)
@@ -558,25 +558,25 @@ def test_many_replies_at_once_are_none(attacked: Make, compiled: bool) -> None:
 
 @COMPILED
 @pytest.mark.parametrize("size", [0, 30_000])
-def test_a_pull_that_talks(attacked: Make, size: int, compiled: bool) -> None:
-    """The same, though these are messages: nobody reads from a PUSH."""
+def test_messages_from_a_pull_socket_are_cut(attacked: Make, size: int, compiled: bool) -> None:
+    """A PUSH socket reads nothing, so that these messages would only pile up."""
     server, client = attacked(compiled, "logjam+push")
     assert client.ask("put 1") == 1
-    peer = server.shaken()
+    peer = server.accept_handshake()
     before = client.reset_peak()
     begin = time.monotonic()
     most = 64 * MIB if size < 2 else 2 << 30
     assert peer.flood(zmessage([b"x" * size]) * (MIB // (size + 2)), most) < most
     assert client.ask("put 5") == 5
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 15") == 0
     assert time.monotonic() - begin < PATIENCE
     assert client.peak() - before < 512 * MIB
     honest.close()
 
 
-def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ZeroMQ says of its own accord, at its own pace, ends no connection, however long it is quiet."""
+def test_heartbeats_do_not_count_as_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ's own heartbeats end no connection, however long it is idle."""
     now, came = 1000.0, 300
     monkeypatch.setattr(zmq_transport, "bytes_received", lambda tcp: came)
     monkeypatch.setattr(zmq_transport, "time", SimpleNamespace(monotonic=lambda: now))
@@ -596,18 +596,18 @@ def test_heartbeats_are_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @COMPILED
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-def test_nothing_is_read(attacked: Make, scheme: str, compiled: bool) -> None:
-    """Nothing that we send: `max_bytes` (64 MiB) and a little; with push, `hwm` messages more."""
+def test_peer_that_reads_nothing_costs_bounded_memory(attacked: Make, scheme: str, compiled: bool) -> None:
+    """Memory grows by `max_bytes` (64 MiB) and a little; with push, by `hwm` messages more."""
     server, client = attacked(compiled, scheme, "?compression=none&silence=60", 50_000)
     before = client.reset_peak()
     begin = time.monotonic()
     assert client.ask("put 1") == 1
-    peer = server.shaken()
+    peer = server.accept_handshake()
     assert client.ask("put 4000") < 2000
     most = 96 if scheme == "logjam" else 96 + 50
     assert client.peak() - before < most * MIB
     peer.close()
-    honest = Honest(server.shaken())
+    honest = HonestServer(server.accept_handshake())
     assert client.ask("flush 20") == 0
     honest.close()
     assert time.monotonic() - begin < PATIENCE
@@ -615,23 +615,23 @@ def test_nothing_is_read(attacked: Make, scheme: str, compiled: bool) -> None:
 
 # -- at the device --------------------------------------------------------------------------------
 #
-# What is only in test_logjam_device.py: 1,000 frames, 1 GiB announced, unknown compressions and other
-# framings, long names, replies that nobody reads, no ZMTP, garbage behind the handshake.
+# See test_logjam_device.py for 1,000 frames, 1 GiB announced, unknown compressions and other framings, long
+# names, unread replies, other protocols, and garbage behind the handshake.
 
 
 class Target(DeviceProcess):
-    """A device that takes frames of a MiB."""
+    """A device that accepts frames of up to 1 MiB."""
 
     def __init__(self, files: int = 0) -> None:
         super().__init__(files, max_bytes=MIB, max_connections=5000)
 
     def dial(self, kind: bytes = b"DEALER", port: int = 0) -> Peer:
         peer = Peer(socket.create_connection(("127.0.0.1", port or self.port)))
-        peer.shake(kind)
+        peer.handshake(kind)
         return peer
 
-    def serves(self) -> None:
-        """Somebody new gets answers."""
+    def assert_serves(self) -> None:
+        """Assert that a new producer gets replies."""
         with Producer(self.port) as producer:
             assert producer.ship(1, 2, 3) == [ACCEPTED] * 3
 
@@ -639,29 +639,28 @@ class Target(DeviceProcess):
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
     with Target() as target:
-        target.serves()
+        target.assert_serves()
         yield target
 
 
 @pytest.mark.parametrize("push", [False, True], ids=["ROUTER", "PULL"])
 @pytest.mark.parametrize("size", [0, 1, 30_000])
-def test_a_message_without_end(target: Target, push: bool, size: int) -> None:
-    """Cut, though libzmq never shows us anything of it; within 20 s and 512 MiB. Others are served."""
+def test_endless_message_to_the_device_is_cut(target: Target, push: bool, size: int) -> None:
+    """It is cut although libzmq does not show it, within 512 MiB; others are served."""
     before = target.reset_peak()
     begin = time.monotonic()
     sender = target.dial(b"PUSH" if push else b"DEALER", target.push_port if push else 0)
-    target.serves()
+    target.assert_serves()
     endless(sender, size)
     assert time.monotonic() - begin < PATIENCE
     assert target.peak() - before < 512 * MIB
     sender.close()
-    target.serves()
+    target.assert_serves()
     assert target.ask()[1]["frames: no end"] >= 1
 
 
 @pytest.mark.parametrize("push", [False, True], ids=["ROUTER", "PULL"])
-def test_who_sends_much_is_not_cut(push: bool) -> None:
-    """Messages of nearly a MiB, as fast as they go, beside small ones."""
+def test_fast_producer_of_large_messages_is_not_cut(push: bool) -> None:
     with (
         Target() as target,
         Producer(target.push_port if push else target.port, zmq.PUSH if push else zmq.DEALER) as large,
@@ -677,8 +676,8 @@ def test_who_sends_much_is_not_cut(push: bool) -> None:
         assert (counts["captured_events"], reasons) == (400, {})
 
 
-def test_thousands_of_connections() -> None:
-    """Each has shaken hands and asked something: 128 KiB for each, and they are served; within 30 s."""
+def test_thousands_of_connections_are_served() -> None:
+    """Each takes at most 128 KiB."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -686,9 +685,9 @@ def test_thousands_of_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files), hard))
     try:
         with Target() as target:
-            target.serves()
+            target.assert_serves()
             many_connections(target, min(3000, files - 500))
-            target.serves()
+            target.assert_serves()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -701,10 +700,10 @@ def many_connections(target: Target, count: int) -> None:
     try:
         for n in range(count):
             peers.append(target.dial())
-            peers[n].say(request)
+            peers[n].send(request)
         for peer in peers:
             assert peer.hear() == ACCEPTED
-        target.serves()
+        target.assert_serves()
         assert time.monotonic() - begin < PATIENCE
         grown = target.peak() - before
         assert grown < count * 128 * 1024
@@ -713,16 +712,16 @@ def many_connections(target: Target, count: int) -> None:
             peer.close()
 
 
-def test_slow_loris(target: Target) -> None:
-    """300 that never end their greeting: 16 MiB, and others are served."""
+def test_slow_handshakes_do_not_block_others(target: Target) -> None:
+    """300 connections never end their greeting, within 16 MiB."""
     before = target.reset_peak()
     begin = time.monotonic()
     peers = [Peer(socket.create_connection(("127.0.0.1", target.port))) for _ in range(300)]
     try:
         for byte in GREETING[:12]:
             for peer in peers:
-                peer.say(bytes((byte,)))
-        target.serves()
+                peer.send(bytes((byte,)))
+        target.assert_serves()
         assert time.monotonic() - begin < PATIENCE
         assert target.peak() - before < 16 * MIB
     finally:
@@ -731,17 +730,17 @@ def test_slow_loris(target: Target) -> None:
 
 
 @pytest.mark.long
-def test_half_a_handshake_is_cut(target: Target) -> None:
-    """After the 30 s that libzmq gives."""
+def test_half_a_handshake_is_cut_after_30_seconds(target: Target) -> None:
+    """That is libzmq's own limit."""
     peer = Peer(socket.create_connection(("127.0.0.1", target.port)))
     peer.sock.settimeout(2 * PATIENCE)
-    peer.say(GREETING[:20])
-    peer.gone()
+    peer.send(GREETING[:20])
+    peer.wait_closed()
     peer.close()
 
 
-def test_more_connections_than_files() -> None:
-    """Who is connected is served, and when they are gone, whoever comes; within 20 s and 16 MiB."""
+def test_connections_beyond_the_descriptors_do_no_harm() -> None:
+    """Connected producers are served, and new ones when the others are gone, within 16 MiB."""
     with Target(files=64) as target, Producer(target.port) as producer:
         assert producer.ship(1) == [ACCEPTED]
         before = target.reset_peak()
@@ -750,30 +749,30 @@ def test_more_connections_than_files() -> None:
         try:
             for _ in range(100):
                 peers.append(Peer(socket.create_connection(("127.0.0.1", target.port))))
-                peers[-1].say(GREETING)
+                peers[-1].send(GREETING)
             for n in range(100):
                 assert producer.ship(n) == [ACCEPTED]
         finally:
             for peer in peers:
                 peer.close()
-        target.serves()
+        target.assert_serves()
         assert time.monotonic() - begin < PATIENCE
         assert target.peak() - before < 16 * MIB
 
 
-def test_subscriptions(target: Target) -> None:
-    """A subscription of 1 GiB, or of 5,000 bytes, ends the connection of who makes it; within 16 MiB."""
+def test_oversized_subscription_is_cut(target: Target) -> None:
+    """One of 1 GiB or of 5,000 bytes ends its connection, within 16 MiB."""
     before = target.reset_peak()
-    for said in (
+    for data in (
         bytes((LONG,)) + struct.pack(">Q", 1 << 30) + b"\1" + bytes(MIB),
         zmessage([b"\1" + b"x" * 5000]),
         bytes((COMMAND | LONG,)) + struct.pack(">Q", 1 << 30) + b"\x09SUBSCRIBE",
     ):
         peer = target.dial(b"SUB", target.publish_port)
-        peer.spit(said)
-        peer.gone()
+        peer.try_send(data)
+        peer.wait_closed()
         peer.close()
-    target.serves()
+    target.assert_serves()
     assert target.peak() - before < 16 * MIB
 
 
@@ -793,18 +792,18 @@ SUBSCRIBER = """if 1:
 
 
 @pytest.mark.parametrize("size", [0, 30_000])
-def test_a_publication_without_end(size: int) -> None:
-    """Cut while the consumer waits for a message, and connected to again; within 20 s and 512 MiB."""
+def test_endless_publication_is_cut_and_reconnected(size: int) -> None:
+    """The consumer waits for a message meanwhile, within 512 MiB."""
     with Server(b"PUB") as server, MeasuredProcess(SUBSCRIBER, f"tcp://127.0.0.1:{server.port}") as process:
         assert process.read() == "ready"
-        peer = server.shaken()
+        peer = server.accept_handshake()
         peer.frame()  # its subscription
         before = process.reset_peak()
         begin = time.monotonic()
         process.write("20")
         endless(peer, size)
-        peer.gone()
-        again = server.shaken()
+        peer.wait_closed()
+        again = server.accept_handshake()
         again.frame()
         published = [APP_ENV, b"logs", b"{}", struct.pack(">HBBIQQ", 0xCABD, 0, 1, 3, 1, 7)]
         again.tell(published)

@@ -1,6 +1,6 @@
-"""Kill -9 of Logjam's device and of its producers; the Spark verifier says what it did to the events.
+"""Logjam's device and its producers are killed (-9); the Spark verifier judges the events.
 
-And why a client of ours never lets ZeroMQ reconnect: what that would acknowledge.
+Also measured is why our client must not let ZeroMQ reconnect.
 """
 
 from __future__ import annotations
@@ -45,28 +45,30 @@ def event() -> Callable[[int], dict[str, Any]]:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints what a run has reached."""
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print progress past pytest's capture."""
 
-    def say(words: str) -> None:
+    def show(words: str) -> None:
         with capsys.disabled():
             print(f"\n{words}")
 
-    return say
+    return show
 
 
 def devices(folder: Path, n: int = 1, scheme: str = "logjam") -> list[CollectorProcess]:
-    """All with one capture."""
+    """Make devices that share one capture."""
     return [CollectorProcess(folder / "capture", scheme=scheme) for _ in range(n)]
 
 
 class TestDeviceKilled:
-    """Each event with a 202 is in the capture, whenever the device died."""
+    """Each event with a 202 is in the capture, whenever the device was killed."""
 
-    def judge(self, folder: Path, spark: Any, figures: Figures, say: Callable[[str], None]) -> None:
+    def assert_nothing_lost(
+        self, folder: Path, spark: Any, figures: Figures, show: Callable[[str], None]
+    ) -> None:
         verdict = verify(folder / "ledger", folder / "capture", spark=spark)
         counts = verdict.counts
-        say(
+        show(
             f"device killed {figures.kills} times: {figures.sent:,} requests, {figures.acked:,} with a 202, "
             f"{figures.resent:,} resent, {counts.duplicated:,} duplicated (written before a kill, not "
             f"answered), {counts.lost:,} lost"
@@ -79,39 +81,39 @@ class TestDeviceKilled:
         assert wrong == (0,) * 5
         assert verdict.exit_code == 0
 
-    def test_one(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_killed_device_loses_no_accepted_request(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
-        """Several clients come back at once while it is born again."""
+        """Three clients reconnect at once when it is back."""
         figures = ship_through_kills(tmp_path, devices(tmp_path), event, monkeypatch, clients=3)
-        self.judge(tmp_path, spark, figures, say)
+        self.assert_nothing_lost(tmp_path, spark, figures, show)
 
-    def test_two_in_turn(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_second_device_takes_over_from_a_killed_one(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
-        """Fail-over: what the dead one had not answered goes to the other."""
+        """Requests that the killed device did not answer go to the other."""
         both = devices(tmp_path, 2)
         figures = ship_through_kills(tmp_path, both, event, monkeypatch, inflight=512)
-        self.judge(tmp_path, spark, figures, say)
+        self.assert_nothing_lost(tmp_path, spark, figures, show)
         assert len({path.name.rpartition("-")[0] for path in (tmp_path / "capture").glob("*.cap")}) == 2
 
     @pytest.mark.long
     @pytest.mark.timeout(120 * PATIENCE)
-    def test_two_million_requests(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_two_million_requests_survive_kills(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
         figures = ship_through_kills(
             tmp_path, devices(tmp_path), event, monkeypatch,
             clients=2, events=REQUESTS, between=REQUESTS // 25, max_events=50_000,
         )  # fmt: skip
         assert figures.sent == REQUESTS
-        self.judge(tmp_path, spark, figures, say)
+        self.assert_nothing_lost(tmp_path, spark, figures, show)
         shutil.rmtree(tmp_path / "capture")  # most of a GB
 
-    def test_control_without_resend(
+    def test_logjam_client_without_resend_is_judged_lossy(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, event: Callable[[int], Any]
     ) -> None:
-        """The same run with clients that take a broken connection for a 202: the verifier must see it."""
+        """The control: clients that take a broken connection for a 202 must be caught by the verifier."""
         figures = ship_through_kills(
             tmp_path, devices(tmp_path), event, monkeypatch, requeue=forget, clients=3
         )
@@ -121,23 +123,23 @@ class TestDeviceKilled:
         assert verdict.exit_code == 1
 
     @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-    def test_without_replies(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any], scheme: str
+    def test_unanswered_events_of_a_kill_are_missing_not_lost(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Any, scheme: str
     ) -> None:
-        """Nobody promised anything: what was under way is missing, and not lost."""
+        """Without replies nothing was promised."""
         figures = ship_through_kills(
             tmp_path, devices(tmp_path, scheme=scheme), event, monkeypatch, mode="async"
         )
         verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
         counts = verdict.counts
-        say(
+        show(
             f"device killed {figures.kills} times: {figures.handed:,} handed over ({scheme}), "
             f"{counts.missing:,} missing (in doubt {figures.in_doubt:,}, "
             f"estimate {figures.in_doubt_estimate:,}), {counts.lost:,} lost"
         )
         assert figures.kills >= KILLS
         assert figures.handed == figures.sent == counts.events
-        assert 0 < counts.missing <= figures.in_doubt  # something was at stake, and the client says so
+        assert 0 < counts.missing <= figures.in_doubt  # some events were in flight, and counted as in doubt
         assert 0 < figures.in_doubt_estimate <= figures.in_doubt
         wrong = (counts.lost, counts.duplicated, counts.corrupted, counts.unexpected)
         assert wrong == (0,) * 4
@@ -145,22 +147,24 @@ class TestDeviceKilled:
         assert verdict.exit_code == 0
 
 
-def test_producer_killed(tmp_path: Path, spark: Any, say: Callable[[str], None]) -> None:
-    """A producer that dies in mid-stream leaves a ledger without an end: its tail is no loss."""
+def test_killed_logjam_producer_loses_nothing(
+    tmp_path: Path, spark: Any, show: Callable[[str], None]
+) -> None:
+    """A killed producer leaves a ledger without an end, whose tail is not counted as lost."""
     (device,) = devices(tmp_path)
     with device:
         kill_producers(device, tmp_path / "ledger")
     verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark, allow_open=True)
     counts = verdict.counts
-    say(f"producer killed {KILLS} times: {counts}")
+    show(f"producer killed {KILLS} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted, counts.reordered) == (0,) * 4
     assert counts.ok > 0
     assert counts.recovered + counts.unknown > 0
     assert verdict.exit_code == (3 if counts.unknown else 0)
 
 
-class Reconnecting(Zmq):
-    """What this transport would be with ZeroMQ's own reconnect: nobody is told of a lost connection."""
+class ReconnectingZmq(Zmq):
+    """Our transport with ZeroMQ's own reconnect, which reports no lost connection."""
 
     def _prepare(self, sock: Any, address: str) -> None:
         super()._prepare(sock, address)
@@ -171,7 +175,7 @@ class Reconnecting(Zmq):
         link = super().connect(endpoint, attempt)
         link.socket.disable_monitor()
         link.monitor.close(0)
-        # Of a socket that never listens; the address of the other monitor is not free at once.
+        # This monitor reports nothing, as the socket never listens. The old address is not free at once.
         link.monitor = link.socket.get_monitor_socket(zmq.EVENT_LISTENING, f"inproc://quiet-{id(link)}")
         return link
 
@@ -179,8 +183,8 @@ class Reconnecting(Zmq):
 PIPELINED = 40_000
 
 
-def credited(folder: Path, spark: Any, event: Callable[[int], Any]) -> int:
-    """Kill a device under many pipelined requests: how many have a 202 and are not in the capture."""
+def count_false_credits(folder: Path, spark: Any, event: Callable[[int], Any]) -> int:
+    """Kill a device under pipelined requests; return how many have a 202 and are not in the capture."""
     folder.mkdir()
     (device,) = devices(folder)
     with device:
@@ -190,30 +194,30 @@ def credited(folder: Path, spark: Any, event: Callable[[int], Any]) -> int:
         wait_for(lambda: fleet.settled > PIPELINED // 10, 2 * PATIENCE, "replies")
         device.end(signal.SIGKILL)
         device.start()
-        # Where replies are taken for those to other requests, the last requests have none, ever.
+        # With replies taken for other requests, the last requests never get one.
         fleet.stop(2.0)
     verdict = verify(folder / "ledger", folder / "capture", spark=spark)
     assert verdict.exit_code == (1 if verdict.counts.lost else 0)
     return int(verdict.counts.lost)
 
 
-def test_why_zeromq_may_not_reconnect(
+def test_reconnect_by_zeromq_credits_lost_requests(
     tmp_path: Path,
     spark: Any,
     monkeypatch: pytest.MonkeyPatch,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
     event: Callable[[int], Any],
 ) -> None:
-    """A reply says nothing of its request, so those of a new connection would be taken for those of the
-    old one. The measurement behind "one socket, one connection": the same run both ways."""
+    """A reply does not name its request: replies of a new connection would be taken for requests of the
+    old one. The same run is made with our transport and with ZeroMQ's reconnect."""
     row = registry.SCHEMES["logjam"]
     theirs = 0
     for attempt in range(5):
-        ours = credited(tmp_path / f"ours {attempt}", spark, event)
+        ours = count_false_credits(tmp_path / f"ours {attempt}", spark, event)
         with monkeypatch.context() as patch:
-            patch.setitem(registry.SCHEMES, "logjam", row._replace(transport=f"{__name__}:Reconnecting"))
-            theirs = credited(tmp_path / f"theirs {attempt}", spark, event)
-        say(
+            patch.setitem(registry.SCHEMES, "logjam", row._replace(transport=f"{__name__}:ReconnectingZmq"))
+            theirs = count_false_credits(tmp_path / f"theirs {attempt}", spark, event)
+        show(
             f"of {PIPELINED:,} pipelined requests were credited with a 202 and never arrived: "
             f"{ours:,}; where ZeroMQ reconnects by itself {theirs:,}"
         )

@@ -1,4 +1,4 @@
-"""WSGI and ASGI middleware: one document per request, complete, in order and unmixed, over real HTTP."""
+"""WSGI and ASGI middleware over real HTTP: one complete document per request, none mixed up."""
 
 from __future__ import annotations
 
@@ -93,25 +93,25 @@ def expected(marker: str, kind: str) -> list[str]:
     return lines
 
 
-def load(port: int, kinds: tuple[str, ...]) -> dict[str, tuple[str, int, http.client.HTTPMessage]]:
-    """Many clients at once: marker -> (kind, status, headers)."""
+def run_load(port: int, kinds: tuple[str, ...]) -> dict[str, tuple[str, int, http.client.HTTPMessage]]:
+    """Make requests with many clients at once; return marker -> (kind, status, headers)."""
     found: dict[str, tuple[str, int, http.client.HTTPMessage]] = {}
 
     def client(number: int) -> None:
-        dice = random.Random(number)
+        rng = random.Random(number)
         for n in range(EACH):
-            kind, marker = dice.choice(kinds), f"m{number}x{n}"
+            kind, marker = rng.choice(kinds), f"m{number}x{n}"
             status, headers, _ = get(port, f"/{kind}/{marker}?m={marker}", **{"X-Marker": marker})
             found[marker] = (kind, status, headers)
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        for done in [pool.submit(client, n) for n in range(CLIENTS)]:
+    with ThreadPoolExecutor(CLIENTS) as executor:
+        for done in [executor.submit(client, n) for n in range(CLIENTS)]:
             done.result()
     assert len(found) == CLIENTS * EACH
     return found
 
 
-def check(
+def assert_documents(
     made: list[dict[str, Any]],
     found: dict[str, tuple[str, int, http.client.HTTPMessage]],
     actions: dict[str, str],
@@ -135,8 +135,8 @@ def check(
     assert found == {}
 
 
-def steps(marker: str) -> None:
-    """What each view does: lines of its own, and of a thread that was given the context."""
+def log_steps(marker: str) -> None:
+    """Log what each view logs: its own lines, and those of a thread with its context."""
     request = current()
     assert request is not None
     with request.measure("work"):
@@ -153,8 +153,8 @@ def steps(marker: str) -> None:
     thread.join()
 
 
-def known_action() -> str | None:
-    """What a request that is made now would say of who asks."""
+def action_for_callers() -> str | None:
+    """Return the action that a request made now would name as its caller's."""
     request = current()
     assert request is not None
     return request.caller_headers().get("X-Logjam-Action")
@@ -176,13 +176,13 @@ def flask_port(agent: Agent) -> Iterator[int]:
 
     @orders.get("/show/<marker>")
     def show(marker: str) -> Any:
-        steps(marker)
-        assert known_action() == "orders#show"  # before the request has it: at the response
+        log_steps(marker)
+        assert action_for_callers() == "orders#show"  # the document gets it at the response
         return "fine", 201
 
     @app.get("/stream/<marker>")
     def stream(marker: str) -> Any:
-        steps(marker)
+        log_steps(marker)
 
         def chunks() -> Iterator[str]:
             for n in range(4):
@@ -194,7 +194,7 @@ def flask_port(agent: Agent) -> Iterator[int]:
 
     @app.get("/fail/<marker>")
     def fail(marker: str) -> Any:
-        steps(marker)
+        log_steps(marker)
         return 1 / 0
 
     @app.post("/form")
@@ -220,14 +220,14 @@ def flask_port(agent: Agent) -> Iterator[int]:
     server.server_close()
 
 
-def test_flask_under_load(agent: Agent, sink: Sink, flask_port: int) -> None:
-    found = load(flask_port, ("show", "stream", "fail"))
+def test_flask_under_load_has_one_document_per_request(agent: Agent, sink: Sink, flask_port: int) -> None:
+    found = run_load(flask_port, ("show", "stream", "fail"))
     made = sink.wait(CLIENTS * EACH)
-    check(made, found, {"show": "orders#show", "stream": "app#stream", "fail": "app#fail"})
+    assert_documents(made, found, {"show": "orders#show", "stream": "app#stream", "fail": "app#fail"})
     assert agent.failed == 0
 
 
-def test_flask_form_and_unknown_path(agent: Agent, sink: Sink, flask_port: int) -> None:
+def test_flask_form_is_masked_and_unknown_path_is_404(agent: Agent, sink: Sink, flask_port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", flask_port, timeout=PATIENCE)
     connection.request(
         "POST", "/form", "name=jo&password=hunter2", {"Content-Type": "application/x-www-form-urlencoded"}
@@ -256,7 +256,7 @@ class Started:
         return lambda data: None
 
 
-def test_wsgi_list_is_passed_on_as_it_is(agent: Agent, sink: Sink) -> None:
+def test_wsgi_list_is_passed_on_unchanged(agent: Agent, sink: Sink) -> None:
     body = [b"x"]
 
     def app(environ: Any, start: Any) -> Any:
@@ -275,7 +275,7 @@ def test_wsgi_list_is_passed_on_as_it_is(agent: Agent, sink: Sink) -> None:
     ]
 
 
-def test_wsgi_headers_of_the_caller(agent: Agent, sink: Sink) -> None:
+def test_wsgi_request_takes_headers_of_the_caller(agent: Agent, sink: Sink) -> None:
     def app(environ: Any, start: Any) -> Any:
         start("200 OK", [])
         return []
@@ -309,12 +309,12 @@ def test_wsgi_headers_of_the_caller(agent: Agent, sink: Sink) -> None:
         ("nan", 0.0), ("-5", 0.0),
     ],
 )  # fmt: skip
-def test_wait_seconds(header: str | None, waited: float) -> None:
+def test_wait_seconds_of_every_header_format(header: str | None, waited: float) -> None:
     assert wait_seconds(header, 1500000010.0) == pytest.approx(waited)
 
 
 @pytest.mark.parametrize("set_by", ["application", "callable", "broken callable"])
-def test_action_by(agent: Agent, sink: Sink, set_by: str) -> None:
+def test_action_is_set_by_application_or_callable(agent: Agent, sink: Sink, set_by: str) -> None:
     def app(environ: Any, start: Any) -> Any:
         if set_by == "application":
             request = current()
@@ -374,8 +374,8 @@ def test_wsgi_exceptions_pass_through(agent: Agent, sink: Sink, where: str) -> N
     assert ("closed" in texts(made)) == (where != "call")
 
 
-def test_wsgi_error_page(agent: Agent, sink: Sink) -> None:
-    """An application that turns its exception into a page tells start_response about it."""
+def test_wsgi_error_page_shows_its_exception(agent: Agent, sink: Sink) -> None:
+    """An application that turns its exception into a page passes it to start_response."""
 
     def app(environ: Any, start: Any) -> Any:
         try:
@@ -389,7 +389,7 @@ def test_wsgi_error_page(agent: Agent, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 2])
-def test_wsgi_client_that_goes_away(agent: Agent, sink: Sink, read: int) -> None:
+def test_wsgi_client_that_leaves_is_recorded(agent: Agent, sink: Sink, read: int) -> None:
     def app(environ: Any, start: Any) -> Iterator[bytes]:
         start("200 OK", [])
         try:
@@ -402,7 +402,7 @@ def test_wsgi_client_that_goes_away(agent: Agent, sink: Sink, read: int) -> None
     chunks: Any = wsgi.LogjamMiddleware(app, agent)(environ(), Started())
     for _ in range(read):
         next(chunks)
-        assert current() is None  # between two chunks the thread is the server's
+        assert current() is None  # the request is inactive between two chunks
     chunks.close()
     chunks.close()
     made = sink.one
@@ -413,7 +413,7 @@ def test_wsgi_client_that_goes_away(agent: Agent, sink: Sink, read: int) -> None
     assert "exceptions" not in made
 
 
-def test_wsgi_server_that_forgets_to_close(agent: Agent, sink: Sink) -> None:
+def test_wsgi_response_without_close_ends_when_collected(agent: Agent, sink: Sink) -> None:
     def app(environ: Any, start: Any) -> Iterator[bytes]:
         start("200 OK", [])
         yield b"x"
@@ -469,7 +469,7 @@ async def views(scope: Any, receive: Any, send: Any) -> None:
             log.warning("%s thread %d", marker, n)
 
     await asyncio.to_thread(more)
-    assert kind != "show" or known_action() == f"{__name__}#show_view"
+    assert kind != "show" or action_for_callers() == f"{__name__}#show_view"
     if kind == "fail":
         raise ZeroDivisionError
     await send({"type": "http.response.start", "status": 201, "headers": [(b"a", b"b")]})
@@ -490,7 +490,7 @@ class StreamView:
     pass
 
 
-def test_asgi_under_load(agent: Agent, sink: Sink) -> None:
+def test_asgi_under_load_has_one_document_per_request(agent: Agent, sink: Sink) -> None:
     async def main() -> dict[str, tuple[str, int, http.client.HTTPMessage]]:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             try:
@@ -500,13 +500,13 @@ def test_asgi_under_load(agent: Agent, sink: Sink) -> None:
                 await send({"type": "http.response.body"})
 
         async with serve(app) as (port, raised):
-            found = await asyncio.to_thread(load, port, ("show", "stream", "fail"))
+            found = await asyncio.to_thread(run_load, port, ("show", "stream", "fail"))
         assert raised == []
         return found
 
     found = asyncio.run(main())
     name = __name__
-    check(
+    assert_documents(
         sink.wait(CLIENTS * EACH),
         found,
         {"show": f"{name}#show_view", "fail": f"{name}#fail_view", "stream": f"{name}::StreamView#get"},
@@ -515,7 +515,7 @@ def test_asgi_under_load(agent: Agent, sink: Sink) -> None:
 
 
 def run_asgi(app: Callable[..., Any], agent: Agent, path: str = "/", **options: Any) -> list[BaseException]:
-    """One request; what the application raised."""
+    """Make one request and return what the application raised."""
 
     async def main() -> list[BaseException]:
         async with serve(asgi.LogjamMiddleware(app, agent)) as (port, raised):
@@ -525,7 +525,7 @@ def run_asgi(app: Callable[..., Any], agent: Agent, path: str = "/", **options: 
     return asyncio.run(main())
 
 
-def test_asgi_request(agent: Agent, sink: Sink) -> None:
+def test_asgi_document_has_masked_request_info(agent: Agent, sink: Sink) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404})
         await send({"type": "http.response.body"})
@@ -542,7 +542,7 @@ def test_asgi_request(agent: Agent, sink: Sink) -> None:
     assert "hunter2" not in json.dumps(made)
 
 
-# -- names that somebody has chosen so that they cost much
+# -- hostile parameter names
 
 SIZE = 1 << 16
 ORDINARY = [f"k{n:08d}" for n in range(SIZE)]
@@ -554,8 +554,8 @@ CHOSEN = {
 }
 
 
-def steps_of(work: Callable[[], object]) -> int:
-    """Lines of Python that are run."""
+def count_lines(work: Callable[[], object]) -> int:
+    """Count the lines of Python that are run."""
     count = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -573,7 +573,7 @@ def steps_of(work: Callable[[], object]) -> int:
 
 
 def wsgi_request(agent: Agent, names: list[str], carried: str) -> None:
-    """A query, or a form that werkzeug has parsed."""
+    """Make a request with these names in its query, or in a form that werkzeug has parsed."""
     pairs = "&".join(f"{name}=1" for name in names)[:SIZE]
     request = environ(QUERY_STRING=pairs) if carried == "query" else environ()
     if carried == "form":
@@ -599,16 +599,16 @@ def asgi_request(agent: Agent, names: list[str], carried: str) -> None:
 @pytest.mark.parametrize(
     ("request_with", "carried"), [(wsgi_request, "query"), (wsgi_request, "form"), (asgi_request, "query")]
 )
-def test_chosen_names_cost_what_others_do(
+def test_hostile_parameter_names_cost_no_more_than_others(
     agent: Agent, sink: Sink, request_with: Callable[..., None], carried: str, names: str
 ) -> None:
-    ordinary = steps_of(lambda: request_with(agent, ORDINARY, carried))
-    chosen = steps_of(lambda: request_with(agent, CHOSEN[names], carried))
+    ordinary = count_lines(lambda: request_with(agent, ORDINARY, carried))
+    chosen = count_lines(lambda: request_with(agent, CHOSEN[names], carried))
     assert chosen <= 3 * ordinary
     sink.wait(2)
 
 
-def test_a_header_given_often(agent: Agent, sink: Sink) -> None:
+def test_repeated_header_is_joined(agent: Agent, sink: Sink) -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-marker", b"1")] * 3}
 
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
@@ -634,29 +634,29 @@ def test_asgi_background_task_is_not_in_the_time(agent: Agent, sink: Sink) -> No
     assert sink.one["total_time"] == pytest.approx(took[0] * 1000, abs=0.002)
 
 
-@pytest.mark.parametrize("finds_out_by", ["receive", "send"])
-def test_asgi_client_that_goes_away(agent: Agent, sink: Sink, finds_out_by: str) -> None:
+@pytest.mark.parametrize("noticed_by", ["receive", "send"])
+def test_asgi_client_that_leaves_is_recorded(agent: Agent, sink: Sink, noticed_by: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b"x" * 500, "more_body": True})
-        message = await receive() if finds_out_by == "receive" else {}
-        while finds_out_by == "send":
+        message = await receive() if noticed_by == "receive" else {}
+        while noticed_by == "send":
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
             await asyncio.sleep(0)
         assert message["type"] == "http.disconnect"
 
     raised = run_asgi(app, agent, leave_after=50)
     made = sink.one
-    assert [type(error) for error in raised] == ([] if finds_out_by == "receive" else [ConnectionResetError])
+    assert [type(error) for error in raised] == ([] if noticed_by == "receive" else [ConnectionResetError])
     assert (made["code"], made["severity"], made["client_disconnected"]) == (200, 2, True)
     assert "exceptions" not in made
-    assert made.get("soft_exceptions", []) == ([] if finds_out_by == "receive" else ["ConnectionResetError"])
+    assert made.get("soft_exceptions", []) == ([] if noticed_by == "receive" else ["ConnectionResetError"])
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_asgi_server_that_takes_everything(agent: Agent, sink: Sink, gone: bool) -> None:
-    """As uvicorn does: nothing is raised for a client that is gone; after the response it is said too."""
+def test_asgi_disconnect_before_the_response_is_recorded(agent: Agent, sink: Sink, gone: bool) -> None:
+    """As with uvicorn, sending never raises, and a disconnect is also reported after the response."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200})
@@ -676,7 +676,7 @@ def test_asgi_server_that_takes_everything(agent: Agent, sink: Sink, gone: bool)
     assert sink.one.get("client_disconnected", False) is gone
 
 
-def test_asgi_cancelled(agent: Agent, sink: Sink) -> None:
+def test_asgi_cancelled_request_is_code_499(agent: Agent, sink: Sink) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         log.info("begun")
         await asyncio.Event().wait()
@@ -698,7 +698,7 @@ def test_asgi_cancelled(agent: Agent, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("kind", ["websocket", "lifespan"])
-def test_asgi_others_pass_through(agent: Agent, sink: Sink, kind: str) -> None:
+def test_asgi_other_scopes_pass_through(agent: Agent, sink: Sink, kind: str) -> None:
     seen: list[Any] = []
 
     async def app(*given: Any) -> None:
@@ -711,7 +711,9 @@ def test_asgi_others_pass_through(agent: Agent, sink: Sink, kind: str) -> None:
     assert sink.made == []
 
 
-def test_asgi_scope_that_makes_no_sense(agent: Agent, sink: Sink, capsys: pytest.CaptureFixture[str]) -> None:
+def test_asgi_invalid_scope_is_passed_on_and_counted(
+    agent: Agent, sink: Sink, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""The consumer: the subset it gets, and what it knows to be missing, from bare frames and over sockets."""
+"""The subscriber: the messages it gets and those it counts as missing, from bare frames and over sockets."""
 
 import time
 import zlib
@@ -39,7 +39,7 @@ def gaps_of(*sequences: int) -> list[tuple[int, int]]:
 
 
 class TestTracker:
-    def test_what_a_message_says(self):
+    def test_message_has_body_document_and_meta(self):
         frame = Meta(1, 7, 1234, 99).pack()
         taken = Tracker().take([APP_ENV, TOPIC, zlib.compress(b'{"a":1}'), frame], 0.0)
         assert taken == Message(
@@ -66,17 +66,17 @@ class TestTracker:
             ([SEQUENCE_MAX, 3], [(1, 2)]),
         ],
     )
-    def test_gaps(self, sequences, expected):
+    def test_gaps_are_the_missing_sequences(self, sequences, expected):
         assert gaps_of(*sequences) == expected
 
-    def test_restarts_and_wraps(self):
+    def test_restarts_and_wraps_are_counted(self):
         tracker = Tracker()
         for sequence in (8, 1, (1 << 62) - 1, 1, 2, 1):
             tracker.take(data(sequence), 0.0)
         device = tracker.devices[1]
         assert (device.restarts_at_least, device.wraps, device.received, device.last) == (2, 1, 6, 1)
 
-    def test_devices_are_apart_and_0_is_none(self):
+    def test_gaps_are_counted_for_each_device_but_0(self):
         tracker = Tracker()
         for parts in (data(1), data(1, 2), data(2), data(3, 2), data(9, 0), data(3), data(4, 0)):
             assert tracker.take(parts, 1.5) is not None
@@ -92,7 +92,7 @@ class TestTracker:
         device = tracker.devices[1]
         assert (device.heartbeats, device.received, device.missing_at_least, device.seen) == (3, 3, 1, 2.0)
 
-    def test_what_is_not_wanted_is_no_gap(self):
+    def test_unwanted_message_is_no_gap(self):
         tracker = Tracker(["shop-production"], ["logs", "events.a"])
         wanted = [
             tracker.take(data(n, app_env=app_env, topic=topic), 0.0) is not None
@@ -111,20 +111,20 @@ class TestTracker:
         assert wanted == [True, True, False, False, False, True]
         assert tracker.gaps == []
 
-    def test_without_gaps_nothing_is_said_of_them(self):
+    def test_gaps_are_not_counted_when_switched_off(self):
         tracker = Tracker(gaps=False)
         for sequence in (1, 5, 2):
             tracker.take(data(sequence), 0.0)
         device = tracker.devices[1]
         assert (tracker.gaps, device.missing_at_least, device.restarts_at_least) == ([], 0, 1)
 
-    def test_what_is_no_message(self):
+    def test_frames_that_are_no_message_are_refused(self):
         tracker = Tracker()
         for parts in ([b"stats", b"1", b"5"], data(1)[:3] + [b"meta"], [b""], [b""] * 7):
             assert tracker.take(parts, 0.0) is None
         assert tracker.refused == {"frames: a message has 4": 3, "meta: not valid": 1}
 
-    def test_devices_are_bounded(self):
+    def test_devices_are_limited_to_4096(self):
         tracker = Tracker()
         for number in range(1, 5001):
             assert tracker.take(data(1, number), 0.0) is not None
@@ -132,8 +132,8 @@ class TestTracker:
         assert sum(tracker.refused.values()) == 5000 - 4096
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 5)), max_size=60))
-    def test_like_one_that_remembers_everything(self, steps):
-        """Random devices: some messages get lost on the way, some devices start again."""
+    def test_missing_messages_equal_the_full_record(self, steps):
+        """Random devices of which some messages are lost, and some devices restart."""
         tracker = Tracker()
         sent: dict[int, int] = {}
         seen: dict[int, int] = {}  # last number that got through
@@ -143,7 +143,7 @@ class TestTracker:
                 continue
             sequence = step if restart else sent.get(number, 0) + step
             if number in seen and restart and sequence > seen[number]:
-                continue  # it has overtaken: not to be told from a gap
+                continue  # a restart beyond the last number looks like a gap
             sent[number] = sequence
             if number in seen:
                 before = seen[number] if sequence > seen[number] else 0
@@ -153,9 +153,9 @@ class TestTracker:
         found = {n: d.missing_at_least for n, d in tracker.devices.items()}
         assert found == {n: missing.get(n, 0) for n in seen}
 
-    def test_a_restart_that_overtook_hides_most_of_what_is_missing(self):
-        """The device publishes 1 to 110, dies, starts again and publishes 1 to 120. What is seen: 1 to 100,
-        and 120: of 10 and 119 messages that are missing, 19 can be counted, and no restart."""
+    def test_restart_beyond_the_last_number_hides_losses(self):
+        """The device publishes 1 to 110, dies, restarts and publishes 1 to 120. Seen are 1 to 100, and
+        120. Of 10 and 119 missing messages 19 can be counted, and no restart."""
         tracker = Tracker()
         for sequence in (*range(1, 101), 120):
             tracker.take(data(sequence), 0.0)
@@ -163,8 +163,8 @@ class TestTracker:
         assert (device.missing_at_least, device.restarts_at_least, device.gaps) == (19, 0, 1)
 
     @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4)), max_size=60))
-    def test_never_more_than_is_missing(self, steps):
-        """Random lives of a device, which may overtake: the figures are lower bounds."""
+    def test_missing_messages_are_a_lower_bound(self, steps):
+        """Random lives of a device, whose numbers may overtake those of the life before."""
         tracker = Tracker()
         sequence = restarts = lost = 0
         seen = False
@@ -181,10 +181,11 @@ class TestTracker:
         assert device.restarts_at_least <= restarts
 
     @given(st.lists(st.binary(max_size=40), min_size=1, max_size=7))
-    def test_any_frames(self, parts):
+    def test_any_frames_are_messages_or_refused(self, parts):
         tracker = Tracker()
         taken = tracker.take(parts, 0.0)
         assert taken is None or read_meta(parts[-1])[1]
+        assert sum(tracker.refused.values()) == (taken is None)
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -193,7 +194,7 @@ class TestTracker:
             ({"topics": [""]}, "topics: one of them"),
         ],
     )
-    def test_arguments(self, options, words):
+    def test_wrong_argument_of_the_tracker_is_named(self, options, words):
         with pytest.raises(ConfigError, match=words):
             Tracker(**options)
 
@@ -204,12 +205,12 @@ def device() -> Iterator[Collector]:
         yield collector
 
 
-def joined(device: Collector, subscriptions: int = 1) -> None:
+def wait_joined(device: Collector, subscriptions: int = 1) -> None:
     assert device.wait_for(lambda counts: counts.subscriptions >= subscriptions)
 
 
-def rejoined(device: Collector, subscriber: Subscriber, subscriptions: int) -> None:
-    """A socket subscribes anew when it is looked at."""
+def wait_rejoined(device: Collector, subscriber: Subscriber, subscriptions: int) -> None:
+    """Wait for the new subscription; a socket sends it when it is read."""
     end = time.monotonic() + PATIENCE
     while device.counts.subscriptions < subscriptions:
         assert subscriber.receive(0.02) is None
@@ -226,12 +227,12 @@ def collect(subscriber: Subscriber, count: int) -> list[Message]:
 
 
 class TestSubscriber:
-    def test_a_subset_with_gaps_seen(self, device):
+    def test_subset_of_messages_shows_no_false_gaps(self, device):
         with (
             Subscriber(device.publish_url, app_envs=["shop-production"], topics=["logs"]) as subscriber,
             Producer(device.port) as producer,
         ):
-            joined(device)
+            wait_joined(device)
             producer.ship(1, 2)
             producer.ask([b"other-production", TOPIC, event(3), meta()])
             producer.ask(message(4, topic=b"events.a"))
@@ -243,26 +244,26 @@ class TestSubscriber:
             assert subscriber.devices[3].missing_at_least == 0
             assert got[-1].sequence - got[0].sequence >= 4
 
-    def test_the_device_chooses(self, device):
+    def test_without_gaps_the_device_filters(self, device):
         with (
             Subscriber(device.publish_url, app_envs=["shop-production"], gaps=False) as subscriber,
             Producer(device.port) as producer,
         ):
-            joined(device, 2)
+            wait_joined(device, 2)
             producer.ask([b"other-production", TOPIC, event(1), meta()])
             producer.ask([b"shop-production2", TOPIC, event(1), meta()])
             producer.ship(2)
             (one,) = collect(subscriber, 1)
             assert one.app_env == "shop-production"
             assert subscriber.gaps == []
-            # Two of ours and heartbeats: what the other app had never came.
+            # Two messages of ours and heartbeats; those of the other app never arrived.
             assert subscriber.devices[3].received - subscriber.devices[3].heartbeats <= 2
 
-    def test_a_device_that_starts_again(self):
+    def test_restarted_device_is_counted(self):
         device = Collector(device=3, heartbeat=0)
         with device, Subscriber(device.publish_url) as subscriber:
             for life in (1, 2):
-                rejoined(device, subscriber, life)
+                wait_rejoined(device, subscriber, life)
                 with Producer(device.port) as producer:
                     producer.ship(1, 2, 3)
                 assert [one.sequence for one in collect(subscriber, 3)] == [1, 2, 3]
@@ -272,19 +273,19 @@ class TestSubscriber:
             known = subscriber.devices[3]
             assert (known.restarts_at_least, known.missing_at_least) == (1, 0)
 
-    def test_several_devices(self):
+    def test_one_subscriber_follows_several_devices(self):
         with (
             Collector(device=1, heartbeat=0) as one,
             Collector(device=2, heartbeat=0) as two,
             Subscriber([one.publish_url, two.publish_url]) as subscriber,
         ):
             for device in (one, two):
-                joined(device)
+                wait_joined(device)
                 with Producer(device.port) as producer:
                     producer.ship(1)
             assert {message.device for message in collect(subscriber, 2)} == {1, 2}
 
-    def test_heartbeats_alone_are_no_messages(self, device):
+    def test_heartbeats_are_not_returned(self, device):
         with Subscriber(device.publish_url) as subscriber:
             assert subscriber.receive(0) is None
             end = time.monotonic() + PATIENCE
@@ -292,19 +293,19 @@ class TestSubscriber:
                 assert subscriber.receive(0.05) is None
                 assert time.monotonic() < end
 
-    def test_iterates(self, device):
+    def test_subscriber_is_an_iterator(self, device):
         with Subscriber(device.publish_url) as subscriber, Producer(device.port) as producer:
-            joined(device)
+            wait_joined(device)
             producer.ship(1, 2)
             several = iter(subscriber)
             assert [next(several).document()["message"] for _ in range(2)] == ["line 1", "line 2"]
 
-    def test_captured_before_it_is_returned(self, device, tmp_path: Path):
+    def test_message_is_captured_before_it_is_returned(self, device, tmp_path: Path):
         with (
             Subscriber(device.publish_url, topics=["logs"], capture=str(tmp_path)) as subscriber,
             Producer(device.port) as producer,
         ):
-            joined(device)
+            wait_joined(device)
             producer.ask(message(1, topic=b"mobile"))
             producer.ship(2)
             collect(subscriber, 1)
@@ -320,22 +321,22 @@ class TestSubscriber:
         assert not reader.problems
         assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
 
-    def test_a_frame_too_large_is_not_taken(self, device):
+    def test_too_large_frame_reconnects_and_is_missing(self, device):
         with (
             Subscriber(device.publish_url, max_bytes=1000) as subscriber,
             Producer(device.port) as producer,
         ):
-            joined(device)
+            wait_joined(device)
             producer.ship(1)
             collect(subscriber, 1)
             producer.ship(b"x" * 2000)
-            rejoined(device, subscriber, 2)  # it was cut off, and came back
+            wait_rejoined(device, subscriber, 2)  # the subscriber was cut off and reconnected
             producer.ship(2)
             assert collect(subscriber, 1)[0].document()["message"] == "line 2"
             assert subscriber.devices[3].missing_at_least >= 1
 
-    def test_hostile_publisher(self):
-        """What is no Logjam at all: 1,000 frames, no frames to speak of, other metas."""
+    def test_publications_that_are_no_logjam_are_refused(self):
+        """1,000 frames, a single frame, and invalid metas."""
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
             port = publisher.bind_to_random_port("tcp://127.0.0.1")
             with Subscriber(f"tcp://127.0.0.1:{port}") as subscriber:
@@ -355,21 +356,21 @@ class TestSubscriber:
             ("tcp://h:70000", "must be tcp://host:port"),
         ],
     )
-    def test_endpoints(self, endpoints, words):
+    def test_wrong_endpoint_is_named(self, endpoints, words):
         with pytest.raises(ConfigError, match=words):
             Subscriber(endpoints)
 
-    def test_the_default_port(self):
+    def test_endpoints_have_a_default_port(self):
         with Subscriber(["h", "tcp://[::1]", "tcp://h:1"]) as subscriber:
             assert subscriber.endpoints == ["tcp://h:9606", "tcp://[::1]:9606", "tcp://h:1"]
             subscriber.close()
 
-    def test_a_capture_that_cannot_be_used(self, tmp_path: Path):
+    def test_capture_that_is_a_file_is_refused(self, tmp_path: Path):
         (tmp_path / "file").write_text("")
         with pytest.raises(LedgerError):
             Subscriber("tcp://h", capture=str(tmp_path / "file"))
 
-    def test_without_the_extra(self, monkeypatch):
+    def test_missing_pyzmq_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "zmq", None)
         with pytest.raises(MissingExtra, match=r"logclient\[logjam\]"):
             Subscriber("tcp://h")

@@ -1,8 +1,8 @@
-"""Recorded bytes: what a live logjam-device was sent and did, against our client and our decoder.
+"""Recorded bytes of a live logjam-device, against our client and our decoder.
 
-The decoder's word on each recorded message must foretell what the device did: answered, dropped, republished
-or died. Of each that a client may send the encoder makes the same frames (what is compressed is compared
-opened); each other one it refuses, or has no way to make.
+The decoder's status of each recorded message must predict what the device did: reply, drop, republish or die.
+Where a client may send a message, our encoder makes the same frames (compressed bodies are compared opened);
+every other message it refuses or cannot express.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 PRODUCER = bytes(10)
 
-# What the device looks at. Bodies it never opens.
+# The device checks these; it never opens a body.
 NOT_TAKEN = {"torn", "bad_frames", "no_meta", "old_meta", "bad_meta", "bad_app_env"}
 BAD_METAS = {"old_meta", "bad_meta"}
 BAD_BODIES = {"bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large", "not_json"}
@@ -41,13 +41,13 @@ each_case = pytest.mark.parametrize("case", CASES, ids=IDS)
 
 
 def message_of(case: dict[str, Any]) -> list[bytes]:
-    """As it travelled: a REQ socket writes an empty frame before the rest."""
+    """Return the frames as they travelled: a REQ socket writes an empty frame first."""
     parts = [bytes.fromhex(part) for part in case["frames_in_hex"]]
     return [b"", *parts] if case["socket"] == "REQ" else parts
 
 
 def judge(parts: list[bytes]) -> tuple[str, int]:
-    """(the decoder's word, whether it is a request)."""
+    """Return (status of the decoder, whether it is a request)."""
     support.need("snappy")
     support.need("lz4.block")
     unit = oracle.join(parts)
@@ -57,7 +57,7 @@ def judge(parts: list[bytes]) -> tuple[str, int]:
 
 
 @each_case
-def test_decoder_foretells_the_device(case: dict[str, Any]) -> None:
+def test_decoder_predicts_the_device(case: dict[str, Any]) -> None:
     parts = message_of(case)
     word, request = judge(parts)
     push = case["socket"] == "PUSH"
@@ -84,7 +84,7 @@ def test_decoder_foretells_the_device(case: dict[str, Any]) -> None:
 def encoded(
     body: bytes, app_env: bytes, topic: bytes, meta: bytes, request: bool
 ) -> tuple[list[list[bytes]], str]:
-    """(the messages that our client makes of such an event, its fate)."""
+    """Return (the messages that our client makes of such an event, the status of the event)."""
     _, compression, _, _, created_ms, number = oracle.META.unpack(meta)
     topics = [topic, b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
     codec = Codec(
@@ -100,12 +100,12 @@ def encoded(
     return oracle.split(b"".join(bytes(part) for part in codec.buffers())), batch.statuses()[1]
 
 
-def what_it_does(parts: list[bytes], push: bool) -> str:
-    """``equal``: our client writes just that; else why it does not, shown here."""
+def classify(parts: list[bytes], push: bool) -> str:
+    """Compare our client with a message: ``equal``, or why our client does not send it."""
     word, _ = judge(parts)
     request = parts[0] == b""
     if word in NOT_TAKEN - {"bad_app_env"} or word == "ping" or (push and request):
-        return "has no such form"  # it counts frames itself, and makes its own meta
+        return "has no such form"  # our client makes its frames and meta itself
     app_env, topic, body, meta = parts[request:]
     try:
         Logjam(
@@ -115,17 +115,17 @@ def what_it_does(parts: list[bytes], push: bool) -> str:
         return str(error).partition(":")[0] + " refused"
     compression, device, created_ms, number = oracle.META.unpack(meta)[1:2] + oracle.META.unpack(meta)[3:]
     if compression > 3 or device or number == 0 or created_ms == 0:
-        return "has no such meta"  # its events have a time, its numbers begin at 1
+        return "has no such meta"  # our events have a time, and our numbers begin at 1
     try:
         content = oracle.unpack(compression, body)
     except ValueError:
-        return "has no such framing"  # its compressors make no other
-    messages, fate = encoded(content, app_env, topic, meta, request)
+        return "has no such framing"  # our compressors make no other
+    messages, status = encoded(content, app_env, topic, meta, request)
     if not messages:
-        assert fate == "failed"
+        assert status == "failed"
         return "body refused"
     (got,) = messages
-    assert fate == "inflight"
+    assert status == "inflight"
     at = request + 2
     assert oracle.unpack(got[at + 1][2], got[at]) == content
     assert got[:at] + got[at + 1 :] == parts[:at] + parts[at + 1 :]
@@ -133,17 +133,17 @@ def what_it_does(parts: list[bytes], push: bool) -> str:
 
 
 @each_case
-def test_client_writes_the_same_or_cannot(case: dict[str, Any]) -> None:
+def test_client_writes_the_same_or_cannot_send_it(case: dict[str, Any]) -> None:
     parts = message_of(case)
-    done = what_it_does(parts, case["socket"] == "PUSH")
+    done = classify(parts, case["socket"] == "PUSH")
     word, _ = judge(parts)
     if done == "equal":
         assert word in ("ok", "foreign", "no_id")
         assert case["published_frames_hex"] or case["socket"] == "REQ"
     elif not case["published_frames_hex"] or word in BAD_BODIES:
-        return  # good that it cannot
+        return  # such a message should not be sent
     else:
-        # the device takes more than both texts allow, or than a client has a use for
+        # the device accepts more than its documentation allows, or than a client needs
         assert done in ("app-env refused", "topic refused", "has no such meta", "has no such form")
 
 
@@ -151,27 +151,27 @@ def compressed_by(method: int) -> Callable[[dict[str, Any]], bool]:
     return lambda case: judge(message_of(case))[0] not in NOT_TAKEN and message_of(case)[-1][2] == method
 
 
-def words(*some: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether the decoder says one of these of a case."""
+def has_status(*some: str) -> Callable[[dict[str, Any]], bool]:
+    """Return a predicate: the decoder gives one of these statuses."""
     return lambda case: judge(message_of(case))[0] in some
 
 
 KINDS: recordings.Kinds = {
-    "a message as a client writes it": lambda case: what_it_does(message_of(case), False) == "equal",
+    "a message as a client writes it": lambda case: classify(message_of(case), False) == "equal",
     "a request": lambda case: message_of(case)[0] == b"",
-    "a ping of Logjam": words("ping"),
-    "a message without meta": words("no_meta"),
-    "a message whose meta is wrong": words("bad_meta"),
-    "a message of too many frames": words("bad_frames"),
+    "a ping of Logjam": has_status("ping"),
+    "a message without meta": has_status("no_meta"),
+    "a message whose meta is wrong": has_status("bad_meta"),
+    "a message of too many frames": has_status("bad_frames"),
     "a body compressed by zlib": compressed_by(1),
     "a body compressed by snappy": compressed_by(2),
     "a body compressed by lz4": compressed_by(3),
-    "a body that cannot be read": words(*BAD_BODIES),
+    "a body that cannot be read": has_status(*BAD_BODIES),
 }
 
 
-def test_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Counter(what_it_does(message_of(case), case["socket"] == "PUSH") for case in CASES)
+def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Counter(classify(message_of(case), case["socket"] == "PUSH") for case in CASES)
     lacks = recordings.lacking(CASES, KINDS)
     if recordings.FOLDER == recordings.OWN:
         assert found["equal"] * 4 > len(CASES)

@@ -1,7 +1,7 @@
-"""The samples of docs/examples for Flask and FastAPI, under gunicorn and uvicorn, under load.
+"""The examples for Flask and FastAPI under gunicorn and uvicorn, under load.
 
-Two applications, one of which asks the other; 16 clients at a time over kept connections; our device over
-real ZeroMQ, whose capture is read when everything has ended.
+One application asks the other. 16 clients ask at a time over kept connections. Our device captures over real
+ZeroMQ, and the capture is read at the end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tests.logjam.web_load import (
     Asked,
     Kind,
     arrived,
-    check,
-    check_lines,
+    assert_documents,
+    assert_lines,
     load,
     odd_requests,
     of_others,
@@ -103,7 +103,7 @@ HARD_FLASK = {
     "thread": Kind(
         "/more/thread/{m}", 200, "app#thread",
         ("{m} before", "{m} thread 0", "{m} thread 1", "{m} thread 2", "{m} after"),
-        besides=(("shop#run", ("{m} nobody's",)),),
+        besides=(("shop#run", ("{m} alone",)),),
     ),
     "nested": Kind(
         "/more/nested/{m}", 200, "app#nested", ("{m} before", "{m} after"),
@@ -130,37 +130,38 @@ HARD_FLASK = {
     ),
 }  # fmt: skip
 
+WEB = "tests.logjam.web_fastapi"
+
 HARD_FASTAPI = {
     "session": Kind(
-        "/more/session/{m}", 200, "tests.logjam.web_fastapi#with_session",
+        "/more/session/{m}", 200, f"{WEB}#with_session",
         ("{m} session begins", "{m} in session", "{m} session ends"),
     ),
     "late": Kind(
-        "/more/late/{m}", 200, "tests.logjam.web_fastapi#leaves", ("{m} leaves",),
-        besides=(("stock#stays", ("{m} nobody's",)),),
+        "/more/late/{m}", 200, f"{WEB}#leaves", ("{m} leaves",),
+        besides=(("stock#stays", ("{m} alone",)),),
     ),
     "nested": Kind(
-        "/more/nested/{m}", 200, "tests.logjam.web_fastapi#nested", ("{m} before", "{m} after"),
+        "/more/nested/{m}", 200, f"{WEB}#nested", ("{m} before", "{m} after"),
         besides=tuple(
             (f"Part#{name}", tuple(f"{{m}} {name} {n}" for n in range(3))) for name in ("one", "three", "two")
         ),
     ),
     "timeout": Kind(
-        "/more/timeout/{m}", 200, "tests.logjam.web_fastapi#timeout",
+        "/more/timeout/{m}", 200, f"{WEB}#timeout",
         ("{m} waits", "{m} gives up", "{m} too slow"),
         severity=2, soft_exception="TimeoutError",
     ),
     "executor": Kind(
-        "/more/executor/{m}", 200, "tests.logjam.web_fastapi#executor", ("{m} before", "{m} after"),
-        besides=(("stock#run", ("{m} nobody's",)),),
+        "/more/executor/{m}", 200, f"{WEB}#executor", ("{m} before", "{m} after"),
+        besides=(("stock#run", ("{m} alone",)),),
     ),
     "tears": Kind(
-        "/more/tears/{m}", 200, "tests.logjam.web_fastapi#tears", ("{m} row", TRACEBACK),
+        "/more/tears/{m}", 200, f"{WEB}#tears", ("{m} row", TRACEBACK),
         severity=3, exception="BufferError", ends="torn",
     ),
     "endless": Kind(
-        "/more/endless/{m}", 200, "tests.logjam.web_fastapi#endless", ("{m} begins", GONE), severity=2,
-        ends="left",
+        "/more/endless/{m}", 200, f"{WEB}#endless", ("{m} begins", GONE), severity=2, ends="left"
     ),
 }  # fmt: skip
 HARD_FASTAPI = {name: kind._replace(lines=("{m} around", *kind.lines)) for name, kind in HARD_FASTAPI.items()}
@@ -182,7 +183,7 @@ class Device(CollectorProcess):
 
 @contextmanager
 def shop(folder: Path, url: str, stock: str = "", app: str = "app:app") -> Iterator[tuple[Server, int]]:
-    """The sample for Flask under gunicorn, and its port."""
+    """Run the example for Flask under gunicorn, and yield it with its port."""
     need("flask")
     config = folder / "gunicorn.conf.py"
     config.write_text((EXAMPLES / "flask" / "gunicorn.conf.py").read_text() + "\nbind = '127.0.0.1:0'\n")
@@ -195,7 +196,7 @@ def shop(folder: Path, url: str, stock: str = "", app: str = "app:app") -> Itera
 
 @contextmanager
 def stock(folder: Path, url: str, app: str = "app:app", workers: int = 1) -> Iterator[tuple[Server, int]]:
-    """The sample for FastAPI under uvicorn, and its port."""
+    """Run the example for FastAPI under uvicorn, and yield it with its port."""
     need("fastapi")
     command = [program("uvicorn"), app, "--port", "0", "--workers", str(workers), "--no-access-log"]
     out = folder / "uvicorn.out"
@@ -205,7 +206,7 @@ def stock(folder: Path, url: str, app: str = "app:app", workers: int = 1) -> Ite
 
 
 @pytest.mark.parametrize("count", [1500, pytest.param(30_000, marks=pytest.mark.long)])
-def test_samples_under_load(count: int, tmp_path: Path) -> None:
+def test_examples_under_load_document_each_request(count: int, tmp_path: Path) -> None:
     device = Device(tmp_path / "capture")
     with ExitStack() as running:
         running.enter_context(device)
@@ -215,25 +216,25 @@ def test_samples_under_load(count: int, tmp_path: Path) -> None:
         )
         of_shop = load(shop_port, FLASK, count, seed=1)
         of_stock = load(stock_port, FASTAPI, count, seed=2)
-        # Who is told to end delivers first.
+        # A server delivers before it ends.
         assert gunicorn.end(signal.SIGTERM) == 0
         assert uvicorn.end(signal.SIGTERM) == -signal.SIGTERM
         device.end(signal.SIGTERM)
     found = arrived(tmp_path / "capture")
     in_shop, in_stock = of_requests(found, SHOP), of_requests(found, STOCK)
-    check(in_shop, SHOP, FLASK, of_shop)
-    check(in_stock, STOCK, FASTAPI, of_stock)
-    # What the shop asked the stock for, on behalf of its own requests.
+    assert_documents(in_shop, SHOP, FLASK, of_shop)
+    assert_documents(in_stock, STOCK, FASTAPI, of_stock)
+    # Requests of the shop to the stock, within requests of its own.
     nested = [one for one in of_shop if one.kind == "stock"]
     for one in nested:
         document = in_stock[one.marker]
-        check_lines(document, FASTAPI["count"], one.marker)
+        assert_lines(document, FASTAPI["count"], one.marker)
         assert (document["action"], document["code"]) == ("app#count", 200)
         assert (document["caller_id"], document["caller_action"]) == (one.name, "app#stock")
         assert document.get("trace_id") == one.trace_id
     assert (len(in_shop), len(in_stock)) == (count, count + len(nested))
     assert len({document["process_id"] for document in in_shop.values()}) == 2
-    # Besides, there is nothing.
+    # There are no other documents.
     assert len(found) == 2 * count + len(nested)
 
 
@@ -248,28 +249,29 @@ ENDS = pytest.mark.parametrize(
 
 
 @ENDS
-def test_ends_under_load(which: str, runs: Callable[..., Any], code: int, tmp_path: Path) -> None:
-    """A server is told to end while everybody asks: what was answered is documented."""
+def test_shutdown_under_load_delivers_answered_requests(
+    which: str, runs: Callable[..., Any], code: int, tmp_path: Path
+) -> None:
     device = Device(tmp_path / "capture")
     kinds = {name: kind for name, kind in (FLASK if which == SHOP else FASTAPI).items() if name != "stock"}
     asked: list[Asked] = []
     with ExitStack() as running:
         running.enter_context(device)
         server, port = running.enter_context(runs(tmp_path, device.url))
-        pool = running.enter_context(ThreadPoolExecutor(1))
-        loading = pool.submit(load, port, kinds, 1_000_000, seed=7, asked=asked)
+        executor = running.enter_context(ThreadPoolExecutor(1))
+        loading = executor.submit(load, port, kinds, 1_000_000, seed=7, asked=asked)
         wait_for(lambda: len(asked) > 300 or loading.done(), "300 answers")
         assert server.end(signal.SIGTERM) == code
         loading.result()
         device.end(signal.SIGTERM)
     documents = of_requests(arrived(tmp_path / "capture"), which)
-    check(documents, which, kinds, asked)
-    # Of the others no answer came through.
+    assert_documents(documents, which, kinds, asked)
+    # The other responses were lost with their connections.
     assert 300 < len(asked) <= len(documents) <= len(asked) + CLIENTS
 
 
-def test_device_that_cuts_connections(tmp_path: Path) -> None:
-    """What was on its way is sent again, under the name that the answer's header said."""
+def test_cut_connections_lose_no_document(tmp_path: Path) -> None:
+    """In-flight documents are sent again under the id that the response header names."""
     device = Device(tmp_path / "capture", "cut-before-ack=every:150,cut-before-write=every:190,seed=3")
     kinds = {name: kind for name, kind in FLASK.items() if name != "stock"}
     with ExitStack() as running:
@@ -282,14 +284,14 @@ def test_device_that_cuts_connections(tmp_path: Path) -> None:
     once = {one.name: one for one in found}
     assert all(one == once[one.name] for one in found)
     assert len(found) > len(once) == len(asked) == 600
-    check(of_requests(list(once.values()), SHOP), SHOP, kinds, asked)
+    assert_documents(of_requests(list(once.values()), SHOP), SHOP, kinds, asked)
 
 
 @ENDS
-def test_ends_before_a_device_that_hangs(
+def test_shutdown_waits_for_a_device_that_hangs(
     which: str, runs: Callable[..., Any], code: int, tmp_path: Path
 ) -> None:
-    """More documents wait than may be on their way at a time: none is left when the device goes on."""
+    """More documents wait than may be in flight; all are delivered when the device goes on."""
     device = Device(tmp_path / "capture")
     kinds = {"show": (FLASK if which == SHOP else FASTAPI)["show"]}
     with ExitStack() as running:
@@ -306,19 +308,20 @@ def test_ends_before_a_device_that_hangs(
         assert server.wait() == code
         device.end(signal.SIGTERM)
     documents = of_requests(arrived(tmp_path / "capture"), which)
-    check(documents, which, kinds, asked)
+    assert_documents(documents, which, kinds, asked)
     assert len(documents) == len(asked) == 810
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(5_000, marks=pytest.mark.long)])
-def test_harder_things_under_load(count: int, tmp_path: Path) -> None:
-    """Both applications with endpoints that the samples have not."""
+def test_harder_requests_under_load_are_documented(count: int, tmp_path: Path) -> None:
+    """Both applications have further endpoints with threads, tasks and broken streams."""
     device = Device(tmp_path / "capture")
     with ExitStack() as running:
         running.enter_context(device)
-        fastapi, flask = "tests.logjam.web_fastapi:app", "tests.logjam.web_flask:app"
-        uvicorn, stock_port = running.enter_context(stock(tmp_path, device.url, fastapi))
-        gunicorn, shop_port = running.enter_context(shop(tmp_path, device.url, app=flask))
+        uvicorn, stock_port = running.enter_context(stock(tmp_path, device.url, f"{WEB}:app"))
+        gunicorn, shop_port = running.enter_context(
+            shop(tmp_path, device.url, app="tests.logjam.web_flask:app")
+        )
         of_shop = load(shop_port, HARD_FLASK, count, seed=3)
         of_stock = load(stock_port, HARD_FASTAPI, count, seed=4)
         odd = odd_requests(shop_port, count // 2, seed=5) | odd_requests(stock_port, count // 2, seed=6)
@@ -329,37 +332,37 @@ def test_harder_things_under_load(count: int, tmp_path: Path) -> None:
     assert len(odd) > count // 5
     assert sum(one.name in odd for one in found) == len(odd)
     found = [one for one in found if one.name not in odd]
-    owed = 0
+    expected = 0
     for app_env, kinds, asked in [(SHOP, HARD_FLASK, of_shop), (STOCK, HARD_FASTAPI, of_stock)]:
         documents = of_requests(found, app_env)
         assert len(documents) == count
-        check(documents, app_env, kinds, asked)
+        assert_documents(documents, app_env, kinds, asked)
         others = of_others(found, app_env)
-        if app_env == SHOP:  # what the master said before it forked, once
+        if app_env == SHOP:  # the record of the master before it forked, once
             (loaded,) = others.pop("m0x0x0")
             assert texts(loaded) == ["m0x0x0 loaded"] and loaded["action"] == "shop#<module>"
             assert loaded["process_id"] not in {one["process_id"] for one in documents.values()}
-            owed += 1
+            expected += 1
         for one in asked:
             besides = others.pop(one.marker, [])
             wanted = kinds[one.kind].besides
             assert [document["action"] for document in besides] == [action for action, _ in wanted]
             for document, (action, lines) in zip(besides, wanted, strict=True):
-                check_lines(document, Kind("", 200, action, lines), one.marker)
-                owed += 1
+                assert_lines(document, Kind("", 200, action, lines), one.marker)
+                expected += 1
         assert others == {}
-    assert len(found) == 2 * count + owed
+    assert len(found) == 2 * count + expected
 
 
 @pytest.mark.parametrize("heading", ["Flask", "FastAPI, Starlette, any ASGI application"])
-def test_ten_lines_that_work(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of docs/logjam.md, as they stand there but for the device's name."""
+def test_snippets_of_the_documentation_work(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are run as in docs/logjam.md, except for the device's name."""
     need(heading[:7].lower().rstrip(","))
     page = (ROOT / "docs" / "logjam.md").read_text()
     (text,) = re.findall(rf"^## {heading}\n.*?```python\n(.*?)```", page, re.MULTILINE | re.DOTALL)
     place: dict[str, Any] = {"__name__": __name__}
     monkeypatch.setattr("logging.root.handlers", [])
-    monkeypatch.setattr("logging.root.level", 30)  # it is set there
+    monkeypatch.setattr("logging.root.level", 30)  # the snippet sets it
     with Collector(keep=True) as device:
         exec(text.replace("logjam.example.net", f"127.0.0.1:{device.port}"), place)
         (ask_wsgi if heading == "Flask" else ask_asgi)(place)
@@ -401,7 +404,7 @@ ASKED = Asked(
 )
 
 
-def as_it_should_be() -> list[Arrived]:
+def complete_documents() -> list[Arrived]:
     lines = [[1, "2026-11-20T13:55:36.251545", f"order {MARK} {word}"] for word in ("asked for", "found")]
     info = {
         "method": "GET",
@@ -414,7 +417,7 @@ def as_it_should_be() -> list[Arrived]:
 
 
 def damaged(how: str) -> list[Arrived]:
-    found = as_it_should_be()
+    found = complete_documents()
     document = found[0].document
     lines = document["lines"]
     match how:
@@ -450,9 +453,9 @@ def damaged(how: str) -> list[Arrived]:
         "a line missing", "a line twice", "another's id", "another caller", "another code", "an exception",
     ],
 )  # fmt: skip
-def test_the_check_notices(how: str) -> None:
+def test_assert_documents_notices_each_damage(how: str) -> None:
     try:
-        check(of_requests(damaged(how), SHOP), SHOP, FLASK, [ASKED])
+        assert_documents(of_requests(damaged(how), SHOP), SHOP, FLASK, [ASKED])
     except (AssertionError, KeyError):
         assert how
     else:

@@ -1,6 +1,6 @@
-"""The sample for FastAPI, and what is harder: tasks that stay, requests inside of tasks, streams that break.
+"""The example for FastAPI with harder endpoints: late tasks, requests in tasks, streams that break.
 
-Runs in the folder of the sample: ``uvicorn tests.logjam.web_fastapi:app``.
+It runs in the folder of the example: ``uvicorn tests.logjam.web_fastapi:app``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ late: set[asyncio.Task[None]] = set()
 
 @api.middleware("http")
 async def around(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
-    # Starlette runs the rest of the application in a task of its own, behind this.
+    # Starlette runs the rest of the application in a task of its own.
     m = request.headers.get("X-Marker")
     if m is not None:
         log.info("%s around", m)
@@ -30,7 +30,7 @@ async def around(request: Request, call_next: Callable[[Request], Awaitable[Any]
 
 
 def session(m: str) -> Iterator[str]:
-    log.info("%s session begins", m)  # in a thread of the pool, as its end is
+    log.info("%s session begins", m)  # both lines are logged in a thread of the pool
     yield m
     log.info("%s session ends", m)
 
@@ -49,7 +49,7 @@ async def leaves(m: str) -> str:
     async def stays() -> None:
         while not request.ended:
             await asyncio.sleep(0.001)
-        log.warning("%s nobody's", m)
+        log.warning("%s alone", m)
 
     task = asyncio.create_task(stays())
     late.add(task)
@@ -95,7 +95,7 @@ async def timeout(m: str) -> str:
 async def executor(m: str) -> str:
     log.info("%s before", m)
     # Unlike asyncio.to_thread, this gives the thread no context.
-    await asyncio.get_running_loop().run_in_executor(None, log.warning, "%s nobody's", m)
+    await asyncio.get_running_loop().run_in_executor(None, log.warning, "%s alone", m)
     log.info("%s after", m)
     return m
 
@@ -113,8 +113,7 @@ async def tears(m: str) -> Response:
 @api.get("/more/endless/{m}")
 async def endless(m: str) -> Response:
     async def rows() -> AsyncIterator[bytes]:
-        # No word at its end: Starlette leaves it to the garbage collector, which comes in the middle of
-        # some other request.
+        # Nothing is logged at its end: the garbage collector closes it in the middle of another request.
         log.info("%s begins", m)
         while True:
             yield b"%s %s" % (m.encode(), b"x" * 60_000)

@@ -1,6 +1,6 @@
-"""The sample for Flask, and what is harder: threads, requests inside of requests, streams that break.
+"""The example for Flask with harder endpoints: threads, nested requests, streams that break.
 
-Runs in the folder of the sample: ``gunicorn tests.logjam.web_flask:app``.
+It runs in the folder of the example: ``gunicorn tests.logjam.web_flask:app``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def thread(m: str) -> str:
     given = threading.Thread(target=contextvars.copy_context().run, args=(work,))
     given.start()
     given.join()
-    stranger = threading.Thread(target=log.warning, args=("%s nobody's", m))
-    stranger.start()
-    stranger.join()
+    without_context = threading.Thread(target=log.warning, args=("%s alone", m))
+    without_context.start()
+    without_context.join()
     log.info("%s after", m)
     return m
 

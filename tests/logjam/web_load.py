@@ -1,8 +1,8 @@
-"""Web applications under load, and what they are owed in Logjam.
+"""Load for web applications, and the check of their Logjam documents.
 
-Clients ask over kept connections and note what they got; each request has a marker, which is in each line
-that the application logs for it. The capture of the device says what arrived. `check` holds one against
-the other: a document for every request and none besides, with its lines and nobody else's.
+Clients make requests over kept connections and note the responses. Each request has a marker, which is in
+each line that the application logs for it. `assert_documents` compares the notes with the device's capture:
+there is one document for every request, with its own lines only.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ LINES_DROPPED = "... [LINES DROPPED]"
 GONE = "client disconnected before the end of the response"
 
 FRONT = "web-production"
-"""Who asks, as the clients say."""
+"""The calling application that clients name."""
 
 
 class Kind(NamedTuple):
-    """A kind of request, and what is owed for it. ``{m}`` is the marker, ``{size}`` its length."""
+    """A kind of request and its expected document. ``{m}`` is the marker, ``{size}`` its length."""
 
     path: str
     status: int
     action: str
     lines: tuple[str, ...]
-    """As they begin; those that show an exception go on."""
+    """The beginnings of the lines; those with an exception continue."""
     severity: int = 1
     form: bool = False
     exception: str = ""
     soft_exception: str = ""
     fields: Mapping[str, Any] = {}
-    """What else the document has; a value of None: whatever it is."""
+    """Further fields of the document; None stands for any value."""
     ends: str = ""
-    """``torn``: the answer may break off; ``left``: the client goes away in the middle of it."""
+    """``torn``: the response may break off; ``left``: the client leaves in the middle of it."""
     weight: float = 1.0
-    """How often it is asked for. A megabyte is rare: more of them than the queue holds would be dropped."""
+    """How often it is asked for. Large documents are rare, as the queue would drop some."""
     besides: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(action, lines) of each further document that it makes, in their order of actions."""
+    """(action, lines) of each further document, ordered by action."""
 
 
 class Asked(NamedTuple):
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
     target: str
     status: int
     name: str | None
-    """As the answer's header has it: ``<app>-<environment>-<request_id>``."""
+    """``<app>-<environment>-<request_id>``, from the response header."""
     caller_id: str | None
     trace_id: str | None
 
@@ -73,43 +73,43 @@ class Asked(NamedTuple):
 def load(
     port: int, kinds: Mapping[str, Kind], count: int, *, seed: int, asked: list[Asked] | None = None
 ) -> list[Asked]:
-    """`count` requests in all by many clients at once, each over a connection that is kept.
+    """Make `count` requests in all with many clients at once, each over a kept connection.
 
-    With a list, which then fills, the server may end in the middle: the clients stop.
+    If a list is given, it is filled, and the clients stop quietly when the server ends.
     """
     found: list[Asked] = [] if asked is None else asked
 
     weights = [kind.weight for kind in kinds.values()]
 
     def client(number: int) -> None:
-        dice = random.Random(f"{seed} {number}")
+        rng = random.Random(f"{seed} {number}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2 * PATIENCE)
         try:
             for n in range(number, count, CLIENTS):
-                (kind,) = dice.choices(list(kinds), weights)
-                found.append(_ask(connection, kind, kinds[kind], f"m{seed}x{number}x{n}", dice))
+                (kind,) = rng.choices(list(kinds), weights)
+                found.append(_ask(connection, kind, kinds[kind], f"m{seed}x{number}x{n}", rng))
         except (OSError, http.client.HTTPException):
             if asked is None:
                 raise
         finally:
             connection.close()
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        for done in [pool.submit(client, number) for number in range(CLIENTS)]:
+    with ThreadPoolExecutor(CLIENTS) as executor:
+        for done in [executor.submit(client, number) for number in range(CLIENTS)]:
             done.result()
     return found
 
 
 def _ask(
-    connection: http.client.HTTPConnection, name: str, kind: Kind, marker: str, dice: random.Random
+    connection: http.client.HTTPConnection, name: str, kind: Kind, marker: str, rng: random.Random
 ) -> Asked:
-    caller = f"{FRONT}-{dice.getrandbits(128):032x}" if dice.random() < 0.5 else None
-    trace = f"{dice.getrandbits(128):032x}" if dice.random() < 0.5 else None
+    caller = f"{FRONT}-{rng.getrandbits(128):032x}" if rng.random() < 0.5 else None
+    trace = f"{rng.getrandbits(128):032x}" if rng.random() < 0.5 else None
     headers = {"X-Marker": marker, "Cookie": f"session={marker}"}
     if caller:
         headers |= {"X-Logjam-Caller-Id": caller, "X-Logjam-Action": "Web#index"}
     if trace:
-        headers["traceparent"] = f"00-{trace}-{dice.getrandbits(64):016x}-01"
+        headers["traceparent"] = f"00-{trace}-{rng.getrandbits(64):016x}-01"
     target = f"{kind.path.format(m=marker)}?m={marker}&n=1&n=2&token=hunter2"
     if kind.form:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
@@ -124,7 +124,7 @@ def _ask(
         assert kind.ends == "torn"
         body = error.partial
     if kind.ends or answer.status == 500:
-        connection.close()  # uvicorn does so, behind what raised, and says nothing of it in the answer
+        connection.close()  # uvicorn closes after an exception without announcing it
     assert marker.encode() in body or kind.status == 500, body
     return Asked(name, marker, target, answer.status, answer.headers["X-Logjam-Request-Id"], caller, trace)
 
@@ -136,19 +136,19 @@ ODD_HEADERS = (
 
 
 def odd_requests(port: int, count: int, *, seed: int) -> set[str]:
-    """Requests of random bytes; the names that answers give to those which a server lets through."""
-    dice = random.Random(seed)
+    """Make requests of random bytes; return the ids of those that the server lets through."""
+    rng = random.Random(seed)
     names = set()
     for _ in range(count):
-        path = quote(dice.randbytes(dice.choice([0, 3, 30, 2000])), safe="")
+        path = quote(rng.randbytes(rng.choice([0, 3, 30, 2000])), safe="")
         query = "&".join(
-            f"{quote(dice.randbytes(dice.randrange(9)))}={quote(dice.randbytes(dice.choice([0, 5, 500])))}"
-            for _ in range(dice.choice([0, 1, 3, 40]))
+            f"{quote(rng.randbytes(rng.randrange(9)))}={quote(rng.randbytes(rng.choice([0, 5, 500])))}"
+            for _ in range(rng.choice([0, 1, 3, 40]))
         )
-        head = [f"{dice.choice(['GET', 'PUT', 'OPTIONS'])} /{path}?{query} HTTP/1.1".encode(), b"Host: x"]
-        for name in dice.sample(ODD_HEADERS, dice.randrange(len(ODD_HEADERS))):
-            words = dice.randbytes(dice.choice([1, 20, 200, 1500]))
-            value = words if dice.random() < 0.5 else words.hex().encode()
+        head = [f"{rng.choice(['GET', 'PUT', 'OPTIONS'])} /{path}?{query} HTTP/1.1".encode(), b"Host: x"]
+        for name in rng.sample(ODD_HEADERS, rng.randrange(len(ODD_HEADERS))):
+            words = rng.randbytes(rng.choice([1, 20, 200, 1500]))
+            value = words if rng.random() < 0.5 else words.hex().encode()
             head.append(name.encode() + b": x" + bytes(b for b in value if b >= 0x20 and b != 0x7F) + b"x")
         with socket.create_connection(("127.0.0.1", port), 2 * PATIENCE) as sock:
             sock.sendall(b"\r\n".join([*head, b"Connection: close", b"", b""]))
@@ -173,7 +173,7 @@ class Arrived(NamedTuple):
 
 
 def arrived(capture: Path) -> list[Arrived]:
-    """The documents of a capture, in their order; each must be as the importer wants it."""
+    """Return the documents of a capture in order; assert that each obeys the importer's rules."""
     found, wrong = [], []
     reader = CaptureReader(capture)
     for unit in reader:
@@ -197,12 +197,12 @@ def texts(document: Mapping[str, Any]) -> list[str]:
 
 
 def of_requests(found: Sequence[Arrived], app_env: str) -> dict[str, dict[str, Any]]:
-    """The documents of HTTP requests of one application: by their markers, of which each has one."""
+    """Return the documents of one application's HTTP requests by marker; assert one marker in each."""
     by_marker = {}
     for one in found:
         if one.app_env != app_env or "request_info" not in one.document:
             continue
-        # In no line, name or value of the document is the marker of another.
+        # No line, name or value of the document has the marker of another.
         markers = set(MARKER.findall(json.dumps(one.document)))
         assert len(markers) == 1, markers
         marker = markers.pop()
@@ -214,7 +214,7 @@ def of_requests(found: Sequence[Arrived], app_env: str) -> dict[str, dict[str, A
 
 
 def of_others(found: Sequence[Arrived], app_env: str) -> dict[str, list[dict[str, Any]]]:
-    """The other documents of an application: each marker's, by their actions."""
+    """Return the other documents of an application by marker, ordered by action."""
     by_marker: dict[str, list[dict[str, Any]]] = {}
     for one in found:
         if one.app_env == app_env and "request_info" not in one.document:
@@ -225,7 +225,7 @@ def of_others(found: Sequence[Arrived], app_env: str) -> dict[str, list[dict[str
     return by_marker
 
 
-def check_lines(document: Mapping[str, Any], kind: Kind, marker: str) -> None:
+def assert_lines(document: Mapping[str, Any], kind: Kind, marker: str) -> None:
     lines = texts(document)
     wanted = [line.format(m=marker, size=len(marker)) for line in kind.lines]
     if LINES_DROPPED in lines:
@@ -238,17 +238,17 @@ def check_lines(document: Mapping[str, Any], kind: Kind, marker: str) -> None:
         assert marker in line or line == GONE
 
 
-def check(
+def assert_documents(
     documents: dict[str, dict[str, Any]],
     app_env: str,
     kinds: Mapping[str, Kind],
     asked: Sequence[Asked],
 ) -> None:
-    """A document for each request, and it says what it must."""
+    """Assert that each request has its document, complete and correct."""
     for one in asked:
         document = documents[one.marker]
         kind = kinds[one.kind]
-        check_lines(document, kind, one.marker)
+        assert_lines(document, kind, one.marker)
         assert document["code"] == one.status == kind.status
         assert (document["action"], document["severity"]) == (kind.action, kind.severity)
         assert one.name == f"{app_env}-{document['request_id']}"
