@@ -1,4 +1,4 @@
-"""Against @logux/server, @logux/client and @logux/core, as they are released.
+"""Interoperation with @logux/server, @logux/client and @logux/core, as they are released.
 
 The programs are in tests/interop/logux; npm installs them (`make deps`).
 """
@@ -34,37 +34,37 @@ from logclient.logux.collector import Collector
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(4 * PATIENCE)]
 
 
-class Raw:
-    """A connection that says what it is told to, for what no good client does."""
+class RawClient:
+    """A connection that sends what a test says, for messages that no good client sends."""
 
     def __init__(self, server: LoguxServer, node_id: str = "u:raw:tab", token: str = "secret") -> None:
         self._open = ExitStack()
         self.socket = self._open.enter_context(websocket(server.address, open_timeout=10))
-        self.say("connect", 5, node_id, 0, {"token": token, "subprotocol": 1})
-        self.first = self.hear()
+        self.send("connect", 5, node_id, 0, {"token": token, "subprotocol": 1})
+        self.first = self.receive()
 
-    def say(self, *message: Any) -> None:
+    def send(self, *message: Any) -> None:
         self.socket.send(json.dumps(message))
 
-    def hear(self) -> list[Any]:
-        """The next message; its own are empty at the end of the connection."""
+    def receive(self) -> list[Any]:
+        """Return the next message, or an empty one at the end of the connection."""
         try:
             return json.loads(self.socket.recv(10))  # type: ignore[no-any-return]
         except ConnectionClosed:
             return []
 
-    def fates(self, n: int) -> list[tuple[str, Any]]:
-        """The next `n` that it tells of, (how, id), the way they come; each is answered."""
-        told: list[tuple[str, Any]] = []
-        while len(told) < n:
-            message = self.hear()
+    def outcomes(self, n: int) -> list[tuple[str, Any]]:
+        """Return the next `n` outcomes as (reason or type, id) in order of arrival; answer each."""
+        found: list[tuple[str, Any]] = []
+        while len(found) < n:
+            message = self.receive()
             if message[0] == "sync":
-                self.say("synced", message[1])
-                told += [(a.get("reason", a["type"]), a["id"]) for a in message[2::2]]
-        return told
+                self.send("synced", message[1])
+                found += [(a.get("reason", a["type"]), a["id"]) for a in message[2::2]]
+        return found
 
     def synced(self) -> int:
-        while (message := self.hear())[0] != "synced":
+        while (message := self.receive())[0] != "synced":
             pass
         return int(message[1])
 
@@ -82,7 +82,7 @@ def add(n: int, **data: Any) -> dict[str, Any]:
 
 
 def sync(actions: list[dict[str, Any]], first: int = 1) -> list[Any]:
-    """One message of them all; ids go on from `first`."""
+    """Make one message of all actions; ids count from `first`."""
     message: list[Any] = ["sync", first + len(actions) - 1]
     for number, action in enumerate(actions, first):
         message += [action, {"id": [0, number], "time": 0}]
@@ -107,97 +107,100 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def numbers(server: LoguxServer) -> list[int]:
-    """What it has processed, in order."""
+    """Return the numbers of the processed actions in order."""
     return [json.loads(line["body"])["data"]["n"] for line in server.lines()]
 
 
-class TestTraps:
-    """What a client has to live with; should a later server be better, this is where it shows."""
+class TestReleasedServer:
+    """Behaviour of released servers that our client must cope with."""
 
-    def test_a_duplicate_jams_a_server_that_keeps_its_log(self, serve: Serve) -> None:
+    def test_duplicate_jams_a_server_that_keeps_its_log(self, serve: Serve) -> None:
         server = serve(keep="memory")
-        with Raw(server) as client:
-            client.say(*sync([add(1)]))
-            assert [how for how, _ in client.fates(1)] == ["logux/processed"]
+        with RawClient(server) as client:
+            client.send(*sync([add(1)]))
+            assert [how for how, _ in client.outcomes(1)] == ["logux/processed"]
             server.tell("again")
-            client.say(*sync([add(2)], first=2))
+            client.send(*sync([add(2)], first=2))
             assert [client.synced(), client.synced()] == [1, 2]
-        with Raw(server, "u:raw:other") as client:
-            client.say(*sync([add(3)], first=3))
+        with RawClient(server, "u:raw:other") as client:
+            client.send(*sync([add(3)], first=3))
             assert client.synced() == 3
-        with Raw(server, "u:new:tab") as client:
-            client.say(*sync([add(4)], first=4))
-            assert [how for how, _ in client.fates(1)] == ["logux/processed"]
+        with RawClient(server, "u:new:tab") as client:
+            client.send(*sync([add(4)], first=4))
+            assert [how for how, _ in client.outcomes(1)] == ["logux/processed"]
         assert numbers(server) == [1, 4]
         assert server.tell("state")["waiting"] == 3
 
-    def test_a_duplicate_is_processed_again_by_one_that_does_not(self, serve: Serve) -> None:
+    def test_duplicate_is_processed_again_without_a_log(self, serve: Serve) -> None:
         server = serve()
-        with Raw(server) as client:
+        with RawClient(server) as client:
             for _ in range(2):
-                client.say(*sync([add(1)]))
-                assert [how for how, _ in client.fates(1)] == ["logux/processed"]
+                client.send(*sync([add(1)]))
+                assert [how for how, _ in client.outcomes(1)] == ["logux/processed"]
         assert numbers(server) == [1, 1]
 
-    def test_a_kept_log_outlives_a_kill(self, serve: Serve) -> None:
+    def test_kept_log_survives_a_kill(self, serve: Serve) -> None:
         server = serve(keep="file", die=2)
-        with Raw(server) as client:
+        with RawClient(server) as client:
             base = client.first[3][1]
-            client.say(*sync([add(1), add(2), add(3)]))
+            client.send(*sync([add(1), add(2), add(3)]))
             server.wait()
         server.start(die=0)
         assert numbers(server) == [1, 2]
-        with Raw(server) as client:
+        with RawClient(server) as client:
             shift = base - client.first[3][1]
             message = sync([add(3), add(1), add(4)])
             for number, place in ((3, 3), (1, 5), (4, 7)):
                 message[place] = {"id": [shift, number], "time": 0}
-            client.say(*message)
-            assert [how for how, _ in client.fates(1)] == ["logux/processed"]
+            client.send(*message)
+            assert [how for how, _ in client.outcomes(1)] == ["logux/processed"]
         assert numbers(server) == [1, 2, 3]
 
-    def test_a_throw_undoes_what_waits_behind_it(self, serve: Serve) -> None:
+    def test_throwing_action_undoes_those_behind_it(self, serve: Serve) -> None:
         server = serve()
-        with Raw(server) as client:
-            client.say(*sync([add(1), add(2, throw=True), add(3), add(4)]))
-            told = client.fates(4)
-            assert sorted(how for how, _ in told) == ["error"] * 3 + ["logux/processed"]
-            client.say(*sync([add(5)], first=5))
-            assert [how for how, _ in client.fates(1)] == ["logux/processed"]
+        with RawClient(server) as client:
+            client.send(*sync([add(1), add(2, throw=True), add(3), add(4)]))
+            outcomes = client.outcomes(4)
+            assert sorted(how for how, _ in outcomes) == ["error"] * 3 + ["logux/processed"]
+            client.send(*sync([add(5)], first=5))
+            assert [how for how, _ in client.outcomes(1)] == ["logux/processed"]
         assert numbers(server) == [1, 5]
 
     @pytest.mark.parametrize(
         "action, reason", [(add(2, deny=True), "denied"), ({"type": "log/other"}, "unknownType")]
     )
-    def test_so_does_what_it_refuses(self, serve: Serve, action: dict[str, Any], reason: str) -> None:
+    def test_refused_action_undoes_those_behind_it(
+        self, serve: Serve, action: dict[str, Any], reason: str
+    ) -> None:
         server = serve()
-        with Raw(server) as client:
-            client.say(*sync([add(1), action, add(3)]))
-            assert sorted(how for how, _ in client.fates(3)) == sorted(["logux/processed", reason, "error"])
+        with RawClient(server) as client:
+            client.send(*sync([add(1), action, add(3)]))
+            found = sorted(how for how, _ in client.outcomes(3))
+            assert found == sorted(["logux/processed", reason, "error"])
         assert numbers(server) == [1]
 
-    def test_a_numeric_length_ends_the_connection(self, serve: Serve) -> None:
-        with Raw(serve()) as client:
-            client.say(*sync([{**add(1), "length": 5}]))
-            assert client.hear()[:2] == ["error", "wrong-format"]
-            assert client.hear() == []
+    def test_numeric_length_ends_the_connection(self, serve: Serve) -> None:
+        with RawClient(serve()) as client:
+            client.send(*sync([{**add(1), "length": 5}]))
+            assert client.receive()[:2] == ["error", "wrong-format"]
+            assert client.receive() == []
 
 
 def connected(server: LoguxServer, **options: Any) -> Any:
-    """A client of ours, in a hurry."""
+    """Connect our client with short waits between attempts."""
     ours = {"token": "secret", "user": "u", "overflow": "block", "backoff_min": 0.01, "backoff_max": 0.05}
     return logclient.connect(server.url, **{**ours, **options})
 
 
 def clients_of(server: LoguxServer) -> list[str]:
-    """The client ids of what it has processed, in order of their first action."""
+    """Return the client ids of the processed actions, ordered by their first action."""
     return list(
         dict.fromkeys(":".join(line["metaId"].split(" ")[1].split(":")[:2]) for line in server.lines())
     )
 
 
-class TestOurClient:
-    def test_processed(self, serve: Serve) -> None:
+class TestOurClientWithTheirServer:
+    def test_every_action_is_processed_unchanged_and_once(self, serve: Serve) -> None:
         server = serve()
         began = time.time() * 1000
         with connected(server) as client:
@@ -222,7 +225,7 @@ class TestOurClient:
         assert len({line["metaId"] for line in lines}) == 3000
         assert server.complaints() == ""
 
-    def test_large_actions_and_large_messages(self, serve: Serve) -> None:
+    def test_actions_of_900_kb_are_processed(self, serve: Serve) -> None:
         server = serve()
         with connected(server) as client:
             for n in range(20):
@@ -230,7 +233,7 @@ class TestOurClient:
             assert client.close(PATIENCE) == 0
         assert numbers(server) == list(range(20))
 
-    def test_tls(self, serve: Serve, tmp_path: Path) -> None:
+    def test_actions_are_processed_over_tls(self, serve: Serve, tmp_path: Path) -> None:
         authority = Authority(tmp_path / "ours")
         server = serve(cert=authority.issue("server"))
         with connected(server, ca=authority.ca) as client:
@@ -240,8 +243,11 @@ class TestOurClient:
             assert client.stats().tls.startswith("TLSv1.3 ")
         assert numbers(server) == list(range(1000))
 
-    def test_wrong_token(self, serve: Serve, capfd: pytest.CaptureFixture[str]) -> None:
-        """Nothing is sent; it is told of once, without the token, and tried again at the slow pace."""
+    def test_wrong_token_is_retried_without_showing_it(
+        self, serve: Serve, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Nothing is sent meanwhile. The server then accepts the token, and the next slow attempt
+        delivers."""
         server = serve(token="other")
         client = connected(server, token="planted-secret", auth_backoff_min=0.3, auth_backoff_max=0.3)
         client.send({"n": 0})
@@ -252,11 +258,11 @@ class TestOurClient:
         assert numbers(server) == [0]
         assert "planted-secret" not in client.stats().last_error + capfd.readouterr().err + repr(client)
 
-    def test_lock_out(self, serve: Serve) -> None:
-        """After others have guessed from the same address, the right token is refused for a while."""
+    def test_locked_out_client_delivers_later(self, serve: Serve) -> None:
+        """After wrong tokens from one address the server refuses the right one for a while."""
         server = serve()
         for _ in range(3):
-            with Raw(server, token="guess") as guess:
+            with RawClient(server, token="guess") as guess:
                 assert guess.first[1] == "wrong-credentials"
         client = connected(server, auth_backoff_min=1.5, auth_backoff_max=1.5)
         client.send({"n": 0})
@@ -264,7 +270,7 @@ class TestOurClient:
         assert client.close(PATIENCE) == 0
         assert numbers(server) == [0]
 
-    def test_wrong_subprotocol(self, serve: Serve) -> None:
+    def test_refused_subprotocol_stops_the_client(self, serve: Serve) -> None:
         server = serve(subprotocol=3, minSubprotocol=3)
         client = connected(server, subprotocol=2)
         client.send({"n": 0})
@@ -279,8 +285,8 @@ class TestOurClient:
             (4, 1)
         ]
 
-    def test_denied_and_unknown(self, serve: Serve) -> None:
-        """They fail alone; what was undone because it waited behind them is processed, once."""
+    def test_refused_action_fails_alone(self, serve: Serve) -> None:
+        """Actions undone with it are processed, once each."""
         server = serve()
         with connected(server) as client:
             bad = []
@@ -300,8 +306,8 @@ class TestOurClient:
         assert Counter(numbers(server)) == Counter(n for n in range(1000) if n % 250 not in (100, 200))
 
     @pytest.mark.parametrize("env", ["production", "development"])
-    def test_throws(self, serve: Serve, env: str) -> None:
-        """One that is undone when it is alone is to blame; the others are processed, once each."""
+    def test_throwing_action_fails_alone(self, serve: Serve, env: str) -> None:
+        """An action undone while alone is the cause. The others are processed, once each."""
         server = serve(env=env)
         with connected(server) as client:
             for n in range(600):
@@ -311,8 +317,8 @@ class TestOurClient:
         assert (stats.acked, stats.failed) == (598, {"error": 2})
         assert Counter(numbers(server)) == Counter(n for n in range(600) if n not in (50, 300))
 
-    def test_development(self, serve: Serve) -> None:
-        """It says what it is before it says that we are connected, and tells of errors in its own words."""
+    def test_development_server_is_understood(self, serve: Serve) -> None:
+        """It sends headers before `connected`, and messages about errors."""
         server = serve(env="development")
         with connected(server) as client:
             client.send({"n": 0})
@@ -321,8 +327,7 @@ class TestOurClient:
             assert client.server_headers == {"env": "development"}
         assert (client.stats().acked, client.stats().failed) == (1, {"denied": 1})
 
-    def test_synced(self, serve: Serve) -> None:
-        """Where it is enough that the server has it."""
+    def test_ack_synced_does_not_wait_for_processing(self, serve: Serve) -> None:
         server = serve()
         with connected(server, ack="synced") as client:
             server.tell("hold")
@@ -334,30 +339,30 @@ class TestOurClient:
             wait_for(lambda: server.tell("state")["written"] == 300, PATIENCE, "actions")
         assert client.stats().acked == 300
 
-    def test_headers(self, serve: Serve) -> None:
-        """They are told before anything else, on each connection, and replaced as a whole."""
+    def test_headers_go_first_on_each_connection(self, serve: Serve) -> None:
+        """They replace the former headers as a whole."""
         server = serve()
 
-        def told() -> Any:
+        def current_headers() -> Any:
             return [one["headers"] for one in server.tell("state")["clients"]]
 
         with connected(server) as client:
             client.headers = {"locale": "fr", "build": 7}
             client.send({"n": 0})
             assert client.flush(PATIENCE) == 0
-            assert told() == [{"locale": "fr", "build": 7}]
+            assert current_headers() == [{"locale": "fr", "build": 7}]
             client.headers = {"locale": "de"}
-            wait_for(lambda: told() == [{"locale": "de"}], PATIENCE, "headers")
+            wait_for(lambda: current_headers() == [{"locale": "de"}], PATIENCE, "headers")
             for n in (1, 2):
                 server.tell("cut")
                 client.send({"n": n})
                 assert client.flush(PATIENCE) == 0
-                assert told() == [{"locale": "de"}]
+                assert current_headers() == [{"locale": "de"}]
             server.tell("headers", data={"shard": 3})
             wait_for(lambda: client.server_headers == {"shard": 3}, PATIENCE, "headers")
 
-    def test_each_action_is_seen_with_the_headers_before_it(self, serve: Serve) -> None:
-        """1,000 changes, each followed by an action; nobody waits for an answer."""
+    def test_each_action_is_processed_with_its_headers(self, serve: Serve) -> None:
+        """1,000 changes, each followed by an action, without waiting for answers."""
         server = serve()
         with connected(server) as client:
             for n in range(1000):
@@ -369,8 +374,8 @@ class TestOurClient:
         seen = [(json.loads(line["body"])["n"], line["headers"]) for line in server.lines()]
         assert seen == [(n, {"n": n}) for n in range(1000)]
 
-    def test_headers_on_a_live_connection(self, serve: Serve) -> None:
-        """Nothing is under way when they change, and the action follows at once."""
+    def test_headers_change_on_an_idle_connection(self, serve: Serve) -> None:
+        """The action follows at once."""
         server = serve()
         with connected(server) as client:
             for n in range(50):
@@ -379,8 +384,7 @@ class TestOurClient:
                 assert outcome == ("acked", "")
         assert [line["headers"] for line in server.lines()] == [{"n": n} for n in range(50)]
 
-    def test_headers_and_actions_over_broken_connections(self, serve: Serve) -> None:
-        """What is processed again is processed with the same headers."""
+    def test_resent_action_keeps_its_headers(self, serve: Serve) -> None:
         server = serve(slow=1)
         with connected(server) as client:
             for n in range(200):
@@ -391,12 +395,12 @@ class TestOurClient:
                     server.tell("cut")
             assert client.close(PATIENCE) == 0
         seen = [(json.loads(line["body"])["n"], line["headers"]["n"]) for line in server.lines()]
-        assert all(n == told for n, told in seen)
+        assert all(n == header for n, header in seen)
         assert Counter(n for n, _ in seen).keys() == set(range(200))
         assert client.stats().connects > 1
 
-    def test_a_client_that_comes_back(self, serve: Serve, tmp_path: Path) -> None:
-        """With a state file, it is the same to the server, and hears what it has missed and nothing twice."""
+    def test_client_with_state_file_resumes(self, serve: Serve, tmp_path: Path) -> None:
+        """To the server it is the same client. It receives what it missed, and nothing twice."""
         server = serve(keep="memory")
         heard: list[int] = []
         ids = []
@@ -413,14 +417,14 @@ class TestOurClient:
         assert ids == ids[:1] * 3
         assert heard == [0, 1, 2, 3, 4]
 
-    def test_pings(self, serve: Serve) -> None:
-        """It answers the server's, which else would close; the server answers ours."""
+    def test_client_and_server_answer_pings(self, serve: Serve) -> None:
+        """The server closes connections that do not answer."""
         server = serve(ping=50, timeout=250)
-        with Raw(server) as silent, connected(server, ping=0.1, silence=0.5) as client:
+        with RawClient(server) as silent, connected(server, ping=0.1, silence=0.5) as client:
             client.send({"n": 0})
             assert client.flush(PATIENCE) == 0
-            while silent.hear():
-                pass  # who does not answer
+            while silent.receive():
+                pass  # it does not answer
             moment = time.monotonic() + 0.8
             wait_for(lambda: time.monotonic() > moment, PATIENCE, "the moment")
             assert 0 < client.ping(5).seconds < 5
@@ -428,7 +432,7 @@ class TestOurClient:
             assert client.flush(PATIENCE) == 0
         assert (client.stats().connects, client.stats().resent) == (1, 0)
 
-    def test_it_receives(self, serve: Serve) -> None:
+    def test_client_receives_actions_and_channels(self, serve: Serve) -> None:
         server = serve()
         heard: list[tuple[Any, Any]] = []
 
@@ -456,8 +460,8 @@ class TestOurClient:
                 refused = client.add({"type": "logux/subscribe", "channel": channel}).result(PATIENCE)
                 assert refused == ("failed", reason)
 
-    def test_channels_are_asked_for_again(self, serve: Serve) -> None:
-        """The server forgets them with the connection."""
+    def test_channels_are_subscribed_again_after_a_break(self, serve: Serve) -> None:
+        """The server forgets subscriptions with the connection."""
         server = serve()
         with connected(server) as client, connected(server, user="other") as other:
             heard: list[str] = []
@@ -474,7 +478,7 @@ class TestOurClient:
                 assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
             wait_for(lambda: heard[4:] == ["news/add"], PATIENCE, "news")
 
-    def test_in_asyncio(self, serve: Serve) -> None:
+    def test_async_client_sends_and_receives(self, serve: Serve) -> None:
         server = serve()
 
         async def main() -> None:
@@ -492,7 +496,7 @@ class TestOurClient:
         asyncio.run(main())
         assert len(list(server.lines())) == 520
 
-    def test_meta_of_ones_own(self, serve: Serve) -> None:
+    def test_own_meta_and_id_are_kept(self, serve: Serve) -> None:
         server = serve()
         with connected(server, identity="own") as client:
             made = time.time() * 1000 - 86_400_000
@@ -505,14 +509,14 @@ class TestOurClient:
 
 
 class TestInDoubt:
-    """Actions that the server has processed, and dies before it says so."""
+    """Actions that the server processed before it died without saying so."""
 
     @pytest.fixture(params=[None, "file"], ids=["log not kept", "log kept"])
     def keep(self, request: pytest.FixtureRequest) -> Any:
         return request.param
 
-    def through_a_death(self, server: LoguxServer, **options: Any) -> Any:
-        """250 actions, of which 120 are processed in the first life and answered for, if at all, in part."""
+    def send_through_a_death(self, server: LoguxServer, **options: Any) -> Any:
+        """Send 250 actions, of which the server's first life processes 120 and answers some."""
         with connected(server, **options) as client:
             for n in range(250):
                 client.send({"n": n})
@@ -521,35 +525,35 @@ class TestInDoubt:
             assert client.close(PATIENCE) == 0
         return client.stats()
 
-    def test_new_client(self, serve: Serve, keep: Any) -> None:
-        """The rule: never the same id twice, so a server that keeps its log is not jammed."""
+    def test_new_client_id_after_doubt_avoids_a_jam(self, serve: Serve, keep: Any) -> None:
+        """No id is sent twice, so that a server with a log is not jammed."""
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, processing_timeout=3600.0)
+        stats = self.send_through_a_death(server, processing_timeout=3600.0)
         assert (stats.acked, len(clients_of(server))) == (250, 2)
         found = Counter(numbers(server))
         assert set(found) == set(range(250))
         assert 0 < found.total() - 250 <= stats.resent
 
-    def test_same(self, serve: Serve, keep: Any) -> None:
-        """Without a kept log the same; with one it jams, is noticed, and left by a new client id."""
+    def test_same_client_id_leaves_a_jam_for_a_new_one(self, serve: Serve, keep: Any) -> None:
+        """Without a log the client id stays; with a log the server jams, and the client takes a new id."""
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, on_doubt="same", processing_timeout=0.3)
+        stats = self.send_through_a_death(server, on_doubt="same", processing_timeout=0.3)
         assert (stats.acked, len(clients_of(server))) == (250, 2 if keep else 1)
         found = Counter(numbers(server))
         assert set(found) == set(range(250))
         assert 0 < found.total() - 250 <= stats.resent
 
-    def test_drop(self, serve: Serve, keep: Any) -> None:
+    def test_dropped_doubt_processes_nothing_twice(self, serve: Serve, keep: Any) -> None:
         server = serve(keep=keep, die=120)
-        stats = self.through_a_death(server, on_doubt="drop", processing_timeout=3600.0)
+        stats = self.send_through_a_death(server, on_doubt="drop", processing_timeout=3600.0)
         assert stats.acked + stats.failed["doubt"] == 250
         found = Counter(numbers(server))
-        assert found.total() == len(found) >= stats.acked  # none twice
+        assert found.total() == len(found) >= stats.acked  # nothing twice
 
 
 class TestJam:
-    def test_noticed_and_left(self, serve: Serve) -> None:
-        """Of the server's own making, in the middle of a connection: no break tells of it."""
+    def test_jam_is_noticed_and_left_by_a_new_client_id(self, serve: Serve) -> None:
+        """The server jams in the middle of a connection, without a break."""
         server = serve(keep="memory")
         with connected(server, processing_timeout=0.3) as client:
             client.send({"n": 0})
@@ -565,16 +569,16 @@ class TestJam:
 
 
 KINDS = pytest.mark.parametrize("kind", ["client", "node"], ids=["@logux/client", "ClientNode"])
-"""That of applications, and what is under it."""
+"""The client of applications, and the node below it."""
 
 
 def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
-    """Denies what wants to be denied."""
+    """Deny every tenth action."""
     return "denied" if action["data"]["n"] % 10 == 3 else ""
 
 
-class TestOurServer:
-    """What @logux/client and ClientNode of @logux/core make of it."""
+class TestTheirClientWithOurServer:
+    """@logux/client, and ClientNode of @logux/core, with our collector."""
 
     @pytest.fixture
     def js(self, tmp_path: Path) -> Iterator[Callable[..., JsClient]]:
@@ -591,15 +595,14 @@ class TestOurServer:
         assert (tmp_path / "js.log").read_text() == ""
 
     @KINDS
-    def test_processed(self, js: Callable[..., JsClient], kind: str) -> None:
-        """Half of them before it is connected, in one message."""
+    def test_their_client_is_served_completely(self, js: Callable[..., JsClient], kind: str) -> None:
+        """Half of the actions come in one message, made before it was connected."""
         with Collector(keep=True, token="secret", headers={"shard": 3}) as collector:
-            client = js(collector, kind=kind, n=2000, offline=1000, headers={"locale": "fr"}, stay=True)
+            client = js(collector, kind=kind, n=2000, offline=1000, headers={"locale": "fr"})
             assert client.until("ready") == 2000
-            (told,) = collector.clients.values()
-            assert told == {"locale": "fr"}
+            (headers,) = collector.clients.values()
+            assert headers == {"locale": "fr"}
             found = collector.events(2000)
-            client.leave()
             done = client.until("done")
             counts = collector.counts
         assert done["processed"] == 2000
@@ -610,8 +613,8 @@ class TestOurServer:
         assert (counts.connections, counts.protocol_errors, counts.timeouts) == (1, 0, 0)
 
     @KINDS
-    def test_it_comes_back(self, js: Callable[..., JsClient], kind: str) -> None:
-        """It sends again, under the same ids, what it has no `synced` for."""
+    def test_their_client_resends_what_was_cut(self, js: Callable[..., JsClient], kind: str) -> None:
+        """It sends again, under the same ids, actions without `synced`."""
         with Collector(keep=True, faults="cut-before-ack=every:15") as collector:
             done = js(collector, kind=kind, n=100, pace=5).until("done")
             counts = collector.counts
@@ -622,19 +625,19 @@ class TestOurServer:
         assert {action["data"]["n"] for action in found} == set(range(100))
 
     @KINDS
-    def test_undone(self, js: Callable[..., JsClient], kind: str) -> None:
+    def test_their_client_learns_of_undone_actions(self, js: Callable[..., JsClient], kind: str) -> None:
         with Collector(judge=judge, types=["log/add"]) as collector:
             done = js(collector, kind=kind, n=100, offline=50).until("done")
             other = js(collector, kind=kind, n=1, type="log/other").until("done")
-        # What waits behind one that is denied is undone with it, as by the real server.
+        # As with the real server, actions behind a denied one are undone with it.
         assert done["undone"].pop("denied") >= 1
         assert done["processed"] + 1 <= 100
         assert set(done["undone"]) <= {"error"}
         assert other["undone"] == {"unknownType": 1}
 
     @KINDS
-    def test_refused(self, js: Callable[..., JsClient], kind: str) -> None:
-        """For good: neither of them tries again."""
+    def test_their_client_stops_when_refused(self, js: Callable[..., JsClient], kind: str) -> None:
+        """Neither kind tries again."""
         with Collector(token="other", minimum=2) as collector:
             for subprotocol, why in ((1, "wrong-subprotocol: "), (2, "wrong-credentials: ")):
                 client = js(collector, kind=kind, stay=True, subprotocol=subprotocol)
@@ -647,7 +650,7 @@ class TestOurServer:
         assert (counts.connections, counts.refused_logins, counts.logins) == (2, 2, 0)
 
     @KINDS
-    def test_pings_both_ways(self, js: Callable[..., JsClient], kind: str) -> None:
+    def test_their_client_and_our_server_answer_pings(self, js: Callable[..., JsClient], kind: str) -> None:
         for ours, theirs in ((0.05, 10_000), (20.0, 50)):
             with Collector(ping=ours, timeout=2.0) as collector:
                 client = js(collector, kind=kind, n=1, ping=theirs, timeout=2000, stay=True)
@@ -661,7 +664,7 @@ class TestOurServer:
             assert (counts.pings > 3) == (theirs == 50)
 
     @KINDS
-    def test_it_receives(self, js: Callable[..., JsClient], kind: str) -> None:
+    def test_their_client_receives_our_actions(self, js: Callable[..., JsClient], kind: str) -> None:
         with Collector() as collector:
             client = js(collector, kind=kind, n=1, stay=True)
             client.until("ready")

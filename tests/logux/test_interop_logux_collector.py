@@ -1,4 +1,4 @@
-"""The released @logux/client and @logux/core, shipping to our server."""
+"""The released @logux/client and @logux/core, sending to our collector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbers(actions: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestTheirClient:
-    def test_all_is_processed(self, kind: str, tmp_path: Path) -> None:
+    def test_every_action_is_processed_and_captured(self, kind: str, tmp_path: Path) -> None:
         with Collector(token="secret", capture=str(tmp_path / "capture"), keep=True) as collector:
             with JsClient(address(collector), tmp_path / "errors", kind=kind, n=300, offline=50) as client:
                 done = client.until("done")
@@ -41,8 +41,8 @@ class TestTheirClient:
         units = [unit.raw for unit in CaptureReader(tmp_path / "capture") if unit.direction == 0]
         assert numbers([action for raw in units for action in decode(raw)]) == list(range(300))
 
-    def test_across_cuts(self, kind: str, tmp_path: Path) -> None:
-        """What it sends again comes again: nothing is lost, and it hears of each."""
+    def test_cut_connections_lose_no_action(self, kind: str, tmp_path: Path) -> None:
+        """It sends again after a cut, and gets an outcome for each action."""
         faults = "cut-before-ack=from:40:max:2,cut-before-write=from:42:max:1"
         with Collector(faults=faults, keep=True) as collector:
             with JsClient(address(collector), tmp_path / "errors", kind=kind, n=200) as client:
@@ -51,14 +51,14 @@ class TestTheirClient:
             assert sorted(set(numbers(collector.events(200)))) == list(range(200))
             assert collector.counts.cuts == 3
 
-    def test_wrong_token(self, kind: str, tmp_path: Path) -> None:
+    def test_wrong_token_is_refused(self, kind: str, tmp_path: Path) -> None:
         with Collector(token="another") as collector:
             with JsClient(address(collector), tmp_path / "errors", kind=kind, n=1, stay=True) as client:
                 assert collector.wait_for(lambda counts: counts.refused_logins == 1, timeout=PATIENCE)
                 assert client.end() == 0
             assert collector.counts.captured_events == 0
 
-    def test_undone(self, kind: str, tmp_path: Path) -> None:
+    def test_denied_action_alone_is_undone(self, kind: str, tmp_path: Path) -> None:
         def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
             return "denied" if action["data"]["n"] == 3 else ""
 
@@ -67,10 +67,10 @@ class TestTheirClient:
             JsClient(address(collector), tmp_path / "errors", kind=kind, n=5) as client,
         ):
             done = client.until("done")
-        # One action in a message: nothing else is in the queue.
+        # One action in each message: nothing else is in the queue to be undone with it.
         assert (done["processed"], done["undone"]) == (4, {"denied": 1})
 
-    def test_it_hears_of_us(self, kind: str, tmp_path: Path) -> None:
+    def test_headers_and_pushed_actions_arrive(self, kind: str, tmp_path: Path) -> None:
         with (
             Collector(headers={"region": "north"}, development=True) as collector,
             JsClient(
@@ -82,7 +82,7 @@ class TestTheirClient:
             collector.push({"type": "hello", "n": 1})
             assert client.until("received") == {"type": "hello", "n": 1}
 
-    def test_pings(self, kind: str, tmp_path: Path) -> None:
+    def test_pings_keep_the_connection_alive(self, kind: str, tmp_path: Path) -> None:
         with (
             Collector(ping=0.1, timeout=PATIENCE) as collector,
             JsClient(address(collector), tmp_path / "errors", kind=kind, n=0, stay=True, ping=50) as client,

@@ -1,5 +1,7 @@
-"""Two readers of Logux messages, the one in Python for connections and the compiled one for captures: they
-take the same for a message, whatever it is. What the fuzzer begins with, and damage to it."""
+"""Two readers of Logux messages agree: the one in Python for connections, the compiled one for captures.
+
+The inputs are the fuzzer's seeds, and damaged seeds.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from fuzz.target import load, seeds_of  # noqa: E402
 
 TARGETS = ("logux_decoder", "logux_replies")
 WRONG = {BAD_ACTION, BAD_JSON, BAD_MESSAGE, BAD_META, BAD_SYNC}
-# A connection takes no number of the protocol's that JavaScript does not count with; a capture has what came.
-# In actions it is the other way round: JavaScript reads 1e999, but no reader of JSON has to.
+# The readers differ on large numbers: connections refuse protocol numbers that JavaScript cannot count with,
+# and in actions they accept 1e999, as JavaScript does.
 LARGE = re.compile(rb"[0-9]{16}|[eE]|[0-9]\.[0-9]")
-# It is answered with another, by the released server; neither takes part in anything.
+# The released server answers this message with itself. It has no effect.
 DUILIAN = b"duilian"
 
 
@@ -55,7 +57,7 @@ def decoded(text: bytes) -> str:
     return "unknown" if UNKNOWN_MESSAGE in found else "message"
 
 
-def agree(text: bytes) -> None:
+def assert_agreement(text: bytes) -> None:
     if not LARGE.search(text) and DUILIAN not in text and text.count(b"[") + text.count(b"{") < 400:
         assert parsed(text) == decoded(text), text
     else:
@@ -67,14 +69,14 @@ def texts() -> list[bytes]:
     return sorted({text for name in TARGETS for seed in seeds_of(name) for text in seed[2:].split(b"\0")})
 
 
-def test_of_what_the_fuzzer_begins_with(texts: list[bytes]) -> None:
+def test_readers_agree_on_the_seeds_of_the_fuzzer(texts: list[bytes]) -> None:
     assert len(texts) > 500
     for text in texts:
-        agree(text)
+        assert_agreement(text)
     assert {parsed(text) for text in texts} == {"wrong", "unknown", "message"}
 
 
-def test_of_what_is_damaged(texts: list[bytes]) -> None:
+def test_readers_agree_on_damaged_messages(texts: list[bytes]) -> None:
     random = Random(11)
     words = [word for name in TARGETS for word in load(name).DICTIONARY]
     for _ in range(5_000):
@@ -90,4 +92,4 @@ def test_of_what_is_damaged(texts: list[bytes]) -> None:
                 data[at:at] = random.choice(words)
             else:
                 data[at:at] = data[at : at + random.randint(1, 20)]
-        agree(bytes(data))
+        assert_agreement(bytes(data))

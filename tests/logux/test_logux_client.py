@@ -1,4 +1,4 @@
-"""The face of Logux over real sockets: actions both ways, headers, state, and servers that say no."""
+"""The Logux client over real sockets: actions both ways, headers, state, and servers that refuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
 from tests.delivery.test_engine_lifecycle import in_child, needs_fork
-from tests.logux_peer import LoguxPeer, processed, undo, until
+from tests.logux.peer import LoguxPeer, processed, undo, until
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
@@ -51,7 +51,7 @@ def sent(peer: LoguxPeer) -> list[dict[str, Any]]:
 
 
 class TestSending:
-    def test_events_are_data_of_an_action(self, peer: LoguxPeer) -> None:
+    def test_event_is_the_data_of_an_action(self, peer: LoguxPeer) -> None:
         with connect(peer, user="10") as client:
             first = client.send({"a": 1, "length": 5, "type": "mine", "id": 7})
             client.send("text")
@@ -77,7 +77,7 @@ class TestSending:
 
     @pytest.mark.parametrize("check", [True, False])
     @pytest.mark.parametrize("identity", ["id", "own"])
-    def test_whole_actions(self, peer: LoguxPeer, check: bool, identity: str) -> None:
+    def test_whole_action_is_sent_with_meta_and_id(self, peer: LoguxPeer, check: bool, identity: str) -> None:
         with connect(peer, check=check, identity=identity) as client:
             chat = client.add({"type": "chat/add", "text": "hi"})
             own = client.add({"type": "chat/add", "id": "my own"})
@@ -94,13 +94,13 @@ class TestSending:
             {"type": "", "id": ids[3]},
         ]
         found = peer.actions[2][1]
-        # By the server's clock, which a client knows to half a round trip.
+        # A client knows the server's clock to half a round trip.
         assert abs(found["time"] - 1_600_000_000_123) < 1000
         assert found["subprotocol"] == 3
         assert "subprotocol" not in peer.actions[0][1]
 
     @pytest.mark.parametrize(
-        ("action", "meta", "error", "says"),
+        ("action", "meta", "error", "message"),
         [
             ([], None, EncodeTypeError, "action: must be a mapping, got list"),
             ("text", None, EncodeTypeError, "action: must be a mapping, got str"),
@@ -123,11 +123,11 @@ class TestSending:
             ({"type": "a"}, {"subprotocol": 1.5}, EncodeError, "must be a whole number, got 1.5"),
         ],
     )
-    def test_what_a_server_would_not_take(
-        self, peer: LoguxPeer, action: Any, meta: Any, error: type[Exception], says: str
+    def test_invalid_action_or_meta_is_refused_by_name(
+        self, peer: LoguxPeer, action: Any, meta: Any, error: type[Exception], message: str
     ) -> None:
         with connect(peer) as client:
-            with pytest.raises(error, match=says) as caught:
+            with pytest.raises(error, match=message) as caught:
                 client.add(action, meta)
             assert "\n" not in str(caught.value)
             assert client.add({"type": "a", "length": "5", "data": {"length": 5}}).result(PATIENCE) == OK
@@ -135,7 +135,7 @@ class TestSending:
             assert (stats.sent, stats.acked, stats.failed) == (2, 1, {"unencodable": 1})
             assert stats.connects == 1
 
-    def test_an_action_without_an_encoding(self, peer: LoguxPeer) -> None:
+    def test_action_that_cannot_be_encoded_is_refused(self, peer: LoguxPeer) -> None:
         with connect(peer, max_event_bytes=1000, truncate=True) as client:
             loop: dict[str, Any] = {"type": "a"}
             loop["loop"] = loop
@@ -147,18 +147,18 @@ class TestSending:
         assert sent(peer)[0]["odd"] == {"1": None, "b": "x"}
 
     @pytest.mark.parametrize(
-        ("reason", "fate"),
+        ("reason", "reason_"),
         [("denied", "denied"), ("unknownType", "unknown_type"), ("wrongChannel", "rejected")],
     )
-    def test_what_the_server_undoes(self, peer: LoguxPeer, reason: str, fate: str) -> None:
+    def test_undone_action_fails_with_its_reason(self, peer: LoguxPeer, reason: str, reason_: str) -> None:
         with connect(peer) as client:
             assert client.add({"type": "a"}).result(PATIENCE) == OK
             peer.answer = undo(reason)
-            assert client.add({"type": "a"}).result(PATIENCE) == Outcome("failed", fate)
-            assert client.stats().failed == {fate: 1}
+            assert client.add({"type": "a"}).result(PATIENCE) == Outcome("failed", reason_)
+            assert client.stats().failed == {reason_: 1}
 
     @pytest.mark.parametrize("reason", ["spam", "denied", "unknownType"])
-    def test_what_the_server_says_of_what_it_undoes(self, peer: LoguxPeer, reason: str) -> None:
+    def test_details_of_an_undo_are_in_outcome_and_callback(self, peer: LoguxPeer, reason: str) -> None:
         more = {"hint": {"see": ["https://example.org/rules", 7]}, "status": 5}
         heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
         everything: list[str] = []
@@ -184,9 +184,9 @@ class TestSending:
         }  # fmt: skip
         assert action["id"] == ours[1]["id"] and action["action"]["id"] == client.event_id(2)
         assert meta["id"].split(" ")[1] == "server:peer" and abs(meta["time"] - time.time() * 1000) < 60_000
-        assert everything == ["the/end"]  # they hear what is about others
+        assert everything == ["the/end"]  # callbacks for all types do not get undos of ours
 
-    def test_one_of_a_server_that_says_too_much(self, peer: LoguxPeer) -> None:
+    def test_oversized_details_of_an_undo_are_cut(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             for reason, left in (("y" * 100_000, {"reason": "y" * 1000}), (["y" * 100_000], {})):
                 peer.answer = undo(reason, more="x" * 200_000)  # type: ignore[arg-type]
@@ -194,8 +194,8 @@ class TestSending:
                 assert outcome == ("failed", "rejected")
                 assert outcome is not None and outcome.details == left
 
-    def test_an_undo_that_decides_nothing_is_not_told(self, peer: LoguxPeer) -> None:
-        """One for another's sake: the action is sent again."""
+    def test_undo_without_an_outcome_is_not_reported(self, peer: LoguxPeer) -> None:
+        """An action undone for another's sake is sent again."""
         heard: list[str] = []
         with connect(peer) as client:
             client.on("logux/undo", lambda action, meta: heard.append(action["action"]["n"]))
@@ -210,7 +210,7 @@ class TestSending:
             until(lambda: heard)
         assert heard == [2]
 
-    def test_a_handler_ships_ecs_documents(self, peer: LoguxPeer) -> None:
+    def test_handler_sends_ecs_documents(self, peer: LoguxPeer) -> None:
         handler = logclient.Handler(url=peer.url, action_type="audit/add")
         logger = logging.Logger("shop")
         logger.addHandler(handler)
@@ -224,7 +224,7 @@ class TestSending:
         assert data["message"] == "user ada logged in" and data["length"] == 5
         assert data["log.level"].upper() == "WARNING" and "ecs.version" in data
 
-    def test_acked_may_mean_received(self, peer: LoguxPeer, tmp_path: Path) -> None:
+    def test_ack_synced_settles_without_processing(self, peer: LoguxPeer, tmp_path: Path) -> None:
         peer.answer = lambda action: {}
         with connect(peer, ack="synced", ledger=tmp_path) as client:
             assert client.add({"type": "a"}).result(PATIENCE) == OK
@@ -232,7 +232,7 @@ class TestSending:
         opened = json.loads(ledger.read_text().partition("\n")[0])
         assert (opened["protocol"], opened["ack"]) == ("logux", "synced")
 
-    def test_a_path_in_the_url(self, peer: LoguxPeer) -> None:
+    def test_path_of_the_url_is_requested(self, peer: LoguxPeer) -> None:
         with logclient.connect(peer.url + "/some/where") as client:
             client.send("a")
             assert client.flush(PATIENCE) == 0
@@ -240,7 +240,7 @@ class TestSending:
 
 
 class TestHttp:
-    def test_headers_of_the_request(self, peer: LoguxPeer) -> None:
+    def test_http_headers_are_sent_and_values_not_shown(self, peer: LoguxPeer) -> None:
         given = {
             "Cookie": "session=hunter2", "authorization": "Bearer x", "Origin": "https://example.org",
             "User-Agent": "mine",
@@ -254,7 +254,7 @@ class TestHttp:
 
 
 class TestHeaders:
-    def test_they_go_first_and_replace_all(self, peer: LoguxPeer) -> None:
+    def test_headers_go_first_and_replace_all(self, peer: LoguxPeer) -> None:
         peer.headers = {"env": "development"}
         with connect(peer) as client:
             assert client.headers == {} and client.server_headers == {}
@@ -278,7 +278,7 @@ class TestHeaders:
             assert again.headers == [{"locale": "de"}]
             assert again.order.index("headers") < again.order.index("connect")
 
-    def test_what_is_none(self, peer: LoguxPeer) -> None:
+    def test_invalid_headers_are_refused(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             client.headers = {"a": 1}
             with pytest.raises(EncodeTypeError, match="headers: must be a mapping, got list"):
@@ -287,18 +287,18 @@ class TestHeaders:
                 client.headers = {"length": 1}
             with pytest.raises(EncodeTypeError, match="each name in it must be a string"):
                 client.headers = {1: 1}  # type: ignore[dict-item]
-            client.headers["a"] = 2  # nobody sees it
+            client.headers["a"] = 2  # changes a copy only
             assert client.headers == {"a": 1}
             assert client.stats().sent == 0
 
-    def test_to_set_them_connects_nobody(self, peer: LoguxPeer) -> None:
+    def test_setting_headers_does_not_connect(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             client.headers = {"a": 1}
         assert peer.lines == []
 
 
 class TestReceiving:
-    def test_callbacks_by_type(self, peer: LoguxPeer) -> None:
+    def test_callbacks_are_called_by_type_in_their_thread(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             chat: list[tuple[dict[str, Any], dict[str, Any]]] = []
             every: list[str] = []
@@ -310,7 +310,7 @@ class TestReceiving:
 
             end = client.on("chat/add", hear)
             client.on(None, lambda action, meta: every.append(action["type"]))
-            # Connected with nothing to send.
+            # A callback connects without anything to send.
             line = peer.line()
             line.send({"type": "chat/add", "n": 1}, {"type": "other"}, {"type": "chat/add", "n": 2}, time=50)
             until(lambda: len(every) == 3)
@@ -327,7 +327,9 @@ class TestReceiving:
             assert len(chat) == 2
             assert client.missed == 0
 
-    def test_one_that_raises_stops_nothing(self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_callback_that_raises_is_reported(
+        self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with connect(peer) as client:
             heard: list[int] = []
 
@@ -342,7 +344,7 @@ class TestReceiving:
             assert client.submit("still here").result(PATIENCE) == OK
         assert "a callback for 'a' raised SystemExit: oops" in capsys.readouterr().err
 
-    def test_what_is_no_callback(self, peer: LoguxPeer) -> None:
+    def test_invalid_callback_is_refused(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             with pytest.raises(EncodeTypeError, match="callback: must be callable, got int"):
                 client.on("a", 5)  # type: ignore[arg-type]
@@ -350,7 +352,7 @@ class TestReceiving:
                 client.on(5, print)  # type: ignore[arg-type]
         assert peer.lines == []
 
-    def test_a_listener_connects_again(self, peer: LoguxPeer) -> None:
+    def test_client_with_callbacks_reconnects(self, peer: LoguxPeer) -> None:
         with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
             heard: list[int] = []
             client.on("a", lambda action, meta: heard.append(action["n"]))
@@ -363,8 +365,10 @@ class TestReceiving:
             until(lambda: client.state == "synchronized")
         assert heard == [0, 1, 2]
 
-    def test_a_listener_wakes_the_sender(self, peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It sleeps, without a connection and with nothing to send; who listens is connected all the same."""
+    def test_new_callback_wakes_an_idle_sender(
+        self, peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The sender sleeps without a connection and without events. A callback must connect it at once."""
         sleeps, rest = threading.Event(), Engine._rest
 
         def watched(engine: Engine, until: float) -> None:
@@ -384,7 +388,7 @@ class TestReceiving:
             peer.line(1).send({"type": "a", "n": 1})
             until(lambda: heard == [1])
 
-    def test_callbacks_that_are_too_slow(
+    def test_actions_for_slow_callbacks_are_missed(
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with connect(peer, max_bytes=10_000, max_event_bytes=1000) as client:
@@ -411,7 +415,7 @@ class TestReceiving:
             assert client.missed == 10
         assert "callbacks are too slow" in capsys.readouterr().err
 
-    def test_a_developers_server_says_more(
+    def test_debug_text_of_the_server_is_reported(
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with connect(peer) as client:
@@ -429,7 +433,7 @@ class TestReceiving:
 
 
 class TestChannels:
-    def test_they_are_asked_for_on_each_connection(self, peer: LoguxPeer) -> None:
+    def test_channels_are_subscribed_on_each_connection(self, peer: LoguxPeer) -> None:
         secret = undo("denied")
         honest = peer.answer
         peer.answer = lambda action: secret(action) if action.get("channel") == "secret" else honest(action)
@@ -459,7 +463,7 @@ class TestChannels:
         ]
         assert len({action["id"] for action in sent(peer)}) == 6
 
-    def test_one_that_is_on_its_way_is_sent_once(self, peer: LoguxPeer) -> None:
+    def test_subscription_in_flight_is_sent_once(self, peer: LoguxPeer) -> None:
         answer, peer.answer = peer.answer, lambda action: {}
         with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
             delivery = client.subscribe("sport")
@@ -468,11 +472,11 @@ class TestChannels:
             peer.lines[0].close()
             assert delivery.result(PATIENCE) == OK
             assert client.ping(PATIENCE)
-            assert len(peer.actions) == 2  # it was in doubt
+            assert len(peer.actions) == 2  # the first one was in doubt
 
 
 class TestState:
-    def test_it_is_told(self, peer: LoguxPeer) -> None:
+    def test_state_follows_connection_and_actions(self, peer: LoguxPeer) -> None:
         client = connect(peer)
         assert client.state == "disconnected"
         peer.answer = lambda action: {}
@@ -490,7 +494,7 @@ class TestState:
         with pytest.raises(ConnectFailed):
             client.ping(0.1)
 
-    def test_connecting(self, peer: LoguxPeer) -> None:
+    def test_state_is_connecting_until_accepted(self, peer: LoguxPeer) -> None:
         go = threading.Event()
 
         def refuse(connect: list[Any]) -> list[Any]:
@@ -504,12 +508,10 @@ class TestState:
             go.set()
             until(lambda: client.state == "synchronized")
 
-    def test_credentials_that_are_not_accepted(
+    def test_refused_credentials_are_retried_without_showing(
         self, peer: LoguxPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        peer.refuse = lambda connect: (
-            [] if connect[4].get("token") == "right" else ["wrong-credentials"]
-        )
+        peer.refuse = lambda connect: [] if connect[4].get("token") == "right" else ["wrong-credentials"]
         quick = {"auth_backoff_min": 0.05, "auth_backoff_max": 0.05}
         with connect(peer, token="hunter2", ledger=tmp_path, **quick) as client:
             delivery = client.submit("a")
@@ -520,7 +522,7 @@ class TestState:
             assert (stats.queued, stats.failed) == (1, {})
             shown = capsys.readouterr().err + repr(client) + repr(stats) + repr(client.config)
             assert shown.count("nothing is sent there until that is corrected; next try") == 1
-            # Somebody mends it.
+            # The server accepts the token now.
             peer.refuse = lambda connect: []
             assert delivery.result(PATIENCE) == OK
         files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -534,7 +536,7 @@ class TestState:
             ["wrong-subprotocol", {"supported": 2, "used": 1}],
         ],
     )
-    def test_another_version(
+    def test_refused_version_stops_the_client(
         self, peer: LoguxPeer, error: list[Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
         peer.refuse = lambda connect: error
@@ -546,8 +548,11 @@ class TestState:
             assert client.stats().connects == 1
         assert "nothing more will be sent" in capsys.readouterr().err
 
-    def test_a_server_of_protocol_4(self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]) -> None:
-        """It throws on a subprotocol that is a number, and hangs up; what is wrong is said at once."""
+    def test_server_of_protocol_4_stops_the_client(
+        self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It throws on a numeric subprotocol and closes without a reason. The client asks once more in
+        the older form."""
         peer.protocol = 4
         with connect(peer, backoff_min=0.01, backoff_max=0.05) as client:
             assert client.submit("a").result(PATIENCE) == Outcome("failed", "fatal")
@@ -559,7 +564,7 @@ class TestState:
         assert second.endswith("nothing more will be sent")
         assert [line.connect[4]["subprotocol"] for line in peer.lines] == [1, "1.0.0"]
 
-    def test_a_server_of_protocol_7(self, peer: LoguxPeer) -> None:
+    def test_server_of_protocol_7_stops_the_client(self, peer: LoguxPeer) -> None:
         peer.refuse = lambda connect: ["wrong-protocol", {"supported": 7, "used": connect[1]}]
         with connect(peer) as client:
             assert client.submit("a").result(PATIENCE) == Outcome("failed", "fatal")
@@ -569,8 +574,8 @@ class TestState:
             )
 
 
-class TestLife:
-    def test_close_gives_up_what_has_no_answer(self, peer: LoguxPeer) -> None:
+class TestLifetime:
+    def test_close_fails_actions_without_an_outcome(self, peer: LoguxPeer) -> None:
         peer.answer = lambda action: {}
         client = connect(peer)
         deliveries = [client.add({"type": "a"}) for _ in range(5)]
@@ -579,7 +584,7 @@ class TestLife:
         assert {d.result(PATIENCE) for d in deliveries} == {Outcome("failed", "closed")}
         assert client.add({"type": "a"}).result(PATIENCE) == Outcome("dropped", "closed")
 
-    def test_one_that_nobody_holds_ends(self, peer: LoguxPeer) -> None:
+    def test_unreferenced_client_delivers_and_ends(self, peer: LoguxPeer) -> None:
         def hear(client: Client, action: dict[str, Any], meta: dict[str, Any]) -> None:
             client.send("heard")
 
@@ -594,7 +599,7 @@ class TestLife:
         until(lambda: engine.closed and not engine._running)
         assert len(peer.actions) == 1
 
-    def test_a_callback_may_send(self, peer: LoguxPeer) -> None:
+    def test_callback_may_send_actions(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             client.on("ask", lambda action, meta: client.add({"type": "answer", "n": action["n"]}))
             peer.line().send({"type": "ask", "n": 7})
@@ -603,7 +608,7 @@ class TestLife:
             assert client.flush(PATIENCE) == 0
 
     @needs_fork
-    def test_a_child_is_another_node(self, peer: LoguxPeer) -> None:
+    def test_forked_child_is_another_node(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             client.headers = {"locale": "fr"}
             heard: list[int] = []
@@ -615,12 +620,12 @@ class TestLife:
                 assert client.node_id != before
                 assert client.headers == {"locale": "fr"}
                 assert client.stats().connects == 0
-                # The peer's threads are the parent's: it answers the child as it does the parent.
+                # The peer's threads run in the parent and answer the child, too.
                 assert client.submit("child").result(PATIENCE) == OK
                 until(lambda: heard == [2])
                 assert client.close() == 0
 
-            # The child waits for what is said to it once it is connected.
+            # The child waits for this action once it is connected.
             answer = peer.answer
 
             def also(action: dict[str, Any]) -> dict[str, Any]:
@@ -640,7 +645,7 @@ class TestLife:
             assert client.stats().connects == 1
 
     @pytest.mark.parametrize("listens", [False, True])
-    def test_the_end_of_the_process(self, peer: LoguxPeer, listens: bool) -> None:
+    def test_exit_of_the_process_delivers_all(self, peer: LoguxPeer, listens: bool) -> None:
         code = (
             "import logclient, sys\n"
             f"client = logclient.connect({peer.url!r})\n"
@@ -659,7 +664,7 @@ class TestLife:
 
 
 @pytest.mark.tree
-def test_the_pages_example(peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_of_the_documentation_works(peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "logux.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(import logclient\n.+?)```", page, re.DOTALL)
     assert code is not None
@@ -674,7 +679,7 @@ def test_the_pages_example(peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class TestAsync:
-    def test_both_ways(self, peer: LoguxPeer) -> None:
+    def test_async_client_sends_and_receives(self, peer: LoguxPeer) -> None:
         async def main() -> None:
             async with logclient.AsyncClient(peer.url) as client:
                 assert (await client.add({"type": "a"}, {"time": 5})).ok

@@ -1,6 +1,6 @@
-"""Clocks that are wrong, by an hour and more, and that jump: the server's and the client's.
+"""Wrong clocks of server and client, by an hour and more, and clocks that jump.
 
-What a server keeps as an action's time is to be its own clock's at the moment the action was made.
+The server must record each action's time by its own clock at the moment the action was made.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ pytestmark = [pytest.mark.tree, pytest.mark.timeout(4 * PATIENCE)]
 HOUR = 3600.0
 WITHIN_MS = 100
 BETWEEN = 40
-"""Actions between two things that happen to a clock."""
+"""Actions between two changes of a clock."""
 
-_PRODUCER = f"PATIENCE = {PATIENCE}" + """
+_PRODUCER = (
+    f"PATIENCE = {PATIENCE}"
+    """
 import json
 import select
 import sys
@@ -48,15 +50,16 @@ left = client.close(PATIENCE)
 stats = client.stats()
 print(json.dumps([n, left, stats.acked, stats.last_error, time.time()]))
 """
+)
 
 
 class Clock:
-    """A wall clock that says what it is told to, for the processes with its `environment`."""
+    """A wall clock that the test sets, for processes with its `environment`."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if not sys.platform.startswith("linux") or compiler is None:
-            pytest.skip("no compiler for a clock of its own")
+            pytest.skip("no C compiler for a shifted clock")
         library = folder / "clock_shift.so"
         source = ROOT / "tests" / "clock_shift.c"
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
@@ -67,12 +70,12 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(file)}
 
     def set(self, seconds: float) -> None:
-        """Wrong by so many seconds, from now on."""
+        """Shift the clock by so many seconds from now on."""
         self._file[:] = struct.pack("=q", round(seconds * 1e9))
 
 
 class Run:
-    """A server, and a producer in a process with another clock, that sends all the time."""
+    """A server, and a producer in a process with another clock that sends all the time."""
 
     def __init__(self, folder: Path, skew: float, **options: Any) -> None:
         self.server = LoguxServer(folder, skew=skew * 1000, **options)
@@ -87,7 +90,7 @@ class Run:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 
-    def flows(self) -> None:
+    def wait_for_actions(self) -> None:
         """Wait for some more actions at the server."""
         target = self.written() + BETWEEN
         wait_for(lambda: self.written() >= target, PATIENCE, "actions")
@@ -96,17 +99,17 @@ class Run:
         return int(self.server.tell("state")["written"])
 
     def end(self) -> list[Any]:
-        """What the producer says at its end."""
-        told, _ = self.process.communicate("\n", timeout=2 * PATIENCE)
+        """Stop the producer, check its actions and return its report."""
+        output, _ = self.process.communicate("\n", timeout=2 * PATIENCE)
         lines = list(self.server.lines())
         self.server.end()
         assert self.process.returncode == 0
-        said: list[Any] = json.loads(told)
-        sent, left, acked, _, _ = said
+        report: list[Any] = json.loads(output)
+        sent, left, acked, _, _ = report
         assert (left, acked) == (0, sent)
         events = [json.loads(line["body"])["data"] for line in lines]
         assert {event["n"] for event in events} == set(range(1, sent + 1))
-        # What was made when, by the clock of the server.
+        # The moment of making each action, by the server's clock.
         wrong = [
             line["time"] - (line["now"] - (line["mono"] - event["mono"]) / 1000)
             for line, event in zip(lines, events, strict=True)
@@ -115,7 +118,7 @@ class Run:
         ids = [line["metaId"] for line in lines]
         assert len(ids) == len(set(ids))
         assert len(lines) >= sent
-        return said
+        return report
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -125,27 +128,27 @@ class Run:
 
 
 @pytest.mark.parametrize("skew", [0, HOUR, -HOUR], ids=["right", "ahead", "behind"])
-def test_a_clock_that_jumps(tmp_path: Path, skew: float) -> None:
-    """The producer's, by an hour and two, on a connection and together with a break of it."""
+def test_times_stay_true_when_the_clock_jumps(tmp_path: Path, skew: float) -> None:
+    """The producer's clock jumps by an hour and two, with and without a break of the connection."""
     run = Run(tmp_path, skew)
     run.start()
     try:
-        run.flows()
+        run.wait_for_actions()
         for jump in (HOUR, -HOUR, 0.0):
             run.clock.set(jump)
-            run.flows()
+            run.wait_for_actions()
         for jump in (HOUR, -HOUR):
             run.clock.set(jump)
             run.server.tell("cut")
-            run.flows()
+            run.wait_for_actions()
         *_, now = run.end()
     finally:
         run.close()
-    assert abs(now - time.time() + HOUR) < 60  # it was another clock
+    assert abs(now - time.time() + HOUR) < 60  # the producer's clock was shifted
 
 
-def test_a_clock_that_jumps_while_it_connects(tmp_path: Path) -> None:
-    """Between question and answer, from which the difference of the clocks is told."""
+def test_times_stay_true_when_the_clock_jumps_at_connect(tmp_path: Path) -> None:
+    """It jumps between question and answer, from which the difference of the clocks is computed."""
     run = Run(tmp_path, HOUR, auth=300)
     run.clock.set(-HOUR)
     run.start()
@@ -156,9 +159,9 @@ def test_a_clock_that_jumps_while_it_connects(tmp_path: Path) -> None:
                 30, "a connection",
             )  # fmt: skip
             run.clock.set(jump)
-            run.flows()
+            run.wait_for_actions()
             run.server.tell("cut")
-        run.flows()
+        run.wait_for_actions()
         run.end()
     finally:
         run.close()

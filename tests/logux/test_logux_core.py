@@ -1,4 +1,4 @@
-"""The Logux client: what it sends, what becomes of it, and what it does about a server that has traps."""
+"""The Logux client without sockets: messages, outcomes, and its way around the traps of real servers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BASE = 1_700_000_000_250  # of the server, 250 ms ahead
 
 
 class Clock:
-    """Monotonic and wall clock of a host."""
+    """Monotonic and wall clock of a host, set by the test."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -62,7 +62,7 @@ class Clock:
         return self.now + self.ahead
 
 
-def core_of(clock: Clock | None = None, **options: Any) -> Logux:
+def make_core(clock: Clock | None = None, **options: Any) -> Logux:
     core = Logux(Options(**{"token": "secret", **options}), PRODUCER)
     core.wall = (clock or Clock()).wall
     return core
@@ -79,15 +79,15 @@ def raw(core: Logux) -> list[bytes]:
     return texts
 
 
-def tell(core: Logux, *message: Any, now: float = NOW) -> list[CoreEvent]:
-    """Have it receive a message, written as JavaScript does."""
+def receive(core: Logux, *message: Any, now: float = NOW) -> list[CoreEvent]:
+    """Let the core receive a message, written as JavaScript does; return its events."""
     core.receive_data(json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(), now)
     return list(core.events_received())
 
 
-def ready(clock: Clock | None = None, **options: Any) -> Logux:
-    """A core behind `connected`: the server's clock shows BASE."""
-    core = core_of(clock, **options)
+def connected_core(clock: Clock | None = None, **options: Any) -> Logux:
+    """Return a core after `connected`, when the server's clock showed BASE."""
+    core = make_core(clock, **options)
     connect(core)
     return core
 
@@ -96,19 +96,19 @@ def connect(core: Logux, now: float = NOW) -> None:
     core.connected(now, lambda: 0.5)
     assert core.state == "connecting"
     raw(core)
-    assert tell(core, "connected", 5, "server:x", [BASE, BASE], now=now) == [Inbound(Opened("server:x"))]
+    assert receive(core, "connected", 5, "server:x", [BASE, BASE], now=now) == [Inbound(Opened("server:x"))]
     assert core.state == "synchronized"
 
 
 def send(core: Logux, n: int, now: float = NOW) -> tuple[InflightBatches, Batch]:
-    """Actions 1..n in one batch, as many as go."""
+    """Send actions 1 to n in one batch, as many as the credit allows."""
     in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
     more(core, in_flight, batch, now)
     return in_flight, batch
 
 
 def more(core: Logux, in_flight: InflightBatches, batch: Batch, now: float = NOW) -> list[Any]:
-    """What goes out of a batch, as messages."""
+    """Send from a batch as much as the credit allows; return the messages."""
     while events := core.credit(now)[0]:
         n = core.encode(batch, events, now)
         in_flight.encoded(batch)
@@ -118,7 +118,7 @@ def more(core: Logux, in_flight: InflightBatches, batch: Batch, now: float = NOW
 
 
 def names(core: Logux, message: list[Any]) -> dict[str, str]:
-    """{the absolute id: the stable id} of the actions of a sync."""
+    """Return {absolute id: stable id} of the actions of a sync."""
     found = {}
     for action, meta in zip(message[2::2], message[3::2], strict=True):
         shift, *rest = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
@@ -128,13 +128,13 @@ def names(core: Logux, message: list[Any]) -> dict[str, str]:
 
 def processed(core: Logux, id: str, now: float = NOW, added: int = 0) -> list[CoreEvent]:
     meta = {"id": 4, "time": 4, "subprotocol": 1}
-    return tell(core, "sync", added, {"id": id, "type": "logux/processed"}, meta, now=now)
+    return receive(core, "sync", added, {"id": id, "type": "logux/processed"}, meta, now=now)
 
 
 def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[CoreEvent]:
-    """What comes of it, but for the undo itself, which comes before the outcome that it is."""
+    """Receive an undo; return the events without the report of the undo, which precedes its outcome."""
     action = {"action": {"type": "log/add"}, "id": id, "reason": reason, "type": "logux/undo"}
-    events = tell(core, "sync", 0, action, {"id": [1, 1], "time": 1, "subprotocol": 1}, now=now)
+    events = receive(core, "sync", 0, action, {"id": [1, 1], "time": 1, "subprotocol": 1}, now=now)
     found = []
     for event, after in zip(events, [*events, None][1:], strict=True):
         if not (isinstance(event, Inbound) and isinstance(event.payload, Undone)):
@@ -145,17 +145,17 @@ def undo(core: Logux, id: str, reason: Any = "error", now: float = NOW) -> list[
     return found
 
 
-def test_is_a_core() -> None:
-    core: Core = core_of()
+def test_core_has_the_type_of_a_core_without_codec() -> None:
+    core: Core = make_core()
     assert core.codec is None
 
 
 class TestOptions:
-    def test_wrong(self) -> None:
+    def test_wrong_identity_is_named(self) -> None:
         with pytest.raises(ConfigError, match="identity: id, own or none"):
-            core_of(identity="x")
+            make_core(identity="x")
 
-    def test_the_tracker_refuses_values_that_break_its_arithmetic(self) -> None:
+    def test_tracker_refuses_values_that_break_its_arithmetic(self) -> None:
         with pytest.raises(ValueError, match="producer: 10 bytes"):
             ActionTracker(b"x", b'"a"')
         wrong = ({"window": 0}, {"window": 10_001}, {"window_bytes": 0}, {"inflight": 0}, {"inflight": 65})
@@ -182,71 +182,73 @@ class TestOptions:
             with pytest.raises(TypeError, match="__init__ has not run"):
                 call()
 
-    def test_secrets_do_not_show(self) -> None:
-        core = core_of(token=Secret("hush"))
+    def test_token_is_sent_and_not_shown(self) -> None:
+        core = make_core(token=Secret("hush"))
         assert "hush" not in repr(core.options)
         core.connected(NOW, random)
         assert sent(core)[0][4]["token"] == "hush"
 
 
 class TestConnect:
-    def test_connect(self) -> None:
-        core = core_of(user="10")
+    def test_connect_has_protocol_node_id_and_token(self) -> None:
+        core = make_core(user="10")
         core.connected(NOW, random)
         (message,) = sent(core)
         assert message == ["connect", 5, core.node_id, 0, {"token": "secret", "subprotocol": 1}]
         assert core.node_id.split(":")[0] == "10" and len(core.node_id.split(":")) == 3
         assert " " not in core.node_id
 
-    @pytest.mark.parametrize(("options", "told"), [
+    @pytest.mark.parametrize(("options", "sent_options"), [
         ({"token": None}, {"subprotocol": 1}), ({"token": ""}, {"subprotocol": 1}),
         ({"subprotocol": 0}, {"token": "secret"}), ({"token": None, "subprotocol": 0}, None),
         ({"subprotocol": 3, "strict_spec": True}, {"token": "secret", "subprotocol": "3.0.0"}),
         ({"subprotocol": "1.2.3", "strict_spec": True}, {"token": "secret", "subprotocol": "1.2.3"}),
     ])  # fmt: skip
-    def test_what_is_not_said_is_left_out(self, options: dict[str, Any], told: dict[str, Any] | None) -> None:
-        core = core_of(**options)
+    def test_unset_options_are_left_out_of_connect(
+        self, options: dict[str, Any], sent_options: dict[str, Any] | None
+    ) -> None:
+        core = make_core(**options)
         core.connected(NOW, random)
-        assert sent(core)[0][4:] == ([told] if told else [])
+        assert sent(core)[0][4:] == ([sent_options] if sent_options else [])
 
-    def test_producers_have_node_ids_of_their_own(self) -> None:
+    def test_each_producer_has_its_own_node_id(self) -> None:
         found = {Logux(Options(), bytes([i, *range(9)])).node_id for i in range(200)}
         found |= {Logux(Options(), bytes([*range(9), i])).node_id for i in range(200)}
         assert len(found) == 400 and len({node.split(":")[1] for node in found}) > 1
 
-    def test_last_received(self) -> None:
-        core = ready()
-        tell(core, "ping", 3)
-        tell(core, "sync", 7, {"type": "a"}, {"id": 1, "time": 1})
-        tell(core, "pong", 5)
+    def test_reconnect_tells_the_last_received_number(self) -> None:
+        core = connected_core()
+        receive(core, "ping", 3)
+        receive(core, "sync", 7, {"type": "a"}, {"id": 1, "time": 1})
+        receive(core, "pong", 5)
         processed(core, "1 x 1", added=9)
         core.connection_lost()
         assert core.state == "disconnected"
         core.connected(NOW, random)
         assert sent(core)[0][3] == 9
 
-    def test_another_process_was_this_client(self) -> None:
-        core = core_of(user="10", state="file")
+    def test_resumed_core_keeps_client_id_and_number(self) -> None:
+        core = make_core(user="10", state="file")
         tab = core.node_id.split(":")[2]
         core.resume("abc", 3, 17)
         assert core.node_id == f"10:abc-3:{tab}"
         connect(core)
-        assert tell(core, "ping", 16) == []
-        assert tell(core, "ping", 18) == [Inbound(Received(18))]
+        assert receive(core, "ping", 16) == []
+        assert receive(core, "ping", 18) == [Inbound(Received(18))]
         assert processed(core, "1 x 1", added=19)[-1] == Inbound(Received(19))
-        news, told = tell(core, "sync", 20, {"type": "a"}, {"id": 1, "time": 1})
+        news, received = receive(core, "sync", 20, {"type": "a"}, {"id": 1, "time": 1})
         assert isinstance(news, Inbound) and isinstance(news.payload, Action)  # first
-        assert told == Inbound(Received(20))
+        assert received == Inbound(Received(20))
         core.connection_lost()
         core.connected(NOW, random)
         assert sent(core)[0][2:4] == [f"10:abc-3:{tab}", 20]
 
-    def test_headers_go_before_connect_and_replace_the_former(self) -> None:
-        core = core_of()
+    def test_headers_go_before_connect_and_replace_all(self) -> None:
+        core = make_core()
         core.post_command("headers", {"lang": "en", "x": 1}, 0)
         core.connected(NOW, random)
         assert [m[:2] for m in sent(core)] == [["headers", {"lang": "en", "x": 1}], ["connect", 5]]
-        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        receive(core, "connected", 5, "server:x", [BASE, BASE])
         core.post_command("headers", {"lang": "fr"}, 1)
         core.credit(NOW)
         assert sent(core) == [["headers", {"lang": "fr"}]]
@@ -266,8 +268,8 @@ class TestConnect:
         assert [m[0] for m in sent(core)] == ["connect"]
 
     @pytest.mark.parametrize("wrong", [None, [], {"length": 1}, {"a": float("nan")}, {"a": {1}}, "x"])
-    def test_headers_that_kill_servers_are_refused(self, wrong: Any) -> None:
-        core = ready()
+    def test_headers_that_break_servers_are_refused(self, wrong: Any) -> None:
+        core = connected_core()
         with pytest.raises(ValueError, match="headers: "):
             core.post_command("headers", wrong, 1)
         with pytest.raises(ValueError, match="Logux has no 'stat'"):
@@ -277,28 +279,28 @@ class TestConnect:
         core.credit(NOW)
         assert sent(core) == []
 
-    def test_ping(self) -> None:
-        core = core_of()
+    def test_pings_are_sent_and_answered_in_order(self) -> None:
+        core = make_core()
         core.connected(NOW, random)
         token = core.call("ping")
         assert [m[0] for m in sent(core)] == ["connect"]
-        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        receive(core, "connected", 5, "server:x", [BASE, BASE])
         assert sent(core) == [["ping", 0]]
         other = core.call("ping")
-        assert tell(core, "pong", 0) == [Reply(token, "server:x")]
-        assert tell(core, "pong", 0) == [Reply(other, "server:x")]
-        assert tell(core, "pong", 0) == []
-        tell(core, "ping", 0)
+        assert receive(core, "pong", 0) == [Reply(token, "server:x")]
+        assert receive(core, "pong", 0) == [Reply(other, "server:x")]
+        assert receive(core, "pong", 0) == []
+        receive(core, "ping", 0)
         assert sent(core) == [["ping", 0], ["pong", 0]]
 
-    def test_nothing_goes_before_connected(self) -> None:
-        core = core_of()
+    def test_nothing_is_sent_before_connected(self) -> None:
+        core = make_core()
         assert core.credit(NOW) == (0, 0)
         core.connected(NOW, random)
         assert core.credit(NOW) == (0, 0)
-        tell(core, "headers", {"env": "development"})
+        receive(core, "headers", {"env": "development"})
         assert core.credit(NOW) == (0, 0)
-        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        receive(core, "connected", 5, "server:x", [BASE, BASE])
         assert core.credit(NOW) == (100, 256 << 10)
 
     @pytest.mark.parametrize("message", [
@@ -309,30 +311,30 @@ class TestConnect:
         ["connected", 5, "x", None], ["sync", 1, None, None], [], [1], None, {"length": 1},
         ["error"], ["headers", None], ["headers", {"length": 1}], ["debug", "other", "x"],
     ])  # fmt: skip
-    def test_out_of_turn_or_wrong(self, message: Any) -> None:
-        core = core_of()
+    def test_message_out_of_turn_or_invalid_is_fatal(self, message: Any) -> None:
+        core = make_core()
         core.connected(NOW, random)
         core.receive_data(json.dumps(message).encode(), NOW)
         (event,) = core.events_received()
         assert isinstance(event, Fatal) and isinstance(event.error, ProtocolError) and not event.forever
         assert str(event.error).isprintable() and len(str(event.error)) < 400
         assert core.credit(NOW) == (0, 0)
-        assert tell(core, "connected", 5, "server:x", [BASE, BASE]) == []
+        assert receive(core, "connected", 5, "server:x", [BASE, BASE]) == []
 
     @pytest.mark.parametrize("message", [["connect", 5, "x", 0], ["connected", 5, "x", [1, 1]]])
-    def test_a_second_connected(self, message: list[Any]) -> None:
-        (event,) = tell(ready(), *message)
+    def test_second_connected_is_fatal(self, message: list[Any]) -> None:
+        (event,) = receive(connected_core(), *message)
         assert isinstance(event, Fatal) and not event.forever
 
-    def test_an_older_protocol(self) -> None:
-        core = core_of()
+    def test_older_protocol_is_fatal_for_ever(self) -> None:
+        core = make_core()
         core.connected(NOW, random)
-        (event,) = tell(core, "connected", 4, "server:x", [BASE, BASE])
+        (event,) = receive(core, "connected", 4, "server:x", [BASE, BASE])
         assert isinstance(event, Fatal) and event.forever and "protocol 4" in str(event.error)
 
-    def test_a_server_that_hangs_up_on_a_number_is_asked_in_the_older_form(self) -> None:
-        """Those of protocol 4 do, without a word; asked so, they say what they are."""
-        core = core_of(subprotocol=3)
+    def test_silent_refusal_is_asked_in_the_older_form(self) -> None:
+        """Servers of protocol 4 close without a reason. Asked in the older form, they name their protocol."""
+        core = make_core(subprotocol=3)
         core.connected(NOW, random)
         assert sent(core)[0][4]["subprotocol"] == 3
         core.receive_eof()
@@ -342,29 +344,29 @@ class TestConnect:
         core.connection_lost()
         core.connected(NOW, random)
         assert sent(core)[0][4]["subprotocol"] == "3.0.0"
-        (event,) = tell(core, "connected", 4, "server:x", [BASE, BASE])
+        (event,) = receive(core, "connected", 4, "server:x", [BASE, BASE])
         assert isinstance(event, Fatal) and event.forever
         assert "the server speaks protocol 4 (@logux/server 0.13 and older), we speak protocol 5" in str(
             event.error
         )
 
-    def test_an_older_server_wants_a_range_of_versions(self) -> None:
-        core = core_of()
+    def test_older_server_with_a_version_range_is_fatal(self) -> None:
+        core = make_core()
         core.connected(NOW, random)
-        (event,) = tell(core, "error", "wrong-subprotocol", {"supported": "2.x", "used": "0.0.0"})
+        (event,) = receive(core, "error", "wrong-subprotocol", {"supported": "2.x", "used": "0.0.0"})
         assert isinstance(event, Fatal) and event.forever
         assert "protocol 4 (@logux/server 0.13 and older)" in str(event.error)
         assert "'2.x' is supported" in str(event.error)
 
     @pytest.mark.parametrize("answer", [5, 0])
-    def test_one_that_is_of_our_protocol_after_all_is_told_the_number(self, answer: int) -> None:
-        """It ended the connection for another reason, as when it was stopped; it is asked so once."""
-        core = core_of()
+    def test_older_form_is_tried_once_only(self, answer: int) -> None:
+        """The server had another reason to close, such as being stopped."""
+        core = make_core()
         for n, form in enumerate((1, "1.0.0", 1, 1)):
             core.connected(NOW, random)
             assert sent(core)[0][4]["subprotocol"] == form
             if form == "1.0.0" and answer:
-                (event,) = tell(core, "connected", 5, "server:x", [BASE, BASE])
+                (event,) = receive(core, "connected", 5, "server:x", [BASE, BASE])
                 assert isinstance(event, Fatal) and not event.forever
             else:
                 core.receive_eof()
@@ -373,16 +375,16 @@ class TestConnect:
         connect(core)
 
     @pytest.mark.parametrize("options", [{"strict_spec": True, "subprotocol": "1.0.0"}, {"subprotocol": 0}])
-    def test_there_is_no_older_form_of_what_is_none(self, options: dict[str, Any]) -> None:
-        core = core_of(**options)
+    def test_no_older_form_without_a_numeric_subprotocol(self, options: dict[str, Any]) -> None:
+        core = make_core(**options)
         core.connected(NOW, random)
         core.receive_eof()
         assert list(core.events_received()) == []
 
     @pytest.mark.parametrize("strict", [False, True])
-    def test_an_unknown_message_is_passed_over(self, strict: bool) -> None:
-        core = ready(strict_spec=strict)
-        assert tell(core, "ready", 0) == []
+    def test_unknown_message_is_counted_and_ignored(self, strict: bool) -> None:
+        core = connected_core(strict_spec=strict)
+        assert receive(core, "ready", 0) == []
         assert core.unknown == 1
         assert [m[:2] for m in sent(core)] == ([["error", "wrong-format"]] if strict else [])
         assert core.credit(NOW)[0] == 100
@@ -396,54 +398,56 @@ class TestConnect:
         (["error", "unknown-message", "x" * 5000], ProtocolError, False),
         (["error", "\x1b[2J", {"a": "\x07" * 5000}], ProtocolError, False),
     ])  # fmt: skip
-    def test_errors(self, message: list[Any], error: type[Exception], forever: bool) -> None:
-        core = core_of()
+    def test_error_of_the_server_is_fatal_and_printable(
+        self, message: list[Any], error: type[Exception], forever: bool
+    ) -> None:
+        core = make_core()
         core.connected(NOW, random)
-        (event,) = tell(core, *message)
+        (event,) = receive(core, *message)
         assert isinstance(event, Fatal) and type(event.error) is error and event.forever is forever
         words = str(event.error)
         assert words.isprintable() and len(words) < 400
         assert message[1] in words or not message[1].isprintable()
 
     @pytest.mark.parametrize("token", ["hunter2", 'hun"ter2', "hunter2" * 1000, "h\xfcnter2"])
-    def test_a_server_that_says_our_token(self, token: str) -> None:
-        """As the real one does of a message that it takes for none."""
+    def test_token_quoted_by_the_server_is_masked(self, token: str) -> None:
+        """The real server quotes messages that it finds invalid."""
         for name in ("wrong-format", "my-own", f"no {token}"):
-            core = core_of(token=token)
+            core = make_core(token=token)
             core.connected(NOW, random)
             (message,) = raw(core)
-            (event,) = tell(core, "error", name, message.decode()[:4096])
+            (event,) = receive(core, "error", name, message.decode()[:4096])
             assert isinstance(event, Fatal)
             assert "ter2" not in str(event.error) and "hun" not in str(event.error)
-        core = core_of(token=token)
+        core = make_core(token=token)
         core.connected(NOW, random)
         for text in (f"bad {token}!", message.decode()):
-            (told,) = tell(core, "debug", "error", text)
-            assert isinstance(told, Inbound) and "ter2" not in told.payload.text
-        (event,) = tell(core, "error", "refused", {"was": [token]})
+            (debug,) = receive(core, "debug", "error", text)
+            assert isinstance(debug, Inbound) and "ter2" not in debug.payload.text
+        (event,) = receive(core, "error", "refused", {"was": [token]})
         assert isinstance(event, Fatal) and "hunter2" not in str(event.error)
 
-    def test_what_is_said_of_unknown_messages_is_short(self) -> None:
-        core = ready(strict_spec=True)
+    def test_answers_to_unknown_messages_are_short(self) -> None:
+        core = connected_core(strict_spec=True)
         for _ in range(100):
-            tell(core, "x" * 1_000_000)
+            receive(core, "x" * 1_000_000)
         assert sum(map(len, raw(core))) < 100_000
 
-    def test_wrong_format_while_actions_are_under_way(self) -> None:
-        """The server does not say which: the engine finds a poison by connections that end."""
-        core = ready()
+    def test_wrong_format_of_an_action_closes_the_connection(self) -> None:
+        """The server does not say which action. The engine finds it by trials."""
+        core = connected_core()
         send(core, 1)
-        told, end = tell(core, "error", "wrong-format", "x")
-        assert isinstance(told, Inbound) and isinstance(told.payload, DebugText)
+        debug, end = receive(core, "error", "wrong-format", "x")
+        assert isinstance(debug, Inbound) and isinstance(debug.payload, DebugText)
         assert end == CloseWanted()
 
 
-# -- what goes out --------------------------------------------------------------------------------------
+# -- sending --------------------------------------------------------------------------------------------
 
 
 class TestSync:
-    def test_one_sync_of_a_batch(self) -> None:
-        core = ready()
+    def test_batch_goes_in_syncs_of_the_window(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b'{"n":%d}' % n, RAW) for n in range(250)])
         messages = more(core, in_flight, batch)
         assert [m[:2] for m in messages] == [["sync", 100], ["sync", 200], ["sync", 250]]
@@ -457,12 +461,12 @@ class TestSync:
         assert all(set(meta) == {"id", "time"} for meta in metas)
         assert core.state == "sending"
 
-    def test_credit_counts_syncs(self) -> None:
-        core = ready(inflight=2, window=10)
+    def test_credit_counts_unsettled_syncs(self) -> None:
+        core = connected_core(inflight=2, window=10)
         _in_flight, batch = send(core, 25)
         assert list(batch.statuses().values()).count("inflight") == 20
         assert core.credit(NOW) == (0, 256 << 10)
-        tell(core, "synced", 20)
+        receive(core, "synced", 20)
         assert core.credit(NOW)[0] == 0
         for counter in range(9):
             processed(core, f"{int(WALL * 1000)} {core.node_id} {counter}")
@@ -470,15 +474,15 @@ class TestSync:
         processed(core, f"{int(WALL * 1000)} {core.node_id} 9")
         assert core.credit(NOW)[0] == 10
 
-    def test_bytes_of_a_sync(self) -> None:
-        core = ready(window_bytes=1000)
+    def test_sync_ends_at_window_bytes(self) -> None:
+        core = connected_core(window_bytes=1000)
         body = b'{"n":"%s"}' % (b"x" * 392)
         large = b'{"n":"%s"}' % (b"x" * 5000)
         in_flight, batch = inflight_of([(body, RAW)] * 4 + [(large, RAW), (body, RAW)])
         assert [len(m[2::2]) for m in more(core, in_flight, batch)] == [2, 2, 1, 1]
 
-    def test_the_user_s_own_time_and_subprotocol(self) -> None:
-        core = ready(Clock())
+    def test_own_time_and_subprotocol_go_into_the_meta(self) -> None:
+        core = connected_core(Clock())
         own = struct.pack("<qq", int(WALL * 1000) - 5000, 7) + b'{"type":"a"}'
         none = struct.pack("<qq", -(2**63), -1) + b'{"type":"a"}'
         in_flight, batch = inflight_of([(own, RAW | TIMED), (none, TIMED)])
@@ -496,8 +500,8 @@ class TestSync:
         (b'{"type":"a","length":1}', DOCUMENT | WHOLE, "unencodable"), (b"{}", RAW | 0x30, "unencodable"),
         (b"{}", RAW | TIMED, "unencodable"), (bytes(16) + b"{", RAW | TIMED, "not_json"),
     ])  # fmt: skip
-    def test_what_no_server_takes_fails_alone(self, body: bytes, kind: int, reason: str) -> None:
-        core = ready()
+    def test_action_that_servers_refuse_fails_alone(self, body: bytes, kind: int, reason: str) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b"{}", RAW), (body, kind), (b"{}", RAW)])
         ((*_, a, _, b, _),) = more(core, in_flight, batch)
         assert (a["id"], b["id"]) == (ID % 1, ID % 3)
@@ -508,20 +512,20 @@ class TestSync:
         b'{"type":"a","length":1,"length":[]}',
         b'{"type":"a","length":null}', b'{"type":1,"ty\\u0070e":"a"}', b' {"type" : "a" , "b":[{"type":2}]} ',
     ])  # fmt: skip
-    def test_what_servers_take(self, body: bytes) -> None:
-        core = ready()
+    def test_unusual_valid_action_is_sent(self, body: bytes) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(body, RAW | WHOLE)])
         ((_, _, action, _),) = more(core, in_flight, batch)
         assert action == {**json.loads(body), "id": ID % 1}
 
-    def test_user_fields_never_reach_the_action_itself(self) -> None:
-        core = ready()
+    def test_fields_of_an_event_stay_within_data(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([(b'{"length":5,"type":7,"id":"mine"}', RAW)])
         ((_, _, action, _),) = more(core, in_flight, batch)
         assert action == {"type": "log/add", "data": {"length": 5, "type": 7, "id": "mine"}, "id": ID % 1}
 
-    def test_no_identity_no_check(self) -> None:
-        core = ready(identity="none", check=False, action_type='lög "x"')
+    def test_body_is_sent_unchanged_without_identity_and_check(self) -> None:
+        core = connected_core(identity="none", check=False, action_type='lög "x"')
         _in_flight, batch = inflight_of([(b" {oops} ", RAW), (b'{"type":"a"}', RAW | WHOLE)])
         core.encode(batch, 9, NOW)
         (text,) = raw(core)
@@ -540,12 +544,12 @@ class TestSync:
     @settings(max_examples=100)
     @given(st.lists(st.tuples(bodies, st.sampled_from([RAW, RAW, DOCUMENT])), min_size=1, max_size=6),
            st.booleans(), st.booleans())  # fmt: skip
-    def test_as_the_twin(
+    def test_syncs_equal_the_reference(
         self, events: list[tuple[tuple[bytes, int], int]], identity: bool, check: bool
     ) -> None:
-        core = ready(identity="id" if identity else "none", check=check, silence=1e9)
+        core = connected_core(identity="id" if identity else "none", check=check, silence=1e9)
         given_ = [(body, kind | nibble) for (body, nibble), kind in events]
-        # What nobody checks must be JSON where its fields are looked for.
+        # Without a check, bodies must be JSON where their fields are searched.
         given_ = [
             (body, kind)
             for body, kind in given_
@@ -554,12 +558,12 @@ class TestSync:
             or isinstance(oracle.action(body, kind & ~3 | RAW, 1, PRODUCER), oracle.Text)
         ]
         in_flight, batch = inflight_of(given_ or [(b"{}", RAW)])
-        expected, fates, ids = [], {}, oracle.Ids()
+        expected, failures, ids = [], {}, oracle.Ids()
         hashes = {}
         for seq, (body, kind) in enumerate(given_ or [(b"{}", RAW)], 1):
             found = oracle.action(body, kind, seq, PRODUCER, identity=identity, check=check)
             if isinstance(found, str):
-                fates[seq] = found
+                failures[seq] = found
                 continue
             hashes[seq] = xxh64(found.text)
             time = 0 if found.time is None else found.time - BASE + 250
@@ -569,11 +573,11 @@ class TestSync:
         in_flight.encoded(batch)
         assert n == len(expected)
         assert raw(core) == ([oracle.sync(0, expected, BASE)] if expected else [])
-        assert {s: r for s, t, f, r in in_flight.take_report() for s in range(s, t + 1)} == fates
+        assert {s: r for s, t, f, r in in_flight.take_report() for s in range(s, t + 1)} == failures
         assert {s: h for s, h in got.items() if s in hashes} == hashes
 
-    def test_the_ledger_keeps_the_user_s_own_ids(self) -> None:
-        core = ready()
+    def test_own_ids_are_hashed_for_the_ledger(self) -> None:
+        core = connected_core()
         events = [(b'{"type":"a","id":%s}' % id, RAW | WHOLE) for id in (b'"mine"', b"[1,2]", b'""')]
         in_flight, batch = inflight_of(events)
         core.encode(batch, 9, NOW)
@@ -586,9 +590,9 @@ class TestSync:
 
 
 class TestIds:
-    def test_a_clock_that_goes_back(self) -> None:
+    def test_ids_rise_when_the_clock_goes_back(self) -> None:
         clock = Clock()
-        core = ready(clock, window=10)
+        core = connected_core(clock, window=10)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 60)
         found: list[tuple[int, int]] = []
 
@@ -616,14 +620,14 @@ class TestIds:
         assert {ms for ms, _ in found[:30]} == {int(WALL * 1000)}
         assert {ms for ms, _ in found[30:]} == {int(WALL * 1000) + 3000}
 
-    def test_a_server_whose_clock_is_an_hour_ahead(self) -> None:
+    def test_times_follow_the_clock_of_the_server(self) -> None:
         clock = Clock()
-        core = core_of(clock)
+        core = make_core(clock)
         core.connected(clock.now, random)
         raw(core)
         clock.now += 0.2  # 50 ms there, 100 in the server, 50 back
         base = int(WALL * 1000) + 3_600_000 + 150
-        tell(core, "connected", 5, "server:x", [base - 100, base], now=clock.now)
+        receive(core, "connected", 5, "server:x", [base - 100, base], now=clock.now)
         clock.now += 5
         own = struct.pack("<qq", round((clock.wall() - 1) * 1000), -1) + b'{"type":"a"}'
         _in_flight, batch = inflight_of([(own, TIMED)])
@@ -632,7 +636,7 @@ class TestIds:
         assert meta["id"] == round(clock.wall() * 1000) - base
         # It was made a second ago, which the server called so many ms since its base time.
         assert meta["time"] == 4050
-        (event,) = tell(core, "sync", 1, {"type": "a"}, {"id": 4050, "time": 4050}, now=clock.now)
+        (event,) = receive(core, "sync", 1, {"type": "a"}, {"id": 4050, "time": 4050}, now=clock.now)
         assert isinstance(event, Inbound) and isinstance(event.payload, Action)
         assert event.payload.meta == {
             "id": f"{base + 4050} server:x 0",
@@ -640,15 +644,15 @@ class TestIds:
         }
 
     @given(start=st.integers(0, 3000), spent=st.integers(-50, 4000), way=st.integers(0, 2000))
-    def test_way_of_the_handshake(self, start: int, spent: int, way: int) -> None:
-        """As the reference: the way back took half of what the server did not spend. Its clock may be set
-        while it answers."""
+    def test_half_the_travel_time_is_subtracted(self, start: int, spent: int, way: int) -> None:
+        """The way back took half of the time that the server did not spend. Its clock may be set
+        meanwhile."""
         clock = Clock()
-        core = core_of(clock)
+        core = make_core(clock)
         core.connected(NOW, random)
         clock.now += way / 1000
         base = BASE + start + spent
-        tell(core, "connected", 5, "server:x", [BASE + start, base], now=clock.now)
+        receive(core, "connected", 5, "server:x", [BASE + start, base], now=clock.now)
         _in_flight, batch = inflight_of(
             [(struct.pack("<qq", round(clock.wall() * 1000), -1) + b'{"type":"a"}', TIMED)]
         )
@@ -659,7 +663,7 @@ class TestIds:
 
 
 class Tick(NamedTuple):
-    """Something that happens after so many seconds."""
+    """An event of the test, after so many seconds."""
 
     after: float
     what: str
@@ -685,9 +689,10 @@ class TestClocks:
     @settings(max_examples=300)
     @given(ticks)
     @example([*(Tick(0.5, "set", by) for by in (-60.0, -60.0, 60.0)), Tick(0.5, "event", 0.0)])
-    def test_times_are_true_whatever_the_wall_clock_does(self, ticks: list[Tick]) -> None:
-        """Looked at once a second, set by minutes and hours, while events wait up to a few seconds."""
-        tracker, twin = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
+    def test_times_are_true_while_the_wall_clock_is_set(self, ticks: list[Tick]) -> None:
+        """The clock is sampled once a second, and set by minutes and hours while events wait a few
+        seconds."""
+        tracker, reference = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
         now, ahead, looked = 1000.0, 1e9, 0.0
         waiting: deque[tuple[int, float, int]] = deque()
         seq = jumps = 0
@@ -696,13 +701,13 @@ class TestClocks:
             nonlocal looked
             looked = now
             tracker.sample_clocks(now, now + late + ahead)
-            twin.look(now, now + late + ahead)
+            reference.look(now, now + late + ahead)
 
         def settle() -> None:
             while waiting:
                 number, true, us = waiting.popleft()
                 at = tracker.made_at(us, now, number)
-                assert at == twin.when(us, now, number)
+                assert at == reference.when(us, now, number)
                 assert abs(at - true) < 0.1
 
         look()
@@ -720,7 +725,7 @@ class TestClocks:
                     if jumps == 6:
                         continue
                     jumps += 1
-                    for _ in range(2):  # what was seen once between two jumps might be a look that came late
+                    for _ in range(2):  # a single sample between two jumps might be a late one
                         now += 0.001
                         look()
                 ahead += tick.much
@@ -730,7 +735,7 @@ class TestClocks:
         look()
         settle()
 
-    def test_one_late_look_is_no_jump(self) -> None:
+    def test_one_late_sample_is_not_a_jump(self) -> None:
         tracker = ActionTracker(PRODUCER, b'"a"')
         tracker.sample_clocks(10.0, 1010.0)
         tracker.sample_clocks(11.0, 1011.4)  # it came 400 ms late
@@ -741,26 +746,26 @@ class TestClocks:
     @settings(max_examples=200)
     @given(st.lists(st.tuples(st.sampled_from("lw"), st.floats(0, 50), st.floats(-40, 40),
                               st.integers(1, 30)), max_size=40))  # fmt: skip
-    def test_as_the_twin(self, calls: list[tuple[str, float, float, int]]) -> None:
-        tracker, twin = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
+    def test_times_equal_the_reference(self, calls: list[tuple[str, float, float, int]]) -> None:
+        tracker, reference = ActionTracker(PRODUCER, b'"a"'), oracle.Clocks()
         for what, now, off, seq in calls:
             if what == "l":
                 tracker.sample_clocks(now, now + off)
-                twin.look(now, now + off)
+                reference.look(now, now + off)
             else:
                 us = round((now + off) * 1e6)
-                assert tracker.made_at(us, now, seq) == twin.when(us, now, seq)
+                assert tracker.made_at(us, now, seq) == reference.when(us, now, seq)
 
 
-# -- what becomes of it -----------------------------------------------------------------------------------
+# -- outcomes -----------------------------------------------------------------------------------------------
 
 
 def acked(*seqs: int) -> list[CoreEvent]:
     return [Settled("acked", "", [(seqs[0], seqs[-1])]), Progress()]
 
 
-class Later:
-    """A server that comes to an action some time after it has arrived, when `work` is called.
+class LaterServer:
+    """A server that processes actions, with the headers of that moment, when `work` is called.
 
     It reads the headers then.
     """
@@ -772,7 +777,7 @@ class Later:
         self.queue: list[tuple[str, dict[str, Any]]] = []
         self.said = 0  # headers
 
-    def hear(self, messages: list[Any]) -> None:
+    def receive(self, messages: list[Any]) -> None:
         for message in messages:
             if message[0] == "headers":
                 self.headers = message[1]
@@ -799,28 +804,28 @@ def numbered(n: int) -> tuple[InflightBatches, Batch]:
     return inflight_of([(b'{"n":%d}' % (i + 1), RAW) for i in range(n)])
 
 
-class TestHeadersInLine:
+class TestHeaders:
     """The server processes each action with the headers that were set before it."""
 
     @pytest.mark.parametrize("most", [1, 3, 1000])
     def test_each_action_has_the_headers_before_it(self, most: int) -> None:
-        core = ready(window=4)
+        core = connected_core(window=4)
         in_flight, batch = numbered(60)
         changes = {1: 1, 2: 2, 9: 9, 10: 10, 11: 11, 30: 30, 59: 59, 61: 61}
         for first, n in changes.items():
             core.post_command("headers", {"n": n}, first, in_flight)
-        server = Later(core)
+        server = LaterServer(core)
         while len(server.seen) < 60:
-            server.hear(more(core, in_flight, batch))
+            server.receive(more(core, in_flight, batch))
             server.work(in_flight, most)
         assert server.seen == [(n, max(c for c in changes if c <= n)) for n in range(1, 61)]
         core.credit(NOW)
-        server.hear(sent(core))
+        server.receive(sent(core))
         assert server.headers == {"n": 61}  # at last, though nothing is to be sent after them
         assert server.said == len(changes)
 
     def test_actions_with_the_same_headers_do_not_wait(self) -> None:
-        core = ready(window=4, inflight=4)
+        core = connected_core(window=4, inflight=4)
         in_flight, batch = numbered(40)
         core.post_command("headers", {"n": 1}, 1, in_flight)
         core.post_command("headers", {"n": 33}, 33, in_flight)
@@ -828,57 +833,57 @@ class TestHeadersInLine:
         assert [m[0] for m in found] == ["headers", *["sync"] * 4]
         assert core.credit(NOW)[0] == 0
 
-    def test_noted_between_credit_and_encode(self) -> None:
-        """The action may be put, and the headers before it, after the pump has asked how much may go."""
-        core = ready()
+    def test_headers_set_between_credit_and_encode_hold(self) -> None:
+        """An event, and headers before it, may be put after the pump has asked for the credit."""
+        core = connected_core()
         in_flight, batch = numbered(2)
         events, _ = core.credit(NOW)
         core.post_command("headers", {"n": 2}, 2, in_flight)
         assert core.encode(batch, events, NOW) == 1
         assert [m[0] for m in sent(core)] == ["sync"]
 
-    def test_what_is_sent_again_has_the_headers_it_had(self) -> None:
-        core = ready()
+    def test_resent_action_has_its_former_headers(self) -> None:
+        core = connected_core()
         in_flight, batch = numbered(3)
         core.post_command("headers", {"n": 1}, 1, in_flight)
         core.post_command("headers", {"n": 3}, 3, in_flight)
-        server = Later(core)
-        server.hear(more(core, in_flight, batch))
+        server = LaterServer(core)
+        server.receive(more(core, in_flight, batch))
         assert server.seen == [] and server.headers == {"n": 1}
         core.connection_lost()
         in_flight.requeue()
         core.connected(NOW, random)
         assert sent(core)[0] == ["headers", {"n": 3}]  # the newest, with which it lets us in
-        server = Later(core)
+        server = LaterServer(core)
         server.headers = {"n": 3}
-        tell(core, "connected", 5, "server:x", [BASE, BASE])
+        receive(core, "connected", 5, "server:x", [BASE, BASE])
         while len(server.seen) < 3:
-            server.hear(more(core, in_flight, batch))
+            server.receive(more(core, in_flight, batch))
             server.work(in_flight, 1)
         assert server.seen == [(1, 1), (2, 1), (3, 3)]
 
-    def test_a_suspect_has_the_headers_it_had(self) -> None:
-        core = ready()
+    def test_suspect_has_its_former_headers(self) -> None:
+        core = connected_core()
         in_flight, batch = numbered(3)
         core.post_command("headers", {"n": 1}, 1, in_flight)
         core.post_command("headers", {"n": 3}, 3, in_flight)
-        server = Later(core)
-        server.hear(more(core, in_flight, batch))
+        server = LaterServer(core)
+        server.receive(more(core, in_flight, batch))
         server.work(in_flight, 1, "error")  # the first is the suspect
         server.work(in_flight, 1, "error")  # the second undone with it
         while len(server.seen) < 5:
-            server.hear(more(core, in_flight, batch))
+            server.receive(more(core, in_flight, batch))
             core.credit(NOW)
-            server.hear(sent(core))
+            server.receive(sent(core))
             server.work(in_flight, 1)
         assert server.seen == [(1, 1), (2, 1), (2, 1), (1, 1), (3, 3)]
         assert server.said == 2
         core.credit(NOW)
-        server.hear(sent(core))
+        server.receive(sent(core))
         assert server.headers == {"n": 3}
 
-    def test_the_newest_wait_for_what_is_queued(self) -> None:
-        core = ready()
+    def test_new_headers_wait_for_queued_events(self) -> None:
+        core = connected_core()
         in_flight, batch = numbered(1)
         in_flight.queue.push(b'{"n":2}', 2, RAW)
         core.post_command("headers", {"n": 3}, 3, in_flight)
@@ -887,16 +892,16 @@ class TestHeadersInLine:
         assert [m[0] for m in more(core, in_flight, batch)] == ["sync"]
 
     def test_headers_of_settled_actions_are_forgotten(self) -> None:
-        core = ready()
+        core = connected_core()
         queue = EventQueue()
         in_flight = InflightBatches(queue)
-        server = Later(core)
+        server = LaterServer(core)
         for n in range(1, 1001):
             core.post_command("headers", {"n": n, "text": "x" * 100_000}, queue.next_seq, in_flight)
             queue.push(b'{"n":%d}' % n, 2, RAW)
             batch = in_flight.take(1, 1000)
             assert batch is not None
-            server.hear(more(core, in_flight, batch))
+            server.receive(more(core, in_flight, batch))
             server.work(in_flight, 1)
             if n == 100:
                 tracemalloc.start()
@@ -905,9 +910,9 @@ class TestHeadersInLine:
         assert server.seen == [(n, n) for n in range(1, 1001)]
         assert used < 5_000_000
 
-    def test_headers_for_events_that_were_dropped_are_forgotten(self) -> None:
-        """There is no connection, the queue is full, and each event is another user's."""
-        core = core_of()
+    def test_headers_of_dropped_events_are_forgotten(self) -> None:
+        """There is no connection, the queue is full, and each event has its own headers."""
+        core = make_core()
         queue = EventQueue(max_events=10, policy="drop_oldest")
         in_flight = InflightBatches(queue)
         tracemalloc.start()
@@ -921,9 +926,9 @@ class TestHeadersInLine:
         tracemalloc.stop()
         assert used < 2_000_000
 
-    def test_headers_that_are_kept_are_bounded(self) -> None:
-        """Of too many, the oldest: their actions have the next ones."""
-        core = ready()
+    def test_kept_headers_are_bounded(self) -> None:
+        """The oldest are dropped; their actions get the next ones."""
+        core = connected_core()
         in_flight, batch = numbered(100)
         tracemalloc.start()
         for n in range(1, 101):
@@ -932,31 +937,31 @@ class TestHeadersInLine:
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert used < 25_000_000
-        server = Later(core)
+        server = LaterServer(core)
         while len(server.seen) < 100:
-            server.hear(more(core, in_flight, batch))
+            server.receive(more(core, in_flight, batch))
             server.work(in_flight, 1)
         assert server.seen == [(n, max(n, 85)) for n in range(1, 101)]
 
 
 class TestOutcomes:
-    def test_synced_is_not_acked(self) -> None:
-        core = ready()
+    def test_processed_settles_and_synced_does_not(self) -> None:
+        core = connected_core()
         send(core, 2)
-        assert tell(core, "synced", 2) == [Alive()]
+        assert receive(core, "synced", 2) == [Alive()]
         assert processed(core, f"{BASE - 250} {core.node_id} 0") == acked(1)
         assert core.state == "sending"
         assert processed(core, f"{BASE - 250} {core.node_id} 1", added=3) == acked(2)
         assert core.state == "synchronized"
         assert sent(core) == [["synced", 0], ["synced", 3]]
 
-    def test_unless_that_is_wanted(self) -> None:
-        core = ready(ack="synced", window=2)
+    def test_ack_synced_settles_cumulatively(self) -> None:
+        core = connected_core(ack="synced", window=2)
         send(core, 4)
-        assert tell(core, "synced", 2) == acked(1, 2)
-        assert tell(core, "synced", 1) == [Alive()]
+        assert receive(core, "synced", 2) == acked(1, 2)
+        assert receive(core, "synced", 1) == [Alive()]
         # cumulative, and beyond what was ever sent
-        assert tell(core, "synced", 99.5) == acked(3, 4)
+        assert receive(core, "synced", 99.5) == acked(3, 4)
         assert processed(core, f"{BASE - 250} {core.node_id} 0") == [Alive()]
         assert undo(core, f"{BASE - 250} {core.node_id} 1") == []
         send(core, 1)
@@ -970,8 +975,8 @@ class TestOutcomes:
         '["sync",1,{"type":"logux/processed","id":"%s","more":1},{"id":1,"time":1}]',
         '["sync",1,{"type":"a"},{"id":1,"time":1},{"type":"logux/processed","id":"%s"},{"id":1,"time":1}]',
     ])  # fmt: skip
-    def test_processed_however_it_is_written(self, message: str) -> None:
-        core = ready(user='"\\ö')
+    def test_processed_is_read_in_every_form_of_json(self, message: str) -> None:
+        core = connected_core(user='"\\ö')
         send(core, 1)
         id = json.dumps(f"{BASE - 250} {core.node_id} 0", ensure_ascii=False)[1:-1]
         core.receive_data((message % id).encode(), NOW)
@@ -985,8 +990,8 @@ class TestOutcomes:
         "{ms} {node} 18446744073709551616",
         "99999999999999999999 {node} 0", 5, None, [], {}, "\x00", "²{ms} {node} 0",
     ])  # fmt: skip
-    def test_what_we_never_sent_is_passed_over(self, id: Any) -> None:
-        core = ready()
+    def test_outcome_of_an_unsent_id_is_counted_and_ignored(self, id: Any) -> None:
+        core = connected_core()
         send(core, 1)
         if isinstance(id, str):
             id = id.format(ms=BASE - 250, node=core.node_id)
@@ -1004,7 +1009,7 @@ class TestOutcomes:
         st.none() | st.tuples(st.integers(0, 120), st.sampled_from([b"", b" ", b"0", b'"', b"]", b"-",
         b"\x00"])),
     )  # fmt: skip
-    def test_what_is_read_at_once_as_the_twin(
+    def test_fast_path_of_receive_equals_the_reference(
         self, kind: str, added: int, ms: int, n: int, more: str, id: str, damage: tuple[int, bytes] | None
     ) -> None:
         node = 'a:"ö\\:c'
@@ -1031,16 +1036,16 @@ class TestOutcomes:
         ("notFound", "rejected"), ("anything", "rejected"), (None, "rejected"), (5, "rejected"),
         ([], "rejected"),
     ])  # fmt: skip
-    def test_undone(self, reason: Any, name: str) -> None:
-        core = ready()
+    def test_undo_fails_with_the_reason_of_the_server(self, reason: Any, name: str) -> None:
+        core = connected_core()
         send(core, 2)
         assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == [Settled("failed", name, [(2, 2)])]
         assert undo(core, f"{BASE - 250} {core.node_id} 1", reason) == []
         assert processed(core, f"{BASE - 250} {core.node_id} 0") == acked(1)
         assert [m[0] for m in sent(core)] == ["synced"] * 3
 
-    def test_a_billion_strangers_cost_nothing(self) -> None:
-        core = ready()
+    def test_unsent_ids_cost_no_memory(self) -> None:
+        core = connected_core()
         message = (
             b'["sync",0,{"id":"1 %s 0","type":"logux/processed"},{"id":1,"time":1}]' % core.node_id.encode()
         )
@@ -1050,10 +1055,10 @@ class TestOutcomes:
         assert core.unmatched == 20_000
         assert raw(core) == [b'["synced",0]'] * 20_000
 
-    def test_actions_of_others(self) -> None:
-        core = ready(Clock())
+    def test_actions_of_the_server_are_inbound(self) -> None:
+        core = connected_core(Clock())
         send(core, 1)
-        (one, two) = tell(
+        (one, two) = receive(
             core, "sync", 5,
             {"type": "a", "id": 1}, {"id": 7, "time": 5, "subprotocol": 3},
             {"type": "logux/undo", "id": "1 other 0", "reason": "error"}, {"id": [8, "x:y", 2], "time": 9.25},
@@ -1067,16 +1072,16 @@ class TestOutcomes:
             "id": f"{BASE + 8} x:y 2",
             "time": BASE - 241,
         }
-        assert tell(core, "headers", {"a": 1}) == [Inbound(Headers({"a": 1}))]
-        assert tell(core, "debug", "error", "oh") == [Inbound(DebugText("oh"))]
+        assert receive(core, "headers", {"a": 1}) == [Inbound(Headers({"a": 1}))]
+        assert receive(core, "debug", "error", "oh") == [Inbound(DebugText("oh"))]
         assert sent(core) == [["synced", 5]]
 
 
-class TestRuns:
+class TestUndoneRuns:
     """When one action fails at the server, those behind it are undone with it."""
 
-    def run(self, core: Logux, n: int) -> tuple[InflightBatches, Batch, list[str]]:
-        """n actions in flight: their ids."""
+    def send_run(self, core: Logux, n: int) -> tuple[InflightBatches, Batch, list[str]]:
+        """Send n actions; return batches and ids."""
         in_flight, batch = inflight_of([(b'{"n":1}', RAW)] * n)
         messages = more(core, in_flight, batch)
         return in_flight, batch, [id for m in messages for id in names(core, m)]
@@ -1088,8 +1093,8 @@ class TestRuns:
             elif isinstance(event, Settled):
                 in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
 
-    def again(self, core: Logux, in_flight: InflightBatches) -> dict[str, str]:
-        """What goes out next: {its stable id: its id}."""
+    def send_again(self, core: Logux, in_flight: InflightBatches) -> dict[str, str]:
+        """Send what is due and return {stable id: id}."""
         found = {}
         for _ in range(9):
             batch = in_flight.pending()
@@ -1104,38 +1109,38 @@ class TestRuns:
         return found
 
     @pytest.mark.parametrize("guilty", [True, False])
-    def test_the_first_is_the_suspect(self, guilty: bool) -> None:
-        core = ready()
-        in_flight, _, ids = self.run(core, 5)
+    def test_first_undone_is_tried_alone_after_the_others(self, guilty: bool) -> None:
+        core = connected_core()
+        in_flight, _, ids = self.send_run(core, 5)
         self.apply(in_flight, processed(core, ids[0]))
         assert undo(core, ids[1]) == []
         for seq in (3, 4, 5):
             (event,) = events = undo(core, ids[seq - 1])
             assert event == Retry([(seq, seq)], "undone with another")
             self.apply(in_flight, events)
-        innocent = self.again(core, in_flight)
+        innocent = self.send_again(core, in_flight)
         assert list(innocent) == [ID % 3, ID % 4, ID % 5] and not set(innocent.values()) & set(ids)
         for id in innocent.values():
-            assert self.again(core, in_flight) == {}
+            assert self.send_again(core, in_flight) == {}
             self.apply(in_flight, processed(core, id))
-        suspect = self.again(core, in_flight)
+        suspect = self.send_again(core, in_flight)
         assert list(suspect) == [ID % 2] and suspect[ID % 2] not in ids
         end = undo(core, suspect[ID % 2]) if guilty else processed(core, suspect[ID % 2])
         assert end == ([Settled("failed", "error", [(2, 2)])] if guilty else acked(2))
         self.apply(in_flight, end)
         assert in_flight.inflight == 0 and core.credit(NOW)[0] == 100
 
-    def test_a_suspect_is_still_on_its_way(self) -> None:
-        core = ready()
-        in_flight, _, (id,) = self.run(core, 1)
+    def test_core_is_sending_while_there_is_a_suspect(self) -> None:
+        core = connected_core()
+        in_flight, _, (id,) = self.send_run(core, 1)
         undo(core, id)
         assert core.state == "sending"
-        (id,) = self.again(core, in_flight).values()
+        (id,) = self.send_again(core, in_flight).values()
         processed(core, id)
         assert core.state == "synchronized"
 
-    def test_its_text_is_as_it_was(self) -> None:
-        core = ready()
+    def test_suspect_is_sent_with_its_text_unchanged(self) -> None:
+        core = connected_core()
         in_flight, batch = inflight_of([
             (struct.pack("<qq", 5000, 7) + b'{"type" : "\xc3\xb6",  "b":1.50}', RAW | TIMED), (b"{}", RAW),
         ])  # fmt: skip
@@ -1145,7 +1150,7 @@ class TestRuns:
         first = text[text.index(b"{") : text.index(b',{"id"')]
         for n in range(2):
             self.apply(in_flight, undo(core, f"{BASE - 250} {core.node_id} {n}"))
-        ids = self.again(core, in_flight)
+        ids = self.send_again(core, in_flight)
         self.apply(in_flight, processed(core, ids[ID % 2]))
         core.credit(NOW)
         (text,) = [m for m in raw(core) if m.startswith(b'["sync"')]
@@ -1153,51 +1158,51 @@ class TestRuns:
         assert text == b'["sync",4,' + first + meta
 
     def test_nothing_new_goes_while_there_is_a_suspect(self) -> None:
-        core = ready(window=2, inflight=2)
+        core = connected_core(window=2, inflight=2)
         queue = EventQueue()
         for _ in range(100):
             queue.push(b"{}", 2, RAW)
         in_flight = InflightBatches(queue)
         in_flight.take(4, 1 << 20)
         in_flight.take(96, 1 << 20)
-        ids = list(self.again(core, in_flight).values())
+        ids = list(self.send_again(core, in_flight).values())
         assert len(ids) == 4
         for id in ids:
             self.apply(in_flight, undo(core, id))
-        innocent = self.again(core, in_flight)
+        innocent = self.send_again(core, in_flight)
         assert list(innocent) == [ID % 2, ID % 3, ID % 4]
         for id in innocent.values():
             self.apply(in_flight, processed(core, id))
-        suspect = self.again(core, in_flight)
+        suspect = self.send_again(core, in_flight)
         assert list(suspect) == [ID % 1]
         self.apply(in_flight, processed(core, suspect[ID % 1]))
-        assert list(self.again(core, in_flight)) == [ID % seq for seq in (5, 6, 7, 8)]
+        assert list(self.send_again(core, in_flight)) == [ID % seq for seq in (5, 6, 7, 8)]
 
     @pytest.mark.parametrize("reason", ["denied", "unknownType"])
-    def test_behind_what_was_refused_all_are_innocent(self, reason: str) -> None:
-        core = ready()
-        in_flight, _, ids = self.run(core, 3)
+    def test_actions_behind_a_refused_one_are_sent_again(self, reason: str) -> None:
+        core = connected_core()
+        in_flight, _, ids = self.send_run(core, 3)
         self.apply(in_flight, undo(core, ids[0], reason))
         for seq in (2, 3):
             events = undo(core, ids[seq - 1])
             assert events == [Retry([(seq, seq)], "undone with another")]
             self.apply(in_flight, events)
-        assert list(self.again(core, in_flight)) == [ID % 2, ID % 3]
+        assert list(self.send_again(core, in_flight)) == [ID % 2, ID % 3]
 
-    def test_a_run_ends_with_what_is_processed(self) -> None:
-        core = ready()
-        in_flight, _, ids = self.run(core, 5)
+    def test_processed_action_ends_a_run(self) -> None:
+        core = connected_core()
+        in_flight, _, ids = self.send_run(core, 5)
         undo(core, ids[0])
         self.apply(in_flight, processed(core, ids[1]))
-        assert undo(core, ids[2]) == []  # a suspect, too
+        assert undo(core, ids[2]) == []  # the next suspect
         self.apply(in_flight, undo(core, ids[3]))
         self.apply(in_flight, undo(core, ids[4]))
-        innocent = self.again(core, in_flight)
+        innocent = self.send_again(core, in_flight)
         assert list(innocent) == [ID % 4, ID % 5]
         for id in innocent.values():
             self.apply(in_flight, processed(core, id))
         for seq in (1, 3):
-            found = self.again(core, in_flight)
+            found = self.send_again(core, in_flight)
             assert list(found) == [ID % seq]
             self.apply(in_flight, undo(core, found[ID % seq]))
         assert [(a, f, r) for a, _, f, r in in_flight.take_report() if f == "failed"] == [
@@ -1207,59 +1212,59 @@ class TestRuns:
     @pytest.mark.parametrize("data", [
         b"[" * 900 + b"]" * 900, b'{"a\\"[":' * 600 + b"1" + b"}" * 600, b"[" + b"0," * 3_100_000 + b"0]",
     ], ids=["deep", "deep objects", "wide"])  # fmt: skip
-    def test_undone_with_all_that_there_was_in_it(self, data: bytes) -> None:
-        """The server sends the action back, however much there is in it."""
-        core = ready()
+    def test_undo_may_return_a_deep_or_wide_action(self, data: bytes) -> None:
+        """The server sends the action back, whatever its size. No other message may be so large."""
+        core = connected_core()
         send(core, 2)
         id = f"{BASE - 250} {core.node_id}"
         undone = b'["sync",0,{"action":{"type":"log/add","data":%b},"id":"%b 0","reason":"denied",'
         core.receive_data(
             undone % (data, id.encode()) + b'"type":"logux/undo"},{"id":[1,1],"time":1,"subprotocol":1}]', NOW
         )
-        told, outcome = core.events_received()
-        assert isinstance(told, Inbound) and told.payload.action["reason"] == "denied"
+        report, outcome = core.events_received()
+        assert isinstance(report, Inbound) and report.payload.action["reason"] == "denied"
         assert outcome == Settled("failed", "denied", [(1, 1)])
         assert sent(core) == [["synced", 0]]
-        # Nothing else may have so much in it.
+        # Other messages are limited.
         core.receive_data(b'["sync",0,{"type":"a","data":%b},{"id":[1,1],"time":1}]' % data, NOW)
         (event,) = core.events_received()
         assert isinstance(event, Fatal)
 
-    def test_a_lost_connection_forgets_suspects(self) -> None:
-        core = ready()
-        in_flight, _, ids = self.run(core, 2)
+    def test_lost_connection_forgets_suspects(self) -> None:
+        core = connected_core()
+        in_flight, _, ids = self.send_run(core, 2)
         undo(core, ids[0])
         core.connection_lost()
         in_flight.requeue()
         connect(core)
-        assert list(self.again(core, in_flight)) == [ID % 1, ID % 2]
+        assert list(self.send_again(core, in_flight)) == [ID % 1, ID % 2]
 
-    def test_closing_waits_for_suspects_and_sends_nothing_new(self) -> None:
-        core = ready()
-        in_flight, _, ids = self.run(core, 2)
+    def test_close_waits_for_suspects_only(self) -> None:
+        core = connected_core()
+        in_flight, _, ids = self.send_run(core, 2)
         core.begin_close(NOW)
         assert list(core.events_received()) == []
         undo(core, ids[0])
         self.apply(in_flight, processed(core, ids[1]))
-        assert list(self.again(core, in_flight)) == [ID % 1]
+        assert list(self.send_again(core, in_flight)) == [ID % 1]
         id = f"{BASE - 250} {core.node_id} 2"
         assert undo(core, id) == [Settled("failed", "error", [(1, 1)]), CloseWanted()]
         assert core.credit(NOW)[0] == 0
 
 
-# -- connections that end, servers that say nothing -----------------------------------------------------
+# -- ended connections, silent servers ------------------------------------------------------------------
 
 
 class TestDoubt:
-    def test_nothing_in_doubt_keeps_the_client_id(self) -> None:
-        core = ready()
+    def test_client_id_stays_without_doubt(self) -> None:
+        core = connected_core()
         node = core.node_id
         core.connection_lost()
         connect(core)
         assert core.node_id == node
 
-    def test_a_new_client(self) -> None:
-        core = ready(user="10")
+    def test_doubt_takes_a_new_client_id(self) -> None:
+        core = connected_core(user="10")
         in_flight, batch = send(core, 3)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
@@ -1278,8 +1283,8 @@ class TestDoubt:
         assert processed(core, f"{BASE - 250} {node} 0") == [] and core.unmatched == 1
         assert processed(core, f"{BASE - 250} {core.node_id} 3") == acked(1)
 
-    def test_no_two_processes_get_the_same_client_id(self) -> None:
-        """Whatever `random` says: many programs seed it."""
+    def test_client_ids_differ_between_processes(self) -> None:
+        """They must not depend on `random`, which many programs seed."""
         found = set()
         for n in range(3):
             core = Logux(Options(), bytes([n] * 10))
@@ -1291,8 +1296,8 @@ class TestDoubt:
                 core.connection_lost()
         assert len(found) == 9
 
-    def test_the_same_ids(self) -> None:
-        core = ready(on_doubt="same", window=2, inflight=2)
+    def test_on_doubt_same_sends_the_same_ids(self) -> None:
+        core = connected_core(on_doubt="same", window=2, inflight=2)
         in_flight, batch = send(core, 5)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
@@ -1307,11 +1312,11 @@ class TestDoubt:
             (message,) = sent(core)
             assert [meta["id"] for meta in message[3::2]] == [-250, [-250, 2]]
         (message,) = more(core, in_flight, batch)
-        # What was in doubt, then what never went out.
+        # First the actions in doubt, then the unsent ones.
         assert [meta["id"] for meta in message[3::2]] == [[-250, 3], [-250, 4]]
 
-    def test_what_has_its_outcome_is_not_kept(self) -> None:
-        core = ready()
+    def test_settled_action_is_not_kept(self) -> None:
+        core = connected_core()
         _, batch = inflight_of([(b'{"a":"%b"}' % (b"x" * (1 << 20)), RAW)])
         tracemalloc.start()
         try:
@@ -1322,8 +1327,8 @@ class TestDoubt:
         finally:
             tracemalloc.stop()
 
-    def test_doubts_about_what_was_dropped_since_are_forgotten(self) -> None:
-        core = ready(on_doubt="same", window=1, inflight=1)
+    def test_doubt_about_dropped_events_is_forgotten(self) -> None:
+        core = connected_core(on_doubt="same", window=1, inflight=1)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 9)
         for seq in range(1, 7):
             core.encode(batch, 1, NOW)
@@ -1338,8 +1343,8 @@ class TestDoubt:
         assert list(names(core, message).values()) == [ID % 1]
         assert message[3]["id"] == [-250, 6]  # not the first of all
 
-    def test_dropped(self) -> None:
-        core = ready(on_doubt="drop", window=2, inflight=2)
+    def test_on_doubt_drop_fails_events_in_doubt(self) -> None:
+        core = connected_core(on_doubt="drop", window=2, inflight=2)
         in_flight, batch = send(core, 6)
         node = core.node_id
         processed(core, f"{BASE - 250} {node} 1")
@@ -1355,8 +1360,8 @@ class TestDoubt:
 
 
 class TestTimeouts:
-    def due(self, core: Logux, now: float) -> list[CoreEvent]:
-        """What happens at a time, and nothing before."""
+    def events_at(self, core: Logux, now: float) -> list[CoreEvent]:
+        """Return the events at a time; assert that none is due before."""
         timeout = core.next_timeout(now - 1)
         assert timeout == pytest.approx(now)
         core.handle_timeout(now - 0.01)
@@ -1364,50 +1369,50 @@ class TestTimeouts:
         core.handle_timeout(now)
         return list(core.events_received())
 
-    def test_no_answer_to_connect(self) -> None:
-        core = core_of()
+    def test_connect_without_an_answer_times_out(self) -> None:
+        core = make_core()
         assert core.next_timeout(NOW) is None
         core.handle_timeout(NOW)
         core.connected(NOW, random)
-        tell(core, "headers", {}, now=NOW + 20)  # a word, but not the one
-        (event,) = self.due(core, NOW + 30)
+        receive(core, "headers", {}, now=NOW + 20)  # a message, but no answer
+        (event,) = self.events_at(core, NOW + 30)
         assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError) and not event.forever
 
-    def test_ping_when_idle(self) -> None:
-        core = ready()
-        assert self.due(core, NOW + 10) == []
+    def test_idle_core_pings_and_times_out(self) -> None:
+        core = connected_core()
+        assert self.events_at(core, NOW + 10) == []
         assert sent(core) == [["ping", 0]]
         assert core.next_timeout(NOW + 10) == NOW + 40
-        assert tell(core, "pong", 0, now=NOW + 11) == []
-        assert self.due(core, NOW + 21) == []
+        assert receive(core, "pong", 0, now=NOW + 11) == []
+        assert self.events_at(core, NOW + 21) == []
         assert sent(core) == [["ping", 0]]
-        (event,) = self.due(core, NOW + 51)
+        (event,) = self.events_at(core, NOW + 51)
         assert isinstance(event, Fatal) and isinstance(event.error, TimeoutError)
 
-    def test_silence(self) -> None:
-        core = ready(ping=50.0)
+    def test_silence_with_actions_in_flight_times_out(self) -> None:
+        core = connected_core(ping=50.0)
         send(core, 1, NOW + 5)
         assert core.next_timeout(NOW) == NOW + 35
-        tell(core, "debug", "error", "x", now=NOW + 7)
-        (event,) = self.due(core, NOW + 37)
+        receive(core, "debug", "error", "x", now=NOW + 7)
+        (event,) = self.events_at(core, NOW + 37)
         assert isinstance(event, Fatal) and "1 actions in flight" in str(event.error)
         core.handle_timeout(NOW + 99)
         assert list(core.events_received()) == []
 
-    def test_a_jam_is_left_by_a_new_client_id(self) -> None:
-        core = ready(on_doubt="same")
+    def test_jam_is_left_by_a_new_client_id(self) -> None:
+        core = connected_core(on_doubt="same")
         node = core.node_id
         in_flight, batch = send(core, 2)
-        tell(core, "synced", 2, now=NOW + 1)
+        receive(core, "synced", 2, now=NOW + 1)
         for patience, helped in ((20, False), (40, False), (80, True), (20, False)):
-            # It lives and answers pings.
+            # The server lives and answers pings.
             now = NOW + 1
             while now + 10 < NOW + 1 + patience:
                 now += 10
                 core.handle_timeout(now)
                 assert [m[0] for m in sent(core)] == ["ping"]
-                tell(core, "pong", 0, now=now)
-            (event,) = self.due(core, NOW + 1 + patience)
+                receive(core, "pong", 0, now=now)
+            (event,) = self.events_at(core, NOW + 1 + patience)
             assert isinstance(event, Fatal) and str(event.error).startswith(
                 "jam: the server has got 2 actions"
             )
@@ -1419,52 +1424,52 @@ class TestTimeouts:
             node = core.node_id
             (message,) = more(core, in_flight, batch)
             assert all(name.split(" ")[1] == node for name in names(core, message))
-            tell(core, "synced", message[1], now=NOW + 1)
+            receive(core, "synced", message[1], now=NOW + 1)
             if helped:
                 for seq, id in enumerate(names(core, message), 1):
                     assert processed(core, id, NOW + 1) == acked(seq)
                 core.credit(NOW + 1)
                 in_flight, batch = inflight_of([(b"{}", RAW)] * 2)
                 (message,) = [m for m in more(core, in_flight, batch, NOW + 1) if m[0] == "sync"]
-                tell(core, "synced", message[1], now=NOW + 1)
+                receive(core, "synced", message[1], now=NOW + 1)
 
-    def test_a_jam_beside_which_other_actions_are_processed(self) -> None:
-        """The real server has a queue for each type that asks for one."""
-        core = ready(ping=1000.0)
+    def test_jam_beside_processed_actions_is_noticed(self) -> None:
+        """The real server may have several queues by type."""
+        core = connected_core(ping=1000.0)
         _, batch = inflight_of([(b"{}", RAW)] * 9)
         core.encode(batch, 1, NOW)
-        tell(core, "synced", 1)
+        receive(core, "synced", 1)
         for n in range(2, 6):
             now = NOW + 5 * (n - 1)
             assert core.encode(batch, 1, now) == 1
             assert core.next_timeout(now) == NOW + 20
-            assert self.jam(core, now - 0.1) == []
-            tell(core, "synced", n, now=now)
+            assert self.jam_events(core, now - 0.1) == []
+            receive(core, "synced", n, now=now)
             message = [m for m in sent(core) if m[0] == "sync"][-1]
             assert processed(core, next(iter(names(core, message))), now) == acked(n)
-        (event,) = self.jam(core, NOW + 20)
+        (event,) = self.jam_events(core, NOW + 20)
         assert isinstance(event, Fatal) and "has got 1 actions and processes none" in str(event.error)
 
-    def test_those_after_the_first_have_time_of_their_own(self) -> None:
-        core = ready(window=1, ping=1000.0)
+    def test_each_action_has_its_own_processing_time(self) -> None:
+        core = connected_core(window=1, ping=1000.0)
         _, batch = inflight_of([(b"{}", RAW)] * 3)
         messages = more(core, InflightBatches(EventQueue()), batch)
         ids = [id for message in messages for id in names(core, message)]
-        tell(core, "synced", 3)
+        receive(core, "synced", 3)
         for n, id in enumerate(ids):
             assert core.next_timeout(NOW) == NOW + 19 * n + 20
-            assert self.jam(core, NOW + 19 * (n + 1)) == []
+            assert self.jam_events(core, NOW + 19 * (n + 1)) == []
             assert processed(core, id, NOW + 19 * (n + 1)) == acked(n + 1)
         assert core._tracker.open == 0 and not core._tracker.oldest_synced
 
-    def test_a_jam_is_over_when_what_was_in_it_is_processed(self) -> None:
-        """Though there is always something newer in flight."""
-        core = ready(window=1, inflight=2)
+    def test_jam_ends_when_its_actions_are_processed(self) -> None:
+        """Even if newer actions are always in flight."""
+        core = connected_core(window=1, inflight=2)
         in_flight, batch = inflight_of([(b"{}", RAW)] * 9)
         core.encode(batch, 1, NOW)
         in_flight.encoded(batch)
-        tell(core, "synced", 1)
-        assert self.jam(core, NOW + 20)
+        receive(core, "synced", 1)
+        assert self.jam_events(core, NOW + 20)
         core.connection_lost()
         in_flight.requeue()
         connect(core)
@@ -1475,71 +1480,71 @@ class TestTimeouts:
             in_flight.apply([(seq, seq)], ACKED)
             more(core, in_flight, batch)
             assert core.state == "sending"
-        tell(core, "synced", 99)
-        assert self.jam(core, NOW + 20)
+        receive(core, "synced", 99)
+        assert self.jam_events(core, NOW + 20)
 
-    def test_what_is_processed_at_once_does_not_hurry_what_is_slow(self) -> None:
-        """Or it would be added again for ever."""
-        core = ready(ping=1000.0)
+    def test_fast_action_does_not_shorten_the_time_of_slow_ones(self) -> None:
+        """Otherwise slow ones would be added again for ever."""
+        core = connected_core(ping=1000.0)
         in_flight, batch = send(core, 2)
-        tell(core, "synced", 2)
-        assert self.jam(core, NOW + 20)
+        receive(core, "synced", 2)
+        assert self.jam_events(core, NOW + 20)
         core.connection_lost()
         in_flight.requeue()
         connect(core)
         (message,) = more(core, in_flight, batch)
-        tell(core, "synced", message[1])
+        receive(core, "synced", message[1])
         quick, slow = names(core, message)
         assert processed(core, quick) == acked(1)
         core.credit(NOW)
-        assert self.jam(core, NOW + 39) == []
+        assert self.jam_events(core, NOW + 39) == []
         assert processed(core, slow, NOW + 39) == acked(2)
 
-    def test_patience_has_an_end(self) -> None:
-        """Before the engine has lost its own: then nobody would take another client id."""
-        core = ready(on_doubt="same")
+    def test_longer_processing_times_are_bounded(self) -> None:
+        """The engine's own deadline must not come first, as no new client id would be taken."""
+        core = connected_core(on_doubt="same")
         in_flight, batch = send(core, 1)
         for _ in range(9):
-            tell(core, "synced", 10**6)
+            receive(core, "synced", 10**6)
             node = core.node_id
-            assert self.jam(core, NOW + 160)
+            assert self.jam_events(core, NOW + 160)
             core.connection_lost()
             in_flight.requeue()
             connect(core)
             assert core.node_id != node
             more(core, in_flight, batch)
 
-    def test_a_server_that_is_that_slow_is_waited_for(self) -> None:
-        core = ready()
+    def test_processing_time_adapts_to_a_slow_server(self) -> None:
+        core = connected_core()
         in_flight, batch = send(core, 1)
-        tell(core, "synced", 1)
-        (_event,) = self.jam(core, NOW + 20)
+        receive(core, "synced", 1)
+        (_event,) = self.jam_events(core, NOW + 20)
         core.connection_lost()
         in_flight.requeue()
         connect(core)
         (message,) = more(core, in_flight, batch)
-        tell(core, "synced", message[1])
+        receive(core, "synced", message[1])
         (id,) = names(core, message)
         assert processed(core, id, NOW + 30) == acked(1)
         core.credit(NOW + 30)
         in_flight, batch = inflight_of([(b"{}", RAW)])
         (message,) = [m for m in more(core, in_flight, batch, NOW + 30) if m[0] == "sync"]
-        tell(core, "synced", message[1], now=NOW + 30)
-        assert self.jam(core, NOW + 69) == []
-        assert len(self.jam(core, NOW + 70)) == 1
+        receive(core, "synced", message[1], now=NOW + 30)
+        assert self.jam_events(core, NOW + 69) == []
+        assert len(self.jam_events(core, NOW + 70)) == 1
 
-    def jam(self, core: Logux, now: float) -> list[CoreEvent]:
-        tell(core, "debug", "error", "I live", now=now)
+    def jam_events(self, core: Logux, now: float) -> list[CoreEvent]:
+        receive(core, "debug", "error", "I live", now=now)
         core.handle_timeout(now)
         return [e for e in core.events_received() if isinstance(e, Fatal)]
 
-    def test_asks_and_does_not_read(self) -> None:
-        core = ready()
+    def test_server_that_asks_and_does_not_read_is_fatal(self) -> None:
+        core = connected_core()
         for _ in range(100_001):
             core.receive_data(b'["ping",0]', NOW)
         (event,) = core.events_received()
         assert isinstance(event, Fatal) and "does not read" in str(event.error)
-        core = ready()
+        core = connected_core()
         core._tracker.add_answer(1)
         for n in range(100_001):
             core.receive_data(b'["sync",%d]' % n, NOW)
@@ -1547,12 +1552,11 @@ class TestTimeouts:
         assert isinstance(event, Fatal) and "does not read" in str(event.error)
 
 
-# -- against a server that does what it likes -----------------------------------------------------------
+# -- a server with random behaviour ---------------------------------------------------------------------
 
 
-class Server(Link):
-    """A Logux server as the real one is, and as a link: one queue for each client id, undone from the action
-    that fails on. What an action's ``data`` says is done with it.
+class RandomServer(Link):
+    """A Logux server in a link: one queue for each client id, undone from a failing action on.
 
     Args:
         script: what else happens, at random; nothing once it is `calm`.
@@ -1582,13 +1586,13 @@ class Server(Link):
         self.out: deque[bytes] = deque()
         self.unanswered = 0
 
-    def say(self, *message: Any) -> None:
+    def answer(self, *message: Any) -> None:
         spaces = None if self.script.random() < 0.2 else (",", ":")  # it reads all that is JSON
         self.out.append(json.dumps(message, separators=spaces).encode())
 
-    def tell(self, action: dict[str, Any]) -> None:
+    def send_action(self, action: dict[str, Any]) -> None:
         self.unanswered += 1
-        self.say("sync", self.script.choice([0, 0, 3]), action, {"id": 1, "time": 1, "subprotocol": 1})
+        self.answer("sync", self.script.choice([0, 0, 3]), action, {"id": 1, "time": 1, "subprotocol": 1})
 
     # as a link
 
@@ -1604,13 +1608,13 @@ class Server(Link):
             self.nodes.append(self.node)
             now = int(self.clock.wall() * 1000)
             self.base = now
-            self.say("connected", 5, "server:x", [now, now], {"subprotocol": 1})
+            self.answer("connected", 5, "server:x", [now, now], {"subprotocol": 1})
         elif kind == "ping":
-            self.say("pong", 0)
+            self.answer("pong", 0)
         elif kind == "synced":
             self.unanswered -= 1
         elif kind == "sync":
-            self.say("synced", message[1])
+            self.answer("synced", message[1])
             for action, meta in zip(message[2::2], message[3::2], strict=True):
                 shift, *rest = meta["id"] if isinstance(meta["id"], list) else [meta["id"]]
                 self.queue.append((f"{shift + self.base} {self.node} {rest[0] if rest else 0}", action))
@@ -1636,21 +1640,21 @@ class Server(Link):
                 self.undo(id, action, what)
             elif what == "custom":
                 before.append(what)
-                self.tell({"type": "logux/undo", "id": id, "reason": what, "action": action})
+                self.send_action({"type": "logux/undo", "id": id, "reason": what, "action": action})
                 continue
             else:
                 self.processed.append(name)
                 self.metas.append(id)
-                self.tell({"id": id, "type": "logux/processed"})
+                self.send_action({"id": id, "type": "logux/processed"})
                 continue
             for id, action in self.queue:
-                self.tell({"type": "logux/undo", "id": id, "reason": "error", "action": action})
+                self.send_action({"type": "logux/undo", "id": id, "reason": "error", "action": action})
                 self.disturbed += 1
             self.queue.clear()
 
     def undo(self, id: str, action: dict[str, Any], reason: str) -> None:
         self.undone[action["id"]].append(reason)
-        self.tell({"action": action, "type": "logux/undo", "id": id, "reason": reason})
+        self.send_action({"action": action, "type": "logux/undo", "id": id, "reason": reason})
 
     def receive(self) -> bytes | None:
         if self.over:
@@ -1659,14 +1663,14 @@ class Server(Link):
             if self.script.random() < 0.01:
                 self.disturbed += 1
                 if self.script.random() < 0.5:
-                    self.work()  # and nobody hears of it
+                    self.work()  # without an answer
                 self.over = True
                 return b""
             if self.script.random() < 0.003 and self.node:
                 self.disturbed += 1
                 self.jammed.add(self.node.rpartition(":")[0])
             if self.script.random() < 0.05:
-                self.say(*self.script.choice([
+                self.answer(*self.script.choice([
                     ["ping", 0], ["pong", 1], ["synced", 10**9], ["debug", "error", "x"], ["ready", 1],
                     ["sync", 1, {"type": "other"}, {"id": 1, "time": 1}],
                 ]))  # fmt: skip
@@ -1683,18 +1687,18 @@ class Server(Link):
 
 def deliver(
     does: list[str], script: Random, *, calm: bool = False, rounds: int = 100_000, **options: Any
-) -> tuple[Server, dict[str, tuple[str, str]], Logux]:
-    """Send events that do these things through core and pump: the fate of each."""
+) -> tuple[RandomServer, dict[str, tuple[str, str]], Logux]:
+    """Send events with these instructions through core and pump; return the outcome of each."""
     clock = Clock()
-    core = core_of(clock, **options)
+    core = make_core(clock, **options)
     queue = EventQueue()
     for what in does:
         queue.push(json.dumps({"do": what}).encode(), 2, RAW)
     in_flight = InflightBatches(queue)
     pump = PythonPump(in_flight, core, clock=lambda: clock.now, progress_timeout=1e6)
-    server = Server(script, clock)
+    server = RandomServer(script, clock)
     server.calm, server.core = calm, core
-    fates: dict[str, tuple[str, str]] = {}
+    outcomes: dict[str, tuple[str, str]] = {}
     for _ in range(rounds):
         if server.over:
             server.connect()
@@ -1712,44 +1716,44 @@ def deliver(
             in_flight.commit()
         for first, last, status, reason in in_flight.take_report():
             for seq in range(first, last + 1):
-                assert ID % seq not in fates
-                fates[ID % seq] = status, reason
-        if len(fates) == len(does):
+                assert ID % seq not in outcomes
+                outcomes[ID % seq] = status, reason
+        if len(outcomes) == len(does):
             break
         server.calm = server.calm or len(server.nodes) > 30
-    assert len(fates) == len(does), f"{len(does) - len(fates)} without a fate"
-    return server, fates, core
+    assert len(outcomes) == len(does), f"{len(does) - len(outcomes)} without an outcome"
+    return server, outcomes, core
 
 
-FATES = {
+OUTCOMES = {
     "": ("acked", ""), "throw": ("failed", "error"), "once": ("acked", ""), "denied": ("failed", "denied"),
     "unknownType": ("failed", "unknown_type"), "custom": ("failed", "rejected"),
 }  # fmt: skip
 
 
-class TestServers:
+class TestDelivery:
     @settings(max_examples=150)
     @given(
-        st.lists(st.sampled_from(["", "", "", "", *FATES]), min_size=1, max_size=120),
+        st.lists(st.sampled_from(["", "", "", "", *OUTCOMES]), min_size=1, max_size=120),
         st.integers(0, 2**32).map(Random), st.booleans(), st.sampled_from([(1, 1), (2, 3), (3, 10),
         (4, 100)]),
         st.sampled_from(["new_client", "same", "drop"]),
     )  # fmt: skip
-    def test_every_event_gets_its_fate(
+    def test_every_event_gets_its_outcome(
         self, does: list[str], script: Random, calm: bool, room: tuple[int, int], policy: str
     ) -> None:
-        server, fates, core = deliver(
+        server, outcomes, core = deliver(
             does, script, calm=calm, inflight=room[0], window=room[1], on_doubt=policy, silence=5.0,
             ping=2.0, processing_timeout=3.0,
         )  # fmt: skip
         names = {ID % seq: what for seq, what in enumerate(does, 1)}
         for name, what in names.items():
-            if fates[name] == ("acked", ""):
+            if outcomes[name] == ("acked", ""):
                 assert name in server.processed and what in ("", "once")
-            elif policy == "drop" and fates[name] == ("failed", "doubt"):
+            elif policy == "drop" and outcomes[name] == ("failed", "doubt"):
                 assert server.disturbed
             else:
-                assert fates[name] == FATES[what]
+                assert outcomes[name] == OUTCOMES[what]
         if policy != "same":
             assert len(set(server.metas)) == len(server.metas)  # no id twice
         if not server.disturbed:
@@ -1761,32 +1765,34 @@ class TestServers:
 
     @pytest.mark.parametrize("room", [(4, 100), (1, 1), (2, 5)])
     @pytest.mark.parametrize(("what", "most"), [("throw", 4), ("denied", 3), ("unknownType", 3)])
-    def test_one_that_undoes_everything(self, room: tuple[int, int], what: str, most: int) -> None:
+    def test_server_that_undoes_everything_fails_each_event(
+        self, room: tuple[int, int], what: str, most: int
+    ) -> None:
         n = 1000
-        server, fates, _ = deliver([what] * n, Random(1), calm=True, inflight=room[0], window=room[1])
-        assert set(fates.values()) == {FATES[what]}
-        # What goes out is of the order of what fails, not its square.
+        server, outcomes, _ = deliver([what] * n, Random(1), calm=True, inflight=room[0], window=room[1])
+        assert set(outcomes.values()) == {OUTCOMES[what]}
+        # The number of sends grows with the failures, not with their square.
         assert sum(map(len, server.undone.values())) + server.disturbed < most * n
 
     @settings(max_examples=30)
     @given(st.integers(1, 200), st.integers(0, 2**32).map(Random), st.booleans())
-    def test_received_is_enough_where_that_is_wanted(self, n: int, script: Random, calm: bool) -> None:
-        server, fates, _ = deliver(
+    def test_ack_synced_acks_every_event(self, n: int, script: Random, calm: bool) -> None:
+        server, outcomes, _ = deliver(
             [""] * n, script, calm=calm, ack="synced", window=7, silence=5.0, ping=2.0, processing_timeout=3.0
         )
-        assert set(fates.values()) == {("acked", "")}
+        assert set(outcomes.values()) == {("acked", "")}
         assert server.disturbed or len(server.nodes) == 1
 
-    def test_a_few_that_fail_among_many(self) -> None:
+    def test_few_failures_cost_few_resends(self) -> None:
         does = ["throw" if n % 100 == 7 else "" for n in range(5000)]
-        server, fates, _ = deliver(does, Random(1), calm=True)
-        assert list(fates.values()).count(("failed", "error")) == 50
+        server, outcomes, _ = deliver(does, Random(1), calm=True)
+        assert list(outcomes.values()).count(("failed", "error")) == 50
         assert len(server.processed) == len(set(server.processed)) == 4950
-        # the window recovers: a run costs the rest of what was in flight, no more
+        # the window recovers: a run costs only the rest of what was in flight
         assert server.disturbed < 50 * 400
 
-    def test_full_speed_again_after_undos(self) -> None:
-        core = ready()
+    def test_window_grows_again_after_undos(self) -> None:
+        core = connected_core()
         core._undone._limit = 1
         in_flight, batch = inflight_of([(b"{}", RAW)] * 3000)
         most, held = [], 0

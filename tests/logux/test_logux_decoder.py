@@ -1,4 +1,4 @@
-"""The decoder of captured Logux messages: ids, hashes, places, and a row with a reason for what is wrong."""
+"""The decoder of captured Logux messages: ids, hashes, offsets, and a status for each fault."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ THEIRS = OTHER.hex() + "000000000009"
 
 
 def columns(units: list[bytes]) -> tuple[bytes, array[int], array[int]]:
-    """The units in one buffer, with some bytes between them."""
+    """Put the units into one buffer with some bytes between them."""
     data, offsets = b"-", []
     for unit in units:
         offsets.append(len(data))
@@ -55,7 +55,7 @@ def columns(units: list[bytes]) -> tuple[bytes, array[int], array[int]]:
 def decode(
     units: list[bytes], producers: list[bytes] | None = None, **options: bool
 ) -> list[list[oracle.Row]]:
-    """The rows of each unit."""
+    """Return the rows of each unit."""
     decoder = Decoder(b"".join(producers or []), **options)
     got = decoder.decode(*columns(units))
     hashes = got.id_hash.tolist()
@@ -71,7 +71,7 @@ def decode(
     return found
 
 
-def one(unit: bytes, producers: list[bytes] | None = None, **options: bool) -> oracle.Row:
+def row_of(unit: bytes, producers: list[bytes] | None = None, **options: bool) -> oracle.Row:
     ((row,),) = decode([unit], producers, **options)
     return row
 
@@ -84,7 +84,7 @@ def sync(*actions: str, added: int = 1) -> bytes:
 # -- actions
 
 
-def test_actions() -> None:
+def test_sync_has_a_row_for_each_action() -> None:
     actions = [f'{{"type":"log/add","data":{{"n":{n}}},"id":"{OURS.hex()}{n:012x}"}}' for n in range(1, 4)]
     unit = sync(*actions)
     first, second = decode([unit, b'["ping",1]', unit], [OURS])[::2]
@@ -99,7 +99,7 @@ def test_actions() -> None:
         )  # fmt: skip
 
 
-def test_an_empty_sync_has_no_rows() -> None:
+def test_empty_sync_has_no_rows() -> None:
     assert decode([b'["sync",0]', b' [ "s\\u0079nc" , -1.5e3 ] ']) == [[], []]
 
 
@@ -121,15 +121,15 @@ def test_an_empty_sync_has_no_rows() -> None:
         ('{"type":"x"}', NO_ID, 0),
     ],
 )
-def test_which_id_counts(action: str, status: int, sequence: int) -> None:
+def test_last_id_of_an_action_counts(action: str, status: int, sequence: int) -> None:
     unit = sync(action.replace("MINE", MINE).replace("THEIRS", THEIRS))
-    row = one(unit, [OURS])
+    row = row_of(unit, [OURS])
     assert (row.status, row.sequence, row.producer) == (status, sequence, 0 if status == OK else -1)
     assert [row] == oracle.decode(unit, [OURS])
-    assert one(unit, [OURS], identity=False)[0] == NO_ID
+    assert row_of(unit, [OURS], identity=False)[0] == NO_ID
 
 
-def test_without_producers_any_id_will_do() -> None:
+def test_any_producer_is_accepted_when_none_is_given() -> None:
     unit = sync(
         f'{{"type":"x","id":"{THEIRS}"}}', '{"type":"x","id":"own"}', f'{{"type":"x","id":"{MINE.upper()}"}}'
     )
@@ -148,11 +148,11 @@ def test_without_producers_any_id_will_do() -> None:
         '{"id":[1],"id":[1,0],"time":1,"length":"1","subprotocol":9}',
     ],
 )
-def test_metas(meta: str) -> None:
-    assert one(b'["sync",1,{"type":"x"},%s]' % meta.encode()).status == NO_ID
+def test_every_valid_meta_is_accepted(meta: str) -> None:
+    assert row_of(b'["sync",1,{"type":"x"},%s]' % meta.encode()).status == NO_ID
 
 
-# -- all else
+# -- other messages
 
 
 WRONG = [
@@ -229,10 +229,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("unit", "status", "where"), WRONG, ids=[unit for unit, *_ in WRONG])
-def test_wrong(unit: str, status: int, where: int) -> None:
-    """One row, and nothing of the events that stood before the fault."""
+def test_wrong_message_is_one_row_with_its_offset(unit: str, status: int, where: int) -> None:
+    """There is no row for actions before the fault."""
     raw = unit.encode()
-    row = one(raw)
+    row = row_of(raw)
     assert (STATUS_NAMES[row.status], row.offset) == (STATUS_NAMES[status], where)
     assert row == oracle.Row(status, where, len(raw) - where)
     assert [row] == oracle.decode(raw, [])
@@ -256,8 +256,8 @@ def test_wrong(unit: str, status: int, where: int) -> None:
         (' [ "po\\u006eg" , -0.5E+1 ]\n', PING),
     ],
 )
-def test_other_messages(unit: str, status: int) -> None:
-    row = one(unit.encode())
+def test_other_messages_are_one_row(unit: str, status: int) -> None:
+    row = row_of(unit.encode())
     assert row == oracle.Row(status, 0, len(unit))
     assert [row] == oracle.decode(unit.encode(), [])
 
@@ -265,26 +265,26 @@ def test_other_messages(unit: str, status: int) -> None:
 @pytest.mark.parametrize(
     "wrong", [b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0"]
 )
-def test_text_is_utf8(wrong: bytes) -> None:
+def test_text_must_be_utf8(wrong: bytes) -> None:
     unit = sync('{"type":"log/add","data":{"message":"X"}}')
-    assert one(unit.replace(b"X", "\u20ac".encode())).status == NO_ID
+    assert row_of(unit.replace(b"X", "\u20ac".encode())).status == NO_ID
     at, broken = unit.index(b'"X"'), unit.replace(b"X", wrong)
-    assert one(broken) == oracle.Row(BAD_JSON, at, len(broken) - at)
+    assert row_of(broken) == oracle.Row(BAD_JSON, at, len(broken) - at)
 
 
 @pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"":', b"}")])
-def test_nesting_is_bounded(brackets: tuple[bytes, bytes]) -> None:
+def test_nesting_is_limited_to_max_depth(brackets: tuple[bytes, bytes]) -> None:
     def unit(levels: int) -> bytes:
         inner = brackets[0] * levels + b"0" + brackets[1] * levels
         return b'["sync",1,{"type":"x","data":%b},{"id":1,"time":1}]' % inner
 
-    assert one(unit(MAX_DEPTH - 2)).status == NO_ID
-    assert one(unit(MAX_DEPTH - 1)).status == BAD_JSON
-    assert one(b"[" * 1_000_000) == oracle.Row(BAD_JSON, MAX_DEPTH, 1_000_000 - MAX_DEPTH)
+    assert row_of(unit(MAX_DEPTH - 2)).status == NO_ID
+    assert row_of(unit(MAX_DEPTH - 1)).status == BAD_JSON
+    assert row_of(b"[" * 1_000_000) == oracle.Row(BAD_JSON, MAX_DEPTH, 1_000_000 - MAX_DEPTH)
 
 
-def test_bodies() -> None:
-    """An action that stands alone, as records have it."""
+def test_bodies_without_messages_are_decoded() -> None:
+    """Records in Kafka or a table hold a single action."""
     bodies = [f'{{"type":"x","id":"{MINE}"}}', ' {"id":"own"} ', "{}", "[1]", "x", "",
               '{"type":"x"},{"id":0,"time":0},{"type":"y"}']  # fmt: skip
     rows = [row for (row,) in decode([body.encode() for body in bodies], [OURS], messages=False)]
@@ -294,7 +294,7 @@ def test_bodies() -> None:
     assert unsearched == [oracle.decode_body(b"x", [], identity=False)]
 
 
-# -- anything
+# -- any input
 
 
 def _objects(names: tuple[str, ...]) -> st.SearchStrategy[Any]:
@@ -349,7 +349,7 @@ _messages = st.builds(
 
 @settings(max_examples=80)
 @given(_messages, st.booleans(), st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10], OTHER]]))
-def test_oracle(unit: bytes, identity: bool, producers: list[bytes]) -> None:
+def test_decoding_equals_the_reference(unit: bytes, identity: bool, producers: list[bytes]) -> None:
     (rows,) = decode([unit], producers, identity=identity)
     assert rows == oracle.decode(unit, producers, identity)
     ((body,),) = decode([unit], producers, identity=identity, messages=False)
@@ -359,11 +359,11 @@ def test_oracle(unit: bytes, identity: bool, producers: list[bytes]) -> None:
 @settings(max_examples=80)
 @given(st.builds(damaged, _messages, randoms) | st.binary(max_size=40))
 @example(b'["sync",1,{"type":"x"},{"id":1,"time":1}]\0')
-def test_damage(unit: bytes) -> None:
+def test_decoding_of_damage_equals_the_reference(unit: bytes) -> None:
     assert decode([unit]) == [oracle.decode(unit, [])]
 
 
-def test_any_byte_cut_or_flipped() -> None:
+def test_every_cut_and_flipped_bit_equals_the_reference() -> None:
     whole = sync(f'{{"type":"log/add","data":{{"m":"a\\n\u20ac","l":[1,-2.5e3,null]}},"id":"{MINE}"}}',
                  '{"type":"log/add","data":{"ok":true}}')  # fmt: skip
     random = Random(7)
@@ -384,8 +384,8 @@ def _text(step: dict[str, Any]) -> bytes:
     return (message if isinstance(message, str) else json.dumps(message)).encode()
 
 
-def test_recorded() -> None:
-    """What real clients sent is right or wrong as the real server judged it; what it sent is right."""
+def test_recorded_messages_are_judged_as_by_the_server() -> None:
+    """Messages of real clients are right or wrong as the real server judged them; its own are right."""
     judged: set[str] = set()
     for case in recordings.cases(recordings.LOGUX):
         steps = [step for step in case["steps"] if "event" not in step]
@@ -397,7 +397,7 @@ def test_recorded() -> None:
             reason = answer[1] if isinstance(answer, list) and answer[0] == "error" else "none"
             judged.add(reason)
             wrong = {row.status for row in rows if BAD_JSON <= row.status < PING}
-            if text.startswith((b"GET ", b"101 ", b"<")):  # told of, not recorded
+            if text.startswith((b"GET ", b"101 ", b"<")):  # described, not recorded
                 continue
             if reason == "unknown-message":
                 assert wrong == {UNKNOWN_MESSAGE}, text
@@ -415,7 +415,7 @@ def test_recorded() -> None:
 # -- the decoder
 
 
-def test_units_stay_in_the_data() -> None:
+def test_unit_outside_of_the_data_is_refused() -> None:
     for at, size in ((-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)):
         with pytest.raises(ValueError, match="unit 1 leaves the data of 4 bytes"):
             Decoder().decode(b"four", array("q", [0, at]), array("q", [4, size]))
@@ -424,13 +424,13 @@ def test_units_stay_in_the_data() -> None:
             Decoder().decode(b"", offsets, lengths)
 
 
-def test_producers_are_checked() -> None:
+def test_producers_must_be_sorted_and_ten_bytes_each() -> None:
     for wrong in (b"123456789", OURS + OURS, OTHER + OURS):
         with pytest.raises(ValueError, match="producers: "):
             Decoder(wrong)
 
 
-def test_may_be_used_again() -> None:
+def test_decoder_can_be_used_again() -> None:
     decoder = Decoder(OURS)
     good = sync(f'{{"type":"x","id":"{MINE}"}}')
     for data, status in ((good, OK), (good[:-1], BAD_JSON), (good, OK)):
@@ -441,7 +441,7 @@ def test_may_be_used_again() -> None:
     assert len(decoder.decode(b"", array("q"), array("q"))) == 0
 
 
-def test_names() -> None:
+def test_statuses_have_the_names_of_the_reference() -> None:
     assert len(STATUS_NAMES) == CONTROL + 1
     assert [getattr(logux, name.upper()) for name in STATUS_NAMES] == list(range(CONTROL + 1))
     assert expand(b'["ping",1]') == b'["ping",1]'

@@ -1,4 +1,4 @@
-"""Logux messages as lines for people, and the question of ``logclient ping``."""
+"""Logux messages as lines for people, and the messages of ``logclient ping``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def lines(data: bytes, limit: int = readable.BODY_SHOWN) -> list[str]:
     return [line for frame in frames(data) for line in readable.lines(frame, limit)]
 
 
-def sane(data: bytes) -> None:
-    """What holds whatever the bytes are."""
+def assert_consistent(data: bytes) -> None:
+    """Assert what holds for any bytes."""
     end = 0
     for frame in frames(data):
         if frame.depth == 0:
-            assert data[end : frame.offset].strip() == b""  # what is left out is space between lines
+            assert data[end : frame.offset].strip() == b""  # only space between lines is left out
             end = frame.offset + frame.size
         else:
             assert frame.offset <= end
@@ -53,7 +53,7 @@ def sane(data: bytes) -> None:
 # -- frames
 
 
-def test_a_sync() -> None:
+def test_sync_shows_each_action_and_its_meta() -> None:
     outer, first, second = frames(SYNC)
     assert readable.fields(outer) == {
         "offset": 0, "depth": 0, "size": len(SYNC), "type": "sync", "added": 7, "actions": 2, "wrong": None,
@@ -72,7 +72,7 @@ def test_a_sync() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "said"),
+    ("unit", "shown"),
     [
         (
             '["connect",5,"10:a:b",3,{"token":"secret","subprotocol":1}]',
@@ -95,14 +95,14 @@ def test_a_sync() -> None:
         ('["error","\\u202ex"]', "error \\u{202e}x"),
     ],
 )
-def test_others(unit: str, said: str) -> None:
+def test_each_kind_of_message_is_one_line(unit: str, shown: str) -> None:
     (line,) = lines(unit.encode())
-    assert line == f"       0  {said}"
-    sane(unit.encode())
+    assert line == f"       0  {shown}"
+    assert_consistent(unit.encode())
 
 
 @pytest.mark.parametrize(
-    ("unit", "first", "says"),
+    ("unit", "first", "message"),
     [
         ("", "message of 0 bytes", "WRONG at byte 0: an empty message"),
         ("x", "message of 1 byte", "WRONG at byte 0: no JSON text in UTF-8 from here on"),
@@ -114,16 +114,16 @@ def test_others(unit: str, said: str) -> None:
         ('["sync",1,{"type":"x"},{"id":1}]', "sync of 32 bytes", "WRONG at byte 23: no meta"),
     ],
 )
-def test_wrong(unit: str, first: str, says: str) -> None:
+def test_wrong_message_shows_what_and_where(unit: str, first: str, message: str) -> None:
     found = lines(unit.encode())
     assert found[0].strip() == f"0  {first}"
-    assert found[1].strip().startswith(says)
+    assert found[1].strip().startswith(message)
     assert bool(found[2:]) is bool(unit)  # the bytes around it
     assert [bool(frame.wrong) for frame in frames(unit.encode())] == [False, True]
 
 
-def test_one_a_line() -> None:
-    """A message a line, blank ones between; a message may have line feeds of its own."""
+def test_file_has_one_message_a_line() -> None:
+    """There may be blank lines between messages, and line feeds within them."""
     found = list(frames(b'\n["ping",1]\r\n\n["sync",1,{"type":1},null]\n' + SYNC + b"\nx"))
     assert [(frame.offset, frame.depth, bool(frame.wrong)) for frame in found] == [
         (1, 0, False), (14, 0, False), (24, 1, True), (41, 0, False), (51, 1, False), (166, 1, False),
@@ -147,7 +147,7 @@ def test_one_a_line() -> None:
         '["error",1,"{\\"token\\":\\"SECRET\\"}"]',
     ],
 )
-def test_a_token_is_not_shown(unit: str) -> None:
+def test_token_is_never_shown(unit: str) -> None:
     raw = unit.encode()
     shown = "\n".join(lines(raw)) + json.dumps([readable.fields(frame) for frame in frames(raw)])
     shown += "".join(frame.around.hex() for frame in frames(raw))
@@ -156,7 +156,7 @@ def test_a_token_is_not_shown(unit: str) -> None:
     assert len(shown) > 40
 
 
-def test_deep_nesting() -> None:
+def test_deep_nesting_is_shown_or_wrong() -> None:
     for levels in (200, 900, MAX_DEPTH - 2, MAX_DEPTH, 100_000):
         inner = b"[" * levels + b"]" * levels
         for unit in (
@@ -164,23 +164,23 @@ def test_deep_nesting() -> None:
             b'["sync",1,{"type":"x","a":%b},{"id":1,"time":1,"b":%b}]' % (b"%b", inner),
         ):
             raw = unit % inner
-            sane(raw)
+            assert_consistent(raw)
             assert any(frame.wrong for frame in frames(raw)) is (levels >= MAX_DEPTH)
 
 
 @settings(max_examples=60)
 @given(st.builds(damaged, st.sampled_from([SYNC, SYNC + b"\n" + SYNC]), randoms) | st.binary(max_size=30))
-def test_damage(unit: bytes) -> None:
-    sane(unit)
+def test_damaged_messages_are_shown_consistently(unit: bytes) -> None:
+    assert_consistent(unit)
 
 
-def test_recorded() -> None:
+def test_recorded_messages_are_shown_consistently() -> None:
     for case in recordings.cases(recordings.LOGUX):
         texts = [step["msg"] for step in case["steps"] if "event" not in step]
         texts = [text if isinstance(text, str) else json.dumps(text) for text in texts]
         for text in texts:
-            sane(text.encode())
-        sane("\n".join(texts).encode())
+            assert_consistent(text.encode())
+        assert_consistent("\n".join(texts).encode())
 
 
 # -- the probe
@@ -210,11 +210,11 @@ def test_probe_connects_then_pings() -> None:
     assert asked.receive_data(b'["pong",0]') is True
 
 
-def test_probe_leaves_out_what_is_not_set() -> None:
+def test_probe_leaves_out_unset_options() -> None:
     assert len(json.loads(probe(subprotocol=0).ask()[0])) == 4
 
 
-def test_probe_is_not_let_in() -> None:
+def test_refused_probe_raises_the_reason() -> None:
     with pytest.raises(CredentialError, match="does not accept the token"):
         probe().receive_data(b'["error","wrong-credentials"]')
     with pytest.raises(
@@ -224,5 +224,5 @@ def test_probe_is_not_let_in() -> None:
 
 
 @pytest.mark.parametrize("answer", [b" ", b"hello", b'["ready",0]', b'["connect",5,"a",0]', b'{"a":1}'])
-def test_probe_hears_something_else(answer: bytes) -> None:
+def test_probe_recognises_other_servers(answer: bytes) -> None:
     assert probe().receive_data(answer) is False

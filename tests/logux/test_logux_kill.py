@@ -1,6 +1,6 @@
-"""Kill -9 of the released @logux/server and of its producers; the Spark verifier says what it did.
+"""The released @logux/server and its producers are killed (-9); the Spark verifier judges the actions.
 
-The server writes each action to a table before it says that it has processed it; that is what is judged.
+The server writes each action to a table before it says that it has processed it. The table is judged.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.tree, pytest.mark.timeout(20 * PATI
 
 ACTIONS = 500_000
 FEW = 3
-"""Kills of a short run, with a tenth of the resends."""
+"""Kills of a short run, which has a tenth of the resends."""
 OPTIONS: dict[str, Any] = {"token": "secret", "user": "kill"}
 JAM_AFTER = 0.5
 
 
-class Server(LoguxServer):
-    """Every second kill finds it between processing an action and saying so."""
+class KilledServer(LoguxServer):
+    """Every second kill hits between processing an action and saying so."""
 
     kills = 0
 
@@ -64,18 +64,18 @@ def event() -> Callable[[int], dict[str, Any]]:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints what a run has reached."""
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print progress past pytest's capture."""
 
-    def say(words: str) -> None:
+    def show(words: str) -> None:
         with capsys.disabled():
             print(f"\n{words}")
 
-    return say
+    return show
 
 
 def verify(folder: Path, server: LoguxServer, spark: Any, **options: Any) -> Verdict:
-    """Of the ledger and what the server has processed."""
+    """Compare the ledger with what the server has processed."""
     columns = {"body": "body", "arrival": "arrival", "received": "received"}
     return run(folder / "ledger", table=f"json:{server.processed}", columns=columns, spark=spark, **options)
 
@@ -84,8 +84,8 @@ def client_of(meta_id: str) -> str:
     return ":".join(meta_id.split(" ")[1].split(":")[:2])
 
 
-def processed(server: LoguxServer) -> tuple[int, int, int]:
-    """How many actions, how many more times, by how many client ids; no copy is a plain resend."""
+def count_processed(server: LoguxServer) -> tuple[int, int, int]:
+    """Return counts of actions, of copies and of client ids; assert that no copy is a plain resend."""
     first: dict[str, set[str]] = {}
     clients: set[str] = set()
     again = 0
@@ -97,30 +97,30 @@ def processed(server: LoguxServer) -> tuple[int, int, int]:
         metas.add(line["metaId"])
         clients.add(client)
         seen = first.setdefault(body["id"], set())
-        # A copy is there because a new client added again what the one before had no word of.
+        # Only a new client id adds an action again, if the former one got no outcome.
         assert client not in seen
         again += bool(seen)
         seen.add(client)
     return len(first), again, len(clients)
 
 
-def judge(
+def assert_nothing_lost(
     folder: Path,
     server: LoguxServer,
     spark: Any,
     figures: Figures,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
     jams: int = 0,
 ) -> Verdict:
     verdict = verify(folder, server, spark)
     counts = verdict.counts
-    actions, again, clients = processed(server)
+    actions, again, clients = count_processed(server)
     kept = "kept" if server.options["keep"] else "not kept"
     jammed = f", jammed {jams} times" if jams else ""
-    say(
+    show(
         f"Logux server killed {figures.kills} times{jammed}, its log {kept}: {figures.sent:,} actions of "
         f"{clients} client ids, {figures.acked:,} acked, {figures.resent:,} added again, "
-        f"{counts.duplicated:,} duplicated (processed before a kill, not told), {counts.lost:,} lost"
+        f"{counts.duplicated:,} duplicated (processed before a kill, not answered), {counts.lost:,} lost"
     )
     assert figures.acked == figures.sent == counts.events == counts.ok == actions
     assert again == counts.duplicated <= figures.resent
@@ -131,41 +131,41 @@ def judge(
 
 
 class TestServerKilled:
-    """Each acknowledged action was processed, whenever the server died."""
+    """Each acknowledged action was processed, whenever the server was killed."""
 
-    def test_server_killed(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_killed_server_loses_no_acknowledged_action(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
-        server = Server(tmp_path, keep=None)
+        server = KilledServer(tmp_path, keep=None)
         figures = ship_through_kills(tmp_path, [server], event, monkeypatch, clients=2, kills=FEW, **OPTIONS)
-        verdict = judge(tmp_path, server, spark, figures, say)
+        verdict = assert_nothing_lost(tmp_path, server, spark, figures, show)
         assert figures.kills >= FEW
         assert figures.resent >= RESENT / 10
-        assert verdict.counts.duplicated > 0  # at least one kill was between processing and telling
+        assert verdict.counts.duplicated > 0  # at least one kill was between processing and answering
 
     @pytest.mark.long
     @pytest.mark.timeout(120 * PATIENCE)
     @pytest.mark.parametrize("keep", [None, "file"], ids=["log not kept", "log kept"])
-    def test_half_a_million(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any], keep: Any
+    def test_half_a_million_actions_survive_kills(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any], keep: Any
     ) -> None:
-        server = Server(tmp_path, keep=keep)
+        server = KilledServer(tmp_path, keep=keep)
         figures = ship_through_kills(
             tmp_path, [server], event, monkeypatch,
             clients=2, events=ACTIONS, between=ACTIONS // 25, max_events=50_000, **OPTIONS,
         )  # fmt: skip
         assert figures.sent == ACTIONS
-        verdict = judge(tmp_path, server, spark, figures, say)
+        verdict = assert_nothing_lost(tmp_path, server, spark, figures, show)
         assert figures.kills >= KILLS
         assert figures.resent >= RESENT
         assert verdict.counts.duplicated > 0
         server.processed.unlink()
 
-    def test_control_without_resend(
+    def test_logux_client_without_resend_is_judged_lossy(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, event: Callable[[int], Any]
     ) -> None:
-        """The same run with clients that take a broken connection for an ack: the verifier must see it."""
-        server = Server(tmp_path)
+        """The control: clients that take a broken connection for an ack must be caught by the verifier."""
+        server = KilledServer(tmp_path)
         figures = ship_through_kills(
             tmp_path, [server], event, monkeypatch, requeue=forget, clients=2, kills=FEW, **OPTIONS
         )
@@ -176,18 +176,17 @@ class TestServerKilled:
 
 
 class TestJammed:
-    """The same with a server that keeps its log and gets an action twice before each kill: it processes
-    nothing more of that client."""
+    """A server with a log gets an action twice before each kill, which jams the queue of that client."""
 
-    def ship(
+    def ship_through_jams(
         self, folder: Path, event: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch, **options: Any
-    ) -> tuple[Server, Figures, int]:
-        server = Server(folder, keep="file")
+    ) -> tuple[KilledServer, Figures, int]:
+        server = KilledServer(folder, keep="file")
         jams = 0
 
         def jam(fleet: Fleet) -> None:
             nonlocal jams
-            # The first action of each connection is to come again: they must have had a word of it.
+            # The first action of each connection comes again: each client must have its outcome.
             before = [client.stats().acked for client in fleet.clients]
 
             def all_had() -> bool:
@@ -209,24 +208,24 @@ class TestJammed:
         )  # fmt: skip
         return server, figures, jams
 
-    def test_server_jammed(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_jammed_server_loses_no_acknowledged_action(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
-        server, figures, jams = self.ship(tmp_path, event, monkeypatch, kills=FEW)
-        judge(tmp_path, server, spark, figures, say, jams)
+        server, figures, jams = self.ship_through_jams(tmp_path, event, monkeypatch, kills=FEW)
+        assert_nothing_lost(tmp_path, server, spark, figures, show, jams)
         assert figures.kills >= FEW
         assert jams >= FEW
 
     @pytest.mark.long
     @pytest.mark.timeout(120 * PATIENCE)
-    def test_half_a_million_through_jams(
-        self, tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+    def test_half_a_million_actions_survive_jams(
+        self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
     ) -> None:
-        server, figures, jams = self.ship(
+        server, figures, jams = self.ship_through_jams(
             tmp_path, event, monkeypatch, events=ACTIONS, between=ACTIONS // 25, max_events=50_000
         )
         assert figures.sent == ACTIONS
-        verdict = judge(tmp_path, server, spark, figures, say, jams)
+        verdict = assert_nothing_lost(tmp_path, server, spark, figures, show, jams)
         assert figures.kills >= KILLS
         assert figures.resent >= RESENT
         assert verdict.counts.duplicated > 0
@@ -235,30 +234,31 @@ class TestJammed:
 
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.long)])
-def test_producer_killed(tmp_path: Path, spark: Any, say: Callable[[str], None], kills: int) -> None:
-    """A producer that dies in mid-stream leaves a ledger without an end: its tail is no loss."""
+def test_killed_logux_producer_loses_nothing(
+    tmp_path: Path, spark: Any, show: Callable[[str], None], kills: int
+) -> None:
+    """A killed producer leaves a ledger without an end, whose tail is not counted as lost."""
     with LoguxServer(tmp_path) as server:
         kill_producers(server, tmp_path / "ledger", kills, **OPTIONS)
     verdict = verify(tmp_path, server, spark, allow_open=True)
     counts = verdict.counts
-    say(f"producer killed {kills} times: {counts}")
+    show(f"producer killed {kills} times: {counts}")
     assert (counts.lost, counts.unexpected, counts.corrupted) == (0,) * 3
     assert counts.ok > 0
     assert counts.recovered + counts.unknown > 0
     assert verdict.exit_code == (3 if counts.unknown else 0)
 
 
-def test_our_server_killed(
-    tmp_path: Path, spark: Any, monkeypatch: Any, say: Any, event: Callable[[int], Any]
+def test_killed_logux_collector_loses_nothing(
+    tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
 ) -> None:
-    """Our collector, judged by its capture. Late words keep actions in flight, so that there is more to
-    hit than the real server has."""
+    """It is judged by its capture. Late answers keep actions in flight, so that kills hit some."""
     faults = "delay-ack=p:0.5:40ms,cut-before-write=every:29,seed=5"
     collector = CollectorProcess(tmp_path / "capture", faults, scheme="logux")
     figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, clients=2, kills=FEW)
     verdict = run(tmp_path / "ledger", tmp_path / "capture", spark=spark)
     counts = verdict.counts
-    say(
+    show(
         f"Logux collector killed {figures.kills} times: {figures.sent:,} sent, "
         f"{figures.resent:,} added again, {counts.duplicated:,} duplicated, {counts.lost:,} lost"
     )

@@ -51,7 +51,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("raw, message", MESSAGES, ids=lambda v: v.decode() if isinstance(v, bytes) else "")
-def test_message(raw: bytes, message: logux.Message) -> None:
+def test_message_is_parsed_and_packed(raw: bytes, message: logux.Message) -> None:
     assert parse(raw) == message
     assert type(parse(raw)) is type(message)
     assert parse(raw.decode()) == message
@@ -59,7 +59,7 @@ def test_message(raw: bytes, message: logux.Message) -> None:
     assert pack(message) == raw
 
 
-# --- what is refused ---------------------------------------------------------------------------
+# --- invalid messages --------------------------------------------------------------------------
 
 TYPES = [*"connect connected headers ping pong sync synced debug error foo".split(), "__init__"]  # noqa: SIM905
 
@@ -113,7 +113,7 @@ messages = st.one_of(
 @example(["sync", 1, {"type": "a"}, {**META, "length": 0}])
 @example(["connect", 5, "u", 0, None])
 @example(["connect", True, "u", 0])
-def test_what_is_a_message(value: Any) -> None:
+def test_any_value_is_judged_as_by_the_reference(value: Any) -> None:
     text = json.dumps(value)
     try:
         message = parse(text)
@@ -148,7 +148,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("raw", BAD)
-def test_no_message(raw: bytes) -> None:
+def test_invalid_message_is_refused_in_one_line(raw: bytes) -> None:
     with pytest.raises(WrongFormat) as caught:
         parse(raw)
     assert isinstance(caught.value, ProtocolError)
@@ -156,7 +156,7 @@ def test_no_message(raw: bytes) -> None:
     assert len(pack(caught.value.error)) < 50_000
 
 
-def test_bad_message_is_named_by_its_own_text() -> None:
+def test_error_quotes_the_beginning_of_the_message() -> None:
     with pytest.raises(WrongFormat) as caught:
         parse('{"a":')
     assert caught.value.error == Error("wrong-format", '{"a":')
@@ -166,7 +166,7 @@ def test_bad_message_is_named_by_its_own_text() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes(raw: bytes) -> None:
+def test_any_bytes_parse_or_are_quoted_in_an_error(raw: bytes) -> None:
     try:
         assert pack(parse(raw))
     except (WrongFormat, UnknownMessage) as error:
@@ -176,7 +176,7 @@ def test_any_bytes(raw: bytes) -> None:
 class TestBounds:
     @pytest.mark.parametrize("opening, closing", [("[", "]"), ('{"a":', "}"), ('[{"a\\"]":', "}]")])
     @pytest.mark.parametrize("more", [-1, 0, 1, 100_000])
-    def test_nesting(self, opening: str, closing: str, more: int) -> None:
+    def test_nesting_is_limited(self, opening: str, closing: str, more: int) -> None:
         per = opening.count("[") + opening.count("{")
         times = (MAX_NESTING - 1 + more) // per
         text = f'["error","x",{opening * times}0{closing * times}]'
@@ -188,7 +188,7 @@ class TestBounds:
             assert parse(text) == Error("x", json.loads(text)[2])
 
     @pytest.mark.parametrize("bad", ["[" * 100_000, '["' + "[" * 600, '["\\"' + "[" * 600, "]" * 100_000])
-    def test_never_closed(self, bad: str) -> None:
+    def test_unclosed_brackets_are_refused(self, bad: str) -> None:
         with pytest.raises(WrongFormat):
             parse(bad)
 
@@ -200,8 +200,8 @@ class TestBounds:
         st.text(st.sampled_from('[]{}"\\,:01 '), max_size=40),
         st.text(st.sampled_from('[]{}"\\'), max_size=30),
     )
-    def test_nesting_is_counted_right(self, junk: str, text: str) -> None:
-        """Whatever stands around: as deep as the plain count says, where it is JSON at all."""
+    def test_nesting_is_counted_as_by_the_reference(self, junk: str, text: str) -> None:
+        """Texts and escapes around the brackets do not matter."""
         document = f'["error",{json.dumps(text)},{"[" * (MAX_NESTING - 2)}{junk}{"]" * (MAX_NESTING - 2)}]'
         try:
             json.loads(document)
@@ -215,7 +215,7 @@ class TestBounds:
         else:
             assert isinstance(parse(document), Error)
 
-    def test_from_a_stack_that_is_nearly_full(self) -> None:
+    def test_parse_on_a_nearly_full_stack_does_not_crash(self) -> None:
         text = '["error","x",' + "[" * (MAX_NESTING - 2) + "]" * (MAX_NESTING - 2) + "]"
 
         def down() -> str:
@@ -226,13 +226,13 @@ class TestBounds:
                     parse(text)
                 except WrongFormat:
                     return "refused"
-                except RecursionError:  # there is not room for the call itself: one frame up there is
+                except RecursionError:  # no room for the call itself: try one frame up
                     raise
                 return "taken"
 
         assert down() in ("refused", "taken")
 
-    def test_values(self) -> None:
+    def test_values_and_texts_of_a_message_are_limited(self) -> None:
         with pytest.raises(WrongFormat, match="values"):
             parse(b'["error","x",[' + b"0," * 3_100_000 + b"0]]")
         with pytest.raises(WrongFormat, match="texts"):
@@ -260,22 +260,24 @@ class TestIds:
             ([0, 2.0], "1000 u:c:t 2"),
         ],
     )
-    def test_decode(self, relative: Any, absolute: str) -> None:
+    def test_relative_id_becomes_absolute(self, relative: Any, absolute: str) -> None:
         assert logux.decode_id(relative, 1000, "u:c:t") == absolute
 
     @given(milliseconds, nodes, st.integers(0, 10**6), milliseconds, nodes)
-    def test_there_and_back(self, ms: int, node: str, counter: int, base: int, own: str) -> None:
+    def test_ids_survive_encoding_in_their_shortest_form(
+        self, ms: int, node: str, counter: int, base: int, own: str
+    ) -> None:
         absolute = f"{ms} {node} {counter}"
         relative = logux.encode_id(absolute, base, own)
         assert oracle.relative_id(relative)
         assert oracle.absolute_id(relative, base, own) == absolute
         assert logux.decode_id(relative, base, own) == absolute
-        # The shortest form that says it.
+        # The shortest form is used.
         size = 1 if node == own and not counter else 2 if node == own else 3
         assert (len(relative) if isinstance(relative, list) else 1) == size
 
     @pytest.mark.parametrize("text", ["", "1", "1 a", "x a 1", "1 a x", "1 a 1 1"])
-    def test_no_id(self, text: str) -> None:
+    def test_text_that_is_no_id_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="id: "):
             logux.encode_id(text, 0, "a")
 
@@ -291,7 +293,9 @@ class TestIds:
             ("", None, "", ""),
         ],
     )
-    def test_parts(self, text: str, user: str | None, client: str, tab: str) -> None:
+    def test_node_id_has_user_client_and_tab(
+        self, text: str, user: str | None, client: str, tab: str
+    ) -> None:
         assert logux.parse_id(text) == logux.Identity(user, client, tab)
 
 
@@ -310,7 +314,7 @@ class TestIds:
         (logux.wrong_subprotocol(1, "0"), '["error","wrong-subprotocol",{"supported":1,"used":"0"}]'),
     ],
 )
-def test_error(error: Error, raw: str) -> None:
+def test_error_is_packed_parsed_and_described(error: Error, raw: str) -> None:
     assert pack(error).decode() == raw
     assert parse(raw) == error
     line = logux.describe(error)
@@ -318,8 +322,8 @@ def test_error(error: Error, raw: str) -> None:
 
 
 @given(st.text(max_size=100), values)
-def test_description_is_one_line(kind: str, told: Any) -> None:
-    line = logux.describe(Error(kind, told))
+def test_description_of_any_error_is_one_line(kind: str, options_: Any) -> None:
+    line = logux.describe(Error(kind, options_))
     assert len(line) < 300
     assert line.isprintable()
 
@@ -330,7 +334,7 @@ def test_description_is_one_line(kind: str, told: Any) -> None:
 @pytest.mark.parametrize(
     "used, minimum, below",
     [
-        # The first five were recorded; what JavaScript says to the rest was asked of node.
+        # The first five were recorded; the others were evaluated with node.
         (0, 1, True), (None, 1, True), (2, 1, False), ("1.0.0", 3, False), ("0", 1, True), ("1", 1, False),
         ("", 1, True), (False, 1, True), (True, 1, False), (True, 2, True), ({}, 1, False), ([], 1, True),
         ([0], 1, True), ([None], 1, True), ([5], 6, True), ([1, 2], 3, False), ("0x1", 2, True),
@@ -339,7 +343,7 @@ def test_description_is_one_line(kind: str, told: Any) -> None:
         ("2", "10", False), (-1, 0, True), (10**400, 5, False),
     ],
 )  # fmt: skip
-def test_subprotocol_as_javascript_compares(used: Any, minimum: int | str, below: bool) -> None:
+def test_subprotocols_compare_as_in_javascript(used: Any, minimum: int | str, below: bool) -> None:
     assert logux.falls_below(used, minimum) is below
 
 
@@ -351,7 +355,7 @@ versions = st.builds(
 
 
 def semver_less(one: str, other: str) -> bool:
-    """SemVer, 11, word for word."""
+    """Compare by rule 11 of SemVer."""
     a, b = oracle.order(one), oracle.order(other)
     if a[:3] != b[:3]:
         return a[:3] < b[:3]
@@ -368,16 +372,16 @@ def semver_less(one: str, other: str) -> bool:
 
 @given(versions, versions)
 @example("1.0.0-alpha", "1.0.0-alpha.1")
-def test_subprotocol_as_the_text_has_it(used: str, minimum: str) -> None:
+def test_strict_subprotocols_compare_as_semver(used: str, minimum: str) -> None:
     assert logux.falls_below(used, minimum, strict_spec=True) is semver_less(used, minimum)
 
 
 @pytest.mark.parametrize("used", [None, "", "1", "1.0", "01.0.0", "x", [], {}, 1.5, True, "1" * 10_000])
-def test_no_version(used: Any) -> None:
+def test_text_that_is_no_version_falls_below(used: Any) -> None:
     assert logux.falls_below(used, "0.0.0", strict_spec=True)
 
 
-def test_a_number_is_a_major_version() -> None:
+def test_number_is_a_major_version_in_strict_spec() -> None:
     assert not logux.falls_below(1, "1.0.0", strict_spec=True)
     assert logux.falls_below(1, "1.0.1", strict_spec=True)
     assert not logux.falls_below("1.0.0+build", 1, strict_spec=True)

@@ -1,8 +1,8 @@
-"""Recorded Logux, the server's side: what ours answers to the recorded clients is what the real server did.
+"""Recorded Logux, the server's side: ours answers the recorded clients as the real server did.
 
-Without a socket; the clock is the recorded one. Masked: the ids and times of what the server itself makes
-(they are its clock), the number under which it counts what it has kept (it had a history), stack traces.
-What @logux/client sent to a stub of a server must be accepted.
+Without a socket; the clock is the recorded one. Not compared are ids and times that the server makes by its
+clock, the numbers of kept actions (the real server had a history), and stack traces. Whatever @logux/client
+sent to a stub of a server must be accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLACK = 0.03  # seconds that a recorded timer may be late
 
 
 def judge(action: dict[str, Any], meta: dict[str, Any]) -> str:
-    """The recorded server's two types of action."""
+    """Judge as the recorded server does its two types of action."""
     if action["type"] == "log/throw":
         raise RuntimeError("boom")
     if action["type"] != "log/add":
@@ -39,7 +39,7 @@ def authenticate(login: Login) -> bool:
 
 
 def kind(step: dict[str, Any]) -> Any:
-    """The type of its message, if it has one."""
+    """Return the type of the message of a step, if it has one."""
     message = step.get("msg")
     return message[0] if isinstance(message, list) and message else None
 
@@ -49,12 +49,12 @@ def recorded(steps: list[dict[str, Any]]) -> list[Any]:
 
 
 def is_upgrade(case: dict[str, Any]) -> bool:
-    """It is an HTTP upgrade, told in words; tests/logux/test_logux_collector.py does it over a socket."""
+    """Return whether it describes an HTTP upgrade, which test_logux_collector.py tests over a socket."""
     return any(str(step.get("msg", "")).startswith("GET ") for step in case["steps"])
 
 
-def by_a_client(case: dict[str, Any]) -> bool:
-    """@logux/client was recorded, with a stub of a server."""
+def is_of_a_client(case: dict[str, Any]) -> bool:
+    """Return whether @logux/client was recorded with a stub of a server."""
     return any(step.get("event") == "upgrade" for step in case["steps"])
 
 
@@ -63,24 +63,24 @@ def closed_by_server(case: dict[str, Any]) -> bool:
 
 
 def logins(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """The options with which its client connected."""
+    """Return the options with which the client connected."""
     found = [step["msg"] for step in case["steps"] if step["dir"] == "C" and kind(step) == "connect"]
     return [message[4] for message in found if len(message) > 4 and isinstance(message[4], dict)]
 
 
 def client_of(case: dict[str, Any]) -> str:
-    """User and client of the node that connects, without its tab."""
+    """Return user and client of the node that connects, without its tab."""
     node = next(step["msg"][2] for step in case["steps"] if kind(step) == "connect")
     return str(node).rpartition(":")[0]
 
 
-def jammed(case: dict[str, Any]) -> bool:
-    """The real server kept ids, met one again, and stopped to work off this client's queue, for good.
+def is_jammed(case: dict[str, Any]) -> bool:
+    """Return whether the real server met a kept id again and stopped working off the queue.
 
-    It has said ``synced`` of more actions than it has said of what became of them, on a connection that held.
-    Ours goes on, which is safer.
+    It then sent ``synced`` for more actions than outcomes, on a connection that held. Ours goes on, which is
+    safer.
     """
-    if by_a_client(case) or any(step.get("event") == "tcp-abort" for step in case["steps"]):
+    if is_of_a_client(case) or any(step.get("event") == "tcp-abort" for step in case["steps"]):
         return False
     syncs = [step["msg"] for step in case["steps"] if step["dir"] == "C" and kind(step) == "sync"]
     synced = {message[1] for message in recorded(case["steps"]) if message[0] == "synced"}
@@ -88,16 +88,16 @@ def jammed(case: dict[str, Any]) -> bool:
     return taken > sum(len(message[2::2]) for message in recorded(case["steps"]) if message[0] == "sync")
 
 
-def shut_out(case: dict[str, Any]) -> bool:
-    """The right token was refused: this address had tried wrong ones before."""
+def is_locked_out(case: dict[str, Any]) -> bool:
+    """Return whether the right token was refused because this address had sent wrong ones."""
     refused = any(message[:2] == ["error", "wrong-credentials"] for message in recorded(case["steps"]))
-    if by_a_client(case) or not refused or client_of(case).startswith("server:"):
+    if is_of_a_client(case) or not refused or client_of(case).startswith("server:"):
         return False
     return any(login.get("token") == TOKEN for login in logins(case))
 
 
 def server_for(case: dict[str, Any]) -> Server:
-    """One with the options that the recorded server shows."""
+    """Make a server with the options that the recorded one shows."""
     said = recorded(case["steps"])
     answers = [m[4]["subprotocol"] for m in said if m[0] == "connected" and len(m) == 5]
     least = [m[2]["supported"] for m in said if m[:2] == ["error", "wrong-subprotocol"]]
@@ -106,7 +106,7 @@ def server_for(case: dict[str, Any]) -> Server:
         "subprotocol": answers[0] if answers else 1,
         "minimum": least[0] if least else 1,
         "development": ["headers", {"env": "development"}] in said,
-        "keep_log": jammed(case),
+        "keep_log": is_jammed(case),
         **timers(case),
     }
     if let_in and not any("token" in login for login in logins(case)):
@@ -115,11 +115,11 @@ def server_for(case: dict[str, Any]) -> Server:
 
 
 def timers(case: dict[str, Any]) -> dict[str, float]:
-    """``ping`` and ``timeout`` in seconds, where a recorded server's came to their end."""
+    """Return ``ping`` and ``timeout`` in seconds, where the recorded server's expired."""
     found: dict[str, float] = {}
     last = 0
     for step in case["steps"]:
-        if by_a_client(case) or "t" not in step:
+        if is_of_a_client(case) or "t" not in step:
             break
         waited = round((step["t"] - last) / 1000, 1)
         if step["dir"] == "S" and kind(step) == "ping":
@@ -130,11 +130,11 @@ def timers(case: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-class Play:
-    """The frames of a recorded client, one connection, against a node of ours."""
+class Replay:
+    """Plays the frames of one recorded connection against a node of ours."""
 
     def __init__(self, server: Server, steps: list[dict[str, Any]]) -> None:
-        self.start = next((s["t"] for s in steps if s.get("t", 0) > 1e12), 0)  # a client's: since 1970
+        self.start = next((s["t"] for s in steps if s.get("t", 0) > 1e12), 0)  # recorded since 1970
         # The recorded clock, at the moment from which ids are counted.
         ends = [message[3][1] for message in recorded(steps) if message[0] == "connected"]
         asked = [s["t"] for s in steps if s["dir"] == "C" and kind(s) == "connect"]
@@ -196,7 +196,7 @@ def masked(message: list[Any]) -> list[Any]:
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """As texts, in which the order of keys counts."""
+    """Return messages as texts, so that the order of keys counts."""
     return [compact(masked(message)).decode() for message in messages]
 
 
@@ -207,18 +207,18 @@ def bad_logins(server: Server, times: int) -> None:
         assert node.closed == "wrong-credentials"
 
 
-def before(case: dict[str, Any], server: Server) -> None:
-    """What the recorded server had seen in the case before this one."""
-    if shut_out(case):
+def prepare(case: dict[str, Any], server: Server) -> None:
+    """Let the server see what the recorded one had seen before this case."""
+    if is_locked_out(case):
         bad_logins(server, 3)
-    if jammed(case):
+    if is_jammed(case):
         for earlier in CASES[: CASES.index(case)]:
-            if jammed(earlier) and client_of(earlier) == client_of(case):
-                Play(server, earlier["steps"])
+            if is_jammed(earlier) and client_of(earlier) == client_of(case):
+                Replay(server, earlier["steps"])
 
 
 def connections(steps: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The steps of a recorded client, connection by connection."""
+    """Yield the steps of a recorded client, connection by connection."""
     found: list[list[dict[str, Any]]] = []
     for step in steps:
         if step.get("event") == "upgrade":
@@ -228,14 +228,14 @@ def connections(steps: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     yield from found
 
 
-def played(case: dict[str, Any]) -> str:
-    """``passed``, or what is different."""
+def replay_case(case: dict[str, Any]) -> str:
+    """Return ``passed``, or the difference."""
     server = server_for(case)
-    before(case, server)
+    prepare(case, server)
     steps = case["steps"]
-    if by_a_client(case):
+    if is_of_a_client(case):
         for some in connections(steps):
-            play = Play(server, some)
+            play = Replay(server, some)
             if play.closed or any(message[0] == "error" for message in play.said):
                 return f"{play.closed}: {play.said}"
             syncs = [s["msg"] for s in some if s["dir"] == "C" and kind(s) == "sync"]
@@ -246,9 +246,9 @@ def played(case: dict[str, Any]) -> str:
             if any(action["type"] != "logux/processed" for action in done):
                 return str(done)
         return "passed"
-    play = Play(server, steps)
+    play = Replay(server, steps)
     want = texts(recorded(steps))
-    if steps[-1].get("event") == "tcp-abort":  # the client was gone before it could be told
+    if steps[-1].get("event") == "tcp-abort":  # the client was gone before the answers
         want += texts(play.said[len(want) :])
     if texts(play.said) != want:
         return "\n".join(["ours:", *texts(play.said), "theirs:", *want])
@@ -259,49 +259,49 @@ def played(case: dict[str, Any]) -> str:
 
 RECORDED = recordings.cases(recordings.LOGUX)
 CASES = [case for case in RECORDED if not is_upgrade(case)]
-JAMMED = [case for case in CASES if jammed(case)]
+JAMMED = [case for case in CASES if is_jammed(case)]
 
 
-def each(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
+def each_case(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=[case["name"] for case in cases])
 
 
-@each(CASES)
-def test_case(case: dict[str, Any]) -> None:
-    outcome = played(case)
-    assert (outcome == "passed") is not jammed(case), outcome
+@each_case(CASES)
+def test_node_answers_as_the_recorded_server(case: dict[str, Any]) -> None:
+    outcome = replay_case(case)
+    assert (outcome == "passed") is not is_jammed(case), outcome
 
 
 def connects_with(name: str, kind: type) -> Callable[[dict[str, Any]], bool]:
-    """Whether a client connects with an option of this type."""
+    """Return a predicate: a client connects with an option of this type."""
     return lambda case: any(isinstance(login.get(name), kind) for login in logins(case))
 
 
-def says(*start: Any) -> Callable[[dict[str, Any]], bool]:
-    """Whether the server says a message that begins so."""
+def sends(*start: Any) -> Callable[[dict[str, Any]], bool]:
+    """Return a predicate: the server sends a message that begins so."""
     return lambda case: any(message[: len(start)] == [*start] for message in recorded(case["steps"]))
 
 
 KINDS: recordings.Kinds = {
-    "@logux/client": by_a_client,
+    "@logux/client": is_of_a_client,
     "an action that is processed": lambda case: "logux/processed" in json.dumps(recorded(case["steps"])),
     "an action that is undone": lambda case: "logux/undo" in json.dumps(recorded(case["steps"])),
-    "wrong-credentials": says("error", "wrong-credentials"),
-    "wrong-format": says("error", "wrong-format"),
-    "wrong-protocol": says("error", "wrong-protocol"),
-    "wrong-subprotocol": says("error", "wrong-subprotocol"),
-    "unknown-message": says("error", "unknown-message"),
+    "wrong-credentials": sends("error", "wrong-credentials"),
+    "wrong-format": sends("error", "wrong-format"),
+    "wrong-protocol": sends("error", "wrong-protocol"),
+    "wrong-subprotocol": sends("error", "wrong-subprotocol"),
+    "unknown-message": sends("error", "unknown-message"),
     "a subprotocol that is a string": connects_with("subprotocol", str),
-    "a server's ping": says("ping"),
+    "a server's ping": sends("ping"),
     "a server's timeout": lambda case: "timeout" in timers(case),
-    "a development server": says("headers", {"env": "development"}),
-    "an address that is shut out": shut_out,
-    "a queue that is jammed": jammed,
+    "a development server": sends("headers", {"env": "development"}),
+    "an address that is shut out": is_locked_out,
+    "a queue that is jammed": is_jammed,
 }
 
 
-def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    passed = sum(played(case) == "passed" for case in CASES)
+def test_recordings_cover_every_kind_of_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    passed = sum(replay_case(case) == "passed" for case in CASES)
     elsewhere = len(RECORDED) - len(CASES)
     lacks = recordings.lacking(CASES, KINDS)
     with capsys.disabled():
@@ -314,15 +314,15 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert passed + len(JAMMED) == len(CASES)
 
 
-# --- that the differences are safer ------------------------------------------------------------
+# --- deliberate differences, which are safer ---------------------------------------------------
 
 
-@each(JAMMED)
-def test_a_duplicate_jams_nothing(case: dict[str, Any]) -> None:
-    """What the client sends after it is processed, once each; it is ignored itself, as the text has it."""
+@each_case(JAMMED)
+def test_duplicate_is_ignored_and_jams_nothing(case: dict[str, Any]) -> None:
+    """Later actions of the client are processed, once each."""
     server = server_for(case)
-    before(case, server)
-    play = Play(server, case["steps"])
+    prepare(case, server)
+    play = Replay(server, case["steps"])
     sent = [
         action["n"]
         for step in case["steps"]
@@ -345,8 +345,8 @@ def test_a_duplicate_jams_nothing(case: dict[str, Any]) -> None:
         b'["sync",1,{"type":"log/add"},null]',
     ],
 )
-def test_null_ends_one_connection_only(frame: bytes) -> None:
-    """The real server's process ends. These transcripts are kept apart from the others."""
+def test_null_closes_only_its_connection(frame: bytes) -> None:
+    """The real server's process ends over it."""
     server = Server(Rules())
     other = ServerNode(server, "10.0.0.2", 0.0)
     other.receive(b'["connect",5,"u:other:t",0]', 0.0, 0)

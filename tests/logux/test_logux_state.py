@@ -1,4 +1,4 @@
-"""What a Logux client keeps in a file over restarts: its client id, and what it has received."""
+"""The state file of a Logux client: its client id, and the number of the last received action."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import logclient
 from logclient.errors import ConfigError
 from logclient.logux import Client
 from tests.delivery.test_engine_lifecycle import in_child, needs_fork
-from tests.logux_peer import LoguxPeer, processed, until
+from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
@@ -40,15 +40,15 @@ def connect(peer: LoguxPeer, file: Path, **options: Any) -> Client:
     return client
 
 
-def run(peer: LoguxPeer, file: Path, **options: Any) -> list[Any]:
-    """A client's whole life, one event; the `connect` that it said."""
+def run_client(peer: LoguxPeer, file: Path, **options: Any) -> list[Any]:
+    """Run a client that sends one event; return its `connect`."""
     with connect(peer, file, **options) as client:
         client.send("a")
         assert client.flush(PATIENCE) == 0
     return peer.lines[-1].connect
 
 
-def who(connect: list[Any]) -> str:
+def client_id_of(connect: list[Any]) -> str:
     user, client, _ = connect[2].split(":")
     return f"{user}:{client}"
 
@@ -58,23 +58,23 @@ def kept(file: Path) -> Any:
 
 
 def sync(peer: LoguxPeer, added: int, n: int = 0) -> None:
-    """An action of the server's, which its log keeps as that number."""
+    """Send an action of the server, which its log keeps under this number."""
     peer.lines[-1].say("sync", added, {"type": "news", "n": n}, {"id": [0, "server:peer", added], "time": 0})
 
 
-def test_the_client_id_outlives_the_client(peer: LoguxPeer, file: Path) -> None:
-    first, second = run(peer, file), run(peer, file)
-    assert who(first) == who(second)
-    assert first[2] != second[2]  # the last part is another: ids of actions never come twice
+def test_client_id_is_kept_over_restarts(peer: LoguxPeer, file: Path) -> None:
+    first, second = run_client(peer, file), run_client(peer, file)
+    assert client_id_of(first) == client_id_of(second)
+    assert first[2] != second[2]  # another tab, so that ids of actions never repeat
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert who(run(peer, file.with_name("other"))) != who(first)
-    assert who(run(peer, file, user="10")) == f"10:{first[2].split(':')[1]}"
+    assert client_id_of(run_client(peer, file.with_name("other"))) != client_id_of(first)
+    assert client_id_of(run_client(peer, file, user="10")) == f"10:{first[2].split(':')[1]}"
     assert sorted(path.name for path in file.parent.iterdir()) == [
         "other", "other.lock", "state", "state.lock",
     ]  # fmt: skip
 
 
-def test_what_was_received_outlives_the_client(peer: LoguxPeer, file: Path) -> None:
+def test_received_number_is_kept_over_restarts(peer: LoguxPeer, file: Path) -> None:
     heard: list[int] = []
     with connect(peer, file) as client:
         client.on("news", lambda action, meta: heard.append(action["n"]))
@@ -86,13 +86,13 @@ def test_what_was_received_outlives_the_client(peer: LoguxPeer, file: Path) -> N
     with connect(peer, file) as client:
         client.on("news", lambda action, meta: heard.append(action["n"]))
         assert peer.line(1).connect[3] == 30
-        sync(peer, 20, 4)  # of a server that has begun anew
+        sync(peer, 20, 4)  # as from a server that has lost its log
         until(lambda: heard == [1, 2, 3, 4])
-    assert run(peer, file)[3] == 30
+    assert run_client(peer, file)[3] == 30
 
 
-def test_it_is_kept_after_the_callbacks(peer: LoguxPeer, file: Path) -> None:
-    """Who is killed in the middle of one hears the action again."""
+def test_received_number_is_kept_after_its_callbacks(peer: LoguxPeer, file: Path) -> None:
+    """A client killed within a callback receives the action again."""
     began, go_on = threading.Event(), threading.Event()
 
     def slow(action: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -114,8 +114,8 @@ def test_it_is_kept_after_the_callbacks(peer: LoguxPeer, file: Path) -> None:
     assert kept(file)["received"] == 9
 
 
-def test_a_new_client_id_is_kept_too(peer: LoguxPeer, file: Path) -> None:
-    """Under the old one the server's queue may be jammed."""
+def test_new_client_id_after_doubt_is_kept(peer: LoguxPeer, file: Path) -> None:
+    """The server's queue of the old one may be jammed."""
     peer.answer = lambda action: {}
     with connect(peer, file, backoff_min=0.01, backoff_max=0.02) as client:
         client.add({"type": "a"})
@@ -123,9 +123,9 @@ def test_a_new_client_id_is_kept_too(peer: LoguxPeer, file: Path) -> None:
         peer.answer = processed
         peer.lines[0].close()
         assert client.flush(PATIENCE) == 0
-    first, second = (who(line.connect) for line in peer.lines)
+    first, second = (client_id_of(line.connect) for line in peer.lines)
     assert second == f"{first}-2"
-    assert who(run(peer, file)) == second
+    assert client_id_of(run_client(peer, file)) == second
 
 
 DAMAGE = {
@@ -146,30 +146,32 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_said_once_and_begun_anew(
+def test_damaged_file_is_reported_once_and_replaced(
     peer: LoguxPeer, file: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_bytes(DAMAGE[damage])
-    first = run(peer, file)
+    first = run_client(peer, file)
     (line,) = capsys.readouterr().err.splitlines()
     assert f"state: {file}: damaged; going on under a new client id" in line
-    assert first[3] == 0 and who(first) != "false:a"
-    assert who(run(peer, file)) == who(first)
+    assert first[3] == 0 and client_id_of(first) != "false:a"
+    assert client_id_of(run_client(peer, file)) == client_id_of(first)
     assert capsys.readouterr().err == ""
 
 
-def test_two_clients_do_not_share_it(peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_clients_do_not_share_a_file(
+    peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with connect(peer, file) as first:
         first.send("a")
         assert first.flush(PATIENCE) == 0
         until(file.exists)
         before = file.read_bytes()
-        other = run(peer, file)
+        other = run_client(peer, file)
         (line,) = capsys.readouterr().err.splitlines()
         assert f"state: {file}: another client has it; this one has a client id of its own" in line
-        assert who(other) != who(peer.lines[0].connect)
+        assert client_id_of(other) != client_id_of(peer.lines[0].connect)
         assert file.read_bytes() == before
-    assert who(run(peer, file)) == who(peer.lines[0].connect)
+    assert client_id_of(run_client(peer, file)) == client_id_of(peer.lines[0].connect)
     assert capsys.readouterr().err == ""
 
 
@@ -182,7 +184,7 @@ sys.stdin.read()
 """
 
 
-def test_two_processes_do_not_share_it(peer: LoguxPeer, file: Path) -> None:
+def test_two_processes_do_not_share_a_file(peer: LoguxPeer, file: Path) -> None:
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", PROCESS, peer.url, str(file)], cwd=ROOT, env=clean_environment(),
@@ -202,7 +204,7 @@ def test_two_processes_do_not_share_it(peer: LoguxPeer, file: Path) -> None:
         processes.append(start())
         third = processes[2].stdout
         assert third is not None
-        assert third.readline().split(":")[1] == kept(file)["client"] in found  # kill -9 lets go of it
+        assert third.readline().split(":")[1] == kept(file)["client"] in found  # kill -9 releases the file
     finally:
         for one in processes:
             one.kill()
@@ -210,7 +212,7 @@ def test_two_processes_do_not_share_it(peer: LoguxPeer, file: Path) -> None:
 
 
 @needs_fork
-def test_a_child_has_an_identity_of_its_own(peer: LoguxPeer, file: Path) -> None:
+def test_forked_child_has_its_own_client_id(peer: LoguxPeer, file: Path) -> None:
     with connect(peer, file) as client:
         client.send("a")
         assert client.flush(PATIENCE) == 0
@@ -224,9 +226,9 @@ def test_a_child_has_an_identity_of_its_own(peer: LoguxPeer, file: Path) -> None
         in_child(child)
         assert file.read_bytes() == before
         ours, childs = peer.lines
-        assert who(ours.connect) != who(childs.connect)
-    again = run(peer, file)
-    assert who(again) == who(ours.connect)
+        assert client_id_of(ours.connect) != client_id_of(childs.connect)
+    again = run_client(peer, file)
+    assert client_id_of(again) == client_id_of(ours.connect)
 
 
 FORKS = """
@@ -241,8 +243,8 @@ os._exit(0)
 
 
 @needs_fork
-def test_a_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
-    """It lives on when its parent is killed."""
+def test_forked_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
+    """It survives when its parent is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", FORKS, peer.url, str(file)], cwd=ROOT, env=clean_environment(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -252,7 +254,7 @@ def test_a_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
         assert {process.stdout.readline() for _ in range(2)} == {"child\n", "parent\n"}
         process.kill()
         process.wait(PATIENCE)
-        assert who(run(peer, file)) == who(peer.lines[0].connect)
+        assert client_id_of(run_client(peer, file)) == client_id_of(peer.lines[0].connect)
     finally:
         process.kill()
         process.stdin.close()
@@ -261,26 +263,26 @@ def test_a_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
         process.wait(PATIENCE)
 
 
-def test_one_that_nobody_holds_lets_go_of_it(peer: LoguxPeer, file: Path) -> None:
+def test_unreferenced_client_releases_the_file(peer: LoguxPeer, file: Path) -> None:
     client = connect(peer, file)
     client.send("a")
     del client
     until(lambda: peer.actions)
-    until(lambda: who(run(peer, file)) == who(peer.lines[0].connect))
+    until(lambda: client_id_of(run_client(peer, file)) == client_id_of(peer.lines[0].connect))
 
 
-def test_a_file_that_cannot_be_written(
+def test_file_that_cannot_be_written_is_reported(
     peer: LoguxPeer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (file.parent / "state.new").mkdir()
-    run(peer, file)
+    run_client(peer, file)
     (line,) = capsys.readouterr().err.splitlines()
     assert f"state: {file}: cannot be written: " in line
     assert not file.exists()
 
 
 @pytest.mark.parametrize("kind", ["no directory", "directory", "link", "lock", "other"])
-def test_a_file_that_is_none_of_ours(file: Path, kind: str) -> None:
+def test_unsafe_file_is_refused(file: Path, kind: str) -> None:
     if kind == "no directory":
         file = file / "deeper"
     elif kind == "directory":

@@ -1,9 +1,8 @@
-"""Recorded Logux, the client's side: the recorded servers' frames, and what ours makes of them.
+"""Recorded Logux, the client's side: the recorded servers' frames against our client.
 
-Where a recorded client sent what ours can send, ours must send the same (the forms of an id are those of the
-text: they are compared as absolute ids). What it cannot be made to send is told apart from what is the same.
-Each frame of the server's must then have the meaning that it had: connected, refused and for how long,
-answered, acknowledged, failed and why.
+Where a recorded client sent what ours can send, ours must send the same (ids are compared as absolute ones).
+Messages that ours cannot send are counted apart. Each frame of the server must have its recorded meaning:
+connected, refused and for how long, answered, acknowledged, failed and why.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Player:
         return bool(kind == "ping")
 
     def say_synced(self, message: list[Any]) -> bool:
-        return True  # each was compared when its sync came
+        return True  # compared when the sync came
 
     say_pong = say_synced
 
@@ -156,14 +155,14 @@ class Player:
         for action, shift, counter, time, subprotocol in wanted:
             self.core.sample_clocks(self.now)
             if self.base + shift < self.last:
-                return False  # ours never gives an id before one that it gave
-            if not self.say_one(action, shift, counter, time, subprotocol):
+                return False  # ids of ours never go back
+            if not self.send_one(action, shift, counter, time, subprotocol):
                 assert len(wanted) == 1
                 return False
         return len(self.names) > first
 
-    def say_one(self, action: Any, shift: int, counter: int, time: int, subprotocol: int) -> bool:
-        """One action of a sync, by itself: which of them go together is ours to say."""
+    def send_one(self, action: Any, shift: int, counter: int, time: int, subprotocol: int) -> bool:
+        """Send one action of a sync by itself, as our client groups actions in its own way."""
         self.ms = float(self.base + shift) + 0.5
         self.last = self.base + shift
         own = round(self.core._tracker.to_wall(time))
@@ -180,17 +179,18 @@ class Player:
         id = meta["id"] if isinstance(meta["id"], list) else [meta["id"], 0]
         assert (id[0], meta.get("subprotocol", -1)) == (shift, subprotocol)
         assert abs(meta["time"] - time) <= 1  # the wall clock has whole ms here
-        # Its counter goes its own way where the recorded one was made by hand.
+        # The counter may differ where the recorded one was made by hand.
         seq = len(self.names) + 1
         self.names[f"{self.base + shift} {self.core.node_id} {counter}"] = seq
         self.own[seq] = f"{self.base + id[0]} {self.core.node_id} {id[1]}"
         return True
 
     def undo_suspects(self) -> None:
-        """What was undone with ``error`` goes once more first; the recorded client's did not."""
+        """Let suspects fail: ours sends an action undone with ``error`` once more, the recorded client
+        did not."""
         while self.core._undone.suspects:
-            self.core.credit(self.now)  # there is room for others first, and
-            self.core.credit(self.now)  # none came
+            self.core.credit(self.now)  # others would go first, and
+            self.core.credit(self.now)  # there are none
             (meta,) = [message[3] for message in self.sent() if message[0] == "sync"]
             id = meta["id"] if isinstance(meta["id"], list) else [meta["id"], 0]
             name = f"{self.base + id[0]} {self.core.node_id} {id[1]}"
@@ -236,16 +236,16 @@ class Player:
             self.error(message, events)
         elif kind == "sync":
             assert self.sent() == [["synced", message[1]]]
-            fates = [(e.status, e.reason) for e in events if isinstance(e, Settled)]
+            settled = [(e.status, e.reason) for e in events if isinstance(e, Settled)]
             wanted = []
             for _, action in ids:
                 if action["type"] == "logux/processed":
                     wanted.append(("acked", ""))
                 elif action["reason"] != "error":
                     wanted.append(("failed", UNDONE.get(action["reason"], "rejected")))
-            assert fates == wanted  # undone with `error`: it is tried again
+            assert settled == wanted  # an action undone with `error` is tried again
             others = [a for a in message[2::2] if not a["type"].startswith("logux/")]
-            assert [e.payload.action for e in events if isinstance(e, Inbound) and a_is(e)][
+            assert [e.payload.action for e in events if isinstance(e, Inbound) and is_action(e)][
                 : len(others)
             ] == others
         elif kind == "ping":
@@ -267,7 +267,7 @@ class Player:
             return
         assert events == [Inbound(Opened(message[2]))] and self.core.state == "synchronized"
         self.base = message[3][1]
-        # As if nothing had been on the way: times are then what the recorded client said.
+        # Without travel time, times equal those of the recorded client.
         self.core._tracker.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)
 
     def error(self, message: list[Any], events: list[CoreEvent]) -> None:
@@ -281,7 +281,7 @@ class Player:
         assert isinstance(fatal.error, CredentialError) is (kind == "wrong-credentials")
 
 
-def a_is(event: Inbound) -> bool:
+def is_action(event: Inbound) -> bool:
     return hasattr(event.payload, "action")
 
 
@@ -293,7 +293,7 @@ def play(case: dict[str, Any]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_case(case: dict[str, Any]) -> None:
+def test_client_sends_and_understands_as_recorded(case: dict[str, Any]) -> None:
     play(case)
 
 
@@ -304,7 +304,7 @@ KINDS: recordings.Kinds = {
 }
 
 
-def test_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
     for case in CASES:
         counts += play(case)

@@ -1,6 +1,6 @@
-"""A Logux server made of little more than a WebSocket, which a test scripts and looks into.
+"""A minimal Logux server on a WebSocket, which tests script and inspect.
 
-Not the product's own codec nor its collector: what it understands is what stands on the wire.
+It uses neither the codec nor the collector of the product, only the bytes on the wire.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Line:
             pass
 
     def send(self, *actions: dict[str, Any], time: int = 0) -> None:
-        """Actions of the server's own."""
+        """Send actions of the server itself."""
         entries: list[Any] = []
         for action in actions:
             self._peer.counter += 1
@@ -108,7 +108,7 @@ class Line:
 
 
 class LoguxPeer:
-    """Listens on 127.0.0.1. A test may set `protocol`, `refuse`, `answer` and `headers` at any time."""
+    """A server on 127.0.0.1. Tests may set `protocol`, `refuse`, `answer` and `headers` at any time."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -118,9 +118,9 @@ class LoguxPeer:
         self.headers: dict[str, Any] = {}
         self.protocol = 5
         self.refuse: Callable[[list[Any]], list[Any]] = lambda connect: []
-        """The error for a ``connect``, or nothing."""
+        """Return the error for a ``connect``, or an empty list."""
         self.answer: Callable[[dict[str, Any]], dict[str, Any]] = processed
-        """What becomes of an action, without its id; empty: nobody ever says."""
+        """Return the outcome of an action, without its id; empty for no outcome."""
         self.now: Callable[[], int] = lambda: int(time.time() * 1000)
         self._server = serve(self._serve, "127.0.0.1", 0, compression=None)
         self.port: int = self._server.socket.getsockname()[1]
@@ -141,13 +141,13 @@ class LoguxPeer:
             pass
 
     def wait(self, what: Callable[[], Any]) -> Any:
-        """Until it is true; its value."""
+        """Wait until it is true, and return its value."""
         with self.changed:
             assert self.changed.wait_for(what, PATIENCE), "never"
             return what()
 
     def line(self, n: int = 0) -> Line:
-        """The connection with this number, once it is authenticated."""
+        """Return the connection with this number once it is authenticated."""
         self.wait(lambda: len(self.lines) > n and self.lines[n].base)
         return self.lines[n]
 
@@ -173,7 +173,7 @@ def undo(reason: str, **more: Any) -> Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def until(what: Callable[[], Any]) -> None:
-    """Look again and again, for what no condition tells of."""
+    """Poll until it is true; fail after PATIENCE."""
     end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end, "waited too long"
