@@ -7,7 +7,7 @@ Every ``*.toml`` here lists them::
     file = "logclient/verify/compare.py"
     old = "late += int((tail > later).sum())"
     new = "pass"
-    test = "tests/verify/test_verify_random.py::test_histories"
+    test = "tests/verify/test_verify_random.py::test_random_histories_on_spark_equal_the_reference"
 
 Each is applied to a copy of the tree, extensions rebuilt where it touches one, and its test run
 there: the test must fail. First every such test must pass on the untouched copy, or its failure

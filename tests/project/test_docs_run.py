@@ -39,11 +39,11 @@ NAMES = (
 INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
-    "needs a broker: tests/verify/test_verify_records.py::test_the_command",
+    "needs a broker: tests/verify/test_verify_records.py::test_command_starts_a_session_with_the_connector",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
-    "needs a cluster: tests/verify/test_verify_session.py::test_spark_submit",
+    "needs a cluster: tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
-    "needs a cluster: tests/verify/test_verify_cluster.py::test_a_worker_that_has_a_tmp_of_its_own",
+    "needs a cluster: tests/verify/test_verify_cluster.py::test_worker_must_see_the_work_folder",
     "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
     "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_programs",
 }
@@ -746,4 +746,5 @@ def test_samples_for_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.Monke
     Scene(tmp_path / "run").write_capture()
     capture, topic = [text for text in FOUND.samples if text.page == "docs/verify.md"]
     exec(capture.text, {"spark": spark})
-    compile(topic.text, "verify.md", "exec")  # a broker: test_verify_records.py::test_a_topic_as_a_frame
+    compile(topic.text, "verify.md", "exec")
+    # It runs in tests/verify/test_verify_records.py::test_topic_decodes_alike_in_batch_and_stream.

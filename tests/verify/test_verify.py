@@ -1,4 +1,4 @@
-"""From files to verdict: the words, the exit codes, the report, and what happens when it cannot be done."""
+"""From files to verdict: the words, the exit codes, the report, and the errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ids(scene: Scene, word: str) -> list[int]:
 # -- the words
 
 
-def test_all_is_well(scene: Scene, run: Run) -> None:
+def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(per_segment=3)
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
@@ -75,7 +75,7 @@ def test_all_is_well(scene: Scene, run: Run) -> None:
     }  # fmt: skip
 
 
-def test_lost_and_missing(scene: Scene, run: Run) -> None:
+def test_acknowledged_events_are_lost_others_missing(scene: Scene, run: Run) -> None:
     scene.write_ledger(fates={"acked": range(1, 15), "handed": [15, 16], "failed": [17, 18]})
     scene.write_capture([1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19])
     verdict = run()
@@ -91,7 +91,7 @@ def test_lost_and_missing(scene: Scene, run: Run) -> None:
     assert "body" not in verdict.examples["lost"][0]
 
 
-def test_a_gap_over_many_buckets_is_one(scene: Scene, run: Run) -> None:
+def test_gap_over_many_buckets_is_one_gap(scene: Scene, run: Run) -> None:
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 101)}
     scene.write_ledger().write_capture([*range(1, 12), 78, 79, *range(90, 101)])
     verdict = run()
@@ -99,7 +99,7 @@ def test_a_gap_over_many_buckets_is_one(scene: Scene, run: Run) -> None:
     assert verdict.longest_gaps == (verdicts.Gap(P, 12, 66), verdicts.Gap(P, 80, 10))
 
 
-def test_missing_is_no_broken_promise(scene: Scene, run: Run) -> None:
+def test_missing_events_break_no_promise(scene: Scene, run: Run) -> None:
     scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 20))
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
@@ -107,7 +107,7 @@ def test_missing_is_no_broken_promise(scene: Scene, run: Run) -> None:
     assert "1 missing, 1 recovered" in verdict.sentence
 
 
-def test_duplicated(scene: Scene, run: Run) -> None:
+def test_further_copies_are_duplicated(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([1, 2, 3, *range(1, 21), 20, 20])
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
@@ -121,7 +121,7 @@ def test_duplicated(scene: Scene, run: Run) -> None:
     ]
 
 
-def test_corrupted_shows_the_bad_copy(scene: Scene, run: Run) -> None:
+def test_example_of_corrupted_shows_the_bad_copy(scene: Scene, run: Run) -> None:
     bad = files.body(files.event_id(P, 5), "event V")
     scene.write_ledger().write_capture([*range(1, 21), bad])
     verdict = run()
@@ -133,7 +133,7 @@ def test_corrupted_shows_the_bad_copy(scene: Scene, run: Run) -> None:
     assert (example["listener"], example["arrival"], example["peer"]) == ("main", 11, "127.0.0.1:9")
 
 
-def test_unexpected(scene: Scene, run: Run) -> None:
+def test_events_of_no_ledger_are_unexpected(scene: Scene, run: Run) -> None:
     never = [files.body(files.event_id(P, seq), "never") for seq in (0, 21, 1 << 47)]
     others = [
         files.body(files.event_id(Q, 1), "other"),
@@ -153,7 +153,7 @@ def test_unexpected(scene: Scene, run: Run) -> None:
     assert {x["body"] for x in verdict.examples["unexpected"]} == {raw.decode() for raw in [*never, *others]}
 
 
-def test_dropped_yet_seen(scene: Scene, run: Run) -> None:
+def test_dropped_event_that_arrived_is_unexpected(scene: Scene, run: Run) -> None:
     sent = {seq: raw for seq, raw in scene.bodies.items() if seq < 10 or seq > 14}
     scene.write_ledger(bodies=sent, fates={"acked": sorted(sent), "dropped": range(10, 15)})
     scene.write_capture([*sorted(sent), 12])
@@ -163,8 +163,8 @@ def test_dropped_yet_seen(scene: Scene, run: Run) -> None:
     assert ids(scene, "unexpected") == [12]
 
 
-def test_a_bucket_of_dropped_events_only(scene: Scene, run: Run) -> None:
-    """Buckets in which nothing is listed are never made: a billion dropped events cost nothing."""
+def test_dropped_events_need_no_buckets(scene: Scene, run: Run) -> None:
+    """No bucket is made where no event is listed: a billion dropped events cost nothing."""
     n = 10**9
     scene.write_ledger(
         bodies={1: scene.bodies[1]}, fates={"acked": [1]}, tail=[
@@ -181,7 +181,7 @@ def test_a_bucket_of_dropped_events_only(scene: Scene, run: Run) -> None:
     }  # fmt: skip
 
 
-def test_reordered(scene: Scene, run: Run) -> None:
+def test_events_behind_later_ones_are_reordered(scene: Scene, run: Run) -> None:
     order = [1, 2, 5, 6, 3, 4, *range(7, 16), 17, 18, 19, 20, 16]
     scene.write_ledger().write_capture(order)
     verdict = run()
@@ -190,8 +190,8 @@ def test_reordered(scene: Scene, run: Run) -> None:
     assert ids(scene, "reordered") == [3, 4, 16]
 
 
-def test_reordered_is_judged_per_listener(scene: Scene, run: Run) -> None:
-    """What went to another endpoint has no order with the rest; its own first copies have."""
+def test_order_is_judged_per_listener(scene: Scene, run: Run) -> None:
+    """Events at different listeners have no common order."""
     scene.write_ledger()
     scene.write_capture([*range(1, 6), *range(11, 21)], listener="a").write_capture(
         [6, 7, 9, 8, 10], listener="b"
@@ -200,7 +200,7 @@ def test_reordered_is_judged_per_listener(scene: Scene, run: Run) -> None:
     assert ids(scene, "reordered") == [8]
 
 
-def test_a_resend_is_not_reordered(scene: Scene, run: Run) -> None:
+def test_resent_events_are_not_reordered(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([*range(1, 11), *range(5, 21)])
     assert nonzero(run().counts) == {"events": 20, "ok": 20, "duplicated": 6}
 
@@ -213,7 +213,9 @@ def test_a_resend_is_not_reordered(scene: Scene, run: Run) -> None:
         ("lumberjack+tls", "", 1),
     ],
 )  # fmt: skip
-def test_order_is_promised_by_some(scene: Scene, run: Run, protocol: str, mode: str, code: int) -> None:
+def test_broken_order_fails_where_order_is_promised(
+    scene: Scene, run: Run, protocol: str, mode: str, code: int
+) -> None:
     scene.write_ledger(protocol=protocol, mode=mode).write_capture([2, 1, *range(3, 21)])
     verdict = run()
     assert verdict.exit_code == code
@@ -231,7 +233,7 @@ def test_order_is_promised_by_some(scene: Scene, run: Run, protocol: str, mode: 
         ([b"damage\n", files.close_line(25)], {"events": 25, "unknown": 5}, 3),
     ],
 )
-def test_beyond_the_ledger(
+def test_events_beyond_the_ledger_depend_on_its_end(
     scene: Scene, run: Run, tail: list[Any], unknown: dict[str, int], code: int
 ) -> None:
     more = [files.body(files.event_id(P, seq), "more") for seq in (21, 23)]
@@ -241,7 +243,7 @@ def test_beyond_the_ledger(
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20} | unknown
 
 
-def test_a_capture_that_cannot_tell(scene: Scene, run: Run) -> None:
+def test_unclosed_capture_makes_absence_unknown(scene: Scene, run: Run) -> None:
     """Only what would be lost or missing becomes unknown, and only what was sent."""
     sent = {seq: raw for seq, raw in scene.bodies.items() if seq != 20}
     scene.write_ledger(
@@ -262,14 +264,14 @@ def test_a_capture_that_cannot_tell(scene: Scene, run: Run) -> None:
     assert not verdict.capture["complete"]
 
 
-def test_an_incomplete_capture_in_which_nothing_is_amiss(scene: Scene, run: Run) -> None:
+def test_unclosed_capture_with_all_events_is_ok(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(closed=False)
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
     assert verdict.problems
 
 
-def test_only_unknown_is_exit_3(scene: Scene, run: Run) -> None:
+def test_unknown_events_alone_give_exit_code_3(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(range(1, 19), closed=False)
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
@@ -278,7 +280,7 @@ def test_only_unknown_is_exit_3(scene: Scene, run: Run) -> None:
     )
 
 
-def test_a_doubt_touches_its_protocol_only(scene: Scene, run: Run) -> None:
+def test_unclosed_capture_of_another_protocol_is_no_doubt(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(range(1, 19))
     files.write_segments(scene.capture, "other", [], protocol="plog", closed=False)
     verdict = run()
@@ -287,7 +289,7 @@ def test_a_doubt_touches_its_protocol_only(scene: Scene, run: Run) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_missing_segment(scene: Scene, run: Run, which: int) -> None:
+def test_missing_segment_makes_events_unknown(scene: Scene, run: Run, which: int) -> None:
     scene.write_ledger().write_capture(per_segment=4)
     paths = sorted(scene.capture.iterdir())
     assert len(paths) == 3
@@ -299,7 +301,7 @@ def test_a_missing_segment(scene: Scene, run: Run, which: int) -> None:
     assert any("gap" in problem for problem in verdict.problems)
 
 
-def test_a_damaged_header_is_read_as_its_neighbours_are(scene: Scene, run: Run) -> None:
+def test_damaged_header_is_taken_from_its_neighbours(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(per_segment=4)
     path = sorted(scene.capture.iterdir())[1]
     data = bytearray(path.read_bytes())
@@ -310,7 +312,7 @@ def test_a_damaged_header_is_read_as_its_neighbours_are(scene: Scene, run: Run) 
     assert any("CRC" in problem for problem in verdict.problems)
 
 
-def test_a_capture_without_any_header(scene: Scene, run: Run) -> None:
+def test_capture_without_headers_proves_nothing(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture()
     [path] = scene.capture.iterdir()
     path.write_bytes(b"")
@@ -319,7 +321,7 @@ def test_a_capture_without_any_header(scene: Scene, run: Run) -> None:
     assert verdict.counts.unknown == 20
 
 
-def test_what_does_not_decode_is_told(scene: Scene, run: Run) -> None:
+def test_undecodable_units_are_counted_by_reason(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([*range(1, 21), b"[1]"])
     [path] = scene.capture.iterdir()
     data = path.read_bytes()[: -len(files.end_record(13))]
@@ -332,8 +334,8 @@ def test_what_does_not_decode_is_told(scene: Scene, run: Run) -> None:
         assert unit.startswith(b"2W")
 
 
-def test_without_ids(scene: Scene, run: Run) -> None:
-    """A multiset of hashes: copies look alike, order is not checked, a flip is lost and unexpected."""
+def test_events_without_ids_are_compared_by_hash(scene: Scene, run: Run) -> None:
+    """A multiset of hashes: order is not checked, a changed body is one lost and one unexpected."""
     texts = ["a", "b", "c", "same", "same", "same", "same", "failed", "x"]
     bodies = {seq: files.body(None, text) for seq, text in enumerate(texts, 1)}
     scene.write_ledger(
@@ -352,17 +354,17 @@ def test_without_ids(scene: Scene, run: Run) -> None:
     assert "order: not checked" in report.text(verdict)
 
 
-def test_users_own_ids(scene: Scene, run: Run) -> None:
+def test_own_ids_of_users_identify_events(scene: Scene, run: Run) -> None:
     bodies = {seq: files.body(None, str(seq), user=f"user {seq}") for seq in range(1, 5)}
     bodies |= {seq: files.body(None, str(seq), user="twice") for seq in (5, 6)}
     lines = [files.ids_line([(s, f"user {s}") for s in range(1, 5)] + [(5, "twice"), (6, "twice")])]
     scene.write_ledger(bodies=bodies, extra=lines)
-    stranger = files.body(None, "s", user="somebody else")
+    foreign = files.body(None, "s", user="another user")
     scene.write_capture(
-        [bodies[2], bodies[1], files.body(None, "bad", user="user 3"), bodies[6], bodies[6], stranger]
+        [bodies[2], bodies[1], files.body(None, "bad", user="user 3"), bodies[6], bodies[6], foreign]
     )
     verdict = run()
-    # Of two events with one id as many are seen as copies of their bodies came.
+    # Two events share one id: each counts as arrived when a copy of its own body came.
     assert nonzero(verdict.counts) == {
         "events": 6, "ok": 3, "corrupted": 1, "lost": 2, "duplicated": 1, "reordered": 1, "unexpected": 1
     }  # fmt: skip
@@ -370,8 +372,8 @@ def test_users_own_ids(scene: Scene, run: Run) -> None:
     assert ids(scene, "reordered") == [1]
 
 
-def test_users_ids_that_are_ids_of_other_events(scene: Scene, run: Run) -> None:
-    """An id that two events carry says of neither that it arrived: their bodies do."""
+def test_own_ids_equal_to_generated_ids_need_the_body(scene: Scene, run: Run) -> None:
+    """An id that two events carry identifies neither of them; their bodies do."""
     ours = [files.event_id(P, seq) for seq in range(8)]
     beyond = files.event_id(P, 4095)
     bodies = {seq: files.body(ours[seq], str(seq)) for seq in (1, 3, 5)}
@@ -385,13 +387,12 @@ def test_users_ids_that_are_ids_of_other_events(scene: Scene, run: Run) -> None:
     assert ids(scene, "lost") == [4]
 
 
-def test_users_ids_that_share_half_of_their_hash(scene: Scene, run: Run) -> None:
-    """128 bits are compared, not 64."""
+def test_own_ids_are_compared_by_128_bits(scene: Scene, run: Run) -> None:
     bodies = {1: files.body(None, "1", user="mine"), 2: files.body(None, "2", user="other")}
     lines = files.ids_line([(1, "mine"), (2, "other")])
     packed = bytearray(base64.b64decode(lines["ids"]))
     real = bytes(packed[:16])
-    # Three rows of one first half: the wanted one is neither the first nor the last of them.
+    # Three rows with one first half: the right one is in the middle.
     forged = [real[:8] + b"\0" * 8, real, real[:8] + b"\xff" * 8]
     lines = {
         "t": "ids",
@@ -402,11 +403,11 @@ def test_users_ids_that_share_half_of_their_hash(scene: Scene, run: Run) -> None
     bodies[3] = bodies[1]
     scene.write_ledger(bodies=bodies, extra=[lines], fates={"acked": [2]}).write_capture([bodies[1]])
     verdict = run()
-    assert ids(scene, "corrupted") == [2]  # found as sequence 2, whose body is another
+    assert ids(scene, "corrupted") == [2]  # sequence 2 has the right id, and another body
     assert verdict.counts.unexpected == 0
 
 
-def test_several_producers(scene: Scene, run: Run) -> None:
+def test_producers_are_judged_separately(scene: Scene, run: Run) -> None:
     mine = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
     scene.write_ledger().write_ledger(producer=Q, bodies=mine)
     scene.write_capture([1, mine[1], *range(2, 21), mine[3]])
@@ -416,7 +417,7 @@ def test_several_producers(scene: Scene, run: Run) -> None:
     }  # fmt: skip
 
 
-def test_nothing_was_sent(scene: Scene, run: Run) -> None:
+def test_empty_ledger_is_ok(scene: Scene, run: Run) -> None:
     scene.write_ledger(bodies={}).write_capture([])
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
@@ -426,16 +427,16 @@ def test_nothing_was_sent(scene: Scene, run: Run) -> None:
 # -- a flood
 
 
-def test_a_flood_of_unlisted_ids_is_counted_exactly(
+def test_flood_of_unlisted_ids_is_counted_exactly(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlisted = pytest.importorskip("logclient.verify.unlisted")
     monkeypatch.setattr(unlisted.UnlistedReducer, "COMPACT", 50)
-    held = []
+    waiting_rows = []
     compact = unlisted.UnlistedReducer.compact
 
     def watched(self: Any) -> None:
-        held.append(self.waiting)
+        waiting_rows.append(self.waiting)
         compact(self)
 
     monkeypatch.setattr(unlisted.UnlistedReducer, "compact", watched)
@@ -448,11 +449,12 @@ def test_a_flood_of_unlisted_ids_is_counted_exactly(
     assert len(verdict.examples["unexpected"]) == 20
     assert [x["seq"] for x in verdict.examples["unexpected"]] == sorted(set(wanted))[:20]
     assert len(list(verify.violations(scene.out, "unexpected"))) == len(set(wanted))
-    assert max(held) < 600
+    assert max(waiting_rows) < 600
 
 
-def test_a_unit_of_very_many_events(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is packed at a time is bounded, however much a compressed unit holds."""
+def test_large_units_are_packed_in_bounded_pieces(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gather = pytest.importorskip("logclient.verify.gather")
     monkeypatch.setattr(gather, "ROWS", 16)
     made = []
@@ -477,7 +479,7 @@ def test_a_unit_of_very_many_events(scene: Scene, run: Run, monkeypatch: pytest.
 # -- latency
 
 
-def test_latency(scene: Scene, run: Run) -> None:
+def test_latency_quantiles_are_close_to_exact(scene: Scene, run: Run) -> None:
     rng = random.Random(2)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 1001)}
     took = {seq: int(rng.lognormvariate(8, 2)) for seq in scene.bodies}
@@ -492,15 +494,15 @@ def test_latency(scene: Scene, run: Run) -> None:
         assert getattr(latency, word) == pytest.approx(sorted(took.values())[q - 1], rel=0.016)
 
 
-def test_latency_is_that_of_the_first_copy(scene: Scene, run: Run) -> None:
+def test_latency_counts_the_first_copy(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=lambda seq: 1000).write_capture(received=lambda unit: 1500 + unit)
     scene.write_capture(listener="again", received=lambda unit: 90_000)
     latency = run().latency
     assert (latency.events, latency.max) == (20, 504)
 
 
-def test_what_arrived_before_it_was_sent(scene: Scene, run: Run) -> None:
-    """By a clock that is an hour off: said, and in no quantile."""
+def test_arrival_before_creation_is_a_clock_problem(scene: Scene, run: Run) -> None:
+    """Events with a negative latency are reported, and are in no quantile."""
     hour = 3_600_000_000
     scene.write_ledger(created=lambda seq: hour + seq if seq > 4 else seq, per_batch=4)
     scene.write_capture(received=lambda unit: 1_000 + unit)
@@ -509,8 +511,8 @@ def test_what_arrived_before_it_was_sent(scene: Scene, run: Run) -> None:
     [x] = verdict.producers
     assert (x.early, x.early_us) == (16, hour + 20 - 1_004)
     assert (verdict.latency.events, verdict.latency.max) == (4, 999)
-    said = "arrived before they were sent: the clocks differ by at least 3,599.999 s"
-    assert verdict.problems == (f"clocks: 16 events of {P} (host h, pid 1) {said}",)
+    reason = "arrived before they were sent: the clocks differ by at least 3,599.999 s"
+    assert verdict.problems == (f"clocks: 16 events of {P} (host h, pid 1) {reason}",)
     assert sum(verdict.timeline.events) == 20
     scene.write_ledger(created=lambda seq: hour)
     verdict = run()
@@ -520,8 +522,8 @@ def test_what_arrived_before_it_was_sent(scene: Scene, run: Run) -> None:
 
 @pytest.mark.parametrize("absurd", [-(1 << 63), -1, 1 << 53, (1 << 63) - 1])
 @pytest.mark.parametrize("created", [0, (1 << 60) - 1, -(1 << 60) + 1])
-def test_times_that_cannot_be(scene: Scene, run: Run, absurd: int, created: int) -> None:
-    """They wrap nothing, and spoil no other time."""
+def test_absurd_times_have_no_latency(scene: Scene, run: Run, absurd: int, created: int) -> None:
+    """They wrap nothing, and change no other time."""
     scene.write_ledger(created=lambda seq: created)
     scene.write_capture(received=lambda unit: absurd if unit % 2 else 1_234)
     verdict = run()
@@ -538,8 +540,8 @@ def test_times_that_cannot_be(scene: Scene, run: Run, absurd: int, created: int)
     assert sum(verdict.timeline.events) == 20
 
 
-def test_latency_over_hours(scene: Scene, run: Run) -> None:
-    """More than 32 bits of microseconds in one batch."""
+def test_latency_is_right_over_days_in_one_task(scene: Scene, run: Run) -> None:
+    """Times of one task may differ by more than 32 bits of microseconds."""
     day = 86_400_000_000
     scene.write_ledger(created=lambda seq: seq * day, per_batch=1)
     scene.write_capture(size=1, received=lambda unit: (unit + 1) * day + 5_000_000)
@@ -561,7 +563,9 @@ def test_latency_over_hours(scene: Scene, run: Run) -> None:
         ({"max_dropped": 0, "max_missing": "100%"}, ()),
     ],
 )
-def test_limits(scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[str, ...]) -> None:
+def test_limit_exceeded_breaks_the_promise(
+    scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[str, ...]
+) -> None:
     scene.write_ledger(fates={"acked": range(1, 19)}).write_capture([1, *range(1, 19)])
     verdict = run(**limits)
     assert verdict.broken == broken
@@ -569,16 +573,14 @@ def test_limits(scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[st
 
 
 @pytest.mark.parametrize("limit", ["", "x", "1.5", "-1", "1%%", "%", "١"])
-def test_bad_limits(scene: Scene, run: Run, limit: str) -> None:
+def test_wrong_limit_is_a_config_error(scene: Scene, run: Run, limit: str) -> None:
     scene.write_ledger().write_capture()
     with pytest.raises(ConfigError, match=r"max_missing: .* must be a count such as 100 or a share"):
         run(max_missing=limit)
 
 
-def test_units_that_hold_more_than_is_packed_at_a_time(
-    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compressed ones hold many; here a single event is too much, and shares are single units."""
+def test_units_larger_than_a_packed_piece(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed unit holds many events; here a single one exceeds a piece."""
     monkeypatch.setattr("logclient.verify.gather.ROWS", 1)
     scene.write_ledger().write_capture([1, 3, 2, *range(5, 21), *[20] * 4], size=3)
     verdict = run()
@@ -589,7 +591,7 @@ def test_units_that_hold_more_than_is_packed_at_a_time(
 # -- files
 
 
-def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
+def test_verdict_files_are_private_and_replaced(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(range(3, 21))
     run()
     first = (scene.out / "verdict.json").read_text()
@@ -603,19 +605,21 @@ def test_files_of_a_verdict(scene: Scene, run: Run) -> None:
     assert found["counts"]["lost"] == 2
     assert found["producers"][0]["counts"]["lost"] == 2
     assert set(found["seconds"]) == {"start", "pack", "compare", "second_passes", "total"}
-    # Once more into the same folder: nothing of the first verdict stays.
+    # A second run into the same folder replaces the first verdict.
     scene.write_capture(range(2, 21))
     run()
     assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
-def test_the_rows_of_violations(scene: Scene, run: Run) -> None:
-    """`sent` is what a batch line lists, `copies` are those that arrived."""
-    stranger = files.body(files.event_id(Q, 7), "of nobody")
+def test_violations_hold_copies_and_whether_listed(scene: Scene, run: Run) -> None:
+    """`sent` says that a batch line lists the events, `copies` how many arrived."""
+    foreign = files.body(files.event_id(Q, 7), "foreign")
     listed = {seq: raw for seq, raw in scene.bodies.items() if seq not in (13, 14, 20)}
-    fates = {"acked": sorted(listed), "dropped": [13, 14], "failed": [20]}
-    scene.write_ledger(bodies=listed, fates=fates, tail=[files.close_line(20, acked=17, dropped=2, failed=1)])
-    scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, stranger])
+    outcomes = {"acked": sorted(listed), "dropped": [13, 14], "failed": [20]}
+    scene.write_ledger(
+        bodies=listed, fates=outcomes, tail=[files.close_line(20, acked=17, dropped=2, failed=1)]
+    )
+    scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, foreign])
     run()
     table = support.need("pyarrow.parquet").read_table(scene.out / "violations")
     assert sorted(map(tuple, map(dict.values, table.to_pylist()))) == [
@@ -630,7 +634,7 @@ def test_the_rows_of_violations(scene: Scene, run: Run) -> None:
     ]
 
 
-def test_what_is_not_ours_in_the_folder_stays(scene: Scene, run: Run) -> None:
+def test_other_files_in_the_out_folder_stay(scene: Scene, run: Run) -> None:
     (scene.out / "violations").mkdir(parents=True)
     note = scene.out / "violations" / "note.txt"
     note.write_text("mine")
@@ -640,7 +644,7 @@ def test_what_is_not_ours_in_the_folder_stays(scene: Scene, run: Run) -> None:
     assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
-def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
+def test_work_folder_is_empty_afterwards(scene: Scene, run: Run, tmp_path: Path) -> None:
     scene.write_ledger().write_capture()
     work = tmp_path / "work"
     work.mkdir()
@@ -649,7 +653,7 @@ def test_nothing_is_left_behind(scene: Scene, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.tree
-def test_json_is_documented() -> None:
+def test_every_field_of_the_json_is_documented() -> None:
     text = (support.ROOT / "docs" / "verify.md").read_text()
     fields = [*verdicts.Verdict._fields, *verdicts.Counts._fields, *verdicts.ProducerVerdict._fields]
     fields += [*verdicts.Timeline._fields, *verdicts.Map._fields]
@@ -665,7 +669,7 @@ def arguments(scene: Scene, **more: Any) -> argparse.Namespace:
     return argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), **more)
 
 
-def test_main_prints_a_table_and_a_sentence(
+def test_command_prints_the_table_or_json(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job, "Session", inprocess.Session)
@@ -683,7 +687,7 @@ def test_main_prints_a_table_and_a_sentence(
     assert json.loads(capsys.readouterr().out)["broken"] == ["1 duplicated, more than 0"]
 
 
-def test_a_failure_of_spark_is_one_line(
+def test_failure_of_spark_is_one_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Broken(inprocess.InProcess):
@@ -701,7 +705,7 @@ def test_a_failure_of_spark_is_one_line(
         job.main(arguments(scene, debug=True))
 
 
-def test_folders_that_are_not_there(scene: Scene, run: Run, tmp_path: Path) -> None:
+def test_missing_folders_are_errors(scene: Scene, run: Run, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"ledger: .*: No such file"):
         run()
     scene.write_ledger()
@@ -715,7 +719,7 @@ def test_folders_that_are_not_there(scene: Scene, run: Run, tmp_path: Path) -> N
         run(out=tmp_path / "file" / "below")
 
 
-def test_a_protocol_that_cannot_be_decoded(scene: Scene, run: Run) -> None:
+def test_unknown_protocol_makes_events_unknown(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(protocol="gopher")
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
@@ -723,7 +727,7 @@ def test_a_protocol_that_cannot_be_decoded(scene: Scene, run: Run) -> None:
     assert any("protocol 'gopher', which is none we know" in problem for problem in verdict.problems)
 
 
-def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
     with pytest.raises(MissingExtra, match="pyspark is not installed"):
@@ -739,7 +743,9 @@ def test_without_the_extra(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPat
         ("echo garbage >&2", "is of no version"),
     ],
 )
-def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str) -> None:
+def test_java_that_is_missing_or_too_old_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
+) -> None:
     context = support.need("pyspark").SparkContext
     monkeypatch.setattr(context, "_active_spark_context", None)
     monkeypatch.setattr(context, "_gateway", None)
@@ -762,7 +768,7 @@ def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | Non
 
 
 @pytest.mark.spark
-def test_on_spark(spark: Any, scene: Scene) -> None:
+def test_spark_gives_the_same_counts(spark: Any, scene: Scene) -> None:
     scene.write_ledger().write_capture(
         [1, 2, 3, *range(1, 17), files.body(files.event_id(Q, 1), "other"), 18, 17]
     )
@@ -775,7 +781,7 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
 
 
 @pytest.mark.spark
-def test_an_error_in_a_worker_is_one_line(spark: Any, scene: Scene) -> None:
+def test_error_in_a_spark_worker_is_one_line(spark: Any, scene: Scene) -> None:
     scene.write_ledger()
     table = scene.out.parent / "table"
     rows = [(bytearray(scene.bodies[seq]), 7) for seq in (1, 2)]
@@ -794,8 +800,7 @@ sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], ou
 
 
 @pytest.mark.spark
-def test_the_command_is_quiet_and_leaves_nothing(scene: Scene, tmp_path: Path, spark: Any) -> None:
-    """As a process of its own, the way users and the liars' tests run it."""
+def test_command_is_quiet_and_leaves_no_files(scene: Scene, tmp_path: Path, spark: Any) -> None:
     scene.write_ledger().write_capture(range(1, 20))
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""Two attempts of a task, interleaved at every write: nothing that one writes touches the other's."""
+"""Two attempts of a task, interleaved at every write: neither touches the files of the other."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Killed(BaseException):
 
 
 class Interleaved:
-    """At write `at` of the first attempt the second one runs: up to its own write `dies`, or to its end.
+    """Run the second attempt at write `at` of the first: up to its own write `dies`, or to its end.
 
-    A write is half done when something happens.
+    The interrupted write is half done.
     """
 
     def __init__(self, second: Callable[[], Any], at: int, dies: int) -> None:
@@ -68,7 +68,7 @@ class Interleaved:
 
 
 class Watched:
-    """A file whose writes are told; what is still buffered is written at once."""
+    """A file that reports its writes to the plan, and flushes each at once."""
 
     def __init__(self, file: Any, plan: Interleaved) -> None:
         self._file = file
@@ -92,9 +92,8 @@ class Watched:
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Interleaved) -> Iterator[None]:
-    """Every file that is opened for writing in the folder. What an attempt that dies leaves open, the
-    system closes."""
+def watch_writes(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Interleaved) -> Iterator[None]:
+    """Report every file opened for writing in the folder; close what a dying attempt left open."""
     opened = builtins.open
     left: list[Any] = []
 
@@ -129,7 +128,7 @@ def packed(work: Path, stems: list[str]) -> Any:
     return [[np.asarray(x).tolist() for x in bucket] for bucket in buckets], [*map(tuple, found.producers)]
 
 
-def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_attempt_of_packing_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for producer in (P, Q):
         events = [(seq, 1000 + seq, seq * 11) for seq in range(1, 8)]
         lines = [
@@ -147,29 +146,31 @@ def test_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     expected = packed(tmp_path / "alone", [attempt(tmp_path / "alone")])
     count = Interleaved(lambda: None, 0, 0)
-    with watched(monkeypatch, tmp_path / "count", count):
+    with watch_writes(monkeypatch, tmp_path / "count", count):
         attempt(tmp_path / "count")
     assert count.writes >= 10
     for at in range(1, count.writes + 1):
         for dies in (1, at, count.writes, 0):
             work = tmp_path / f"{at}-{dies}"
             plan = Interleaved(lambda: attempt(work), at, dies)  # noqa: B023
-            with watched(monkeypatch, work, plan):
+            with watch_writes(monkeypatch, work, plan):
                 stem = attempt(work)
             assert plan.ran
             assert packed(work, [stem]) == expected, (at, dies)
 
 
 @pytest.mark.parametrize("stage", ["pack", "map", "reduce"])
-def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    """The verdict is the same whichever task has another attempt, and wherever that one ends."""
+def test_second_attempt_of_any_stage_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """The verdict is the same whichever task has a second attempt, and wherever that one ends."""
     scene = Scene(tmp_path)
     scene.write_ledger().write_capture([1, 2, 4, 3, *range(6, 21)], size=7)
 
     def verdict(plan: Interleaved | None = None) -> Any:
         found = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=3, work=tmp_path)
-        said = {name: value for name, value in found.to_json().items() if name not in ("seconds", "made_us")}
-        return said, sorted(verify.violations(scene.out))
+        fields = {n: value for n, value in found.to_json().items() if n not in ("seconds", "made_us")}
+        return fields, sorted(verify.violations(scene.out))
 
     expected = verdict()
     module, name = {
@@ -191,7 +192,7 @@ def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
                     return done if stage == "pack" else list(done)
 
                 plan = Interleaved(run, at, dies)
-                with watched(monkeypatch, tmp_path, plan):
+                with watch_writes(monkeypatch, tmp_path, plan):
                     done = run()
                 writes = max(writes, plan.writes)
                 return done

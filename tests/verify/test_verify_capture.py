@@ -1,4 +1,4 @@
-"""The compiled walker over capture segments, and what the reader above it makes of damage."""
+"""The compiled walker over capture segments, and how the segment reader treats damage."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ segments = pytest.importorskip("logclient.verify.segments")
 
 
 @given(st.binary(max_size=600), st.integers(0, 0xFFFFFFFF), st.booleans())
-def test_crc32(data: bytes, value: int, fold: bool) -> None:
+def test_crc32_equals_zlib(data: bytes, value: int, fold: bool) -> None:
     assert walker.crc32(data, value, fold=fold) == zlib.crc32(data, value)
 
 
 @pytest.mark.parametrize("fold", [True, False])
-def test_crc32_of_every_length_and_alignment(fold: bool) -> None:
+def test_crc32_equals_zlib_at_every_length_and_alignment(fold: bool) -> None:
     data = os.urandom(400)
     for start in (0, 1, 3, 8, 15):
         for end in range(start, len(data)):
@@ -42,8 +42,8 @@ def test_crc32_of_every_length_and_alignment(fold: bool) -> None:
 # -- walk
 
 
-def plain(data: bytes, start: int = 0, limit: int = 0) -> oracle.Walk:
-    """What the compiled walker found, as the twin gives it."""
+def walk_as_tuples(data: bytes, start: int = 0, limit: int = 0) -> oracle.Walk:
+    """The result of the compiled walker in the form of the reference."""
     found = walker.walk(data, start, limit=limit)
     columns = [
         np.frombuffer(getattr(found, name), kind).tolist()
@@ -76,37 +76,37 @@ records = st.one_of(
 
 
 @given(st.lists(records, max_size=12), st.binary(max_size=20), st.integers(0, 5))
-def test_walk(parts: list[bytes], tail: bytes, limit: int) -> None:
+def test_walk_equals_the_reference(parts: list[bytes], tail: bytes, limit: int) -> None:
     data = b"".join(parts) + tail
-    assert plain(data, limit=limit) == oracle.walk(data, limit=limit)
+    assert walk_as_tuples(data, limit=limit) == oracle.walk(data, limit=limit)
 
 
 @given(st.lists(records, min_size=1, max_size=8), st.data())
-def test_walk_over_damage(parts: list[bytes], draw: st.DataObject) -> None:
+def test_walk_over_damage_equals_the_reference(parts: list[bytes], draw: st.DataObject) -> None:
     data = bytearray(b"".join(parts))
     for _ in range(draw.draw(st.integers(1, 4))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    assert plain(bytes(data)) == oracle.walk(bytes(data))
+    assert walk_as_tuples(bytes(data)) == oracle.walk(bytes(data))
 
 
 @given(st.lists(records, min_size=1, max_size=5))
-def test_walk_of_every_prefix(parts: list[bytes]) -> None:
+def test_walk_of_every_prefix_equals_the_reference(parts: list[bytes]) -> None:
     data = b"".join(parts)
     for end in range(len(data) + 1):
-        assert plain(data[:end]) == oracle.walk(data[:end])
+        assert walk_as_tuples(data[:end]) == oracle.walk(data[:end])
 
 
-def test_walk_starts_where_it_is_told() -> None:
+def test_walk_starts_at_the_given_offset() -> None:
     data = files.stream_record(1, "p") + files.unit_record(1, b"x")
     start = len(files.stream_record(1, "p"))
-    assert plain(data, start) == oracle.walk(data, start)
-    assert plain(data, len(data)).end == len(data)
+    assert walk_as_tuples(data, start) == oracle.walk(data, start)
+    assert walk_as_tuples(data, len(data)).end == len(data)
     for wrong in (-1, len(data) + 1):
         with pytest.raises(ValueError, match="start"):
             walker.walk(data, wrong)
 
 
-def test_a_flood_of_other_records_is_walked_in_pieces() -> None:
+def test_flood_of_other_records_is_walked_in_pieces() -> None:
     piece = files.record(b"\x09")
     data = piece * 70_000
     found = walker.walk(data)
@@ -117,7 +117,7 @@ def test_a_flood_of_other_records_is_walked_in_pieces() -> None:
     assert len(found.others) + len(rest.others) == 70_000
 
 
-def test_a_length_beyond_the_data_is_not_read() -> None:
+def test_length_beyond_the_data_is_not_read() -> None:
     for length in (1 << 30, (1 << 30) + 1, 0xFFFFFFFF, 0):
         data = struct.pack("<II", length, 0) + b"x" * 50
         found = walker.walk(data)
@@ -147,7 +147,7 @@ UNITS = [(bytes([i]) * (7 * i % 300), i % 5 == 4, 1000 + i) for i in range(60)]
 
 @pytest.mark.parametrize("chunk", [64, 100, 333, 1 << 20])
 @pytest.mark.parametrize("units", [1, 7, 1 << 20])
-def test_read_in_pieces(tmp_path: Path, chunk: int, units: int) -> None:
+def test_chunk_and_batch_size_change_nothing(tmp_path: Path, chunk: int, units: int) -> None:
     [path] = files.write_segments(tmp_path, "main", UNITS)
     reader, raws = read(path, chunk=chunk, units=units)
     assert raws == [raw for raw, _, _ in UNITS]
@@ -160,8 +160,8 @@ def test_read_in_pieces(tmp_path: Path, chunk: int, units: int) -> None:
     assert reader.position == path.stat().st_size
 
 
-def test_the_reader_says_what_the_plain_one_says(tmp_path: Path) -> None:
-    """Damage at every byte of a small segment: the same units survive as in collectors/capture.py."""
+def test_damage_at_every_byte_equals_the_python_reader(tmp_path: Path) -> None:
+    """The same units survive as in collectors/capture.py."""
     plain_reader = pytest.importorskip("logclient.collectors.capture").CaptureReader
     [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1), (b"two", 0, 2), (b"three", 0, 3)])
     whole = path.read_bytes()
@@ -179,13 +179,13 @@ def test_the_reader_says_what_the_plain_one_says(tmp_path: Path) -> None:
             }, at
 
 
-def test_every_torn_tail(tmp_path: Path) -> None:
+def test_every_torn_tail_is_unclosed(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1), (b"two", 0, 2)])
     whole = path.read_bytes()
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         reader, raws = read(path, chunk=64)
-        assert raws == [b"one", b"two"][: len(raws)]
+        assert raws == [raw for raw in (b"one", b"two") if whole.rindex(raw) + 3 <= end]
         assert [problem.kind for problem in reader.problems] == ["unclosed"]
 
 
@@ -208,7 +208,7 @@ def test_every_torn_tail(tmp_path: Path) -> None:
         (files.record(b"\x01\x01\0\0\0notjson"), ["damage", "unclosed"]),
     ],
 )
-def test_problems(tmp_path: Path, tail: bytes, kinds: list[str]) -> None:
+def test_kind_of_damage_is_named(tmp_path: Path, tail: bytes, kinds: list[str]) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1)], closed=False)
     path.write_bytes(path.read_bytes() + tail)
     reader, raws = read(path)
@@ -216,7 +216,7 @@ def test_problems(tmp_path: Path, tail: bytes, kinds: list[str]) -> None:
     assert sorted({problem.kind for problem in reader.problems}) == kinds
 
 
-def test_problems_are_counted_and_few_are_told(tmp_path: Path) -> None:
+def test_listed_problems_are_bounded_and_all_counted(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1)], closed=False)
     path.write_bytes(path.read_bytes() + files.record(b"\x07") * 1000)
     reader, _ = read(path)
@@ -224,7 +224,7 @@ def test_problems_are_counted_and_few_are_told(tmp_path: Path) -> None:
     assert len(reader.problems) == segments.MAX_PROBLEMS + 1
 
 
-def test_a_segment_that_is_cut_while_we_read(tmp_path: Path) -> None:
+def test_segment_truncated_during_reading_is_unclosed(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"x" * 500, 0, i) for i in range(10)])
     [segment] = segments.list_segments(str(tmp_path))
     reader = segments.SegmentReader(segment, chunk=600)
@@ -236,7 +236,7 @@ def test_a_segment_that_is_cut_while_we_read(tmp_path: Path) -> None:
     assert [problem.kind for problem in reader.problems] == ["unclosed"]
 
 
-def test_a_segment_of_another_version(tmp_path: Path) -> None:
+def test_segment_of_another_version_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "main-000001.cap"
     path.write_bytes(files.record(b"\x01" + struct.pack("<I", 2) + b"{}"))
     [segment] = segments.list_segments(str(tmp_path))
@@ -248,13 +248,13 @@ def test_a_segment_of_another_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"x" * 50, files.stream_record(1, "p"), files.record(b"\x01\x01\0\0\0[]")]
 )
-def test_no_header(tmp_path: Path, data: bytes) -> None:
+def test_segment_without_header_has_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "main-000001.cap").write_bytes(data)
     [segment] = segments.list_segments(str(tmp_path))
     assert segments.read_header(segment) is None
 
 
-def test_segments_of_a_folder(tmp_path: Path) -> None:
+def test_segments_are_sorted_by_listener_and_number(tmp_path: Path) -> None:
     for name in (
         "b-000002.cap",
         "b-000001.cap",
@@ -277,7 +277,7 @@ def test_segments_of_a_folder(tmp_path: Path) -> None:
         segments.list_segments(str(tmp_path / "nowhere"))
 
 
-def continuity(*facts: tuple[int, int, int, str]) -> list[str]:
+def continuity_problems(*facts: tuple[int, int, int, str]) -> list[str]:
     """Problems between segments given as (number, first_arrival, next_arrival, closed)."""
     found = []
     previous = None
@@ -289,20 +289,25 @@ def continuity(*facts: tuple[int, int, int, str]) -> list[str]:
     return [problem.reason for problem in found]
 
 
-def test_continuity_between_segments() -> None:
-    assert continuity((1, 1, 5, "rotated"), (2, 5, 9, "closed")) == []
-    assert continuity((1, 1, 5, "recovered"), (2, 5, 5, "closed")) == []
-    assert continuity((2, 5, 9, "closed")) == ["segment 2 where 1 was due", "arrival 5 where 1 was due"]
-    assert continuity((1, 1, 5, "rotated"), (3, 8, 9, "closed")) == [
+def test_missing_segments_are_continuity_problems() -> None:
+    assert continuity_problems((1, 1, 5, "rotated"), (2, 5, 9, "closed")) == []
+    assert continuity_problems((1, 1, 5, "recovered"), (2, 5, 5, "closed")) == []
+    assert continuity_problems((2, 5, 9, "closed")) == [
+        "segment 2 where 1 was due",
+        "arrival 5 where 1 was due",
+    ]
+    assert continuity_problems((1, 1, 5, "rotated"), (3, 8, 9, "closed")) == [
         "segment 3 where 2 was due", "arrival 8 where 5 was due"
     ]  # fmt: skip
     for reason in ("rotated", "recovered", "resumed"):
-        assert continuity((1, 1, 5, reason)) == [f"it was {reason}, and the segment that follows is missing"]
-    assert continuity((1, 1, 5, "closed")) == []
+        assert continuity_problems((1, 1, 5, reason)) == [
+            f"it was {reason}, and the segment that follows is missing"
+        ]
+    assert continuity_problems((1, 1, 5, "closed")) == []
 
 
 @given(st.binary(max_size=200), st.data())
-def test_base64_is_read_as_strictly_as_it_is_written(data: bytes, draw: st.DataObject) -> None:
+def test_base64_of_another_length_or_alphabet_is_refused(data: bytes, draw: st.DataObject) -> None:
     text = base64.b64encode(data)
     assert walker.unbase64(text, len(data)) == data
     for size in {len(data) - 1, len(data) + 3, -1} - {len(data)}:

@@ -1,4 +1,4 @@
-"""Verification on several machines: what workers must see, and executors that die or are overtaken."""
+"""Verification on several machines: folders that workers must see, and executors that die or are replaced."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from logclient import verify
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.spark_cluster import Cluster
 from tests.support.patience import PATIENCE
-from tests.verify_histories import World
+from tests.verify.cluster import Cluster
+from tests.verify.histories import World
 from tests.verify_scene import P, Scene
 
 support.need("numpy")
@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 MEMORY = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1")
 
 
-def mounts() -> bool:
-    """We may give a process a folder of its own."""
+def can_mount() -> bool:
+    """Whether this process may give another one a folder of its own."""
     command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -46,10 +46,9 @@ def environment(folder: Path) -> dict[str, str]:
     return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(folder))
 
 
-def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
-    """Without --work an error that names the folder; with it the verdict, and its violations are in --out,
-    which no worker sees."""
-    if not mounts():
+def test_worker_must_see_the_work_folder(tmp_path: Path) -> None:
+    """Without a visible --work the error names the folder; --out need not be visible to workers."""
+    if not can_mount():
         support.missing("unshare -m and mount are not allowed here")
     scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20))
     private, common = tmp_path / "tmp", tmp_path / "work"
@@ -59,7 +58,7 @@ def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger), *MEMORY]
     with Cluster(tmp_path / "cluster", 1, hidden=private) as cluster:
 
-        def verify(*more: str) -> subprocess.CompletedProcess[str]:
+        def run_verify(*more: str) -> subprocess.CompletedProcess[str]:
             began = time.monotonic()
             done = subprocess.run(
                 [*command, "--master", cluster.url, "--out", str(out), *more],
@@ -69,7 +68,7 @@ def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
             return done
 
         captured = ("--capture", str(scene.capture))
-        without = verify(*captured)
+        without = run_verify(*captured)
         assert without.returncode == ExitCode.USAGE
         assert without.stderr.startswith("logclient: work: the worker on ")
         assert f" cannot see {private}/logclient-verify-" in without.stderr
@@ -81,11 +80,11 @@ def test_a_worker_that_has_a_tmp_of_its_own(tmp_path: Path) -> None:
         hidden.mkdir()
         for path in scene.capture.iterdir():
             (hidden / path.name).write_bytes(path.read_bytes())
-        unseen = verify("--capture", str(hidden), "--work", str(common))
+        unseen = run_verify("--capture", str(hidden), "--work", str(common))
         assert unseen.returncode == ExitCode.USAGE
         assert f"cannot see {hidden}: " in unseen.stderr
 
-        done = verify(*captured, "--work", str(common))
+        done = run_verify(*captured, "--work", str(common))
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
     assert list(verify.violations(out)) == [("lost", files.event_id(P, 20))]
     assert list(common.iterdir()) == []
@@ -110,7 +109,7 @@ with job.Session(master, conf=settings) as session:
         waiting = [True]
 
         def progress(text):
-            # Whoever started us does something to an executor, and we go on when it is done.
+            # The parent process kills or stops an executor now, and answers with a line.
             name, _, share = text.partition(",")[0].rpartition(" ")
             if not waiting or not share.endswith("%"):
                 return
@@ -130,8 +129,10 @@ with job.Session(master, conf=settings) as session:
 """
 
 
-def on_cluster(tmp_path: Path, what: str, settings: dict[str, str], stages: list[str]) -> tuple[Any, Path]:
-    """Verify once for each stage, do `what` to one of two executors in it; what the verdicts are."""
+def verify_on_cluster(
+    tmp_path: Path, what: str, settings: dict[str, str], stages: list[str]
+) -> tuple[Any, Path]:
+    """Verify once for each stage while `what` happens to one of two executors; return the folders."""
     world = World(7, 60, users=0.1, anonymous=0.1)
     ledger, capture = world.write(tmp_path)
     with Cluster(tmp_path / "cluster") as cluster:
@@ -155,7 +156,7 @@ def on_cluster(tmp_path: Path, what: str, settings: dict[str, str], stages: list
                 if what == "kill":
                     os.kill(executors[0], signal.SIGKILL)
                 else:
-                    # It stands still: what it had begun is begun once more elsewhere.
+                    # A stopped worker makes Spark begin its task again elsewhere.
                     for pid in cluster.pythons(executors[0]):
                         os.kill(pid, signal.SIGSTOP)
                 running.stdin.write("\n")
@@ -168,7 +169,9 @@ def on_cluster(tmp_path: Path, what: str, settings: dict[str, str], stages: list
     return (ledger, capture), tmp_path / "out"
 
 
-def same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_same_verdicts(
+    tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = inprocess.run(monkeypatch, *folders, out=tmp_path / "expected", bits=2)
     assert expected.counts.lost
     assert expected.counts.reordered
@@ -179,15 +182,15 @@ def same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: 
         assert sorted(verify.violations(out / str(i))) == sorted(verify.violations(tmp_path / "expected"))
 
 
-def test_an_executor_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each stage; what it had done is done again."""
+def test_killed_executor_changes_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor is killed in each stage."""
     stages = ["pack", "map", "reduce"]
-    folders, out = on_cluster(tmp_path, "kill", {}, stages)
-    same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
+    folders, out = verify_on_cluster(tmp_path, "kill", {}, stages)
+    assert_same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
 
 
-def test_an_executor_is_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speculation: a task is begun a second time, and the first attempt is given up in the middle."""
+def test_speculative_attempts_change_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage begins a task again while the first attempt is stopped."""
     stages = ["pack", "map", "reduce"]
     events = tmp_path / "events"
     events.mkdir()
@@ -197,7 +200,7 @@ def test_an_executor_is_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{events}",
     }  # fmt: skip
-    folders, out = on_cluster(tmp_path, "stop", settings, stages)
+    folders, out = verify_on_cluster(tmp_path, "stop", settings, stages)
     [log] = events.rglob("events_*")
     started = [
         json.loads(line) for line in log.read_text().splitlines() if '"SparkListenerTaskStart"' in line
@@ -205,4 +208,4 @@ def test_an_executor_is_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     twice = sum(event["Task Info"]["Speculative"] for event in started)
     print(f"{twice} of {len(started)} attempts were speculative")
     assert twice >= len(stages)
-    same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
+    assert_same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)

@@ -1,4 +1,4 @@
-"""What a ledger proves that is not whole: never that all is well, never that something is broken."""
+"""An incomplete ledger proves neither that all is well nor that something is broken."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STOPPED = {"t": "stopped", "reason": "No space left"}
 def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
-        # The violations say the same as the counts.
+        # The violations agree with the counts.
         found = inprocess.found(scene.out) if verdict.counts.events < 1 << 20 else None
         mine = {x.producer for x in verdict.producers}
         for word in ("lost", "missing", "unknown", "pending", "dropped", "corrupted"):
-            said = sum(getattr(x.counts, word) for x in verdict.producers if x.producer)
-            assert found is None or sum(p in mine for p, _ in found.get(word, ())) == said, word
+            count = sum(getattr(x.counts, word) for x in verdict.producers if x.producer)
+            assert found is None or sum(p in mine for p, _ in found.get(word, ())) == count, word
         return verdict
 
     return run
@@ -50,22 +50,21 @@ def lines_of(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True)
 
 
-def other(scene: Scene) -> dict[int, bytes]:
-    """Events of another producer."""
+def events_of_other_producer(scene: Scene) -> dict[int, bytes]:
     return {seq: files.body(files.event_id(Q, seq), f"other {seq}") for seq in ALL}
 
 
-class TestGreen:
-    """Exit code 0 only when every ledger is whole."""
+class TestExitCode0:
+    """Exit code 0 needs every ledger whole."""
 
-    def test_whole(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_whole_ledger_is_ok(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger().write_capture()
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
         assert (verdict.ledger["complete"], verdict.producers[0].ledger) == (True, "whole")
 
-    def test_stopped(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """What was made after the disk was full is nowhere."""
+    def test_stopped_ledger_is_exit_code_3(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Nothing says what was made after the disk was full."""
         scene.write_ledger(tail=[STOPPED]).write_capture()
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
@@ -73,7 +72,7 @@ class TestGreen:
         assert (verdict.ledger["complete"], verdict.producers[0].ledger) == (False, "stopped")
         assert verify(allow_open=True).exit_code == 3
 
-    def test_unclosed(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_unclosed_ledger_is_ok_only_when_allowed(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger(tail=[]).write_capture()
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
@@ -84,16 +83,18 @@ class TestGreen:
         assert not allowed.ledger["complete"]
 
     @pytest.mark.parametrize("options", [{}, {"allow_open": True}])
-    def test_undecided_and_unseen_in_an_unclosed_ledger(
+    def test_unseen_event_of_an_unclosed_ledger_is_unknown(
         self, scene: Scene, verify: Callable[..., Any], options: dict[str, Any]
     ) -> None:
-        """The acknowledgement may have been in what the ledger lacks."""
+        """Its acknowledgement may be in a line that was never written."""
         scene.write_ledger(fates={"acked": HALF}, tail=[]).write_capture(HALF)
         verdict = verify(**options)
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 10, "unknown": 10})
         assert "10 of 20 events are unknown" in verdict.sentence
 
-    def test_undecided_in_a_whole_ledger(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_unseen_undecided_event_of_a_whole_ledger_is_missing(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
         scene.write_ledger(fates={"acked": HALF}).write_capture(HALF)
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 10, "missing": 10})
@@ -101,7 +102,9 @@ class TestGreen:
     @pytest.mark.parametrize(
         "data", [b"", b"\n", b'{"t":"open"', files.encode_line(files.open_line(P))], ids=repr
     )
-    def test_empty(self, scene: Scene, verify: Callable[..., Any], data: bytes) -> None:
+    def test_empty_ledger_file_is_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any], data: bytes
+    ) -> None:
         scene.write_capture([])
         scene.ledger.mkdir()
         ledger_of(scene).write_bytes(data)
@@ -110,8 +113,10 @@ class TestGreen:
         assert verify(allow_open=True).exit_code == 0
 
     @pytest.mark.parametrize("without", ["batch", "ids", "outcome", "dropped", "deferred"])
-    def test_a_line_is_lost(self, scene: Scene, verify: Callable[..., Any], without: str) -> None:
-        """Whichever: the ledger has holes, and nothing that happened is called broken."""
+    def test_lost_line_makes_holes_and_no_fault(
+        self, scene: Scene, verify: Callable[..., Any], without: str
+    ) -> None:
+        """Whichever line it is, no event is called lost, unexpected or corrupted."""
         mine = files.body(None, "mine", user="my-own-id")
         scene.bodies[7] = mine
         del scene.bodies[13]
@@ -138,30 +143,32 @@ class TestGreen:
         assert verdict.producers[0].ledger == "holes"
         assert verdict.counts.lost == verdict.counts.unexpected == verdict.counts.corrupted == 0
 
-    def test_totals_alone_show_a_lost_outcome(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """The acknowledgements of ten that never arrived are lost."""
+    def test_totals_show_a_lost_outcome_line(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """The acknowledgements of ten events that never arrived are lost."""
         scene.write_ledger(fates={"acked": HALF}, tail=[files.close_line(20, acked=20)]).write_capture(HALF)
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 10, "unknown": 10})
         assert any("20 acked" in problem and "10" in problem for problem in verdict.problems)
 
     @pytest.mark.parametrize("word", ["acked", "handed", "failed", "dropped"])
-    def test_every_total(self, scene: Scene, verify: Callable[..., Any], word: str) -> None:
+    def test_each_total_is_compared(self, scene: Scene, verify: Callable[..., Any], word: str) -> None:
         totals = {"acked": 20} | {word: 21 if word == "acked" else 1}
         scene.write_ledger(tail=[files.close_line(20, **totals)]).write_capture()
         assert verify().exit_code == 3
 
-    def test_a_sequence_without_listing_and_fate(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_sequence_without_any_line_is_unknown(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger(tail=[files.close_line((1 << 48) - 1, acked=20)]).write_capture()
         verdict = verify()
         assert verdict.exit_code == 3
         assert (verdict.counts.missing, verdict.counts.unknown) == (0, (1 << 48) - 21)
 
-    def test_a_close_line_that_is_behind(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_close_line_with_a_lower_last_is_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
         scene.write_ledger(tail=[files.close_line(19, acked=20)]).write_capture()
         assert verify().exit_code == 3
 
-    def test_the_last_part_is_lost(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_event_of_a_lost_last_part_is_unknown(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger(tail=[]).write_capture()
         more = {21: files.body(files.event_id(P, 21), "more")}
         scene.write_capture([*ALL, *more.values()])
@@ -169,11 +176,11 @@ class TestGreen:
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20, "unknown": 1})
 
 
-class TestRed:
-    """Exit code 1 only when the promise is broken."""
+class TestExitCode1:
+    """Exit code 1 needs proof that the promise is broken."""
 
-    def test_a_batch_line_is_lost(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """The ledger itself says that they were acknowledged."""
+    def test_events_of_a_lost_batch_line_are_unknown(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """The outcome lines show that they were acknowledged."""
         some = {seq: scene.bodies[seq] for seq in HALF}
         scene.write_ledger(bodies=some, fates={"acked": ALL}, tail=[files.close_line(20, acked=20)])
         scene.write_capture()
@@ -182,8 +189,8 @@ class TestRed:
         assert any("in no batch line" in problem for problem in verdict.problems)
         assert P in verdict.sentence
 
-    def test_lines_behind_a_close(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """A process that logs while it exits goes on behind its close, and was killed there."""
+    def test_lines_after_the_close_reopen_the_ledger(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """A process that logs while it exits writes on after its close, and may be killed there."""
         some = {seq: scene.bodies[seq] for seq in HALF}
         eleventh = files.batch_line([(11, 11_000, files.xxh64(scene.bodies[11]))])
         tail = [files.outcome_line("acked", HALF), files.close_line(10), eleventh, b'{"t":"batch","se']
@@ -193,14 +200,16 @@ class TestRed:
         assert counts(verdict) == {"events": 11, "ok": 10, "recovered": 1, "unknown": 1}
         assert not verdict.producers[0].closed
 
-    def test_a_second_close_counts(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_second_close_line_counts(self, scene: Scene, verify: Callable[..., Any]) -> None:
         tail = [files.close_line(20), files.outcome_line("acked", [20]), files.close_line(20)]
         scene.write_ledger(fates={"acked": range(1, 20)}, tail=tail).write_capture()
         assert verify().exit_code == 0
 
     @pytest.mark.parametrize("kept", [True, False])
-    def test_two_ledgers_in_one_file(self, scene: Scene, verify: Callable[..., Any], kept: bool) -> None:
-        theirs = other(scene)
+    def test_two_ledgers_in_one_file_are_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any], kept: bool
+    ) -> None:
+        theirs = events_of_other_producer(scene)
         scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
         ledger_of(scene).write_bytes(ledger_of(scene).read_bytes() + ledger_of(scene, Q).read_bytes())
         if not kept:
@@ -214,7 +223,9 @@ class TestRed:
         assert any("line 5" in problem and Q in problem for problem in verdict.problems), verdict.problems
 
     @pytest.mark.parametrize("identity", ["id", "none"])
-    def test_a_file_twice_over(self, scene: Scene, verify: Callable[..., Any], identity: str) -> None:
+    def test_doubled_ledger_file_is_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any], identity: str
+    ) -> None:
         if identity == "none":
             scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
         scene.write_ledger(identity=identity).write_capture()
@@ -223,7 +234,9 @@ class TestRed:
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
 
     @pytest.mark.parametrize("identity", ["id", "none"])
-    def test_a_part_copied_as_the_next(self, scene: Scene, verify: Callable[..., Any], identity: str) -> None:
+    def test_copied_part_is_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any], identity: str
+    ) -> None:
         if identity == "none":
             scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
         scene.write_ledger(identity=identity).write_capture()
@@ -232,7 +245,7 @@ class TestRed:
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20})
         assert any("part 1" in problem and "0002" in problem for problem in verdict.problems)
 
-    def test_a_ledger_under_anothers_name(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_ledger_under_another_name_is_not_read(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger().write_capture()
         shutil.move(ledger_of(scene), ledger_of(scene, Q))
         verdict = verify()
@@ -240,7 +253,9 @@ class TestRed:
         assert counts(verdict) == {"unknown": 20}
 
     @pytest.mark.parametrize("identity", ["id", "none"])
-    def test_a_line_twice(self, scene: Scene, verify: Callable[..., Any], identity: str) -> None:
+    def test_doubled_batch_line_makes_its_events_unknown(
+        self, scene: Scene, verify: Callable[..., Any], identity: str
+    ) -> None:
         if identity == "none":
             scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
         scene.write_ledger(identity=identity, per_batch=10).write_capture()
@@ -252,9 +267,11 @@ class TestRed:
         assert any("more than one batch line" in problem for problem in verdict.problems)
 
     @pytest.mark.parametrize("name", ["host/{}", "a/b/{}", "{}.gz", "old-{}", "{}~", "link"])
-    def test_ledgers_that_are_not_read(self, scene: Scene, verify: Callable[..., Any], name: str) -> None:
-        """What they have sent is nobody's, and may well have been sent."""
-        theirs = other(scene)
+    def test_events_of_unread_ledgers_are_unknown(
+        self, scene: Scene, verify: Callable[..., Any], name: str
+    ) -> None:
+        """They match no ledger that is read, and may well have been sent."""
+        theirs = events_of_other_producer(scene)
         scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
         scene.write_capture([*ALL, *theirs.values()])
         path = scene.ledger / name.format(ledger_of(scene, Q).name)
@@ -271,15 +288,17 @@ class TestRed:
         assert (verdict.ledger["unread"], verdict.ledger["complete"]) == (1, False)
         assert "not read" in verdict.sentence
 
-    def test_other_files_are_no_ledgers(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_other_files_are_no_unread_ledgers(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger().write_capture()
         (scene.ledger / "note.txt").write_text("hello")
         (scene.ledger / "logs").mkdir()
         (scene.ledger / "logs" / "more.txt").write_text("hello")
         assert verify().exit_code == 0
 
-    def test_an_own_id_that_two_events_have(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """One of the two is in a line that is lost: the other one's copy is none of it."""
+    def test_copy_of_an_unlisted_event_with_a_shared_id(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """The line of one event is lost: its copy is not taken for the other one."""
         first, second = (files.body(None, text, user="same") for text in ("one", "two"))
         events = [(1, 1000, files.xxh64(first)), (2, 2000, files.xxh64(second))]
         lines = [
@@ -293,8 +312,7 @@ class TestRed:
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 1, "unknown": 1, "duplicated": 1})
 
-    def test_an_ids_line_twice(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """One event, and one copy of it."""
+    def test_doubled_ids_line_is_one_event(self, scene: Scene, verify: Callable[..., Any]) -> None:
         raw = files.body(None, "one", user="mine")
         ids = files.ids_line([(1, "mine")])
         lines = [files.open_line(P), files.batch_line([(1, 1000, files.xxh64(raw))], own=[1]), ids, ids]
@@ -303,25 +321,27 @@ class TestRed:
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 1, "ok": 1})
 
-    def test_order_in_a_ledger_with_holes(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_order_in_a_ledger_with_holes_is_exit_code_3(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
         scene.write_ledger(extra=[b"damage\n"]).write_capture([2, 1, *range(3, 21)])
         verdict = verify()
         assert (verdict.exit_code, verdict.counts.reordered) == (3, 1)
 
-    def test_order_of_what_is_undecided(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_undecided_event_is_not_reordered(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """It may have been deferred where the ledger ends."""
         scene.write_ledger(fates={"acked": range(2, 21)}, tail=[]).write_capture([*range(2, 21), 1])
         verdict = verify()
         assert (verdict.exit_code, verdict.counts.reordered) == (3, 0)
 
-    def test_a_lie_is_found_in_an_open_ledger(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """What the ledger does say stands."""
+    def test_fault_is_found_in_an_unclosed_ledger(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """What the ledger does say counts."""
         scene.write_ledger(tail=[]).write_capture([1, 3, 2, *range(5, 21)])
         verdict = verify()
         assert (verdict.exit_code, verdict.counts.lost, verdict.counts.reordered) == (1, 1, 1)
         assert P in verdict.sentence
 
-    def test_a_failed_event_arrived_that_no_line_lists(
+    def test_unlisted_failed_event_that_arrived_is_unknown(
         self, scene: Scene, verify: Callable[..., Any]
     ) -> None:
         some = {seq: scene.bodies[seq] for seq in range(1, 20)}
@@ -333,9 +353,9 @@ class TestRed:
 
 
 class TestPending:
-    """Producers that are alive."""
+    """Events that are too new to be judged."""
 
-    def test_what_is_newer(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_events_newer_than_until_are_pending(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """Created in milliseconds 1 to 20; sequence 13 has no line yet, and 21 is not listed."""
         raw = files.body(files.event_id(P, 21), "new")
         some = {seq: body for seq, body in scene.bodies.items() if seq != 13}
@@ -353,14 +373,14 @@ class TestPending:
         assert verdict.timeline is not None and sum(verdict.timeline.pending) == 7
 
     @pytest.mark.parametrize("tail", [[STOPPED], [b"damage\n"]])
-    def test_only_in_a_ledger_that_is_merely_unclosed(
+    def test_damaged_ledger_has_no_pending_events(
         self, scene: Scene, verify: Callable[..., Any], tail: list[Any]
     ) -> None:
         scene.write_ledger(fates={"acked": HALF}, tail=tail).write_capture(HALF)
         verdict = verify(allow_open=True, until=0.0)
         assert (verdict.exit_code, verdict.counts.pending, verdict.counts.unknown) == (3, 0, 10)
 
-    def test_a_multiset(self, scene: Scene, verify: Callable[..., Any]) -> None:
+    def test_events_without_ids_can_be_pending(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
         scene.write_ledger(identity="none", fates={"acked": HALF}, tail=[]).write_capture(HALF)
         verdict = verify(allow_open=True, until=0.015)
@@ -374,7 +394,7 @@ class TestPending:
             ({"until": float("nan"), "allow_open": True}, "until"),
         ],
     )
-    def test_bad_options(
+    def test_wrong_until_is_a_config_error(
         self, scene: Scene, verify: Callable[..., Any], options: dict[str, Any], words: str
     ) -> None:
         from logclient.errors import ConfigError
@@ -384,8 +404,8 @@ class TestPending:
             verify(**options)
 
 
-class Rows:
-    """What the tasks of the second stage leave for the driver, in bytes for each kind of row."""
+class DriverRows:
+    """Bytes that the tasks of the second stage return to the driver, for each kind of row."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: dict[str, int] = {}
@@ -400,17 +420,17 @@ class Rows:
 
 
 @pytest.mark.parametrize(("events", "buckets"), [(20, 1), (120, 2)])
-def test_the_driver_gets_no_arrivals(
+def test_driver_gets_no_arrivals(
     scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, events: int, buckets: int
 ) -> None:
-    """Of each producer it gets some numbers, however many arrivals are in order."""
+    """It gets some numbers of each producer, however many arrivals are in order."""
     bodies = {}
     names = [f"{i:020x}" for i in range(1, 21)]
     for name in names:
         bodies[name] = {s: files.body(files.event_id(name, s), "x") for s in range(1, events + 1)}
         scene.write_ledger(producer=name, bodies=bodies[name])
     scene.write_capture([raw for mine in bodies.values() for raw in mine.values()], size=50)
-    rows = Rows(monkeypatch)
+    rows = DriverRows(monkeypatch)
     verdict = verify(bits=6)
     assert counts(verdict) == {"events": 20 * events, "ok": 20 * events}
     assert rows.of.get("order", 0) <= 20 * (buckets - 1) * 200

@@ -1,4 +1,4 @@
-"""Captures as DataFrames: what arrived, batch and stream, and rows that do not decode."""
+"""Captures as DataFrames: arrivals in batches and streams, and rows that do not decode."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from logclient.errors import ConfigError, LedgerError
 from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
+from tests.verify.datagrams import document, write_datagrams
 from tests.verify_scene import Scene
 
 np = support.need("numpy")
@@ -20,7 +21,6 @@ pa = support.need("pyarrow")
 support.need("pyspark")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
 segments = pytest.importorskip("logclient.verify.segments")
-test_verify_plog = pytest.importorskip("tests.verify.test_verify_plog")
 
 P = "ab" * 10
 BODIES = [
@@ -41,7 +41,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def table(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
+def read_rows(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for part in parts:
         for batch in reader.read(part):
@@ -49,7 +49,7 @@ def table(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
+def assert_events(rows: list[dict[str, Any]], folder: Path) -> None:
     rows = sorted(rows, key=lambda row: (row["arrival"], row["index"]))
     assert [row["hash"] for row in rows[:8]] == [signed(files.xxh64(body)) for body in BODIES]
     assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5, None, None, None, None]
@@ -64,7 +64,7 @@ def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
     assert {(row["listener"], row["protocol"], row["stream"], row["peer"]) for row in rows} == {
         ("main", "lumberjack", 1, "127.0.0.1:9")
     }
-    # Where a row says it is, it is.
+    # The body is at the place that its row names.
     for row in rows[4:8]:
         data = (folder / row["segment"]).read_bytes()
         at = row["unit_at"] + row["offset"]
@@ -72,36 +72,36 @@ def check_events(rows: list[dict[str, Any]], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("per_segment", [0, 1, 3])
-def test_rows_of_events(tmp_path: Path, per_segment: int) -> None:
+def test_each_event_is_a_row(tmp_path: Path, per_segment: int) -> None:
     files.write_segments(tmp_path, "main", UNITS, per_segment=per_segment)
     source = dataframes.CaptureSource({"path": str(tmp_path)})
     reader = source.reader(source.schema())
-    check_events(table(reader, reader.partitions()), tmp_path)
+    assert_events(read_rows(reader, reader.partitions()), tmp_path)
 
 
-def test_rows_of_units(tmp_path: Path) -> None:
+def test_each_unit_is_a_row(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "main", UNITS)
     source = dataframes.CaptureSource({"path": str(tmp_path), "rows": "units"})
     reader = source.reader(source.schema())
-    rows = table(reader, reader.partitions())
+    rows = read_rows(reader, reader.partitions())
     assert [(row["raw"], row["direction"], row["received_us"]) for row in rows] == UNITS
     assert [row["arrival"] for row in rows] == [1, 2, 3, 4]
     assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
 
 
-def test_options(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="path"):
+def test_wrong_option_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="path: "):
         dataframes.CaptureSource({}).reader(None)
     with pytest.raises(ConfigError, match="rows: 'bytes' must be events or units"):
         dataframes.CaptureSource({"path": "x", "rows": "bytes"}).schema()
-    with pytest.raises(ConfigError, match="rows"):
+    with pytest.raises(ConfigError, match="rows: 'bytes' must be"):
         dataframes.arrivals(None, tmp_path, rows="bytes")
     with pytest.raises(LedgerError, match="no segment"):
         dataframes.arrivals(None, tmp_path)
 
 
-def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
-    """Whole records only, each once; peers that were named before are still known, by a new reader too."""
+def test_stream_continues_where_it_stopped(tmp_path: Path) -> None:
+    """It reads whole records only, each once; a new reader knows the peers named before."""
     [path] = files.write_segments(tmp_path, "main", UNITS)
     whole = path.read_bytes()
     path.unlink()
@@ -117,8 +117,8 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
         again = dataframes._Stream(str(tmp_path), "units")
         parts = reader.partitions(offset, latest)
         other = again.partitions(offset, latest)
-        assert table(reader, parts) == table(again, other)
-        rows += table(reader, parts)
+        assert read_rows(reader, parts) == read_rows(again, other)
+        rows += read_rows(reader, parts)
         offset = latest
     assert [row["raw"] for row in rows] == [raw for raw, _, _ in UNITS]
     assert {row["peer"] for row in rows} == {"127.0.0.1:9"}
@@ -126,11 +126,11 @@ def test_a_stream_takes_up_where_it_stopped(tmp_path: Path) -> None:
 
 # -- messages of several units
 
-MESSAGES = {seq: test_verify_plog.document(P, seq, 100 * seq) for seq in range(1, 41)}
+MESSAGES = {seq: document(P, seq, 100 * seq) for seq in range(1, 41)}
 
 
 def fragments() -> list[tuple[int, bytes]]:
-    """Of two senders, mixed, so that some message is open at any place."""
+    """Fragments of two senders, mixed so that some message is open at any place."""
     by_sender: dict[int, list[bytes]] = {1: [], 2: []}
     for seq, body in MESSAGES.items():
         by_sender[1 + seq % 2] += oracle.fragments(body, seq, 900)
@@ -139,11 +139,11 @@ def fragments() -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("per_segment", [1, 2, 7, 1000])
-def test_messages_over_segments(tmp_path: Path, per_segment: int) -> None:
-    test_verify_plog.write(tmp_path, fragments(), per_segment)
+def test_messages_may_span_segments(tmp_path: Path, per_segment: int) -> None:
+    write_datagrams(tmp_path, fragments(), per_segment)
     source = dataframes.CaptureSource({"path": str(tmp_path)})
     reader = source.reader(source.schema())
-    rows = table(reader, reader.partitions())
+    rows = read_rows(reader, reader.partitions())
     assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
     assert {row["hash"] for row in rows} == {signed(files.xxh64(body)) for body in MESSAGES.values()}
     assert {row["error"] for row in rows} == {None}
@@ -151,10 +151,10 @@ def test_messages_over_segments(tmp_path: Path, per_segment: int) -> None:
 
 @pytest.mark.parametrize("per_segment", [3, 1000])
 @pytest.mark.parametrize("again", [False, True], ids=["one reader", "a new one each time"])
-def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, again: bool) -> None:
+def test_messages_may_span_batches_of_a_stream(tmp_path: Path, per_segment: int, again: bool) -> None:
     whole, capture = tmp_path / "whole", tmp_path / "capture"
     capture.mkdir()
-    test_verify_plog.write(whole, fragments(), per_segment)
+    write_datagrams(whole, fragments(), per_segment)
     paths = sorted(whole.iterdir())
     reader = dataframes._Stream(str(capture), "events")
     offset = reader.initialOffset()
@@ -166,10 +166,10 @@ def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, aga
             if size > before:
                 (capture / path.name).write_bytes(path.read_bytes()[: size - before])
         latest = json.loads(json.dumps(reader.latestOffset()))
-        other = dataframes._Stream(str(capture), "events")  # one that takes up where it stopped
+        other = dataframes._Stream(str(capture), "events")  # a new reader that continues
         parts = other.partitions(offset, latest)
-        assert table(reader, reader.partitions(offset, latest)) == table(other, parts)
-        rows += table(other, parts)
+        assert read_rows(reader, reader.partitions(offset, latest)) == read_rows(other, parts)
+        rows += read_rows(other, parts)
         offset = latest
         reader = other if again else reader
     assert sorted(row["seq"] for row in rows) == sorted(MESSAGES)
@@ -177,32 +177,31 @@ def test_messages_over_batches_of_a_stream(tmp_path: Path, per_segment: int, aga
     assert "open" not in offset
 
 
-def test_a_listener_whose_name_is_not_utf8(tmp_path: Path) -> None:
+def test_listener_name_outside_utf8_is_escaped(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "ma\udcffin", UNITS)
     for rows_of in ("events", "units"):
         source = dataframes.CaptureSource({"path": str(tmp_path), "rows": rows_of})
         reader = source.reader(source.schema())
-        rows = table(reader, reader.partitions())
+        rows = read_rows(reader, reader.partitions())
         assert {(row["listener"], row["segment"]) for row in rows} == {("ma\\xffin", "ma\\xffin-000001.cap")}
         assert len(rows) == (9 if rows_of == "events" else 4)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("rows", ["events", "units"])
-def test_a_capture_of_which_nothing_is_compared(spark: Any, scene: Scene, rows: str) -> None:
-    """No segment is what its name says: the verdict names them, and there is no row."""
+def test_misnamed_segments_give_no_rows(spark: Any, scene: Scene, rows: str) -> None:
     scene.write_capture()
     (scene.capture / "main-000001.cap").rename(scene.capture / "other-000007.cap")
     assert dataframes.arrivals(spark, scene.capture, rows=rows).collect() == []
 
 
 @pytest.mark.spark
-def test_arrivals(spark: Any, tmp_path: Path) -> None:
+def test_arrivals_carry_the_hash_of_spark(spark: Any, tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     files.write_segments(capture, "main", UNITS, per_segment=2)
     found = dataframes.arrivals(spark, capture)
-    check_events([row.asDict() for row in found.collect()], capture)
-    # The hash is Spark's own, over the bodies as carried.
+    assert_events([row.asDict() for row in found.collect()], capture)
+    # Spark's xxhash64 of the bodies gives the same hashes.
     bodies = spark.createDataFrame([(bytearray(body),) for body in BODIES], "body binary")
     theirs = {row[0] for row in bodies.selectExpr("xxhash64(body)").collect()}
     assert theirs == {row.hash for row in found.where("hash is not null").collect()}
@@ -210,7 +209,7 @@ def test_arrivals(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:
+def test_streaming_query_continues_after_a_restart(spark: Any, tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     [first, second] = files.write_segments(capture, "main", UNITS, per_segment=2)
     whole = second.read_bytes()
@@ -235,5 +234,5 @@ def test_a_streaming_query(spark: Any, tmp_path: Path) -> None:
     second.write_bytes(whole)
     assert query() == 9
     assert query() == 9
-    check_events([row.asDict() for row in spark.read.parquet(str(out)).collect()], capture)
+    assert_events([row.asDict() for row in spark.read.parquet(str(out)).collect()], capture)
     assert first.exists()

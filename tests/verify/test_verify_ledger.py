@@ -1,4 +1,4 @@
-"""Ledgers packed: every line, every way a file can end, and the arithmetic of ranges."""
+"""Packed ledgers: every line, every way a file can end, and the arithmetic of ranges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def events(*seqs: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_bucket_says_what_the_lines_said(tmp_path: Path, together: bool) -> None:
+def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None:
     folder = tmp_path / "l"
     files.write_part(
         folder, P, 1,
@@ -94,21 +94,21 @@ def test_a_bucket_says_what_the_lines_said(tmp_path: Path, together: bool) -> No
         files.encode_line(files.batch_line(events(1, 2))).decode().strip().replace("A", "\\u0041"),
     ],
 )
-def test_a_batch_written_in_another_way(tmp_path: Path, line: str) -> None:
+def test_batch_line_may_be_written_in_any_json_form(tmp_path: Path, line: str) -> None:
     files.write_part(tmp_path / "l", P, 1, [files.open_line(P), line.encode() + b"\n", files.close_line(2)])
     found = packed(tmp_path)
     assert found.producers[0].problems == []
     assert found.bucket(0).hashes.tolist() == [11, 22]
 
 
-def test_created_before_its_base(tmp_path: Path) -> None:
+def test_creation_time_may_lie_before_its_base(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.batch_line([(1, 500, 1), (2, 400, 2)]), files.close_line(2)]
     files.write_part(tmp_path / "l", P, 1, lines)
     assert packed(tmp_path).bucket(0).created_us.tolist() == [500, 400]
 
 
-def evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
-    """The last sequence, what kind of evidence the ledger is, and what is wrong with it."""
+def pack_evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
+    """Pack these parts: the last sequence, the kind of evidence, and the problems."""
     earlier: list[Any] = []
     for number, lines in enumerate(parts, first):
         files.write_part(tmp_path / "l", P, number, lines, earlier)
@@ -124,34 +124,34 @@ CLOSE = files.close_line(5)
 IDS = {"t": "ids", "seqs": [[1, 2]], "n": 2, "ids": "A" * 43 + "="}
 
 
-def test_closed(tmp_path: Path) -> None:
-    assert evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE]) == (5, "whole", [])
+def test_closed_ledger_is_whole(tmp_path: Path) -> None:
+    assert pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE]) == (5, "whole", [])
 
 
-def test_closed_in_the_second_part(tmp_path: Path) -> None:
-    assert evidence(tmp_path, [OPEN, BATCH], [OPEN2, DROPPED, CLOSE]) == (5, "whole", [])
+def test_ledger_closed_in_its_second_part_is_whole(tmp_path: Path) -> None:
+    assert pack_evidence(tmp_path, [OPEN, BATCH], [OPEN2, DROPPED, CLOSE]) == (5, "whole", [])
 
 
-def test_an_empty_line_is_nothing(tmp_path: Path) -> None:
-    assert evidence(tmp_path, [b"\n", OPEN, BATCH, b"\n", DROPPED, CLOSE, b"\n"])[1:] == ("whole", [])
+def test_empty_lines_are_ignored(tmp_path: Path) -> None:
+    assert pack_evidence(tmp_path, [b"\n", OPEN, BATCH, b"\n", DROPPED, CLOSE, b"\n"])[1:] == ("whole", [])
 
 
 @pytest.mark.parametrize("tail", [[], [b'{"t":"batch"'], [files.encode_line(BATCH)[:-1]], [b"\0\0\0"]])
-def test_killed(tmp_path: Path, tail: list[bytes]) -> None:
-    """Whatever was being written when it was killed: the rest stands, and ends at the last listed."""
-    last, kind, problems = evidence(tmp_path, [OPEN, BATCH, *tail])
+def test_torn_last_line_leaves_the_ledger_unclosed(tmp_path: Path, tail: list[bytes]) -> None:
+    """The ledger ends at the last sequence that is listed."""
+    last, kind, problems = pack_evidence(tmp_path, [OPEN, BATCH, *tail])
     assert (last, kind) == (3, "unclosed")
     assert "no end" in problems[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b'{"t":"op'])
-def test_killed_at_its_first_line(tmp_path: Path, data: bytes) -> None:
-    assert evidence(tmp_path, [data])[:2] == (0, "unclosed")
+def test_torn_first_line_leaves_an_empty_ledger(tmp_path: Path, data: bytes) -> None:
+    assert pack_evidence(tmp_path, [data])[:2] == (0, "unclosed")
 
 
 @pytest.mark.parametrize("data", [b"", b'{"t"'])
-def test_killed_between_two_parts(tmp_path: Path, data: bytes) -> None:
-    assert evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
+def test_torn_second_part_leaves_the_ledger_unclosed(tmp_path: Path, data: bytes) -> None:
+    assert pack_evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,14 @@ def test_killed_between_two_parts(tmp_path: Path, data: bytes) -> None:
         (b"damage\n", (5, "holes")),
     ],
 )
-def test_a_close_that_is_not_the_last_line(tmp_path: Path, more: Any, expected: tuple[int, str]) -> None:
-    assert evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, more])[:2] == expected
+def test_line_after_the_close_reopens_the_ledger(
+    tmp_path: Path, more: Any, expected: tuple[int, str]
+) -> None:
+    assert pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, more])[:2] == expected
 
 
-def test_stopped(tmp_path: Path) -> None:
-    last, kind, problems = evidence(
+def test_stopped_line_gives_its_reason(tmp_path: Path) -> None:
+    last, kind, problems = pack_evidence(
         tmp_path, [OPEN, BATCH, DROPPED, {"t": "stopped", "reason": "disk full"}, CLOSE]
     )
     assert (last, kind) == (5, "stopped")
@@ -225,17 +227,17 @@ DAMAGE: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("line", "words"), DAMAGE)
-def test_a_damaged_line_is_named_with_its_place(tmp_path: Path, line: Any, words: str) -> None:
+def test_damaged_line_is_named_with_its_place(tmp_path: Path, line: Any, words: str) -> None:
     if isinstance(line, dict) and line.get("t") == "close" and "acked" not in line:
         line = {**files.close_line(5, acked=1), "last": line["last"]}
-    last, kind, problems = evidence(tmp_path, [OPEN, BATCH, DROPPED, files.encode_line(line), CLOSE])
+    last, kind, problems = pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, files.encode_line(line), CLOSE])
     assert (last, kind) == (5, "holes")
     (problem,) = problems
     assert f"{P}-0001.ledger line 4: " in problem
     assert words in problem
 
 
-def test_other_damage(tmp_path: Path) -> None:
+def test_inconsistent_parts_and_lines_are_holes(tmp_path: Path) -> None:
     other = [files.open_line(P, 2, identity="none"), files.batch_line(events(6)), CLOSE]
     cases: dict[str, tuple[list[list[Any]], str]] = {
         "no open": ([[BATCH, CLOSE]], "open line"),
@@ -254,35 +256,34 @@ def test_other_damage(tmp_path: Path) -> None:
         "own": ([[OPEN, {**BATCH, "own": [[2, 3]]}, DROPPED, CLOSE]], "2 sequences with an id of their own"),
         "ids": ([[OPEN, BATCH, DROPPED, files.ids_line([(4, "a")]), CLOSE]], "1 sequences in an ids line"),
         "unlisted": ([[OPEN, BATCH, files.outcome_line("handed", [4, 5]), CLOSE]], "in no batch line"),
-        "untold": ([[OPEN, BATCH, CLOSE]], "no line of 2 sequences"),
+        "no line": ([[OPEN, BATCH, CLOSE]], "no line of 2 sequences"),
         "behind": ([[OPEN, BATCH, DROPPED, files.close_line(4, dropped=2)]], "ends with sequence 4"),
     }
     for name, (parts, words) in cases.items():
         (tmp_path / name).mkdir()
-        _, kind, problems = evidence(tmp_path / name, *parts)
+        _, kind, problems = pack_evidence(tmp_path / name, *parts)
         assert kind == "holes", name
         assert any(words in problem for problem in problems), (name, problems)
     (tmp_path / "missing").mkdir()
-    _, kind, problems = evidence(tmp_path / "missing", [OPEN2, BATCH, DROPPED, CLOSE], first=2)
+    _, kind, problems = pack_evidence(tmp_path / "missing", [OPEN2, BATCH, DROPPED, CLOSE], first=2)
     assert kind == "holes"
     assert "part 2 where 1 was due" in problems[0]
 
 
-def test_what_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
-    """A part of another ledger: neither its events nor its fates nor its end."""
+def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
+    """Neither its events nor its outcomes nor its end count."""
     other = [
         files.open_line(P, 2, identity="none"), files.batch_line(events(4)), files.outcome_line("acked", [1]),
         files.ids_line([(1, "mine")]), files.deferred_line([2]), files.dropped_line([9]), CLOSE,
     ]  # fmt: skip
-    last, _, _ = evidence(tmp_path, [OPEN, BATCH], other)
+    last, _, _ = pack_evidence(tmp_path, [OPEN, BATCH], other)
     found = packed(tmp_path)
     assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
     assert found.bucket(0).fate.tolist() == [0, 0, 0]
     assert (len(found.ids), len(found.deferred), len(found.drops)) == (0, 0, 0)
 
 
-def test_a_ledger_is_read_as_it_was_found(tmp_path: Path) -> None:
-    """Its producer goes on writing."""
+def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
     found = ledger_files.find_parts(str(tmp_path / "l"))
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
@@ -291,8 +292,8 @@ def test_a_ledger_is_read_as_it_was_found(tmp_path: Path) -> None:
     assert ledger_merge.merge([ledger_pack.pack(found, 0, work)], work, BITS).last.tolist() == [3]
 
 
-def test_old(tmp_path: Path) -> None:
-    """The highest sequence that was made by then; events are made in microsecond 1000 + sequence."""
+def test_pending_after_is_the_highest_sequence_made_by_then(tmp_path: Path) -> None:
+    """Events are made in microsecond 1000 + sequence."""
     path = [OPEN, files.batch_line(events(1, 2, 5)), files.batch_line(events(3, 7))]
     files.write_part(tmp_path / "l", P, 1, path)
     (tmp_path / "work").mkdir()
@@ -302,7 +303,7 @@ def test_old(tmp_path: Path) -> None:
         assert ledger_merge.merge([stem], work, BITS).pending_after.tolist() == [expected]
 
 
-def test_the_stronger_word_holds(tmp_path: Path) -> None:
+def test_stronger_outcome_wins(tmp_path: Path) -> None:
     lines = [
         OPEN, BATCH, files.outcome_line("acked", [1]), files.outcome_line("failed", [1, 2]),
         files.dropped_line([2]), files.outcome_line("handed", [2]), CLOSE,
@@ -311,7 +312,7 @@ def test_the_stronger_word_holds(tmp_path: Path) -> None:
     assert packed(tmp_path).bucket(0).fate.tolist()[:3] == [4, 3, 0]
 
 
-def test_ids_given_twice_go_to_the_pool(tmp_path: Path) -> None:
+def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
     a = [files.ids_line([(1, "mine"), (2, "shared"), (3, "once")])]
     b = [files.ids_line([(2, "shared"), (3, "other")])]
     for producer, ids in ((P, a), (Q, b)):
@@ -328,20 +329,20 @@ def test_ids_given_twice_go_to_the_pool(tmp_path: Path) -> None:
     by_hash = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in found.ids}
     assert by_hash[files.xxh64(b"once"), files.xxh64(b"once", 43)] == (0, 3)
     assert by_hash[files.xxh64(b"other"), files.xxh64(b"other", 43)] == (1, 3)
-    assert by_hash[files.xxh64(b"shared"), files.xxh64(b"shared", 43)][0] >= 2  # nobody's
+    assert by_hash[files.xxh64(b"shared"), files.xxh64(b"shared", 43)][0] >= 2  # of neither producer
 
 
-def test_an_id_of_ours_given_to_another_event_goes_to_the_pool(tmp_path: Path) -> None:
+def test_generated_id_given_to_another_event_is_shared(tmp_path: Path) -> None:
     mine = files.event_id(P, 1)
     own = [(2, mine), (3, files.event_id(P, 3)), (4, files.event_id("f" * 20, 1))]
     lines = [OPEN, files.batch_line(events(1, 2, 3, 4)), files.ids_line(own), files.close_line(4)]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
-    assert found.shared.tolist() == [[0, 1], [0, 2]]  # the third has no other's, the fourth is nobody's
+    assert found.shared.tolist() == [[0, 1], [0, 2]]  # the third is its own id, the fourth of no ledger
     assert len(found.ids) == 3
 
 
-def test_sequences_in_two_lines_are_not_listed(tmp_path: Path) -> None:
+def test_sequences_in_two_batch_lines_are_not_listed(tmp_path: Path) -> None:
     lines = [OPEN, files.batch_line(events(*range(1, 40))), files.batch_line(events(5, 6, 40))]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
@@ -353,7 +354,7 @@ def test_sequences_in_two_lines_are_not_listed(tmp_path: Path) -> None:
         assert one.hashes[one.listed].tolist() == (11 * sequences[one.listed]).tolist()
 
 
-def test_parts_of_a_folder(tmp_path: Path) -> None:
+def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "l"
     folder.mkdir()
     with pytest.raises(LedgerError, match="has no ledger"):
@@ -383,28 +384,28 @@ ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=8).
 )
 
 
-def numbers(found: Any) -> set[int]:
+def as_set(found: Any) -> set[int]:
     return {n for a, b in found.tolist() for n in range(a, b + 1)}
 
 
-def is_union(found: Any) -> bool:
+def is_sorted_and_disjoint(found: Any) -> bool:
     rows = found.tolist()
     return all(a <= b for a, b in rows) and all(x[1] + 1 < y[0] for x, y in pairwise(rows))
 
 
 @given(ranges, ranges)
-def test_ranges(a: Any, b: Any) -> None:
+def test_ranges_behave_as_sets_of_numbers(a: Any, b: Any) -> None:
     ua, ub = arrays.union(a), arrays.union(b)
-    assert is_union(ua)
-    assert numbers(ua) == numbers(a)
-    assert arrays.total_length(ua) == len(numbers(a))
-    assert sorted(numbers(a)) == arrays.expand(ua).tolist()
-    assert numbers(arrays.intersect(ua, ub)) == numbers(a) & numbers(b)
-    assert arrays.total_length(arrays.intersect(ua, ub)) == len(numbers(a) & numbers(b))
-    assert numbers(arrays.subtract(ua, ub)) == numbers(a) - numbers(b)
+    assert is_sorted_and_disjoint(ua)
+    assert as_set(ua) == as_set(a)
+    assert arrays.total_length(ua) == len(as_set(a))
+    assert sorted(as_set(a)) == arrays.expand(ua).tolist()
+    assert as_set(arrays.intersect(ua, ub)) == as_set(a) & as_set(b)
+    assert arrays.total_length(arrays.intersect(ua, ub)) == len(as_set(a) & as_set(b))
+    assert as_set(arrays.subtract(ua, ub)) == as_set(a) - as_set(b)
     rows = a.tolist()
     count = Counter(n for low, high in rows for n in range(low, high + 1))
     more = {n for n, copies in count.items() if copies > 1}
-    assert is_union(arrays.repeated(a))
-    assert numbers(arrays.repeated(a)) == more
-    assert arrays.total_length(arrays.subtract(ua, ub)) == len(numbers(a) - numbers(b))
+    assert is_sorted_and_disjoint(arrays.repeated(a))
+    assert as_set(arrays.repeated(a)) == more
+    assert arrays.total_length(arrays.subtract(ua, ub)) == len(as_set(a) - as_set(b))

@@ -1,4 +1,4 @@
-"""From a client to a verdict over real ZeroMQ: what it sends, what a device and a consumer capture."""
+"""From a client to a verdict over real ZeroMQ, with captures at a device and at a consumer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def consumer(run: Run) -> Iterator[Any]:
-    """``consumer(device)`` captures what the device publishes; what it gives back stops it."""
+    """``consumer(device)`` captures what the device publishes, and returns a function that stops it."""
     stop = threading.Event()
     threads = []
 
@@ -97,7 +97,7 @@ def consumer(run: Run) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("compression", ["none", "zlib", "snappy", "lz4"])
-def test_requests(run: Run, compression: str) -> None:
+def test_requests_arrive_in_every_compression(run: Run, compression: str) -> None:
     if compression in ("snappy", "lz4"):
         support.need(compression)
     with run.device() as device:
@@ -111,7 +111,7 @@ def test_requests(run: Run, compression: str) -> None:
     assert verdict.capture["acks"] == N
 
 
-def test_events_without_ids(run: Run) -> None:
+def test_discarded_events_without_ids_are_lost(run: Run) -> None:
     with run.device(faults="discard=every:1000:max:2") as device:
         run.send(f"{device.url}/shop-production?identity=none&compression=zlib")
     verdict = run.verdict()
@@ -119,7 +119,7 @@ def test_events_without_ids(run: Run) -> None:
     assert verdict.order == "not checked"
 
 
-def test_cut_connections_lose_nothing_and_are_counted(run: Run) -> None:
+def test_cut_connections_cause_duplicates_and_no_loss(run: Run) -> None:
     faults = "cut-before-ack=every:700:max:3,cut-before-write=every:900:max:2"
     with run.device(faults=faults, count_duplicates=True) as device:
         stats = run.send(f"{device.url}/shop-production?backoff_min=10ms&backoff_max=50ms")
@@ -127,12 +127,12 @@ def test_cut_connections_lose_nothing_and_are_counted(run: Run) -> None:
     assert stats.acked == N
     verdict = run.verdict()
     assert verdict.exit_code == ExitCode.OK, verdict.sentence
-    # The collector knows events by our ids alone, the verifier by the ledger's `ids` too.
+    # The collector knows events by generated ids alone, the verifier by the ledger's `ids` too.
     assert verdict.counts.duplicated >= copies > 0
 
 
 @pytest.mark.parametrize("push", [False, True], ids=["async", "push"])
-def test_what_is_handed_over_and_thrown_away_is_missing(run: Run, push: bool) -> None:
+def test_discarded_handed_over_events_are_missing(run: Run, push: bool) -> None:
     with run.device(faults="discard=every:100:max:7") as device:
         url = device.push_url if push else device.url
         stats = run.send(f"{url}/shop-production" + ("" if push else "?mode=async"))
@@ -145,7 +145,7 @@ def test_what_is_handed_over_and_thrown_away_is_missing(run: Run, push: bool) ->
     assert run.verdict(max_missing=6).exit_code == ExitCode.BROKEN
 
 
-def test_requests_that_are_thrown_away_are_lost(run: Run) -> None:
+def test_discarded_requests_are_lost(run: Run) -> None:
     with run.device(faults="discard=every:100:max:7") as device:
         run.send(f"{device.url}/shop-production")
     verdict = run.verdict()
@@ -155,7 +155,7 @@ def test_requests_that_are_thrown_away_are_lost(run: Run) -> None:
 
 @pytest.mark.parametrize("mode", ["request", "async"])
 @pytest.mark.parametrize("compression", ["none", "zlib"])
-def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str) -> None:
+def test_each_fault_of_the_device_is_found(run: Run, mode: str, compression: str) -> None:
     fault_log = run.folder / "fault_log"
     faults = (
         "discard=every:79:max:9,swap=every:101:max:5,duplicate=every:97:max:6,corrupt=every:89:max:7,"
@@ -164,11 +164,11 @@ def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str)
     with run.device(faults=faults, fault_log=str(fault_log)) as device:
         run.send(f"{device.url}/shop-production?mode={mode}&compression={compression}", own_ids=False)
         assert device.wait_for(lambda counts: counts.events == N)
-    lies: dict[str, set[str]] = {}
+    faulted: dict[str, set[str]] = {}
     for line in fault_log.read_text().splitlines():
-        lie = json.loads(line)
-        lies.setdefault(lie["fault"], set()).update(lie["ids"])
-    assert {fault: len(ids) for fault, ids in lies.items()} == {
+        entry = json.loads(line)
+        faulted.setdefault(entry["fault"], set()).update(entry["ids"])
+    assert {fault: len(ids) for fault, ids in faulted.items()} == {
         "discard": 9, "swap": 5, "duplicate": 6, "corrupt": 7, "add": 8
     }  # fmt: skip
     verdict = run.verdict()
@@ -177,16 +177,16 @@ def test_a_liar_is_found_out_to_the_event(run: Run, mode: str, compression: str)
     for word, ident in verify.violations(run.folder / "out"):
         found.setdefault(word, set()).add(ident)
     assert found == {
-        "lost" if mode == "request" else "missing": lies["discard"],
-        "reordered": lies["swap"],
-        "duplicated": lies["duplicate"],
-        "corrupted": lies["corrupt"],
-        "unexpected": lies["add"],
+        "lost" if mode == "request" else "missing": faulted["discard"],
+        "reordered": faulted["swap"],
+        "duplicated": faulted["duplicate"],
+        "corrupted": faulted["corrupt"],
+        "unexpected": faulted["add"],
     }
     assert ("reordered" in verdict.producers[0].breaks) == (mode == "request")
 
 
-def test_a_consumer_of_a_device_that_recompresses(run: Run, consumer: Any) -> None:
+def test_consumer_of_a_recompressing_device_is_complete(run: Run, consumer: Any) -> None:
     n = 500  # three threads of Python share an interpreter here
     with run.device(device=9, recompress="zlib", heartbeat=0.1) as device:
         end = consumer(device)

@@ -1,4 +1,4 @@
-"""Captures of Logux: an action a row, over syncs, connections and segments, with every fault."""
+"""Captures of Logux: each action is a row, over syncs, connections and segments, with every fault."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sync(actions: Sequence[bytes], shift: int = 0) -> bytes:
 
 
 def write(folder: Path, units: Sequence[bytes], per_segment: int = 0) -> None:
-    """A capture: each sync is answered with `synced` and with what became of its actions."""
+    """A capture: each sync is answered with `synced` and with the outcome of its actions."""
     rows: list[tuple[bytes, int, int]] = []
     for at, raw in enumerate(units):
         rows.append((raw, 0, 50_000 + at))
@@ -56,7 +56,7 @@ def write(folder: Path, units: Sequence[bytes], per_segment: int = 0) -> None:
 
 
 @pytest.mark.parametrize("units", [1, 7, 1 << 18])
-def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) -> None:
     rng = random.Random(units)
     seqs = range(1, 301)
     scene.bodies = {seq: action(P, seq) for seq in seqs}
@@ -82,7 +82,7 @@ def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) ->
         monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
     )
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
-    found.pop("reordered", None)  # nobody promised
+    found.pop("reordered", None)  # order is not promised
     assert found == {
         "lost": gone, "duplicated": again | set(behind), "corrupted": bad, "recovered": failed,
         "unexpected": {7},
@@ -115,8 +115,8 @@ def test_a_capture(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) ->
     assert "no list with a type in front" in (scene.out / "report.html").read_text()
 
 
-def test_order_is_no_promise(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a server undid because of another action is added again, behind later ones."""
+def test_order_is_not_promised(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that undid an action has it added again, behind later ones."""
     scene.bodies = {seq: action(P, seq) for seq in range(1, 21)}
     scene.write_ledger(protocol="logux")
     write(
@@ -127,7 +127,7 @@ def test_order_is_no_promise(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> N
     assert verdict.exit_code == ExitCode.OK
 
 
-def test_a_users_own_id(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_ids_of_users_are_found_by_the_ledger(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [(2, "mine"), (3, "f" * 32), (5, "a\\nb")]
     scene.bodies = {seq: action(P, seq, own=dict(own).get(seq)) for seq in range(1, 7)}
     scene.write_ledger(protocol="logux", extra=[files.ids_line(own)])
@@ -137,7 +137,7 @@ def test_a_users_own_id(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdict.counts.ok == 6
 
 
-def test_without_ids(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_without_ids_are_compared_by_hash(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.bodies = {seq: action(P, seq % 3, own="") for seq in range(1, 10)}
     scene.write_ledger(protocol="logux", identity="none")
     write(scene.capture, [sync(list(scene.bodies.values())[1:]), sync([b'{"type":"x"}'])])
@@ -147,8 +147,8 @@ def test_without_ids(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
-def test_on_spark(spark: Any, scene: Scene) -> None:
-    """A row an action, and the verdict, from segments of two collectors; bodies that stand alone."""
+def test_spark_gives_actions_as_rows_and_the_verdict(spark: Any, scene: Scene) -> None:
+    """An action is a row, in the segments of two collectors; bodies are decoded without a capture, too."""
     scene.bodies = {seq: action(P, seq) for seq in range(1, 101)}
     scene.write_ledger(protocol="logux")
     bodies = list(scene.bodies.values())
@@ -159,15 +159,17 @@ def test_on_spark(spark: Any, scene: Scene) -> None:
     rows = dataframes.arrivals(spark, scene.capture).collect()
     assert sorted(row.seq for row in rows if row.error is None) == list(range(1, 101))
     assert sorted(row.error for row in rows if row.error is not None) == ["control", "ping"]
-    told = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
-    alone = dataframes.decoded(told, "logux").collect()
+    values = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
+    alone = dataframes.decoded(values, "logux").collect()
     assert [(row.seq, row.error) for row in alone] == [(1, None), (2, None), (3, None), (None, "not_json")]
     assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)
 
 
 @pytest.mark.parametrize("on_doubt", ["new_client", "same", "drop"])
-def test_from_client_to_verdict(scene: Scene, monkeypatch: pytest.MonkeyPatch, on_doubt: str) -> None:
-    """Cuts in the middle of it all: what was in doubt is there twice, or said to have failed."""
+def test_cuts_cause_duplicates_or_failed_doubt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, on_doubt: str
+) -> None:
+    """What was in doubt arrived twice, or is reported as failed."""
     faults = "cut-before-ack=every:3:max:2,cut-before-write=every:8:max:1,partial-cut=every:10:max:1,seed=1"
     with Collector(capture=str(scene.capture), faults=faults, count_duplicates=True) as server:
         client = logclient.connect(
@@ -197,7 +199,7 @@ def test_from_client_to_verdict(scene: Scene, monkeypatch: pytest.MonkeyPatch, o
         assert counts.duplicated >= 20
 
 
-LIES = {
+FAULTS = {
     "discard=every:7:max:2": "lost",
     "swap=every:10:max:1": "reordered",
     "duplicate=every:12:max:1": "duplicated",
@@ -206,11 +208,13 @@ LIES = {
 }
 
 
-def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_fault_of_the_collector_is_found(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fault_log = tmp_path / "fault_log"
     with (
         Collector(
-            capture=str(scene.capture), faults=",".join([*LIES, "seed=2"]), fault_log=str(fault_log)
+            capture=str(scene.capture), faults=",".join([*FAULTS, "seed=2"]), fault_log=str(fault_log)
         ) as server,
         logclient.connect(server.url, window=10, ledger=str(scene.ledger)) as client,
     ):
@@ -219,7 +223,7 @@ def test_liars_are_caught(scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert client.flush(PATIENCE) == 0
         assert client.stats().acked == 300
     verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
-    words = {lie.partition("=")[0]: word for lie, word in LIES.items()}
+    words = {fault.partition("=")[0]: word for fault, word in FAULTS.items()}
     truth: dict[str, set[str]] = {}
     for line in fault_log.read_text().splitlines():
         entry = json.loads(line)

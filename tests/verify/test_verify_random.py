@@ -1,7 +1,7 @@
-"""The comparison against a plain-Python oracle, on random histories with buckets of a few sequences.
+"""The comparison against a plain-Python reference, on random histories with buckets of a few sequences.
 
 Each history is a producer with a ledger and arrivals of its own: parts, torn tails, no close, damaged lines,
-drops, copies, corrupt copies, swaps near and far, sequences never sent, other people's events, users' own
+drops, copies, corrupt copies, swaps near and far, sequences never sent, foreign events, users' own
 ids, producers without ids, captures that were never closed; Lumberjack at three listeners, Logjam at a device
 and at a consumer of two, requests and async, compressed in every way.
 """
@@ -15,7 +15,7 @@ import pytest
 
 from logclient.verify.tuning import Tuning
 from tests import support
-from tests.verify_histories import World, differences, overview_differences
+from tests.verify.histories import World, differences, overview_differences
 
 support.need("numpy")
 support.need("pyarrow")
@@ -36,7 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def check(world: World, verdict: Any, out: Path, **options: Any) -> None:
+def assert_equals_reference(world: World, verdict: Any, out: Path, **options: Any) -> None:
     expected = world.expected(**options)
     found = {
         word: {event for event in events if event[0] in expected.counts}
@@ -51,30 +51,30 @@ def check(world: World, verdict: Any, out: Path, **options: Any) -> None:
         for x in verdict.devices
     }  # fmt: skip
     if devices != world.gaps():
-        wrong.append(f"devices: {devices}, the oracle says {world.gaps()}")
+        wrong.append(f"devices: {devices}, the reference has {world.gaps()}")
     assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
-    # Each sequence is exactly one thing; what lies beyond all sequences comes on top.
+    # Each sequence is counted under exactly one word; events beyond all sequences come on top.
     for x in verdict.producers:
         c = x.counts
-        told = c.ok + c.lost + c.missing + c.recovered + c.corrupted + c.dropped
-        assert told + c.unexpected + c.unknown + c.pending >= c.events
+        judged = c.ok + c.lost + c.missing + c.recovered + c.corrupted + c.dropped
+        assert judged + c.unexpected + c.unknown + c.pending >= c.events
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("bits", "tail", "units"), [(2, 1, 3), (3, 2, 64), (4, 3, 1), (5, 4096, 100_000)])
-def test_histories_in_process(
+def test_random_histories_equal_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bits: int, tail: int, units: int
 ) -> None:
     world = World(bits * 1000 + units, 150, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
     verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=units)
-    check(world, verdict, out)
+    assert_equals_reference(world, verdict, out)
     if bits == 3:
         verdict = inprocess.run(
             monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, allow_open=True, until=1.0
         )
-        check(world, verdict, out, allow_open=True, until=1_000_000)
+        assert_equals_reference(world, verdict, out, allow_open=True, until=1_000_000)
         return
     # Tails of one or two arrivals are cut in nearly every bucket: the second pass has work to do.
     if tail == 1:
@@ -96,7 +96,7 @@ def test_histories_in_process(
         pytest.param("logjam", 1000, 3, 2, marks=pytest.mark.long),
     ],
 )
-def test_histories(
+def test_random_histories_on_spark_equal_the_reference(
     spark: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -105,11 +105,10 @@ def test_histories(
     bits: int,
     tail: int,
 ) -> None:
-    """All of them in one Spark job, and each of them in the verdict."""
-    monkeypatch.setattr(summaries, "MAX_NAMED", histories + 1)  # and who is nobody's
+    monkeypatch.setattr(summaries, "MAX_NAMED", histories + 1)  # one more for foreign events
     world = World(histories, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
     verdict = job.run(ledger, capture, out=out, spark=spark, tuning=Tuning(bits, tail, 500))
-    check(world, verdict, out)
+    assert_equals_reference(world, verdict, out)
     assert len([x for x in verdict.producers if x.producer]) == histories

@@ -1,4 +1,4 @@
-"""What arrived is in Kafka, or in a table: the same words as by a capture, on the same histories."""
+"""Arrivals in Kafka or in a table: the same verdicts as from a capture, on the same histories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests import support
 from tests import verify_files as files
 from tests.kafka_fixture import connector
 from tests.support.patience import PATIENCE
-from tests.verify_histories import ENDPOINTS, World, differences, overview_differences
+from tests.verify.histories import ENDPOINTS, World, differences, overview_differences
 from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.spark
 
 
 class Record:
-    """What goes into a topic."""
+    """A record for a topic."""
 
     def __init__(
         self, value: bytes | None, partition: int = 0, at_ms: int = 50, key: bytes | None = None
@@ -53,8 +53,8 @@ class Record:
         self.key = key
 
 
-def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config: str) -> str:
-    """A topic of its own, with these records in this order."""
+def create_topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config: str) -> str:
+    """Create a topic with these records in this order."""
     client = support.need("confluent_kafka")
     admin = support.need("confluent_kafka.admin")
     name = f"t-{os.urandom(6).hex()}"
@@ -63,7 +63,7 @@ def topic(bootstrap: str, partitions: int, some: Iterable[Record] = (), **config
     for made in asks.create_topics([new]).values():
         made.result(PATIENCE)
     wrong = []
-    # A leader that is elected just now is asked again soon, and what it has refused stays in order.
+    # While a leader is elected the producer retries, and keeps the order.
     producer = client.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
     for record in some:
         producer.produce(
@@ -84,12 +84,12 @@ def broker(kafka: str, spark: Any) -> str:
     return kafka
 
 
-def through(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
-    name = topic(broker, partitions, some)
+def verify_topic(spark: Any, scene: Scene, broker: str, some: Iterable[Record], partitions: int = 1) -> Any:
+    name = create_topic(broker, partitions, some)
     return job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
 
 
-def bodies(scene: Scene, seqs: Iterable[int]) -> list[Record]:
+def records_of(scene: Scene, seqs: Iterable[int]) -> list[Record]:
     return [Record(scene.bodies[seq]) for seq in seqs]
 
 
@@ -100,7 +100,7 @@ def nonzero(counts: Any) -> dict[str, int]:
 # -- random histories
 
 
-def sent(world: World) -> list[Record]:
+def records_of_world(world: World) -> list[Record]:
     """The arrivals of a world as records, a partition for each of its endpoints; times to the millisecond."""
     endpoints = sorted(name for names in ENDPOINTS.values() for name in names)
     out = []
@@ -118,7 +118,7 @@ def sent(world: World) -> list[Record]:
         ("logjam", {"users": 0.1, "logjam": 1.0}),
     ],
 )
-def test_histories(
+def test_histories_in_kafka_equal_the_reference(
     spark: Any,
     broker: str,
     tmp_path: Path,
@@ -128,8 +128,8 @@ def test_histories(
 ) -> None:
     world = World(len(kind), 60, **options)
     ledger, capture = world.write(tmp_path)
-    some = sent(world)
-    name = topic(broker, sum(map(len, ENDPOINTS.values())), some)
+    some = records_of_world(world)
+    name = create_topic(broker, sum(map(len, ENDPOINTS.values())), some)
     out = tmp_path / "kafka"
     verdict = job.run(ledger, kafka=f"{broker}/{name}", spark=spark, out=out, tuning=Tuning(3, 1))
     expected = world.expected()
@@ -152,12 +152,11 @@ def test_histories(
 
 
 def document(ident: str, data: bytes) -> bytes:
-    """An event document of plog."""
     return b'{"type":"log","uuid":"%b","host":"h","timestamp":1,"data":"%b"}' % (ident.encode(), data)
 
 
-def test_plog_events(spark: Any, broker: str, scene: Scene) -> None:
-    """Documents, a user's own uuid, and bytes that are no document: by id, by their uuid, by their hash."""
+def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Scene) -> None:
+    """Documents, a user's own uuid, and bytes that are no document."""
     rng = random.Random(20)
     seqs = range(1, 1001)
     sizes = (0, 1, 300, 5_000)
@@ -184,9 +183,9 @@ def test_plog_events(spark: Any, broker: str, scene: Scene) -> None:
     strange = [document(files.event_id(Q, 1), b""), b"\0\0kill", b"", document(files.event_id(P, 2000), b"")]
     some += [Record(raw) for raw in strange]
     rng.shuffle(some)
-    verdict = through(spark, scene, broker, some, partitions=3)
+    verdict = verify_topic(spark, scene, broker, some, partitions=3)
     found = inprocess.found(scene.out)
-    found.pop("reordered")  # nobody promised
+    found.pop("reordered")  # order is not promised
     assert {word: {seq for _, seq in events} for word, events in found.items()} == {
         "missing": gone, "duplicated": twice - gone, "corrupted": bad, "unexpected": {1, 2000},
     }  # fmt: skip
@@ -198,13 +197,13 @@ def test_plog_events(spark: Any, broker: str, scene: Scene) -> None:
 # -- Kafka
 
 
-def test_a_topic(spark: Any, broker: str, scene: Scene) -> None:
-    """Partitions are listeners; the key is kept; a fault is shown with its bytes."""
+def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, scene: Scene) -> None:
+    """A fault is shown with its bytes."""
     scene.write_ledger()
     bad = files.body(files.event_id(P, 5), "event V")
     some = [Record(scene.bodies[seq], seq % 2, 60 + seq, b"k%d" % seq) for seq in range(1, 20)]
     some += [Record(bad, 1, 90, b"<\x1b[31m\xff"), Record(scene.bodies[7], 1, 91)]
-    verdict = through(spark, scene, broker, some, partitions=3)
+    verdict = verify_topic(spark, scene, broker, some, partitions=3)
     assert verdict.exit_code == ExitCode.BROKEN
     assert nonzero(verdict.counts) == {
         "events": 20, "ok": 18, "lost": 1, "corrupted": 1, "duplicated": 2
@@ -231,18 +230,18 @@ def test_a_topic(spark: Any, broker: str, scene: Scene) -> None:
     assert "\x1b" not in page
 
 
-def test_order_is_that_of_a_partition(spark: Any, broker: str, scene: Scene) -> None:
+def test_order_is_judged_per_partition(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     order = [1, 2, 4, 3, *range(5, 21)]
-    verdict = through(spark, scene, broker, [Record(scene.bodies[seq]) for seq in order])
+    verdict = verify_topic(spark, scene, broker, [Record(scene.bodies[seq]) for seq in order])
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
     apart = [Record(scene.bodies[seq], seq % 2) for seq in sorted(order, key=lambda seq: (seq % 2, seq))]
-    assert through(spark, scene, broker, apart, partitions=2).ok
+    assert verify_topic(spark, scene, broker, apart, partitions=2).ok
 
 
-def test_an_empty_topic(spark: Any, broker: str, scene: Scene) -> None:
+def test_empty_topic_loses_all_acknowledged_events(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger(fates={"acked": range(1, 16), "handed": range(16, 21)})
-    verdict = through(spark, scene, broker, [], partitions=2)
+    verdict = verify_topic(spark, scene, broker, [], partitions=2)
     assert nonzero(verdict.counts) == {"events": 20, "lost": 15, "missing": 5}
     assert len(verdict.capture["listeners"]) == 2
     assert verdict.capture["complete"]
@@ -254,16 +253,16 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_hostile_values(spark: Any, broker: str, scene: Scene) -> None:
-    """Anybody may write to a topic: what is no event is told, and the events stay what they are."""
+def test_hostile_values_change_no_event(spark: Any, broker: str, scene: Scene) -> None:
+    """A topic is open to other writers: values that are no event are counted by reason."""
     scene.write_ledger()
     some = [Record(None, key=b"tombstone")]
     for seq, raw in scene.bodies.items():
         some += [Record(raw), Record(HOSTILE[seq % len(HOSTILE)], key=os.urandom(9))]
     some += [Record(raw) for raw in HOSTILE] + [Record(None)]
-    verdict = through(spark, scene, broker, some)
+    verdict = verify_topic(spark, scene, broker, some)
     counts = nonzero(verdict.counts)
-    assert counts.pop("unexpected") == 3  # bodies without an id, told apart by their hash, and somebody's id
+    assert counts.pop("unexpected") == 3  # two bodies without an id, known by their hash, and a foreign id
     assert counts == {"events": 20, "ok": 20}
     assert verdict.undecodable["no_value"] == 2
     assert sum(verdict.undecodable.values()) == 2 + len(HOSTILE) + 20 - sum(
@@ -276,11 +275,11 @@ def test_hostile_values(spark: Any, broker: str, scene: Scene) -> None:
     assert (scene.out / "report.html").read_text().count("<script>") == 1  # its own
 
 
-def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene) -> None:
+def test_events_deleted_by_retention_are_unknown(spark: Any, broker: str, scene: Scene) -> None:
     client, admin = support.need("confluent_kafka"), support.need("confluent_kafka.admin")
     scene.write_ledger(created=lambda seq: 10_000_000 + seq)
     old = [Record(b"{}", at_ms=9_000) for _ in range(3)]
-    name = topic(broker, 1, [*old, *(Record(scene.bodies[seq], at_ms=11_000) for seq in range(1, 19))])
+    name = create_topic(broker, 1, [*old, *(Record(scene.bodies[seq], at_ms=11_000) for seq in range(1, 19))])
     asks = admin.AdminClient({"bootstrap.servers": broker})
 
     def without(first: int) -> Any:
@@ -296,10 +295,10 @@ def test_what_retention_deleted_is_unknown(spark: Any, broker: str, scene: Scene
     assert nonzero(without(21).counts) == {"events": 20, "unknown": 20}
 
 
-def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None:
-    """A transaction ends with a mark that takes an offset: it may as well be a record that is gone."""
+def test_offset_without_a_record_is_a_gap(spark: Any, broker: str, scene: Scene) -> None:
+    """A transaction ends with a marker that takes an offset, as a deleted record would."""
     client = support.need("confluent_kafka")
-    name = topic(broker, 1, bodies(scene, range(1, 11)))
+    name = create_topic(broker, 1, records_of(scene, range(1, 11)))
     producer = client.Producer({"bootstrap.servers": broker, "transactional.id": name})
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -308,7 +307,7 @@ def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None
     producer.commit_transaction(60)
     reader = client.Consumer({"bootstrap.servers": broker, "group.id": name})
     end = time.monotonic() + 2 * PATIENCE
-    while reader.get_watermark_offsets(client.TopicPartition(name, 0), 30)[1] < 21:  # the mark comes later
+    while reader.get_watermark_offsets(client.TopicPartition(name, 0), 30)[1] < 21:  # the marker comes later
         assert time.monotonic() < end
     reader.close()
     verdict = job.run(scene.write_ledger().ledger, kafka=f"{broker}/{name}", spark=spark)
@@ -316,31 +315,33 @@ def test_offsets_without_a_record(spark: Any, broker: str, scene: Scene) -> None
     assert verdict.problems == (
         f"capture: {name}[0]: gap: 1 of 21 offsets have no record: compacted, or of a transaction",
     )
-    # Counted from the first one that is there.
+    # Offsets are counted from the first record that is there.
     asks = support.need("confluent_kafka.admin").AdminClient({"bootstrap.servers": broker})
     for gone in asks.delete_records([client.TopicPartition(name, 0, 3)]).values():
         gone.result(PATIENCE)
-    told = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark).problems
-    assert f"capture: {name}[0]: gap: 1 of 18 offsets have no record: compacted, or of a transaction" in told
+    problems = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark).problems
+    gap = "gap: 1 of 18 offsets have no record: compacted, or of a transaction"
+    assert f"capture: {name}[0]: {gap}" in problems
 
 
-def test_producers_that_go_on(spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledgers are as they were before the topic's ends were asked for: what is acknowledged in them has
-    arrived by then, and what arrived besides was sent later, by those of the ledgers or by a newcomer."""
+def test_ledger_lines_after_the_listing_are_not_read(
+    spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledgers are listed before the topic's ends: later events of these or new producers are unknown."""
     more = {seq: files.body(files.event_id(P, seq), "more") for seq in range(21, 31)}
     other = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
     scene.write_ledger(tail=[])
     path = scene.ledger / f"{P}-0001.ledger"
-    name = topic(broker, 1, bodies(scene, range(1, 21)))
+    name = create_topic(broker, 1, records_of(scene, range(1, 21)))
     offsets = records._offsets
 
     def lines(first: int, last: int) -> bytes:
         events = [(seq, 1000 * seq, files.xxh64(more[seq])) for seq in range(first, last + 1)]
-        told = [files.batch_line(events), files.outcome_line("acked", range(first, last + 1))]
-        return b"".join(map(files.encode_line, told))
+        problems = [files.batch_line(events), files.outcome_line("acked", range(first, last + 1))]
+        return b"".join(map(files.encode_line, problems))
 
     def asked(*given: Any) -> Any:
-        # Sent and acknowledged after the ledgers were looked at, before the topic was; and after both.
+        # Sent and acknowledged after the ledgers were listed and before the topic was; then after both.
         client = support.need("confluent_kafka").Producer({"bootstrap.servers": broker})
         for raw in [*(more[seq] for seq in range(21, 26)), *other.values()]:
             client.produce(name, raw, partition=0)
@@ -359,21 +360,21 @@ def test_producers_that_go_on(spark: Any, broker: str, scene: Scene, monkeypatch
     assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
-def test_several_topics(spark: Any, broker: str, scene: Scene) -> None:
+def test_several_topics_are_one_verdict(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
-    names = [topic(broker, 1, bodies(scene, range(1 + i, 21, 2))) for i in range(2)]
+    names = [create_topic(broker, 1, records_of(scene, range(1 + i, 21, 2))) for i in range(2)]
     verdict = job.run(scene.ledger, kafka=f"{broker}/{','.join(names)}", spark=spark)
     assert verdict.ok
     assert verdict.capture["listeners"] == sorted(f"{name}[0]" for name in names)
 
 
-def test_a_topic_that_is_not_there(spark: Any, broker: str, scene: Scene) -> None:
+def test_missing_topic_is_named(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger()
     with pytest.raises(LedgerError, match="has no topic nowhere"):
         job.run(scene.ledger, kafka=f"{broker}/nowhere", spark=spark)
 
 
-def test_a_broker_that_is_not_there(
+def test_unreachable_broker_is_one_line(
     spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "ANSWER_MS", 500)
@@ -386,15 +387,15 @@ def test_a_broker_that_is_not_there(
     "address",
     ["", "t", "/t", "h:1/", "h:1/a,", "h:1/a/b", "h:1/a b", "user:secret@h:1/t", "h:1/" + "t" * 250],
 )
-def test_addresses_of_another_form(scene: Scene, address: str) -> None:
+def test_wrong_kafka_address_is_a_config_error(scene: Scene, address: str) -> None:
     with pytest.raises(ConfigError, match=r"^kafka: ") as failed:
         job.run(scene.write_ledger().ledger, kafka=address)
     assert "secret" not in str(failed.value)
 
 
-def test_settings_of_the_consumer(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
+def test_kafka_config_file_sets_the_consumer(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
     scene.write_ledger()
-    name = topic(broker, 1, bodies(scene, range(1, 21)))
+    name = create_topic(broker, 1, records_of(scene, range(1, 21)))
     file = tmp_path / "consumer.properties"
     file.write_text("# of our cluster\n\n client.id = us\nisolation.level=read_committed\n")
     assert records.read_config(file) == {"client.id": "us", "isolation.level": "read_committed"}
@@ -406,23 +407,23 @@ def test_settings_of_the_consumer(spark: Any, broker: str, scene: Scene, tmp_pat
         records.read_config(tmp_path / "none")
 
 
-def test_ledgers_of_two_protocols(spark: Any, broker: str, scene: Scene) -> None:
+def test_topic_needs_ledgers_of_one_protocol(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger().write_ledger(producer="0c" * 10, protocol="logjam", bodies={})
-    name = topic(broker, 1)
+    name = create_topic(broker, 1)
     with pytest.raises(ConfigError, match="it is of logjam and lumberjack"):
         job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
 
 
-def test_one_of_three(scene: Scene) -> None:
+def test_exactly_one_source_of_arrivals_is_given(scene: Scene) -> None:
     for given in ({}, {"capture": "c", "kafka": "h:1/t"}, {"kafka": "h:1/t", "table": "t"}):
         with pytest.raises(ConfigError, match="exactly one"):
             job.run(scene.ledger, **given)
 
 
-def test_the_command(broker: str, scene: Scene, tmp_path: Path) -> None:
-    """Its own session, with the connector from a folder of jars."""
+def test_command_starts_a_session_with_the_connector(broker: str, scene: Scene, tmp_path: Path) -> None:
+    """The connector is taken from a folder of jars."""
     scene.write_ledger()
-    name = topic(broker, 2, [Record(scene.bodies[seq], seq % 2) for seq in range(1, 20)])
+    name = create_topic(broker, 2, [Record(scene.bodies[seq], seq % 2) for seq in range(1, 20)])
     (tmp_path / "jars").mkdir()
     for jar in connector()[0]:
         (tmp_path / "jars" / os.path.basename(jar)).symlink_to(jar)
@@ -444,12 +445,14 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row[name] for name in names) for row in frame.collect()), key=repr)
 
 
-def test_a_topic_as_a_frame(spark: Any, broker: str, scene: Scene, tmp_path: Path) -> None:
-    """Batch and stream say the same; what else is in the rows stays."""
+def test_topic_decodes_alike_in_batch_and_stream(
+    spark: Any, broker: str, scene: Scene, tmp_path: Path
+) -> None:
+    """Other columns of the rows stay."""
     user = files.body(None, "x", user="theirs")
     some = [Record(raw, seq % 2, key=b"%d" % seq) for seq, raw in scene.bodies.items()]
     some += [Record(user, key=b"u"), Record(None, 1, key=b"n"), Record(b"{", key=b"b")]
-    name = topic(broker, 2, some)
+    name = create_topic(broker, 2, some)
     options = {"kafka.bootstrap.servers": broker, "subscribe": name, "startingOffsets": "earliest"}
     batch = verify.decoded(spark.read.format("kafka").options(**options).load(), "lumberjack")
     found = rows_of(batch)
@@ -481,7 +484,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def test_frames_that_have_no_bodies(spark: Any) -> None:
+def test_frame_without_a_body_column_is_refused(spark: Any) -> None:
     frame = spark.createDataFrame([(1, "{}", None)], "n int, value string, hash int")
     for column in ("n", "none"):
         with pytest.raises(ConfigError, match="must be a column of binary or text"):
@@ -513,8 +516,8 @@ def table(spark: Any, scene: Scene, tmp_path: Path) -> Any:
     return go
 
 
-def test_a_table(scene: Scene, table: Any) -> None:
-    """Without an arrival there is no order, without a time no latency."""
+def test_table_needs_neither_arrival_nor_time(scene: Scene, table: Any) -> None:
+    """Without an arrival number there is no order, without a time no latency."""
     scene.write_ledger()
     bad = files.body(files.event_id(P, 5), "event V")
     rows = [{"value": scene.bodies[seq]} for seq in (3, 2, 1, *range(6, 20), 7, 7)]
@@ -533,9 +536,8 @@ def test_a_table(scene: Scene, table: Any) -> None:
     assert verdict.capture["folder"].startswith("table ")
 
 
-def test_documents_without_their_metadata(spark: Any, scene: Scene, table: Any) -> None:
-    """What stores without `@metadata` keep of a run: nothing is taken for another event, and it is said why
-    nothing is as it was."""
+def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, table: Any) -> None:
+    """No event is taken for another one, and the problem gives the reason."""
     with lumberjack.Collector(keep=True) as server:
         client = logclient.connect(server.url, ledger=str(scene.ledger))
         theirs = client.event_id(1), client.event_id(3), client.event_id(2**40)
@@ -562,21 +564,21 @@ def test_documents_without_their_metadata(spark: Any, scene: Scene, table: Any) 
     assert seqs == {n: None if n in nameless else n for n in range(1, len(events) + 1)}
     assert {row.error for _, row in found} == {None}
 
-    # Those without an id, and the two whose ids they had had, are told apart by bytes that are not theirs.
+    # Events without an id, and the two whose ids they carried, have only their bodies, which differ.
     verdict = table(rows)
     assert nonzero(verdict.counts) == {"events": 24, "corrupted": 19, "lost": 5, "unexpected": 5}
     assert {json.loads(x["body"])["n"] for x in verdict.examples["corrupted"] if x["seq"] > 5} == {
         x["seq"] for x in verdict.examples["corrupted"] if x["seq"] > 5
     }
-    [told] = verdict.problems
-    assert told.startswith("bodies: 19 of the 19 events that are seen have another body than was sent: ")
-    said = report.text(verdict)
-    assert told in said
-    assert "arrived at the table (19)" in said
+    [problem] = verdict.problems
+    assert problem.startswith("bodies: 19 of the 19 events that are seen have another body than was sent: ")
+    text = report.text(verdict)
+    assert problem in text
+    assert "arrived at the table (19)" in text
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["metadata kept", "metadata gone"])
-def test_raw_bytes_with_two_ids(scene: Scene, table: Any, kept: bool) -> None:
+def test_raw_bytes_with_two_ids_are_never_mixed_up(scene: Scene, table: Any, kept: bool) -> None:
     """No event is taken for another one, whichever of its ids the store keeps."""
     with lumberjack.Collector(keep=True) as server:
         client = logclient.connect(server.url, ledger=str(scene.ledger))
@@ -602,19 +604,19 @@ def test_raw_bytes_with_two_ids(scene: Scene, table: Any, kept: bool) -> None:
         assert {x["seq"] for x in whole.examples["corrupted"]} == {2, 4}
 
 
-def test_columns(scene: Scene, table: Any) -> None:
-    """Order by arrival at each listener, wherever the rows are; text is UTF-8; a time is one."""
+def test_columns_give_order_listener_time_and_key(scene: Scene, table: Any) -> None:
+    """Order is that of arrival at each listener, wherever the rows are."""
     scene.bodies = {seq: files.body(files.event_id(P, seq), f"é {seq}") for seq in range(1, 21)}
     scene.write_ledger()
     at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     rows = [
         {
-            "text": scene.bodies[seq].decode(), "n": 100 - seq if seq in (4, 5) else seq, "who": seq % 2,
+            "text": scene.bodies[seq].decode(), "n": 100 - seq if seq in (4, 5) else seq, "server": seq % 2,
             "seen at": at + datetime.timedelta(microseconds=1000 * seq + 9), "k": "key",
         }
         for seq in range(1, 21)
     ]  # fmt: skip
-    columns = {"body": "text", "arrival": "n", "listener": "who", "received": "seen at", "key": "k"}
+    columns = {"body": "text", "arrival": "n", "listener": "server", "received": "seen at", "key": "k"}
     verdict = table(rows[::-1], columns=columns)
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 2}
     assert verdict.order == "checked"
@@ -625,7 +627,7 @@ def test_columns(scene: Scene, table: Any) -> None:
     }  # fmt: skip
 
 
-def test_a_table_by_name_and_by_format(spark: Any, scene: Scene, table: Any, tmp_path: Path) -> None:
+def test_table_may_be_named_or_have_a_format(spark: Any, scene: Scene, table: Any, tmp_path: Path) -> None:
     scene.write_ledger()
     spark.createDataFrame(
         [(scene.bodies[seq].decode(),) for seq in range(1, 21)], "line string"
@@ -639,7 +641,7 @@ def test_a_table_by_name_and_by_format(spark: Any, scene: Scene, table: Any, tmp
     assert table([], name=f"text:{lines}").counts.lost == 1
 
 
-def test_columns_that_are_not_there(scene: Scene, table: Any) -> None:
+def test_wrong_column_or_table_is_named(scene: Scene, table: Any) -> None:
     scene.write_ledger()
     rows = [{"value": b"{}", "n": 1.5}]
     for columns, words in (
@@ -651,7 +653,7 @@ def test_columns_that_are_not_there(scene: Scene, table: Any) -> None:
         with pytest.raises(ConfigError, match=rf"^columns: .*{words}"):
             table(rows, columns=columns)
     with pytest.raises(LedgerError, match=r"^table: "):
-        table(rows, name="nobody.knows")
+        table(rows, name="no.such_table")
     with pytest.raises(LedgerError, match=r"^table: "):
         table(rows, name="/no/where")
 
@@ -665,7 +667,7 @@ def test_columns_that_are_not_there(scene: Scene, table: Any) -> None:
         ([1, 1 << 41], "from 1 to 2199023255552: they must lie less than 2\\*\\*40 apart"),
     ],
 )
-def test_arrivals_that_are_no_order(scene: Scene, table: Any, numbers: list[Any], words: str) -> None:
+def test_arrival_numbers_must_be_an_order(scene: Scene, table: Any, numbers: list[Any], words: str) -> None:
     scene.write_ledger()
     rows = [{"value": b"{}", "n": n} for n in numbers]
     with pytest.raises(LedgerError, match=f"^table [^ ]*: .*({words})") as failed:
@@ -673,40 +675,40 @@ def test_arrivals_that_are_no_order(scene: Scene, table: Any, numbers: list[Any]
     assert "listener" not in str(failed.value)
 
 
-def test_one_arrival_number_in_two_files(spark: Any, scene: Scene, table: Any) -> None:
-    """Spark reads them in two tasks, neither of which sees both."""
+def test_arrival_number_in_two_files_is_refused(spark: Any, scene: Scene, table: Any) -> None:
+    """Spark reads the files in two tasks, and neither task sees both."""
     scene.write_ledger()
-    rows = [{"value": scene.bodies[seq], "n": seq % 10, "who": "a"} for seq in range(1, 21)]
+    rows = [{"value": scene.bodies[seq], "n": seq % 10, "server": "a"} for seq in range(1, 21)]
     before = spark.conf.get("spark.sql.files.openCostInBytes")
     spark.conf.set("spark.sql.files.openCostInBytes", str(128 << 20))
     try:
         with pytest.raises(LedgerError, match="listener 'a': two records have the arrival number"):
-            table(rows, per_file=10, columns={"arrival": "n", "listener": "who"})
-        # Interleaved over the files is as good as one after the other.
+            table(rows, per_file=10, columns={"arrival": "n", "listener": "server"})
+        # Numbers may be interleaved over the files.
         for row, seq in zip(rows, [*range(1, 21, 2), *range(2, 21, 2)], strict=True):
             row |= {"value": scene.bodies[seq], "n": seq}
-        assert table(rows, per_file=10, columns={"arrival": "n", "listener": "who"}).ok
+        assert table(rows, per_file=10, columns={"arrival": "n", "listener": "server"}).ok
     finally:
         spark.conf.set("spark.sql.files.openCostInBytes", before)
 
 
-def test_arrivals_in_microseconds(scene: Scene, table: Any) -> None:
-    """Numbers may begin anywhere, also below nothing: for each listener they count from its lowest."""
+def test_arrival_numbers_may_begin_anywhere(scene: Scene, table: Any) -> None:
+    """They count from the lowest of each listener, which may be negative."""
     scene.write_ledger()
     began = {"a": 1_700_000_000_000_000, "b": -20}
     rows = [
-        {"value": scene.bodies[seq], "n": began["ab"[seq % 2]] + 1_000_000_000 * seq, "who": "ab"[seq % 2]}
+        {"value": scene.bodies[seq], "n": began["ab"[seq % 2]] + 1_000_000_000 * seq, "server": "ab"[seq % 2]}
         for seq in range(1, 21)
     ]
     rows[4]["n"], rows[6]["n"] = rows[6]["n"], rows[4]["n"]
-    verdict = table(rows, columns={"arrival": "n", "listener": "who"})
+    verdict = table(rows, columns={"arrival": "n", "listener": "server"})
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 1}
     [example] = verdict.examples["reordered"]
     assert (example["seq"], example["arrival"]) == (5, began["b"] + 7_000_000_000)
     assert verdict.problems == ()
 
 
-def test_times_that_are_none(scene: Scene, table: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_time_is_named(scene: Scene, table: Any, capfd: pytest.CaptureFixture[str]) -> None:
     scene.write_ledger()
     rows = [{"value": scene.bodies[seq], "at": f"2024-01-01 00:00:{seq:02}"} for seq in range(1, 21)]
     assert table(rows, columns={"received": "at"}).latency.events == 20
@@ -718,7 +720,7 @@ def test_times_that_are_none(scene: Scene, table: Any, capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == ""
 
 
-def test_a_format_that_spark_does_not_know(scene: Scene, table: Any, tmp_path: Path) -> None:
+def test_unknown_table_format_is_named(scene: Scene, table: Any, tmp_path: Path) -> None:
     scene.write_ledger()
     with pytest.raises(LedgerError, match=r"^table: Spark knows no format 'delta': .*--packages") as failed:
         table([], name=f"delta:{tmp_path}")

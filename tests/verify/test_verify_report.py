@@ -1,11 +1,10 @@
-"""The report: what it says, that nothing in it can run or fetch, and that nothing leaks."""
+"""The report: its words, and that it runs and fetches nothing and holds no secret."""
 
 from __future__ import annotations
 
 import argparse
 import base64
 import hashlib
-import html.parser
 import json
 import re
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.verify.page import HIDDEN, Page, read_page
 from tests.verify_scene import P, Scene
 
 support.need("numpy")
@@ -33,154 +33,6 @@ markup = pytest.importorskip("logclient.verify.report.markup")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 
 Run = Callable[..., Any]
-
-
-# What a page of ours is made of. Anything else came out of a log line.
-TAGS = frozenset(
-    [
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "header",
-        "footer",
-        "div",
-        "p",
-        "h1",
-        "h2",
-        "h3",
-        "ul",
-        "ol",
-        "li",
-        "dl",
-        "dt",
-        "dd",
-        "br",
-        "a",
-        "b",
-        "code",
-        "pre",
-        "span",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "details",
-        "summary",
-        "figure",
-        "figcaption",
-        "output",
-        "svg",
-        "path",
-        "rect",
-        "line",
-        "text",
-        "script",
-    ]
-)
-ATTRIBUTES = frozenset(
-    [
-        "lang",
-        "charset",
-        "http-equiv",
-        "content",
-        "name",
-        "class",
-        "id",
-        "href",
-        "title",
-        "role",
-        "tabindex",
-        "scope",
-        "open",
-        "aria-label",
-        "aria-hidden",
-        "data-v",
-        "width",
-        "height",
-        "x",
-        "y",
-        "x1",
-        "x2",
-        "y1",
-        "y2",
-        "d",
-        "viewbox",
-        "preserveaspectratio",
-        "vector-effect",
-        "fill",
-        "fill-opacity",
-        "stroke",
-        "stroke-width",
-        "stroke-linecap",
-        "stroke-linejoin",
-        "text-anchor",
-    ]
-)
-HIDDEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
-
-
-class Page(html.parser.HTMLParser):
-    """Reads a page as a browser would, and looks at every tag and attribute."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.policy = ""
-        self.inside: list[str] = []
-        self.content: dict[str, list[str]] = {"style": [], "script": []}
-        self.words: list[str] = []
-        self.cells: list[tuple[str, str]] = []  # class and text
-        self.titles: list[str] = []
-        assert not HIDDEN.search(text)
-        self.feed(text)
-        self.close()
-        assert self.inside == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in TAGS, tag
-        values = dict(attrs)
-        assert len(values) == len(attrs)
-        for name, value in attrs:
-            assert name in ATTRIBUTES, (tag, name)
-            assert name != "href" or re.fullmatch("#[a-z]+", value or ""), value
-        if values.get("http-equiv") == "Content-Security-Policy":
-            self.policy = values["content"] or ""
-        if tag in self.content:
-            self.content[tag].append("")
-            assert not attrs
-        if tag == "td":
-            self.cells.append((values.get("class") or "", ""))
-        if tag not in ("meta", "br"):
-            self.inside.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.inside.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        where = self.inside[-1] if self.inside else ""
-        if where in self.content:
-            self.content[where][-1] += data
-            return
-        if where == "title":
-            self.titles.append(data)
-        if "td" in self.inside:
-            classes, before = self.cells[-1]
-            self.cells[-1] = classes, before + data
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.words)
-
-
-def read(scene: Scene) -> Page:
-    return Page((scene.out / "report.html").read_text())
 
 
 EVIL = [
@@ -198,20 +50,20 @@ EVIL = [
 ]
 
 
-def test_nothing_of_a_log_line_is_markup(scene: Scene, run: Run) -> None:
-    """Bodies, ids of users, peers, names of segments, reasons: in every place where the page shows them."""
+def test_no_log_line_becomes_markup(scene: Scene, run: Run) -> None:
+    """Bodies, ids of users, peers, names of segments and reasons, wherever the page shows them."""
     scene.bodies = {
         seq: files.body(files.event_id(P, seq), f"{EVIL[seq % len(EVIL)]} {seq}") for seq in range(1, 61)
     }
-    # As JSON allows it: what is no control of ASCII may stand in it as it is.
+    # JSON allows control characters outside ASCII unescaped.
     raw = '{"message":"\u202e \x9b2J \x7f \u2028 <script>alert(2)</script>"'
     bad = f'{raw},"event.id":"{files.event_id(P, 5)}"}}'.encode()
     broken = [b'{"a":"\x1b[2J\xff\xfe\xed\xa0\x80"}', b'[1, "</pre><script>alert(3)']
     scene.write_ledger(fates={"acked": range(1, 31), "failed": range(31, 61)}, tail=[b'{"t":"<script>"}\n'])
-    strangers = [files.body(None, evil, user=evil) for evil in EVIL[:-1]] + [
+    foreign = [files.body(None, evil, user=evil) for evil in EVIL[:-1]] + [
         files.body(None, evil) for evil in EVIL
     ]
-    arrived = [*range(1, 5), bad, *range(7, 20), 6, *range(21, 55), 30, *strangers, *broken]
+    arrived = [*range(1, 5), bad, *range(7, 20), 6, *range(21, 55), 30, *foreign, *broken]
     scene.write_capture(arrived, listener="<script>alert(4)<\x1b[1m")
     [path] = scene.capture.iterdir()
     data = path.read_bytes()[: -len(files.end_record(0))]
@@ -230,22 +82,21 @@ def test_nothing_of_a_log_line_is_markup(scene: Scene, run: Run) -> None:
     verdict = run(examples=100)
     assert verdict.exit_code == ExitCode.BROKEN
     assert {"lost", "missing", "corrupted", "reordered", "unknown", "recovered"} <= set(verdict.examples)
-    page = read(scene)
+    page = read_page(scene)
     for shown in (
         "<script>alert(1)</script>", "</pre></td></table></div><h1>owned</h1>", "onerror=alert(1)",
         "alert(2)", "alert(3)", "alert(4)", "alert(5)", r"<\x1b[1m", r"\u{202e} \u{9b}2J \x7f \u{2028}",
     ):  # fmt: skip
         assert shown in page.text, shown
-    # The same for a terminal: nothing but line ends and what prints.
-    told = report.text(verdict)
-    assert not HIDDEN.search(told.replace("\n", ""))
+    # Text for a terminal has line ends and printable characters only.
+    assert not HIDDEN.search(report.text(verdict).replace("\n", ""))
     assert json.dumps(verdict.to_json()).isascii()
 
 
-def test_only_what_is_ours_may_run(scene: Scene, run: Run) -> None:
+def test_only_our_style_and_script_may_run(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture()
     run()
-    page = read(scene)
+    page = read_page(scene)
     rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
     assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
     for kind in ("style", "script"):
@@ -258,16 +109,16 @@ def test_only_what_is_ours_may_run(scene: Scene, run: Run) -> None:
         )
     assert not rules
     assert "prefers-color-scheme: dark" in page.content["style"][0]
-    assert page.policy in (scene.out / "report.html").read_text()[:2000]  # before anything it is about
+    assert page.policy in (scene.out / "report.html").read_text()[:2000]  # ahead of all style and script
 
 
 SECRET = "correct-horse-battery-staple"
 
 
-def test_secrets_of_options_are_nowhere(
+def test_secrets_in_a_ledger_url_are_hidden(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A ledger that somebody else wrote, with a URL that was never redacted."""
+    """A foreign ledger may hold a URL that was never redacted."""
     line = files.open_line(P)
     line["url"] = (
         f"lumberjack+tls://me:{SECRET}@host:5044?tls_password={SECRET}&window=7&token={SECRET}&x={SECRET}"
@@ -282,14 +133,16 @@ def test_secrets_of_options_are_nowhere(
     assert job.main(given) == ExitCode.BROKEN
     given.json = True
     assert job.main(given) == ExitCode.BROKEN
-    said = capsys.readouterr()
-    assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in said.out
+    printed = capsys.readouterr()
+    assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in printed.out
     kept = [path.read_bytes() for path in scene.out.rglob("*") if path.is_file()]
     assert len(kept) >= 3
-    assert not [data for data in (*kept, said.out.encode(), said.err.encode()) if SECRET.encode() in data]
+    assert not [
+        data for data in (*kept, printed.out.encode(), printed.err.encode()) if SECRET.encode() in data
+    ]
 
 
-def test_a_password_that_a_client_was_given_is_nowhere(
+def test_password_of_a_client_is_in_no_file_or_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From an option to the report: ledger, capture, verdict, what is printed."""
@@ -317,12 +170,14 @@ def test_a_password_that_a_client_was_given_is_nowhere(
     assert job.main(given) == ExitCode.OK
     given.json = True
     assert job.main(given) == ExitCode.OK
-    said = capsys.readouterr()
-    assert "tls_password=***" in said.out
+    printed = capsys.readouterr()
+    assert "tls_password=***" in printed.out
     assert "tls_password=***" in Page((run / "out" / "report.html").read_text()).text
     kept = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
     assert len(kept) >= 4  # ledger, capture, verdict, report
-    assert not [data for data in (*kept, said.out.encode(), said.err.encode()) if SECRET.encode() in data]
+    assert not [
+        data for data in (*kept, printed.out.encode(), printed.err.encode()) if SECRET.encode() in data
+    ]
 
 
 # -- what it says
@@ -332,12 +187,12 @@ def bad_cells(page: Page) -> list[str]:
     return [text for classes, text in page.cells if classes == "n bad"]
 
 
-def test_what_breaks_the_promise_stands_out(scene: Scene, run: Run) -> None:
+def test_broken_promises_are_highlighted(scene: Scene, run: Run) -> None:
     """Reordered too, where the protocol promises order."""
     scene.write_ledger().write_capture([2, 1, *range(3, 20)])
     verdict = run()
     assert verdict.producers[0].breaks == ("lost", "reordered")
-    page = read(scene)
+    page = read_page(scene)
     assert bad_cells(page) == ["1", "1"] * 3  # of the producer, its endpoint, the listener
     assert "1 event was acknowledged and never arrived." in page.text
     assert "1 event arrived after a later one." in page.text
@@ -345,18 +200,18 @@ def test_what_breaks_the_promise_stands_out(scene: Scene, run: Run) -> None:
     assert "undecodable" not in report.text(verdict)
 
 
-def test_what_a_protocol_does_not_promise_does_not_stand_out(scene: Scene, run: Run) -> None:
+def test_order_without_promise_is_not_highlighted(scene: Scene, run: Run) -> None:
     scene.write_ledger(protocol="plog").write_capture([2, 1, *range(3, 21)])
     verdict = run()
     assert verdict.counts.reordered == 1
     assert verdict.producers[0].breaks == ()
-    assert bad_cells(read(scene)) == []
+    assert bad_cells(read_page(scene)) == []
 
 
-def test_a_limit_that_is_exceeded_stands_out(scene: Scene, run: Run) -> None:
+def test_exceeded_limit_is_highlighted(scene: Scene, run: Run) -> None:
     scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 19))
     run(max_missing=1)
-    page = read(scene)
+    page = read_page(scene)
     assert bad_cells(page) == ["2"] * 3
     assert "2 missing; the limit was 1." in page.text
 
@@ -369,12 +224,12 @@ def test_a_limit_that_is_exceeded_stands_out(scene: Scene, run: Run) -> None:
         (range(2, 21), {"closed": False}, "It cannot be told: 1 of 20 events are unknown", "maybe"),
     ],
 )
-def test_the_verdict_comes_first(
+def test_page_begins_with_the_verdict(
     scene: Scene, run: Run, seqs: range, options: dict[str, Any], sentence: str, icon: str
 ) -> None:
     scene.write_ledger().write_capture(seqs, **options)
     run()
-    page = read(scene)
+    page = read_page(scene)
     first = page.text.partition("logclient verify")[2].lstrip()  # behind the title
     assert first.startswith(sentence)
     # Not by colour alone.
@@ -382,8 +237,8 @@ def test_the_verdict_comes_first(
     assert len(set(pages.ICONS.values())) == 3
 
 
-def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
-    """An event in a compressed frame: where it is, what is around it, its bytes, what the ledger has."""
+def test_example_shows_its_bytes_and_frames(scene: Scene, run: Run) -> None:
+    """An event in a compressed frame: its place, its neighbours, its bytes, and what the ledger has."""
     bad = files.body(files.event_id(P, 2), "<b>other</b>")
     unit = files.window([scene.bodies[1], bad, scene.bodies[3]], compress=True)
     plain = files.window([scene.bodies[s] for s in range(4, 21)] + [b"[]"])
@@ -399,7 +254,7 @@ def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
     assert window == {"offset": 0, "depth": 0, "size": 6, "title": "2W window of 3 events"}
     assert (compressed["offset"], compressed["depth"], compressed["size"]) == (6, 0, len(unit) - 6)
     assert frame["depth"] == 1 and frame["title"] == f"2J sequence 2, {len(bad)} bytes"
-    # Where `offset` counts in: the unit with its frames inflated in place.
+    # `offset` counts in the unit with its frames inflated in place.
     whole = files.window([scene.bodies[1], bad, scene.bodies[3]])
     assert example["offset"] == whole.index(bad)
     assert example["bytes_at"] == whole.index(bad) - 10
@@ -411,12 +266,12 @@ def test_bytes_and_frames_of_an_example(scene: Scene, run: Run) -> None:
     assert row["wrong"] == "not one JSON object in UTF-8"
     assert b"[]" in bytes.fromhex(row["bytes"])
     assert f"undecodable: 1 {row['reason']}" in report.text(verdict).splitlines()
-    page = read(scene)
+    page = read_page(scene)
     assert f"{example['sent_hash']} was sent, {example['arrived_hash']} arrived" in page.text
     assert f"{example['bytes_at']:08x}  32 4a 00 00 00 02" in page.text
 
 
-def test_the_worst_example_is_open(scene: Scene, run: Run) -> None:
+def test_first_example_of_a_broken_promise_is_open(scene: Scene, run: Run) -> None:
     """The first of each word that breaks the promise, of those that arrived."""
     copies = [files.body(files.event_id(P, seq), "other") for seq in (2, 3)]
     scene.write_ledger().write_capture([1, *copies, 4, 4, 5, 5, *range(6, 21)])
@@ -429,19 +284,19 @@ def test_the_worst_example_is_open(scene: Scene, run: Run) -> None:
     ]  # fmt: skip
 
 
-def test_examples_of_what_is_nobodys(scene: Scene, run: Run) -> None:
-    """It is named by the hash of its own id, or of its body."""
-    strangers = [files.body(None, "theirs", user="an id of theirs"), files.body(None, "without any")]
-    scene.write_ledger().write_capture([*scene.bodies, *strangers])
+def test_foreign_events_are_named_by_hash(scene: Scene, run: Run) -> None:
+    """The hash is that of its own id, or of its body."""
+    foreign = [files.body(None, "theirs", user="an id of theirs"), files.body(None, "without any")]
+    scene.write_ledger().write_capture([*scene.bodies, *foreign])
     found = run().examples["unexpected"]
     named = sorted(example["hash"] for example in found)
     assert named == sorted(ident.removeprefix("~") for _, ident in verify.violations(scene.out))
     assert {example["id"] for example in found} == {None}
-    page = read(scene)
+    page = read_page(scene)
     assert all(f"hash {name}" in page.text for name in named)
 
 
-def test_without_examples(scene: Scene, run: Run) -> None:
+def test_faults_are_listed_without_examples(scene: Scene, run: Run) -> None:
     """Every fault is listed all the same."""
     scene.write_ledger().write_capture([*range(2, 21), files.body(files.event_id("ee" * 10, 9), "?")])
     assert run(examples=0).examples == {}
@@ -461,7 +316,7 @@ def test_examples_come_from_many_producers(scene: Scene, run: Run) -> None:
     assert found == [(f"{i:020x}", seq) for i in range(5) for seq in ((1, 2) if i < 2 else (1,))]
 
 
-def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
+def test_charts_show_faults_by_time_and_sequence(scene: Scene, run: Run) -> None:
     day = 1_763_596_800_000_000
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 1001)}
     gone = [*range(401, 501), 900]
@@ -477,7 +332,7 @@ def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
     [place] = verdict.maps
     assert (place.producer, place.last, place.width) == (P, 1000, 5)
     assert place.parts == {"lost": [*([part, 5] for part in range(80, 100)), [179, 1]]}
-    page = read(scene)
+    page = read_page(scene)
     assert "2025-11-20 00:06:45 UTC: 5 lost" in page.titles
     assert "100 lost in 401 to 500" in page.titles
     assert "1 lost in 896 to 900" in page.titles
@@ -500,7 +355,7 @@ def test_over_time_and_by_sequence(scene: Scene, run: Run) -> None:
         (-(1 << 60), 1 << 60, None),
     ],
 )
-def test_steps_of_time(first: int, last: int, width: int | None) -> None:
+def test_steps_of_time_cover_the_range(first: int, last: int, width: int | None) -> None:
     overview = pytest.importorskip("logclient.verify.overview")
     grid = overview.Grid.over(first, last)
     assert width in (None, grid.width_us)
@@ -510,21 +365,20 @@ def test_steps_of_time(first: int, last: int, width: int | None) -> None:
     assert grid.start_us + (grid.n - 1) * grid.width_us <= last < grid.start_us + grid.n * grid.width_us
 
 
-def test_times_that_no_calendar_has(scene: Scene, run: Run) -> None:
+def test_times_outside_the_calendar_are_microseconds(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=lambda seq: -(1 << 59) if seq == 1 else (1 << 59), per_batch=1)
     scene.write_capture(range(2, 21))
     assert run().timeline is not None
-    assert " us UTC: " in "".join(read(scene).titles)
+    assert " us UTC: " in "".join(read_page(scene).titles)
 
 
-def test_a_report_without_any_time(scene: Scene, run: Run) -> None:
+def test_report_without_events_has_no_timeline(scene: Scene, run: Run) -> None:
     scene.write_ledger(bodies={}).write_capture([])
     assert run().timeline is None
-    assert "Over time" not in read(scene).text
+    assert "Over time" not in read_page(scene).text
 
 
-def test_the_page_of_many_producers_is_bounded(scene: Scene) -> None:
-    """Each of them as bad as can be."""
+def test_page_of_many_producers_is_bounded(scene: Scene) -> None:
     n = 5000
     long_ = "lumberjack://" + "a-very-long-name." * 40
     counts = verdicts.Counts(*[10**9] * 11)
@@ -561,8 +415,8 @@ def test_the_page_of_many_producers_is_bounded(scene: Scene) -> None:
     assert "\x1b" not in report.text(verdict)
 
 
-def test_the_json_of_many_producers_is_bounded(scene: Scene, run: Run) -> None:
-    """It has the worst producers, in their order, and what the others sum up to."""
+def test_json_of_many_producers_is_bounded(scene: Scene, run: Run) -> None:
+    """It has the worst producers in their order, and the sums of the others."""
     n = 1100
     bad = {7, 1090}
     raws = []
@@ -588,7 +442,7 @@ def test_the_json_of_many_producers_is_bounded(scene: Scene, run: Run) -> None:
     assert found["problems_left_out"] == 0
     text = (scene.out / "report.html").read_text()
     assert "600 more producers, in all: 600 events, 600 ok" in Page(text).text
-    # What is named is bounded, all of it is counted.
+    # Listed problems are bounded, and all are counted.
     for i in range(0, n, 2):
         name = f"{i:020x}"
         scene.write_ledger(producer=name, bodies={1: files.body(files.event_id(name, 1), "x")}, tail=[])
@@ -596,7 +450,7 @@ def test_the_json_of_many_producers_is_bounded(scene: Scene, run: Run) -> None:
     assert (len(found["problems"]), found["problems_left_out"]) == (1000, n - 1000)
 
 
-def test_an_element_takes_no_markup_but_its_own() -> None:
+def test_element_escapes_text_but_not_elements() -> None:
     inner = markup.el("b", "<i>", title='"&<')
     assert inner == '<b title="&quot;&amp;&lt;">&lt;i&gt;</b>'
     assert markup.el("p", inner, None, 5, "\x00\u202e") == f"<p>{inner}5\\x00\\u{{202e}}</p>"
@@ -611,7 +465,7 @@ def test_an_element_takes_no_markup_but_its_own() -> None:
         (60_000_000, "60 s"), (150_000_000, "2.5 min"), (7_200_000_000, "2 h"), (1e12, "11.6 days"),
     ],
 )  # fmt: skip
-def test_durations(us: float, shown: str) -> None:
+def test_durations_have_readable_units(us: float, shown: str) -> None:
     assert charts.duration(us) == shown
 
 
@@ -627,6 +481,6 @@ def test_durations(us: float, shown: str) -> None:
         (86_400_000_000, "2025-11-20"),
     ],
 )
-def test_times_of_day(finest_us: int, shown: str) -> None:
+def test_time_of_day_is_as_fine_as_the_step(finest_us: int, shown: str) -> None:
     """As fine as a step of time is wide."""
     assert charts.clock(1_763_596_801_234_567, finest_us) == shown

@@ -1,4 +1,4 @@
-"""The session that a verification runs on, what it says meanwhile, and how it ends when it is told to."""
+"""The Spark session of a verification: its settings, its progress, and how signals end it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
-    """Of a fresh process whose temporary files can be looked for."""
+    """The environment of a fresh process with a temporary folder of its own."""
     temporary = tmp_path / "tmp"
     temporary.mkdir(exist_ok=True)
     paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
     return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(temporary), **extra)
 
 
-def left_behind(tmp_path: Path) -> list[str]:
-    """What is in its temporary folder; the JVM's own statistics are not ours."""
+def remaining_files(tmp_path: Path) -> list[str]:
+    """What is in that temporary folder, without the JVM's own statistics."""
     return sorted(x.name for x in (tmp_path / "tmp").iterdir() if not x.name.startswith("hsperfdata_"))
 
 
-def started(folder: Path) -> dict[str, str]:
-    """The settings of a Spark application, as its own event log has them, and the JVM's heap in bytes."""
+def read_event_log(folder: Path) -> dict[str, str]:
+    """The settings of a Spark application from its event log, its heap in bytes, and its jobs."""
     [log] = folder.rglob("events_*")
     found: dict[str, str] = {}
     for line in log.read_text().splitlines():
@@ -68,7 +68,7 @@ def started(folder: Path) -> dict[str, str]:
     return found
 
 
-# -- what is set, and by whom
+# -- settings
 
 SUBMITTED = """
 import sys
@@ -80,8 +80,7 @@ sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
 """
 
 
-def test_spark_submit(scene: Scene, tmp_path: Path) -> None:
-    """What spark-submit was told is in force; only the rest is ours."""
+def test_settings_of_spark_submit_win(scene: Scene, tmp_path: Path) -> None:
     home = Path(support.need("pyspark").__file__).parent
     script = tmp_path / "sub.py"
     script.write_text(SUBMITTED)
@@ -99,16 +98,16 @@ def test_spark_submit(scene: Scene, tmp_path: Path) -> None:
         env=environment(tmp_path, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
     )  # fmt: skip
     assert done.returncode == ExitCode.OK, done.stderr[-2000:]
-    found = started(events)
+    found = read_event_log(events)
     assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "mine")
     assert found["spark.driver.memory"] == "700m"
     assert int(found["memory"]) < 300 << 20  # 60 % of what a heap of 700 MB has left
-    assert found["spark.sql.adaptive.enabled"] == "false"  # nobody had said anything
+    assert found["spark.sql.adaptive.enabled"] == "false"  # our default
     assert int(found["jobs"]) >= 2
 
 
 @pytest.mark.long
-def test_the_files_and_variables_of_spark(scene: Scene, tmp_path: Path) -> None:
+def test_command_line_wins_over_spark_files(scene: Scene, tmp_path: Path) -> None:
     """spark-defaults.conf, then PYSPARK_SUBMIT_ARGS, then the command line: each is stronger."""
     conf, events = tmp_path / "conf", tmp_path / "events"
     conf.mkdir()
@@ -128,19 +127,19 @@ def test_the_files_and_variables_of_spark(scene: Scene, tmp_path: Path) -> None:
         ),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (ExitCode.OK, "")
-    found = started(events)
+    found = read_event_log(events)
     assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "line")
     assert found["spark.driver.memory"] == "700m"
     assert int(found["memory"]) < 300 << 20
     assert found["spark.sql.adaptive.enabled"] == "true"
     assert found["spark.ui.showConsoleProgress"] == "false"
-    assert left_behind(tmp_path) == []
+    assert remaining_files(tmp_path) == []
 
 
-def test_an_active_session_is_used_and_not_stopped(
+def test_active_session_is_used_and_not_stopped(
     spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what it does is told: stage, share and seconds; its jobs are in a group of their own meanwhile."""
+    """Progress shows stage, share and seconds; the job group of the session is restored."""
     monkeypatch.setattr(watching, "INTERVAL_S", 0.001)
     context = spark.sparkContext
     context.setLocalProperty("spark.jobGroup.id", "theirs")
@@ -151,9 +150,9 @@ def test_an_active_session_is_used_and_not_stopped(
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
     assert lines.pop() == ""
-    told = [re.fullmatch(r"([a-zS ]+[a-zS])( \d+%)?, \d+ s", line) for line in lines]
-    assert all(told)
-    stages = list(dict.fromkeys(match[1] for match in told if match))
+    matches = [re.fullmatch(r"([a-zS ]+[a-zS])( \d+%)?, \d+ s", line) for line in lines]
+    assert all(matches)
+    stages = list(dict.fromkeys(match[1] for match in matches if match))
     known = [
         "starting Spark",
         "packing ledgers",
@@ -164,12 +163,12 @@ def test_an_active_session_is_used_and_not_stopped(
     ]
     assert stages == [stage for stage in known if stage in stages]
     assert {"packing ledgers", "comparing"} <= set(stages)
-    assert any(match[2] for match in told if match)
+    assert any(match[2] for match in matches if match)
     assert spark.range(3).count() == 3
     assert support.need("pyspark").SparkContext._active_spark_context is context
 
 
-def test_stopped_in_a_session_that_is_there(
+def test_stop_cancels_jobs_and_keeps_the_session(
     spark: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's jobs are cancelled; the session is its owner's and goes on."""
@@ -191,7 +190,7 @@ def test_stopped_in_a_session_that_is_there(
     "late",
     [{"master": "local[1]"}, {"heap": "2g"}, {"packages": "a:b:1"}, {"conf": {"spark.x": "1"}}],
 )
-def test_a_session_that_is_there_cannot_be_told(spark: Any, scene: Scene, late: dict[str, Any]) -> None:
+def test_settings_for_an_active_session_are_refused(spark: Any, scene: Scene, late: dict[str, Any]) -> None:
     for given in (None, spark):
         with pytest.raises(ConfigError, match=r"^spark: a session is active already"):
             verify.run(scene.ledger, scene.capture, spark=given, **late)
@@ -207,7 +206,7 @@ def test_a_session_that_is_there_cannot_be_told(spark: Any, scene: Scene, late: 
         (["--packages", "."], "packages: . has no jar"),
     ],
 )
-def test_options_that_cannot_be(
+def test_wrong_option_is_named(
     scene: Scene, tmp_path: Path, arguments: list[str], words: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -222,18 +221,18 @@ def test_options_that_cannot_be(
     assert words in capsys.readouterr().err
 
 
-# -- ended
+# -- signals
 
 
-def processes(tmp_path: Path) -> list[int]:
-    """Those that have its temporary folder in their environment."""
+def processes_of(tmp_path: Path) -> list[int]:
+    """Processes that have this temporary folder in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"TMPDIR={tmp_path / 'tmp'}\0".encode() in path.read_bytes() + b"\0":
                 found.append(int(path.parent.name))
         except OSError:
-            continue  # it has ended, or it is somebody else's
+            continue  # it has ended, or another user owns it
     return found
 
 
@@ -263,8 +262,10 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
         pytest.param(signal.SIGINT, "logclient-verify-*/*.arrivals", marks=pytest.mark.long),
     ],
 )
-def test_a_signal_ends_it(scene: Scene, tmp_path: Path, number: signal.Signals, moment: str) -> None:
-    """One line, exit code 1, no folder and no process left, whatever it was doing."""
+def test_signal_leaves_one_line_and_no_files(
+    scene: Scene, tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    """Exit code 1, and no process left, whatever it was doing."""
     command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
     terminal, theirs = pty.openpty()
     running = subprocess.Popen(
@@ -287,18 +288,18 @@ def test_a_signal_ends_it(scene: Scene, tmp_path: Path, number: signal.Signals, 
         os.close(terminal)
     word = "interrupted" if number == signal.SIGINT else "terminated"
     assert (out, running.returncode) == ("", ExitCode.BROKEN)
-    # A progress line, rewritten and in the end taken away; then the only one that stays.
+    # A progress line that is rewritten and erased, then the only line that stays.
     shown = b"".join(screen).decode().replace("\r\n", "\n").split("\r")
     assert shown[-1] == f"logclient: {word}\n"
     assert all(re.fullmatch(r"([a-zS ]+( \d+%)?, \d+ s)? *", line) for line in shown[:-1]), shown
-    assert left_behind(tmp_path) == []
+    assert remaining_files(tmp_path) == []
     assert not (tmp_path / "out").exists()
-    wait_until(lambda: not processes(tmp_path), "a process is left")
+    wait_until(lambda: not processes_of(tmp_path), "a process is left")
 
 
 @pytest.mark.long
-def test_interrupted_from_python(scene: Scene, tmp_path: Path) -> None:
-    """A script's Ctrl-C in the middle of Spark's answer: the session of our own is gone, and its folders."""
+def test_ctrl_c_in_a_script_ends_its_session(scene: Scene, tmp_path: Path) -> None:
+    """The session that verify started is gone, and its folders."""
     script = f"""
 import os, signal, threading, sys
 from logclient import verify
@@ -320,15 +321,15 @@ except KeyboardInterrupt:
         env=environment(tmp_path),
     )  # fmt: skip
     assert (done.stdout.split(" ")[0], done.stderr) == ("interrupted", "")
-    assert left_behind(tmp_path) == []
-    wait_until(lambda: not processes(tmp_path), "a process is left")
+    assert remaining_files(tmp_path) == []
+    wait_until(lambda: not processes_of(tmp_path), "a process is left")
 
 
-# -- many
+# -- many producers
 
 
-def many(tmp_path: Path, n: int) -> Path:
-    """Short-lived producers, an event each; a third of the events is lost, a seventh of them was killed."""
+def write_many_producers(tmp_path: Path, n: int) -> Path:
+    """Producers with an event each: a third of the events is lost, a seventh of the ledgers unclosed."""
     base = tmp_path / str(n)
     (base / "ledger").mkdir(parents=True)
     raws = []
@@ -347,12 +348,12 @@ def many(tmp_path: Path, n: int) -> Path:
 
 
 @pytest.mark.long
-def test_very_many_producers(spark: Any, tmp_path: Path) -> None:
-    """As many tasks as events ask for, a verdict that stays small, and a driver that does, too."""
+def test_memory_of_the_driver_is_bounded(spark: Any, tmp_path: Path) -> None:
+    """The verdict of very many producers stays small, too."""
     few, n = 3_000, 30_000
     peaks = []
     for size in (50, few, n):  # the first one for what is loaded and kept once
-        base = many(tmp_path, size)
+        base = write_many_producers(tmp_path, size)
         lines: list[str] = []
         tracemalloc.start()
         try:

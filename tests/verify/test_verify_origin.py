@@ -1,4 +1,4 @@
-"""What a verdict and its page say of a fault: which producer, where it ran and sent to, when and why."""
+"""What a verdict and its page say about a fault: its producer, host, destination, time and reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.verify.test_verify_report import Page, read
+from tests.verify.page import Page, read_page
 from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
@@ -30,7 +30,7 @@ WORKER = {"host": "worker-7", "pid": 17, "at_us": DAY - 2 * HOUR}
 
 
 def created(seq: int) -> int:
-    """A second apart."""
+    """The sequences are a second apart."""
     return DAY + seq * SECOND
 
 
@@ -42,18 +42,20 @@ def bodies(producer: str, n: int = 20) -> dict[int, bytes]:
     return {seq: files.body(files.event_id(producer, seq), f"event {seq}") for seq in range(1, n + 1)}
 
 
-def block(page: Page, producer: str) -> str:
-    """What is told of one producer under "Who, where and why"."""
-    found = re.search(rf"{producer}(.*?)(?=[0-9a-f]{{20}}|nobody of these|$)", blocks(page), re.DOTALL)
+def producer_section(page: Page, producer: str) -> str:
+    """The text about one producer under "Who, where and why"."""
+    found = re.search(
+        rf"{producer}(.*?)(?=[0-9a-f]{{20}}|nobody of these|$)", producer_sections(page), re.DOTALL
+    )
     assert found, page.text
     return found[1]
 
 
-def blocks(page: Page) -> str:
+def producer_sections(page: Page) -> str:
     return page.text.partition("Who, where and why")[2].partition("Over time")[0]
 
 
-def said(text: str, *words: str) -> None:
+def assert_contains(text: str, *words: str) -> None:
     for word in words:
         assert word in text, (word, text)
 
@@ -61,7 +63,7 @@ def said(text: str, *words: str) -> None:
 # -- each field of the verdict
 
 
-def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
+def test_fault_names_producer_place_time_and_reason(scene: Scene, run: Run) -> None:
     scene.write_ledger(
         created=created,
         fates={"acked": [*range(1, 11), 19, 20]},
@@ -102,19 +104,18 @@ def test_who_where_when_and_why(scene: Scene, run: Run) -> None:
     assert found["producers"][0]["host"] == "web-1"
     assert found["listeners"][0]["lost"] == 3
     assert found["destinations"][0]["endpoints"] == [["127.0.0.1:5044", "main"]]
-    told = block(read(scene), P)
-    said(
-        told, "host web-1, pid 4242, since 2026-05-01 01:00:00",
+    section = producer_section(read_page(scene), P)
+    assert_contains(
+        section, "host web-1, pid 4242, since 2026-05-01 01:00:00",
         "3 lost, made 2026-05-01 02:00:04.000 to 02:00:20.000", "3 missing",
         "lost: acknowledged, and it did not arrive; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
         "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
-    assert Q not in blocks(read(scene))
-    said(report.text(verdict), f"{P}: host web-1, pid 4242", "listener main")
+    assert Q not in producer_sections(read_page(scene))
+    assert_contains(report.text(verdict), f"{P}: host web-1, pid 4242", "listener main")
 
 
-def test_when_of_many_buckets(scene: Scene, run: Run) -> None:
-    """From the first to the last, whichever task has them."""
+def test_times_of_faults_span_all_buckets(scene: Scene, run: Run) -> None:
     scene.write_ledger(bodies=bodies(P, 100), created=created)
     scene.bodies = bodies(P, 100)
     # 8 is late because of later buckets alone.
@@ -125,8 +126,8 @@ def test_when_of_many_buckets(scene: Scene, run: Run) -> None:
     assert mine.when == {"lost": [created(1), created(100)], "reordered": [created(8), created(8)]}
 
 
-def test_a_ledger_that_says_little(scene: Scene, run: Run) -> None:
-    """Nothing depends on it, and nothing is made up."""
+def test_ledger_without_origin_is_still_judged(scene: Scene, run: Run) -> None:
+    """The page says what the ledger lacks."""
     line = files.open_line(P)
     for name, value in (("host", 5), ("pid", "x"), ("at_us", 1.5)):
         line[name] = value
@@ -140,10 +141,14 @@ def test_a_ledger_that_says_little(scene: Scene, run: Run) -> None:
     assert (mine.host, mine.pid, mine.started_us) == ("", 0, 0)
     assert mine.reasons == {"failed": {"": 20}}
     assert (verdict.exit_code, mine.ledger) == (ExitCode.OK, "whole")
-    said(block(read(scene), P), "its ledger does not say where it ran", "failed: 20 without a reason")
+    assert_contains(
+        producer_section(read_page(scene), P),
+        "its ledger does not say where it ran",
+        "failed: 20 without a reason",
+    )
 
 
-def test_reasons_are_bounded(scene: Scene, run: Run) -> None:
+def test_reasons_are_bounded_in_number_and_length(scene: Scene, run: Run) -> None:
     extra = [files.outcome_line("failed", [seq], f"reason {seq} " + "x" * 500) for seq in range(1, 201)]
     scene.write_ledger(bodies=bodies(P, 200), fates={}, extra=extra)
     scene.write_capture([])
@@ -155,8 +160,8 @@ def test_reasons_are_bounded(scene: Scene, run: Run) -> None:
     assert reasons["other reasons"] > 100
 
 
-def test_listeners_of_their_own(scene: Scene, run: Run) -> None:
-    """Copies, order and bytes are told of the listener where they were wrong."""
+def test_faults_are_counted_at_their_listener(scene: Scene, run: Run) -> None:
+    """Copies, order and bodies are counted where they were wrong."""
     scene.write_ledger(url="lumberjack://10.0.0.1:5044,10.0.0.2:5044", created=created)
     bad = files.body(files.event_id(P, 14), "other")
     at = {"received": received, "size": 1}
@@ -170,16 +175,19 @@ def test_listeners_of_their_own(scene: Scene, run: Run) -> None:
     assert (b.seen, b.duplicated, b.corrupted, b.reordered) == (14, 0, 1, 1)
     assert verdict.counts.duplicated == 2  # one of them at another listener
     assert verdict.counts.lost == 2
-    # It could have been sent to either.
+    # The two lost events could have been sent to either.
     assert (a.lost, a.elsewhere, b.lost, b.elsewhere) == (0, {"lost": 2}, 0, {"lost": 2})
     assert verdict.producers[0].listeners == {"a": 5, "b": 14}
-    page = read(scene)
-    said(block(page, P), "10.0.0.1:5044 (listener a) or 10.0.0.2:5044 (listener b)", "a (5), b (14)")
-    said(page.text, "0, up to 2")
+    page = read_page(scene)
+    assert_contains(
+        producer_section(page, P), "10.0.0.1:5044 (listener a) or 10.0.0.2:5044 (listener b)", "a (5), b (14)"
+    )
+    assert_contains(page.text, "0, up to 2")
 
 
-def test_producers_that_are_not_listed(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is lost of them is told all the same."""
+def test_losses_of_unlisted_producers_are_summed(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(summaries, "MAX_NAMED", 4)
     for n in range(6):
         producer = f"{n:02x}" * 10
@@ -188,39 +196,39 @@ def test_producers_that_are_not_listed(scene: Scene, run: Run, monkeypatch: pyte
     verdict = run()
     assert (len(verdict.producers), verdict.producers_left_out.producers) == (4, 2)
     assert "... and 1 more producers, and 2 lost of 2 producers not listed" in report.text(verdict)
-    assert "and 2 lost of 2 producers not listed" in blocks(read(scene))
+    assert "and 2 lost of 2 producers not listed" in producer_sections(read_page(scene))
 
 
-def test_what_nobody_sent(scene: Scene, run: Run) -> None:
+def test_unexpected_events_have_a_section(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=created, **WEB)
     strange = [files.body(files.event_id("0c" * 10, 1), "whose?"), b'{"message":"no id"}']
     scene.write_capture([*scene.bodies, *strange], received=received)
     verdict = run()
     assert verdict.counts.unexpected == 2
-    told = read(scene).text.partition("nobody of these ledgers")[2].partition("Over time")[0]
-    said(told, "2 unexpected", "listener main from 127.0.0.1:9")
+    section = read_page(scene).text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    assert_contains(section, "2 unexpected", "listener main from 127.0.0.1:9")
 
 
 # -- what happens in the field
 
 
-def test_a_producer_killed(scene: Scene, run: Run) -> None:
+def test_killed_producer_is_named(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=created, fates={"acked": range(1, 15)}, tail=[], **WEB)
     scene.write_ledger(producer=Q, bodies=bodies(Q), created=created, **WORKER)
     scene.write_capture([*range(1, 17), *bodies(Q).values()], received=received)
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
-    said(verdict.sentence, f"the ledger of {P} (host web-1, pid 4242) has no end")
-    page = read(scene)
-    said(
-        block(page, P), "host web-1, pid 4242, since 2026-05-01 01:00:00", "4 unknown",
+    assert_contains(verdict.sentence, f"the ledger of {P} (host web-1, pid 4242) has no end")
+    page = read_page(scene)
+    assert_contains(
+        producer_section(page, P), "host web-1, pid 4242, since 2026-05-01 01:00:00", "4 unknown",
         "made 2026-05-01 02:00:17.000 to 02:00:20.000", "2 recovered",
         "ledger not closed: killed, or still running", "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
-    assert "worker-7" not in blocks(page)
+    assert "worker-7" not in producer_sections(page)
 
 
-def test_a_listener_whose_capture_is_missing(scene: Scene, run: Run) -> None:
+def test_missing_listener_is_named(scene: Scene, run: Run) -> None:
     here, gone = "lumberjack://10.0.0.1:5044", "lumberjack://10.0.0.2:5044"
     scene.write_ledger(created=created, url=here, **WEB)
     scene.write_ledger(producer=Q, bodies=bodies(Q), created=created, url=gone, **WORKER)
@@ -230,34 +238,38 @@ def test_a_listener_whose_capture_is_missing(scene: Scene, run: Run) -> None:
     assert [(x.url, x.captured, x.counts.unknown) for x in verdict.destinations] == [
         (gone, False, 20), (here, True, 0),
     ]  # fmt: skip
-    page = read(scene)
-    said(
-        block(page, Q),
+    page = read_page(scene)
+    assert_contains(
+        producer_section(page, Q),
         "host worker-7, pid 17",
         "20 unknown",
         "the capture is not complete",
         "10.0.0.2:5044 (no listener of this capture",
     )
-    said(page.text.partition("Where it was sent")[2], "10.0.0.2:5044 no listener of this capture has it")
-    assert P not in blocks(page)
+    assert_contains(
+        page.text.partition("Where it was sent")[2], "10.0.0.2:5044 no listener of this capture has it"
+    )
+    assert P not in producer_sections(page)
 
 
-def test_a_clock_an_hour_off(scene: Scene, run: Run) -> None:
+def test_clock_that_is_an_hour_off_is_named(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=lambda seq: created(seq) + HOUR, **WEB)
     scene.write_ledger(producer=Q, bodies=bodies(Q), created=created, **WORKER)
     scene.write_capture([*scene.bodies, *bodies(Q).values()], received=received)
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
-    page = read(scene)
-    said(
-        block(page, P), "host web-1, pid 4242", "20 arrived before they were sent: its clock and",
+    page = read_page(scene)
+    assert_contains(
+        producer_section(page, P), "host web-1, pid 4242", "20 arrived before they were sent: its clock and",
         "differ by at least 59.8 min",
     )  # fmt: skip
-    said(page.text, f"clocks: 20 events of {P} (host web-1, pid 4242) arrived before they were sent")
-    assert "worker-7" not in blocks(page)
+    assert_contains(
+        page.text, f"clocks: 20 events of {P} (host web-1, pid 4242) arrived before they were sent"
+    )
+    assert "worker-7" not in producer_sections(page)
 
 
-def test_two_runs_in_one_folder(scene: Scene, run: Run) -> None:
+def test_other_run_in_the_folder_is_named(scene: Scene, run: Run) -> None:
     scene.write_ledger(created=created, **WEB)
     scene.write_capture(range(1, 20), received=received, run="may-1", host="log-1")
     theirs = list(bodies("0c" * 10, 8).values())
@@ -267,16 +279,20 @@ def test_two_runs_in_one_folder(scene: Scene, run: Run) -> None:
     verdict = run()
     assert verdict.exit_code == ExitCode.BROKEN
     assert [x.listener for x in verdict.listeners] == ["main"]
-    page = read(scene)
-    said(block(page, P), "host web-1, pid 4242", "1 lost", "127.0.0.1:5044 (listener main)")
-    told = page.text.partition("nobody of these ledgers")[2].partition("Over time")[0]
-    said(told, "8 unknown", "april-30 of host log-2, listener old: 8 events, received 2026-05-01 01:00:00")
-    said(page.text, "april-30 (another run: not compared)", "8 not compared")
-    said(verdict.sentence, "1 lost", "the capture is not complete")
+    page = read_page(scene)
+    assert_contains(
+        producer_section(page, P), "host web-1, pid 4242", "1 lost", "127.0.0.1:5044 (listener main)"
+    )
+    section = page.text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    assert_contains(
+        section, "8 unknown", "april-30 of host log-2, listener old: 8 events, received 2026-05-01 01:00:00"
+    )
+    assert_contains(page.text, "april-30 (another run: not compared)", "8 not compared")
+    assert_contains(verdict.sentence, "1 lost", "the capture is not complete")
 
 
-def test_an_application_whose_ids_repeat_those_of_others(scene: Scene, run: Run) -> None:
-    """It gave events of its own the ids of two events of another producer: they are told apart by bytes."""
+def test_repeated_ids_are_distinguished_by_bodies(scene: Scene, run: Run) -> None:
+    """An application used the ids of two events of another producer."""
     theirs = {seq: files.body(None, f"forged {seq}", user=files.event_id(P, seq)) for seq in (1, 2)}
     theirs |= {seq: raw for seq, raw in bodies(Q, 6).items() if seq > 2}
     events = [(seq, created(seq), files.xxh64(raw)) for seq, raw in theirs.items()]
@@ -292,7 +308,7 @@ def test_an_application_whose_ids_repeat_those_of_others(scene: Scene, run: Run)
     mine, forger = verdict.producers
     assert (mine.shared, mine.counts.lost, forger.shared, forger.counts.lost) == (2, 1, 2, 1)
     assert {(x["producer"], x["seq"]) for x in verdict.examples["lost"]} == {(P, 1), (Q, 2)}
-    page = read(scene)
+    page = read_page(scene)
     alike = "2 with an id that another event has: told apart by their bytes alone"
-    said(block(page, P), "host web-1, pid 4242", "1 lost", alike, "listener main")
-    said(block(page, Q), "host worker-7, pid 17", "1 lost", alike, "listener main")
+    assert_contains(producer_section(page, P), "host web-1, pid 4242", "1 lost", alike, "listener main")
+    assert_contains(producer_section(page, Q), "host worker-7, pid 17", "1 lost", alike, "listener main")

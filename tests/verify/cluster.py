@@ -17,13 +17,12 @@ from tests.support.patience import PATIENCE
 
 
 class Cluster:
-    """A context manager.
+    """A running cluster, as a context manager.
 
     Args:
         folder: for logs, and what executors write.
         workers: how many, with one core each.
-        hidden: the workers have this folder for themselves and see nothing of others' in it, as machines have
-            their ``/tmp``.
+        hidden: each worker has a private folder at this path, as each machine has its own ``/tmp``.
     """
 
     def __init__(self, folder: Path, workers: int = 2, hidden: Path | None = None) -> None:
@@ -39,7 +38,7 @@ class Cluster:
             master = self._start(
                 "master", [], "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1", "-p", "0"
             )
-            self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
+            self.url = self._wait_for_log(master, r"Starting Spark master at (spark://\S+)")
             for i in range(self.workers):
                 private: list[str] = []
                 if self.hidden is not None:
@@ -49,7 +48,7 @@ class Cluster:
                     f"worker{i}", private, "org.apache.spark.deploy.worker.Worker", "-h", f"127.0.0.{2 + i}",
                     "-c", "1", "-m", "1g", "-d", str(self.folder / f"work{i}"), self.url,
                 )  # fmt: skip
-                self._said(log, "Successfully registered with master")
+                self._wait_for_log(log, "Successfully registered with master")
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -71,7 +70,7 @@ class Cluster:
         self._processes.append(process)
         return log
 
-    def _said(self, log: Path, words: str) -> str:
+    def _wait_for_log(self, log: Path, words: str) -> str:
         end = time.monotonic() + 4 * PATIENCE
         while True:
             found = re.search(words, log.read_text(errors="replace"))
@@ -91,19 +90,21 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in running(lambda _, where: where.startswith(str(self.folder))):
+        for pid in find_processes(lambda _, where: where.startswith(str(self.folder))):
             os.kill(pid, signal.SIGKILL)
 
     def executors(self) -> list[int]:
-        """The JVMs that run tasks."""
+        """Return the process ids of the JVMs that run tasks."""
         work = str(self.folder / "work")
-        return running(lambda name, where: "CoarseGrainedExecutorBackend" in name and where.startswith(work))
+        return find_processes(
+            lambda name, where: "CoarseGrainedExecutorBackend" in name and where.startswith(work)
+        )
 
     def pythons(self, executor: int) -> list[int]:
-        """The Python workers of one of them, without the daemon that forks them."""
-        where_it_is = os.readlink(f"/proc/{executor}/cwd")
-        all_ = running(lambda name, where: "pyspark" in name and where.startswith(where_it_is))
-        return [pid for pid in all_ if _parent(pid) in all_]
+        """Return the Python workers of an executor, without the daemon that forks them."""
+        folder = os.readlink(f"/proc/{executor}/cwd")
+        found = find_processes(lambda name, where: "pyspark" in name and where.startswith(folder))
+        return [pid for pid in found if _parent(pid) in found]
 
 
 def _parent(pid: int) -> int:
@@ -113,8 +114,8 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def running(wanted: Callable[[str, str], bool]) -> list[int]:
-    """Processes by command line and folder."""
+def find_processes(wanted: Callable[[str, str], bool]) -> list[int]:
+    """Return the processes whose command line and folder are wanted, in order."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Random histories for the verifier: what some producers wrote down, and what arrived of it."""
+"""Random histories for the verifier: ledgers of some producers, and what arrived."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class History:
         rng = self.rng
         n = rng.choice((0, 1, 2, 3, 5, 8, 9, 13, 20, 30, rng.randint(31, 70)))
         unlisted = rng.choice((0, 0, 0, 0.1, 0.5))
-        fates: dict[int, str] = {}
+        outcomes: dict[int, str] = {}
         lines: list[dict[str, Any] | None] = []
         todo: list[int] = []
         began, pace = rng.randint(0, 2_000_000), rng.choice((0, 10, 1_000, 40_000))
         for seq in range(1, n + 1):
             if rng.random() < unlisted:
-                fates[seq] = rng.choice(("dropped", "dropped", "failed", "failed" if self.whole else ""))
+                outcomes[seq] = rng.choice(("dropped", "dropped", "failed", "failed" if self.whole else ""))
             else:
                 if rng.random() < self.users:
                     self.user_ids[seq] = rng.choice(
@@ -100,7 +100,7 @@ class History:
                     f"line {rng.randint(1, 6)}" if self.identity == "none" else f"{seq} {rng.getrandbits(40)}"
                 )
                 self.bodies[seq] = self._body(seq, text)
-                fates[seq] = rng.choices(("acked", "handed", "failed", ""), (20, 2, 1, 1))[0]
+                outcomes[seq] = rng.choices(("acked", "handed", "failed", ""), (20, 2, 1, 1))[0]
                 todo.append(seq)
         while todo:
             size = rng.randint(1, 9)
@@ -110,27 +110,27 @@ class History:
             lines.append(files.batch_line(events, own=[s for s, _ in with_user]))
             if with_user:
                 lines.append(files.ids_line(with_user))
-        by_fate: dict[str, list[int]] = {}
-        for seq, fate in fates.items():
-            by_fate.setdefault(fate, []).append(seq)
-        by_fate.pop("", None)
-        for fate, seqs in by_fate.items():
+        by_outcome: dict[str, list[int]] = {}
+        for seq, outcome in outcomes.items():
+            by_outcome.setdefault(outcome, []).append(seq)
+        by_outcome.pop("", None)
+        for outcome, seqs in by_outcome.items():
             rng.shuffle(seqs)
             cut = rng.randint(0, len(seqs))
             for some in (seqs[:cut], seqs[cut:]):
                 if some:
                     line = (
                         files.dropped_line(some, began)
-                        if fate == "dropped"
-                        else files.outcome_line(fate, some)
+                        if outcome == "dropped"
+                        else files.outcome_line(outcome, some)
                     )
                     lines.insert(rng.randint(0, len(lines)), line)
-        listed = sorted(self.bodies.keys() & fates.keys())
+        listed = sorted(self.bodies.keys() & outcomes.keys())
         if listed and rng.random() < 0.3:
             some = rng.sample(listed, min(3, len(listed)))
             lines.insert(rng.randint(0, len(lines)), files.deferred_line(some))
-        if fates and rng.random() < 0.05:  # two words for one event: the stronger one holds
-            lines.append(files.outcome_line("failed", rng.sample(sorted(fates), 1)))
+        if outcomes and rng.random() < 0.05:  # two outcomes for one event: the stronger one wins
+            lines.append(files.outcome_line("failed", rng.sample(sorted(outcomes), 1)))
         torn: bytes | None = None
         ending = 0.5 if self.whole else rng.random()
         if ending < 0.1:
@@ -237,7 +237,7 @@ class History:
                 sent.append(self._copy(endpoint, seq, mine))
                 if many and rng.random() < 0.5:
                     endpoint = rng.choice(self.endpoints)
-        for _ in range(rng.choice((0, 0, 1, 2)) if bad else 0):  # what was not sent
+        for _ in range(rng.choice((0, 0, 1, 2)) if bad else 0):  # events that were never sent
             seq = rng.choice((0, 1, 2, 5, len(self.bodies), len(self.bodies) + 1, len(self.bodies) + 9, HUGE))
             if self.identity == "id" and seq not in self.bodies:
                 for _ in range(rng.choice((1, 1, 2))):
@@ -255,7 +255,7 @@ class History:
 
 
 class World:
-    """Many histories in one ledger folder and one capture folder, and the oracle's word on them."""
+    """Many histories in one ledger folder and one capture folder, and the verdict of the reference."""
 
     def __init__(
         self,
@@ -293,9 +293,9 @@ class World:
             if not queues[which]:
                 queues.pop(which)
         for _ in range(n // 20):
-            self.merged.insert(rng.randint(0, len(self.merged)), self._stranger())
+            self.merged.insert(rng.randint(0, len(self.merged)), self._foreign_event())
 
-    def _stranger(self) -> Sent:
+    def _foreign_event(self) -> Sent:
         rng = self.rng
         protocol = rng.choice(sorted(ENDPOINTS))
         endpoint, topic = rng.choice(ENDPOINTS[protocol]), rng.choice(TOPICS)
@@ -308,18 +308,18 @@ class World:
         kind = rng.randint(0, 2)
         if kind == 0:
             producer, seq = f"{rng.randint(1, 5):020x}", rng.randint(1, 3)
-            raw = body(files.event_id(producer, seq), "stranger")
+            raw = body(files.event_id(producer, seq), "foreign")
             return Sent(endpoint, raw, Arrival(endpoint, producer, seq, files.xxh64(raw)), topic)
         if kind == 1:
-            text = f"stranger-{rng.randint(1, 5)}"
-            raw = body(None, "stranger", text)
+            text = f"foreign-{rng.randint(1, 5)}"
+            raw = body(None, "foreign", text)
             user = files.xxh64(text.encode()), files.xxh64(text.encode(), 43)
             return Sent(endpoint, raw, Arrival(endpoint, "", 0, files.xxh64(raw), user), topic)
-        raw = body(None, f"stranger {rng.randint(1, 5)}")
+        raw = body(None, f"foreign {rng.randint(1, 5)}")
         return Sent(endpoint, raw, Arrival(endpoint, "", 0, files.xxh64(raw)), topic)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """The ledger's and the capture's folder."""
+        """Write the files; return the folders of the ledger and of the capture."""
         rng = self.rng
         ledger, capture = folder / "ledger", folder / "capture"
         for history in self.histories:
@@ -376,7 +376,7 @@ class World:
         return [(unit, 0) for unit in found]
 
     def _number(self, listener: str, device: int, *, heartbeat: bool) -> int:
-        """The next one of a device, which loses some and starts anew now and then."""
+        """The next number of a device, which sometimes loses messages or restarts."""
         rng = self.rng
         number = self.numbers.get(device, rng.choice((0, 0, 7, (1 << 64) - 9))) + 1
         if rng.random() < 0.05:
@@ -388,18 +388,18 @@ class World:
         return number
 
     def gaps(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Of devices, after `write`; as `oracle.verify.gaps_of` has them."""
+        """The gaps of devices after `write`, as from `oracle.verify.gaps_of`."""
         return gaps_of(self.published)
 
     def expected(self, **options: Any) -> Result:
-        """After `write`, which says when units arrived; the options are `judge`'s."""
+        """The reference's verdict after `write`, which sets arrival times; options as for `judge`."""
         ledgers = {history.producer: history.parts for history in self.histories}
         doubtful = ["logjam" if self.unclosed in "de" else "lumberjack"] if self.unclosed else []
         return judge(ledgers, [sent.arrival for sent in self.merged], doubtful, **options)
 
 
 def breaks(facts: Any, counts: dict[str, int], published: str = "") -> tuple[str, ...]:
-    """Which words of a producer's break its promise: order is one where things are acknowledged."""
+    """Which counts of a producer break its promise; order is promised where events are acknowledged."""
     words = ["lost", "corrupted", "unexpected"]
     acknowledged = facts.protocol == "lumberjack" or facts.mode == "request"
     if acknowledged and facts.protocol != published and not facts.holes:
@@ -410,7 +410,7 @@ def breaks(facts: Any, counts: dict[str, int], published: str = "") -> tuple[str
 def differences(
     expected: Result, verdict: Any, found: dict[str, set[tuple[str, int]]], published: str = ""
 ) -> list[str]:
-    """Where a verdict and the oracle differ, a line each.
+    """Return the differences of a verdict from the reference, a line each.
 
     Args:
         found: word -> (producer, sequence), from the verdict's violations.
@@ -419,11 +419,11 @@ def differences(
     out = []
     mine = {x.producer: x for x in verdict.producers if x.producer}
     if verdict.exit_code != expected.exit_code:
-        out.append(f"exit code {verdict.exit_code}, the oracle says {expected.exit_code}")
+        out.append(f"exit code {verdict.exit_code}, the reference has {expected.exit_code}")
     for word in ("unexpected", "unknown"):
-        strangers = sum(getattr(x.counts, word) for x in verdict.producers if not x.producer)
-        if strangers != expected.strangers.get(word, 0):
-            out.append(f"strangers {word}: {strangers}, the oracle says {expected.strangers}")
+        foreign = sum(getattr(x.counts, word) for x in verdict.producers if not x.producer)
+        if foreign != expected.strangers.get(word, 0):
+            out.append(f"foreign {word}: {foreign}, the reference has {expected.strangers}")
     for producer, counts in expected.counts.items():
         has = mine[producer].counts._asdict()
         wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
@@ -456,7 +456,7 @@ def differences(
 
 
 def overview_differences(expected: Result, verdict: Any) -> list[str]:
-    """Where the sums over time and over the sequences differ from the oracle's single events."""
+    """Where the sums over time and over the sequences differ from the reference's single events."""
     out = []
     when = {
         (producer, seq): created
@@ -481,7 +481,7 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
         if word == "dropped":
             continue
         for event in events:
-            if event in when:  # what was never listed has no time
+            if event in when:  # an event that was never listed has no time
                 step = (when[event] - start) // width
                 if word not in ("duplicated", "reordered"):
                     wanted["events"][step] += 1
@@ -489,15 +489,15 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
                     wanted[word][step] += expected.copies[event] if word == "duplicated" else 1
     for word, numbers in wanted.items():
         if getattr(timeline, word) != numbers:
-            out.append(f"{word} over time: {getattr(timeline, word)}, the oracle says {numbers}")
+            out.append(f"{word} over time: {getattr(timeline, word)}, the reference has {numbers}")
     took: list[list[int]] = [[] for _ in range(n)]
     for created, us in expected.took:
         if us >= 0:
             took[(created - start) // width].append(us)
     early = [-us for _, us in expected.took if us < 0]
-    told = sum(x.early for x in verdict.producers), max(x.early_us for x in verdict.producers)
-    if told != (len(early), max(early, default=0)):
-        out.append(f"early: {told}, the oracle says {len(early)} by {max(early, default=0)}")
+    early_found = sum(x.early for x in verdict.producers), max(x.early_us for x in verdict.producers)
+    if early_found != (len(early), max(early, default=0)):
+        out.append(f"early: {early_found}, the reference has {len(early)} by {max(early, default=0)}")
     for word, share in (("p50", 50), ("p99", 99), ("max", 100)):
         for step, values in enumerate(took):
             found = timeline.latency[word][step]
@@ -505,29 +505,29 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
             if (found is None) != (exact is None) or (
                 found is not None and abs(found - exact) > exact / 64 + 0.1
             ):
-                out.append(f"{word} in step {step}: {found}, the oracle says {exact}")
+                out.append(f"{word} in step {step}: {found}, the reference has {exact}")
     # By sequence: all that is inside 1..last.
     parts: dict[str, dict[str, dict[int, int]]] = {}  # producer -> word -> part -> how many
     widths = {producer: max(-(-mine.last // 200), 1) for producer, mine in expected.facts.items()}
     for word, events in expected.ids.items():
-        for who, seq in events:
-            if word != "ok" and 1 <= seq <= expected.facts[who].last:
-                part = parts.setdefault(who, {}).setdefault(word, {})
-                at = (seq - 1) // widths[who]
-                part[at] = part.get(at, 0) + (expected.copies[who, seq] if word == "duplicated" else 1)
+        for producer, seq in events:
+            if word != "ok" and 1 <= seq <= expected.facts[producer].last:
+                part = parts.setdefault(producer, {}).setdefault(word, {})
+                at = (seq - 1) // widths[producer]
+                part[at] = part.get(at, 0) + (expected.copies[producer, seq] if word == "duplicated" else 1)
     maps = {
-        who: (
-            expected.facts[who].last,
-            widths[who],
+        producer: (
+            expected.facts[producer].last,
+            widths[producer],
             {word: sorted(map(list, x.items())) for word, x in mine.items()},
         )
-        for who, mine in parts.items()
+        for producer, mine in parts.items()
     }
     found_maps = {x.producer: (x.last, x.width, x.parts) for x in verdict.maps}
     if len(verdict.maps) + verdict.maps_left_out != len(maps):
-        out.append(f"{len(verdict.maps)} maps and {verdict.maps_left_out}, the oracle says {len(maps)}")
+        out.append(f"{len(verdict.maps)} maps and {verdict.maps_left_out}, the reference has {len(maps)}")
     out += [
-        f"map of {producer}: {map_}, the oracle says {maps.get(producer)}"
+        f"map of {producer}: {map_}, the reference has {maps.get(producer)}"
         for producer, map_ in found_maps.items()
         if map_ != maps.get(producer)
     ]
