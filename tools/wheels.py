@@ -41,7 +41,7 @@ WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
 WINDOWS_TESTS = [
     "cli", "config", "errors", "faults", "inflight", "handler_unit", "queue", "hash", "imports_light",
     "logjam_core", "logjam_vectors", "lumberjack_check", "lumberjack_core", "lumberjack_decoder",
-    "lumberjack_face", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
+    "lumberjack_client", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
     "records", "stubs",
 ]  # fmt: skip
 """Test files that also run on Windows; the others fork, send signals or read /proc."""

@@ -60,7 +60,7 @@ GROUPS = {
     "verify": [
         (
             "not spark",
-            """verify_evidence verify_who verify verify_captures verify_ledger verify_logjam verify_logux
+            """verify_evidence verify_origin verify verify_captures verify_ledger verify_logjam verify_logux
             verify_plog verify_frames verify_report verify_logjam_wire verify_attempts verify_capture""",
         ),
         ("not spark", "identity damage verify_random"),
@@ -74,13 +74,13 @@ GROUPS = {
             "not spark",
             "engine_traces engine_reports engine_contract engine_tcp callbacks isolation ages poison",
         ),
-        ("not spark", "engine_lifecycle ends exit_fork_signal lumberjack_face errors aio"),
+        ("not spark", "engine_lifecycle ends exit_fork_signal lumberjack_client errors aio"),
         ("not spark", "logjam_client plog_client logux_client tls udp zmq websocket prefork_uwsgi"),
     ],
 }
 # What is most likely to notice a break of a module, by itself.
 FIRST = {
-    "verify": "verify_evidence verify_who",
+    "verify": "verify_evidence verify_origin",
     "verify/captures": "verify_captures",
     "verify/charts": "verify_report",
     "verify/decode": "verify_logjam_wire",
