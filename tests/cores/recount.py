@@ -15,7 +15,7 @@ class Books(NamedTuple):
     opened: dict[str, Any]
     last: int
     """Highest sequence that any line knows."""
-    fates: dict[int, tuple[str, str]]
+    outcomes: dict[int, tuple[str, str]]
     """{seq: (status, reason)}; `sent` when it has no outcome yet."""
     hashes: dict[int, int]
     created: dict[int, int]
@@ -27,7 +27,7 @@ class Books(NamedTuple):
     """Bytes before the last ``close``, in all parts."""
 
     def count(self, status: str) -> dict[str, int]:
-        return dict(Counter(why for kind, why in self.fates.values() if kind == status))
+        return dict(Counter(why for kind, why in self.outcomes.values() if kind == status))
 
 
 def seqs_of(line: dict[str, Any]) -> list[int]:
@@ -43,9 +43,9 @@ def seqs_of(line: dict[str, Any]) -> list[int]:
 
 
 def recount(directory: Path, producer: str) -> Books:
-    """Read all parts; AssertionError when an event has two fates, or a line breaks the format."""
+    """Read all parts; AssertionError when an event has two outcomes, or a line breaks the format."""
     opened: dict[str, Any] = {}
-    fates: dict[int, tuple[str, str]] = {}
+    outcomes: dict[int, tuple[str, str]] = {}
     hashes: dict[int, int] = {}
     created: dict[int, int] = {}
     deferred: set[int] = set()
@@ -76,22 +76,22 @@ def recount(directory: Path, producer: str) -> Books:
                 sums = struct.unpack(f"<{line['n']}Q", base64.b64decode(line["hashes"]))
                 for seq, delta, hash_ in zip(found, deltas, sums, strict=True):
                     assert seq not in hashes, f"{seq} is listed twice"
-                    assert seq not in fates, f"{seq} is listed after its fate"
+                    assert seq not in outcomes, f"{seq} is listed after its outcome"
                     hashes[seq] = hash_
                     created[seq] = line["base"] + delta
-                    fates[seq] = ("sent", "")
+                    outcomes[seq] = ("sent", "")
                 last = max(last, *found)
             elif kind in ("outcome", "dropped"):
                 status = line.get("status", "dropped")
                 assert status in ("acked", "handed", "failed", "dropped") and line["at_us"] > 0
                 for seq in seqs_of(line):
-                    before = fates.get(seq, ("", ""))[0]
+                    before = outcomes.get(seq, ("", ""))[0]
                     assert before in ("", "sent"), f"{seq} was {before} and is {status}"
                     assert before == "sent" or status not in ("acked", "handed"), (
                         f"{seq}: {status}, never sent"
                     )
                     assert before == "" or status != "dropped", f"{seq} was sent and is dropped"
-                    fates[seq] = (status, line["reason"])
+                    outcomes[seq] = (status, line["reason"])
                     last = max(last, seq)
             elif kind == "deferred":
                 deferred.update(seqs_of(line))
@@ -102,7 +102,7 @@ def recount(directory: Path, producer: str) -> Books:
                 stopped = True
             else:
                 raise AssertionError(f"no such line: {kind}")
-    return Books(opened, last, fates, hashes, created, closed, stopped, deferred, before_close)
+    return Books(opened, last, outcomes, hashes, created, closed, stopped, deferred, before_close)
 
 
 if __name__ == "__main__":

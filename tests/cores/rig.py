@@ -134,7 +134,7 @@ class Rig:
         return [self.put(level=level) for _ in range(n)]
 
     def settle(self) -> Stats:
-        """Until everything has its fate."""
+        """Until everything has its outcome."""
         assert self.engine.flush(PATIENCE) == 0
         return self.stats()
 
@@ -211,7 +211,7 @@ class Rig:
         assert not books.stopped
         assert books.closed is not None
         assert books.last == books.closed["last"] == stats.sent
-        assert sorted(books.fates) == list(range(1, stats.sent + 1)), "some event has no fate"
+        assert sorted(books.outcomes) == list(range(1, stats.sent + 1)), "some event has no outcome"
         assert sum(books.count("acked").values()) == books.closed["acked"] == stats.acked
         assert sum(books.count("handed").values()) == books.closed["handed"] == stats.handed
         assert books.count("failed") == books.closed["failed"] == stats.failed
@@ -221,7 +221,7 @@ class Rig:
         seen = {got.seq for got in arrived}
         for got in arrived:
             assert books.hashes[got.seq] == xxh64(got.payload)
-        for seq, (status, _) in books.fates.items():
+        for seq, (status, _) in books.outcomes.items():
             assert status not in ("acked", "handed") or seq in seen or status == "handed", (
                 f"{seq} was never there"
             )

@@ -1,4 +1,4 @@
-"""Run in a process of its own, from which it takes descriptors, threads or memory."""
+"""Programs for test_starvation.py: each takes descriptors, threads or memory from its own process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from logclient._ext.constants import HANDED
 from logclient.transports.attempt import Attempt
 from tests.support.patience import PATIENCE
 
-UID = 54_321  # nobody else's
+UID = 54_321  # of no other process
 kept: list[object] = []
 
 
 @contextlib.contextmanager
 def descriptors(left: int) -> Iterator[None]:
-    """For a while, so many more descriptors can be had and none beyond them."""
+    """Leave so many descriptors to the process while the block runs."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = [int(name) for name in os.listdir("/proc/self/fd")]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(used) + 100, limit[1]), limit[1]))
@@ -42,7 +42,7 @@ def descriptors(left: int) -> Iterator[None]:
 
 
 def zmq_connects(kind: str, host: str) -> None:
-    """With any number of descriptors left, a connection of ZeroMQ is made or it is not."""
+    """Connect ZeroMQ with each number of descriptors left: it succeeds or raises OSError."""
     import zmq
 
     from logclient.transports.zmq import Zmq
@@ -73,7 +73,7 @@ def zmq_connects(kind: str, host: str) -> None:
 
 
 def zmq_breaks(kind: str, address: str) -> None:
-    """A connection of ZeroMQ breaks while no descriptor is left."""
+    """Break a connection of ZeroMQ while no descriptor is left."""
     import zmq
 
     from logclient.transports.zmq import Zmq
@@ -99,7 +99,7 @@ def zmq_breaks(kind: str, address: str) -> None:
 
 
 def zmq_contended(seconds: str) -> None:
-    """Connections of ZeroMQ while another thread takes every descriptor and lets some go, all the time."""
+    """Connect ZeroMQ while another thread keeps taking and returning descriptors."""
     import zmq
 
     from logclient.transports.zmq import Zmq
@@ -147,7 +147,7 @@ def zmq_contended(seconds: str) -> None:
 
 
 def delivers(url: str, ledger: str, most: str) -> None:
-    """A client that cannot connect for want of descriptors delivers all once there are some."""
+    """Deliver all events once there are descriptors for a connection."""
     import logclient
 
     lines: list[str] = []
@@ -181,7 +181,7 @@ def delivers(url: str, ledger: str, most: str) -> None:
 
 
 def forks(url: str) -> None:
-    """A child that is born without a descriptor logs, and delivers once there is one."""
+    """Log in a child that was forked without descriptors; it delivers once there are some."""
     import logclient
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -206,7 +206,7 @@ def forks(url: str) -> None:
 
 
 def threads(url: str, most: str) -> None:
-    """A client without threads, its own or libzmq's, delivers once they can be started."""
+    """Deliver once threads can be started, the client's own and libzmq's."""
     import logclient
 
     paces = {"backoff_min": 0.01, "backoff_max": 0.05, "connect_timeout": 0.5}
@@ -231,7 +231,7 @@ def threads(url: str, most: str) -> None:
 
 
 def ends(url: str, ledger: str, how: str) -> None:
-    """Log, and come to the end of the process while nobody answers, or a name look-up hangs."""
+    """Log, and end the process while the server does not answer or a name look-up hangs."""
     import logclient
 
     if how == "no name":
@@ -243,7 +243,7 @@ def ends(url: str, ledger: str, how: str) -> None:
 
 
 def memory() -> None:
-    """What a burst took goes back to the system soon after it was drained, whatever else was allocated."""
+    """Drain a burst of events: its memory returns to the system, whatever else was allocated."""
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.queue import EventQueue
 

@@ -1,4 +1,4 @@
-"""Which events have waited too long: by the sender's clock, whatever the wall clock does."""
+"""Expiry of old events: by the sender's monotonic clock, whatever happens to the wall clock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ steps = st.lists(
 
 
 @given(steps=steps, max_age=st.floats(0.1, 20.0))
-def test_none_too_early_and_all_soon_after(steps: list[tuple[float, int]], max_age: float) -> None:
-    """Looks at any pace: an event fails after `max_age`, and no later than the looks and notes allow."""
+def test_events_expire_after_max_age_and_not_before(steps: list[tuple[float, int]], max_age: float) -> None:
+    """At any rate of looks, an event fails after `max_age`, and no later than the looks and marks allow."""
     ages = Ages(max_age)
     now, newest, expired = 1000.0, 0, 0
     seen: list[tuple[float, int]] = []  # (time of the look, newest then)
@@ -39,7 +39,7 @@ def test_none_too_early_and_all_soon_after(steps: list[tuple[float, int]], max_a
         assert len(ages._marks) <= MARKS + 2
 
 
-def test_nothing_is_held_where_nothing_happens() -> None:
+def test_an_idle_queue_leaves_no_marks() -> None:
     ages = Ages(600.0)
     for n in range(100_000):
         assert ages.look(n * 1.0, 7) == (7 if n == 601 else 0)

@@ -15,15 +15,15 @@ from logclient.delivery import submissions
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import silent
-from tests.delivery.test_engine_lifecycle import in_child, needs_fork
-from tests.support.patience import PATIENCE
+from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
+from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
 
 
 class GreenletExit(BaseException):
-    """As of greenlet."""
+    """The exception of greenlet with this name."""
 
 
 class Unprintable(Exception):
@@ -38,15 +38,8 @@ def submit(rig: Rig, body: bytes = b"x") -> Delivery:
     return delivery
 
 
-def until(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 class Gate:
-    """A callback that waits until it is let go."""
+    """A callback that waits until it is opened."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -57,7 +50,7 @@ class Gate:
         assert self.open.wait(PATIENCE)
 
 
-def test_what_users_have_of_a_delivery() -> None:
+def test_public_attributes_of_a_delivery() -> None:
     public = {name for name in dir(Delivery) if not name.startswith("_")}
     assert public == {"add_done_callback", "cancel", "done", "result", "seq"}
 
@@ -78,7 +71,9 @@ def test_what_users_have_of_a_delivery() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_whatever_it_raises_is_contained_and_reported(build: Make, error: BaseException, words: str) -> None:
+def test_an_exception_in_a_callback_is_contained_and_reported(
+    build: Make, error: BaseException, words: str
+) -> None:
     rig = build(FIFO)
     ran = threading.Semaphore(0)
 
@@ -87,7 +82,7 @@ def test_whatever_it_raises_is_contained_and_reported(build: Make, error: BaseEx
 
     submit(rig).add_done_callback(bad)
     rig.settle()
-    until(lambda: rig.lines.of("callback"))
+    wait_until(lambda: rig.lines.of("callback"))
     for _ in range(3):
         submit(rig).add_done_callback(lambda delivery: ran.release())
     assert all(ran.acquire(timeout=PATIENCE) for _ in range(3))
@@ -95,7 +90,7 @@ def test_whatever_it_raises_is_contained_and_reported(build: Make, error: BaseEx
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_died_is_replaced() -> None:
+def test_a_dead_callback_thread_is_replaced() -> None:
     runner = CallbackThread(lambda kind, text: None)
     call = runner._call
     dead: list[threading.Thread] = []
@@ -120,12 +115,12 @@ def test_a_thread_that_died_is_replaced() -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many submitted events and callbacks there may be beyond `max_events`."""
+    """The number of submitted events and callbacks that are allowed beyond `max_events`."""
     monkeypatch.setattr(submissions, "MAX_UNREPORTED_DELIVERIES", 20)
     return 20
 
 
-def test_block_waits_for_callbacks_that_are_too_slow(build: Make, few: int) -> None:
+def test_block_waits_for_slow_callbacks(build: Make, few: int) -> None:
     rig = build(FIFO, max_events=10, overflow="block")
     gate = Gate()
     submitted = 0
@@ -139,7 +134,7 @@ def test_block_waits_for_callbacks_that_are_too_slow(build: Make, few: int) -> N
     thread = threading.Thread(target=run)
     thread.start()
     assert gate.entered.wait(PATIENCE)
-    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
+    wait_until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
     before = submitted
     assert not thread.join(0.05) and submitted == before, "it waits"
     gate.open.set()
@@ -147,7 +142,7 @@ def test_block_waits_for_callbacks_that_are_too_slow(build: Make, few: int) -> N
     assert not thread.is_alive() and rig.settle().dropped == {}
 
 
-def test_block_gives_up_in_time_when_callbacks_are_too_slow(build: Make, few: int) -> None:
+def test_block_times_out_while_callbacks_are_slow(build: Make, few: int) -> None:
     rig = build(FIFO, max_events=10, overflow="block", block_timeout=0.02)
     gate = Gate()
     submit(rig).add_done_callback(gate)
@@ -155,15 +150,15 @@ def test_block_gives_up_in_time_when_callbacks_are_too_slow(build: Make, few: in
     for _ in range(10 + few):
         submit(rig).add_done_callback(gate)
     rig.settle()
-    until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
+    wait_until(lambda: rig.engine.submissions.callbacks.waiting == 10 + few)
     late = submit(rig)
     assert late.result(0) == Outcome("dropped", "overflow")
     gate.open.set()
 
 
 @pytest.mark.parametrize("overflow", ["drop_new", "drop_oldest", "raise"])
-def test_others_drop_and_memory_does_not_grow(build: Make, few: int, overflow: str) -> None:
-    """The callback of an event that is refused at once is never lost: the calling thread runs it."""
+def test_other_policies_drop_while_callbacks_are_slow(build: Make, few: int, overflow: str) -> None:
+    """The callback of an event that is refused at once runs in the calling thread."""
     rig = build(FIFO, max_events=10, overflow=overflow)
     gate = Gate()
     submit(rig).add_done_callback(gate)
@@ -182,14 +177,14 @@ def test_others_drop_and_memory_does_not_grow(build: Make, few: int, overflow: s
     assert rig.engine.submissions.callbacks.waiting <= 10 + few
     assert threads == {threading.current_thread().name}
     gate.open.set()
-    until(lambda: len(outcomes) == 200)
+    wait_until(lambda: len(outcomes) == 200)
     refused = outcomes.count(Outcome("dropped", "overflow"))
     assert refused == rig.stats().dropped["overflow"] >= 200 - 10 - few
     assert outcomes.count(Outcome("acked")) == 200 - refused
 
 
-def test_one_that_tries_again_at_once_ends(build: Make, few: int) -> None:
-    """A callback that submits anew what was refused neither recurses nor blocks."""
+def test_a_callback_may_submit_a_refused_event_again(build: Make, few: int) -> None:
+    """A callback that submits a refused event again neither recurses nor blocks."""
     rig = build(FIFO, max_events=10, overflow="drop_new")
     gate = Gate()
     submit(rig).add_done_callback(gate)
@@ -233,7 +228,7 @@ def test_a_callback_that_submits_does_not_wait_for_itself(build: Make, few: int)
 # -- the end of a client --------------------------------------------------------------------------------
 
 
-def test_close_runs_what_waits(build: Make) -> None:
+def test_close_runs_waiting_callbacks(build: Make) -> None:
     rig = build(FIFO)
     ran: list[int] = []
     for _ in range(100):
@@ -243,7 +238,7 @@ def test_close_runs_what_waits(build: Make) -> None:
     assert rig.lines.of("callbacks") == []
 
 
-def test_close_runs_those_of_what_it_gives_up(build: Make) -> None:
+def test_close_runs_callbacks_of_events_it_gives_up(build: Make) -> None:
     rig = build(FIFO)
     rig.server.down()
     ran: list[Outcome | None] = []
@@ -253,19 +248,19 @@ def test_close_runs_those_of_what_it_gives_up(build: Make) -> None:
     assert ran == [Outcome("failed", "closed")] * 10
 
 
-def test_close_reports_how_many_did_not_run_in_time(build: Make) -> None:
+def test_close_reports_the_number_of_callbacks_not_run(build: Make) -> None:
     rig = build(FIFO)
     gate = Gate()
     for _ in range(10):
         submit(rig).add_done_callback(gate)
     rig.settle()
-    until(lambda: rig.stats().callbacks == 9)
+    wait_until(lambda: rig.stats().callbacks == 9)
     rig.finish(0.1)
     assert rig.lines.of("callbacks") == [
         "test://server: 10 callbacks had not run when close() ended; that goes on while the process lives"
     ]
     gate.open.set()
-    until(lambda: rig.stats().callbacks == 0)
+    wait_until(lambda: rig.stats().callbacks == 0)
 
 
 def test_close_in_a_callback_does_not_wait_for_itself(build: Make) -> None:
@@ -277,7 +272,7 @@ def test_close_in_a_callback_does_not_wait_for_itself(build: Make) -> None:
     assert rig.lines.of("callbacks") == []
 
 
-def test_exit_runs_what_waits_or_reports_it(build: Make) -> None:
+def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
     rig = build(FIFO)
     gate = Gate()
     ran: list[int] = []
@@ -289,7 +284,7 @@ def test_exit_runs_what_waits_or_reports_it(build: Make) -> None:
     rig.engine.exiting = False
     for _ in range(3):
         submit(rig).add_done_callback(gate)
-    until(lambda: rig.stats().callbacks == 2)
+    wait_until(lambda: rig.stats().callbacks == 2)
     rig.engine.drain_callbacks(time.monotonic() + 0.05)
     assert rig.lines.of("callbacks") == ["test://server: 3 callbacks did not run before exit"]
     gate.open.set()
@@ -298,7 +293,7 @@ def test_exit_runs_what_waits_or_reports_it(build: Make) -> None:
 # -- out of threads -------------------------------------------------------------------------------------
 
 
-def test_out_of_threads_the_sender_runs_no_callback(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threads_the_sender_runs_no_callback(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = build(FIFO)
     rig.server.script = silent
     start = threading.Thread.start
@@ -318,7 +313,7 @@ def test_out_of_threads_the_sender_runs_no_callback(build: Make, monkeypatch: py
     assert delivery.result(PATIENCE) == Outcome("acked")
     assert rig.engine.flush(PATIENCE) == 0 and names == []
     short.clear()
-    until(lambda: names)  # without another event
+    wait_until(lambda: names)  # without another event
     assert names == ["logclient-callbacks"]
 
 
@@ -326,9 +321,9 @@ def test_out_of_threads_the_sender_runs_no_callback(build: Make, monkeypatch: py
 
 
 @needs_fork
-def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
-    """In the child the callbacks of forked deliveries run; those whose event had its fate before the fork
-    run in the parent, and only there."""
+def test_fork_beside_a_busy_callback_thread(build: Make) -> None:
+    """The child runs the callbacks of deliveries that failed by the fork; the parent alone runs those of
+    events that were settled before it."""
     rig = build(FIFO)
     gate = Gate()
     ran: list[tuple[int, str]] = []
@@ -350,18 +345,18 @@ def test_a_fork_beside_a_busy_callback_thread(build: Make) -> None:
 
     def work() -> None:
         ours = os.getpid()
-        until(lambda: (ours, "failed") in ran)
+        wait_until(lambda: (ours, "failed") in ran)
         settled.add_done_callback(note)
-        until(lambda: (ours, "acked") in ran)
+        wait_until(lambda: (ours, "acked") in ran)
         assert ran == [(ours, "failed"), (ours, "acked")]
 
-    in_child(work)
+    run_in_child(work)
     gate.open.set()
-    until(lambda: ran == [(os.getpid(), "acked")])
+    wait_until(lambda: ran == [(os.getpid(), "acked")])
 
 
 @needs_fork
-def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_while_a_batch_is_being_settled(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the child, deliveries that were not settled before the fork fail, and none stays pending."""
     rig = build(FIFO)
     rig.server.script = silent
@@ -382,14 +377,14 @@ def test_a_fork_while_a_batch_is_settled(build: Make, monkeypatch: pytest.Monkey
     rig.server.events(3)
     rig.server.peers[0].ack()
     assert settled.wait(PATIENCE)  # the first delivery alone
-    until(lambda: ran)
+    wait_until(lambda: ran)
 
     def work() -> None:
         found = [delivery.result(PATIENCE / 4) for delivery in deliveries]
         assert found == [Outcome("acked"), Outcome("failed", "forked"), Outcome("failed", "forked")]
-        until(lambda: ran[1:] == [(os.getpid(), 2), (os.getpid(), 3)])
+        wait_until(lambda: ran[1:] == [(os.getpid(), 2), (os.getpid(), 3)])
 
-    in_child(work)
+    run_in_child(work)
     go_on.set()
     assert [delivery.result(PATIENCE) for delivery in deliveries] == [Outcome("acked")] * 3
-    until(lambda: ran == [(ours, 1), (ours, 2), (ours, 3)])
+    wait_until(lambda: ran == [(ours, 1), (ours, 2), (ours, 3)])

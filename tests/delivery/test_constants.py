@@ -17,21 +17,21 @@ def names_of(prefix: str) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found.items()))
 
 
-def test_every_reason_has_its_name() -> None:
+def test_every_reason_has_a_name() -> None:
     assert names_of("R_") == ("none", *constants.REASONS[1:], "count")
     assert constants.REASONS[0] == ""
     assert len(constants.REASONS) == constants.R_COUNT
 
 
-def test_every_end_has_its_name() -> None:
+def test_every_end_has_a_name() -> None:
     assert names_of("END_") == constants.ENDS
 
 
-def test_every_status_has_its_name() -> None:
+def test_every_status_has_a_name() -> None:
     assert [NUMBERS[name.upper()] for name in constants.STATUSES] == list(range(len(constants.STATUSES)))
 
 
-def test_every_method_of_udp_has_its_name() -> None:
+def test_every_method_of_udp_has_a_name() -> None:
     numbers = (constants.UDP_ONE, constants.UDP_MANY, constants.UDP_RUNS)
     assert [constants.UDP_METHODS[number] for number in numbers] == ["send", "mmsg", "gso"]
 

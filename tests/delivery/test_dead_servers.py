@@ -1,4 +1,4 @@
-"""A server that does not take anything: calls go on, memory is bounded, every event has its fate, and
+"""A server that does not take anything: calls go on, memory is bounded, every event has its outcome, and
 once the server comes to life delivery goes on by itself.
 
 What a call costs meanwhile is measured in bench/dead.py.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +18,7 @@ import pytest
 import logclient
 from logclient.client import Outcome
 from tests.support.dead_servers import KINDS, Refusing, outcomes, run
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns, wait_until
 
 MIB = 1 << 20
 HALF = 33_000
@@ -40,27 +38,11 @@ def dead(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield server
 
 
-def poll(what: Callable[[], bool], why: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.01)
-
-
-def soon(act: Callable[[], Any]) -> Any:
-    """What `act` returns; a failure if it waits for the server."""
-    got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.append(act()), daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    assert got, "it waits for a server that will never answer"
-    return got[0]
-
-
 # -- memory and outcomes ----------------------------------------------------------------------------------
 
 
-def storm(url: str, calls: int, **options: Any) -> None:
+def assert_bounded_under_storm(url: str, calls: int, **options: Any) -> None:
+    """Log `calls` messages to a dead server: memory stays bounded and the counts add up."""
     options = {"max_bytes": 64 * MIB, **options}
     snapshot, rested, closed = run("storm", url=url, calls=calls, rest=1.0, options=options)
     names = ("queued", "inflight", "acked", "handed", "failed", "dropped")
@@ -78,25 +60,25 @@ def storm(url: str, calls: int, **options: Any) -> None:
 
 
 @procfs
-def test_memory_is_bounded_and_every_event_has_one_fate(dead: Any) -> None:
-    storm(dead.url, 300_000)
+def test_memory_is_bounded_and_every_event_has_one_outcome(dead: Any) -> None:
+    assert_bounded_under_storm(dead.url, 300_000)
 
 
 @procfs
-def test_also_when_the_sender_is_stuck_in_a_window() -> None:
+def test_memory_is_bounded_while_the_sender_is_stuck() -> None:
     """So many windows at once that they fill the socket, too."""
     with KINDS["accepts and never reads"]() as server:
-        storm(server.url, 100_000, inflight=32, compression=0)
+        assert_bounded_under_storm(server.url, 100_000, inflight=32, compression=0)
 
 
 @procfs
 @pytest.mark.long
-def test_ten_million_calls(dead: Any) -> None:
-    storm(dead.url, 10_000_000)
+def test_ten_million_calls_are_bounded(dead: Any) -> None:
+    assert_bounded_under_storm(dead.url, 10_000_000)
 
 
 @procfs
-def test_memory_is_bounded_whatever_the_sizes() -> None:
+def test_memory_is_bounded_for_all_sizes() -> None:
     """Small events touch every page, then sizes that leave much of each chunk empty take their place."""
     phases = [(100, 200), (HALF, HALF), (20, 64 * 1024), (100, 200), (HALF, HALF)]
     options = {"max_bytes": 64 * MIB, "max_events": 10**7, "overflow": "drop_oldest"}
@@ -109,8 +91,8 @@ def test_memory_is_bounded_whatever_the_sizes() -> None:
 
 
 @procfs
-def test_memory_is_bounded_when_events_are_followed() -> None:
-    """A delivery costs more than its event: who was dropped is told while an attempt to connect hangs."""
+def test_memory_is_bounded_for_submitted_events() -> None:
+    """A delivery costs more than its event; dropped ones are settled while an attempt to connect hangs."""
     with KINDS["black hole"]() as server:
         (said,) = run("follow", url=server.url, calls=300_000, options=NEVER | {"max_events": 10_000})
     assert said["told"] + said["pending"] == 300_000 and said["pending"] <= 10_000 + 100_000
@@ -124,7 +106,7 @@ def test_memory_is_bounded_when_events_are_followed() -> None:
 
 @pytest.mark.parametrize("scheme", ["lumberjack", "lumberjack+tls"])
 def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
-    """Deadlines of an hour: whoever waited for the server, or its handshake, would be found out."""
+    """The server's deadlines are an hour: a call that waited for the server or its handshake would hang."""
     url = dead.url.replace("lumberjack", scheme) + ("?verify=none" if scheme.endswith("tls") else "")
     handler = logclient.Handler(url, **NEVER)
     logger = logging.getLogger("tests.dead")
@@ -134,10 +116,10 @@ def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
         for i in range(1000):
             logger.warning("event %d", i)
         client = handler.client
-        assert soon(lambda: client.flush(0.1)) == 1000
+        assert assert_returns(lambda: client.flush(0.1)) == 1000
         if isinstance(dead, Refusing):
-            poll(lambda: client.stats().last_error.endswith("connection refused"), "it says something else")
-        assert soon(lambda: client.close(0.1)) == 1000
+            wait_until(lambda: client.stats().last_error.endswith("connection refused"), "refused")
+        assert assert_returns(lambda: client.close(0.1)) == 1000
         assert client.stats().failed == {"closed": 1000}
         logger.warning("too late")
         assert client.stats().refused == 1
@@ -146,7 +128,7 @@ def test_flush_and_close_return_in_time(dead: Any, scheme: str) -> None:
         handler.close()
 
 
-def test_who_follows_an_event_hears_that_it_was_dropped(dead: Any) -> None:
+def test_deliveries_of_dropped_events_are_settled(dead: Any) -> None:
     """Also while an attempt to connect hangs for an hour."""
     with logclient.connect(
         dead.url, overflow="drop_oldest", max_events=100, close_timeout=0.1, **NEVER
@@ -158,11 +140,11 @@ def test_who_follows_an_event_hears_that_it_was_dropped(dead: Any) -> None:
     assert found == {Outcome("dropped", "overflow"): 9900, Outcome("failed", "closed"): 100}
 
 
-def test_block_gives_up_in_time(dead: Any) -> None:
-    """The one overflow that may wait, waits as long as it was told."""
+def test_block_times_out_with_a_dead_server(dead: Any) -> None:
+    """`block` waits for `block_timeout` and no longer."""
     options = NEVER | {"overflow": "block", "block_timeout": 0.05, "max_events": 100}
     with logclient.connect(dead.url, close_timeout=0.1, **options) as client:
-        sent = soon(lambda: [client.send({"n": i}) for i in range(103)])
+        sent = assert_returns(lambda: [client.send({"n": i}) for i in range(103)])
         assert all(sent[:100]) and sent[100:] == [0, 0, 0]
         assert client.stats().dropped == {"overflow": 3}
 
@@ -170,13 +152,13 @@ def test_block_gives_up_in_time(dead: Any) -> None:
 # -- and then it lives ---------------------------------------------------------------------------------
 
 
-def test_delivery_goes_on_when_the_server_comes_to_life(dead: Any) -> None:
-    """The newest events are there, in order, each once; what is missing is what was counted dropped."""
+def test_delivery_resumes_when_the_server_comes_to_life(dead: Any) -> None:
+    """The newest events arrive once and in order; the missing ones were counted as dropped."""
     paces = {"connect_timeout": 0.3, "backoff_max": 0.3}
     client = logclient.connect(dead.url, overflow="drop_oldest", max_events=5000, **paces)
     for i in range(20_000):
         client.send({"message": f"event {i}"})
-    poll(lambda: bool(client.stats().last_error or client.stats().inflight), "the server was never tried")
+    wait_until(lambda: client.stats().last_error or client.stats().inflight, "an attempt")
     before = client.stats()
     assert before.dropped == {"overflow": 15_000} and before.queued + before.inflight == 5000
     dead.come_alive()

@@ -1,4 +1,4 @@
-"""How many events a broken connection without acknowledgements may have lost, of those handed over it."""
+"""Events in doubt: how many events a broken connection without acknowledgements may have lost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.unit
 SIZE = 100  # bytes of an event
 
 
-def after(
+def doubt_after(
     *moments: tuple[float, int], at: float, holds: int = 1000, size: int = SIZE, waited: bool = False
 ) -> tuple[int, int]:
-    """(events in doubt, the estimate) of a connection over which so many were handed by these moments."""
+    """Return (events in doubt, estimate) of a connection that had sent so many events at these moments."""
     doubt = Doubt()
     doubt.connected(0.0, 0, 0)
     for now, handed in moments:
@@ -27,27 +27,27 @@ def after(
 
 
 class TestEstimate:
-    def test_a_steady_flow_is_in_doubt_for_its_last_second(self) -> None:
+    def test_a_steady_flow_is_in_doubt_for_one_second(self) -> None:
         flow = [(tenth / 10, tenth * 400) for tenth in range(1, 601)]
-        assert after(*flow, at=60.0) == (240_000, 4_000)
+        assert doubt_after(*flow, at=60.0) == (240_000, 4_000)
 
     def test_a_pause_before_the_break_changes_nothing(self) -> None:
-        """What was handed last may be what was never read, however long ago that is."""
+        """The events that were sent last may be unread, however long ago that was."""
         flow = [(tenth / 10, tenth * 400) for tenth in range(1, 101)]
-        assert after(*flow, at=500.0) == after(*flow, at=10.0) == (40_000, 4_000)
+        assert doubt_after(*flow, at=500.0) == doubt_after(*flow, at=10.0) == (40_000, 4_000)
 
-    def test_no_more_than_transport_and_kernel_hold(self) -> None:
+    def test_the_estimate_is_bounded_by_transport_and_kernel(self) -> None:
         flow = [(tenth / 10, tenth * 100_000) for tenth in range(1, 101)]
-        assert after(*flow, at=10.0) == (10_000_000, 1000 + KERNEL // SIZE)
-        assert after(*flow, at=10.0, size=1 << 20, holds=20) == (10_000_000, 24)
+        assert doubt_after(*flow, at=10.0) == (10_000_000, 1000 + KERNEL // SIZE)
+        assert doubt_after(*flow, at=10.0, size=1 << 20, holds=20) == (10_000_000, 24)
 
-    def test_what_waited_shows_that_both_were_full(self) -> None:
+    def test_a_waiting_write_shows_that_both_buffers_were_full(self) -> None:
         flow = [(tenth / 10, tenth * 400) for tenth in range(1, 601)]
-        assert after(*flow, at=60.0, waited=True) == (240_000, 1000 + KERNEL // SIZE)
-        assert after((0.1, 7), at=60.0, waited=True) == (7, 7)
+        assert doubt_after(*flow, at=60.0, waited=True) == (240_000, 1000 + KERNEL // SIZE)
+        assert doubt_after((0.1, 7), at=60.0, waited=True) == (7, 7)
 
-    def test_nothing_handed_nothing_in_doubt(self) -> None:
-        assert after(at=5.0) == after(at=5.0, waited=True) == (0, 0)
+    def test_without_events_nothing_is_in_doubt(self) -> None:
+        assert doubt_after(at=5.0) == doubt_after(at=5.0, waited=True) == (0, 0)
 
     def test_connections_add_up(self) -> None:
         doubt = Doubt()
@@ -62,7 +62,7 @@ class TestEstimate:
         st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 5000)), max_size=50),
         st.floats(0.0, 100.0), st.integers(0, 2000), st.integers(0, 10_000), st.booleans(),
     )  # fmt: skip
-    def test_never_more_than_were_handed(
+    def test_the_estimate_never_exceeds_the_events_handed(
         self, steps: list[tuple[float, int]], pause: float, holds: int, size: int, waited: bool
     ) -> None:
         now, handed = 0.0, 0
@@ -70,7 +70,7 @@ class TestEstimate:
         for seconds, more in steps:
             now, handed = now + seconds, handed + more
             moments.append((now, handed))
-        events, estimate = after(*moments, at=now + pause, holds=holds, size=size, waited=waited)
+        events, estimate = doubt_after(*moments, at=now + pause, holds=holds, size=size, waited=waited)
         assert events == handed
         assert 0 <= estimate <= events
         assert not handed or holds == 0 or estimate > 0

@@ -2,7 +2,7 @@
 
 Each test runs six times: four cores in Python on the Python pump, in memory; two compiled ones on the
 C pump, over sockets. Whatever a test looks at itself, every run ends with ``Rig.finish``: each event
-has exactly one fate, the counts add up, an independent recount of the ledger gives the same numbers,
+has exactly one outcome, the counts add up, an independent recount of the ledger gives the same numbers,
 and what arrived is what was sent, byte by byte, under the hash in the ledger.
 """
 
@@ -31,8 +31,8 @@ from tests.support.patience import PATIENCE
 Make = Callable[..., Rig]
 
 
-def needs(what: Callable[[Setup], bool]) -> Callable[[Any], Any]:
-    """Only for those kinds of acknowledgement that can say what the test is about."""
+def needs_setup(what: Callable[[Setup], bool]) -> Callable[[Any], Any]:
+    """Run the test only for setups for which `what` is true."""
 
     def mark(test: Any) -> Any:
         test.needs = what
@@ -49,7 +49,7 @@ def no_acks(setup: Setup) -> bool:
     return setup.kind == "none"
 
 
-def judges(setup: Setup) -> bool:
+def answers_single_events(setup: Setup) -> bool:
     """A single event can be refused, or asked for again."""
     return setup.kind in ("fifo", "by_id")
 
@@ -75,15 +75,15 @@ def make(setup: Setup, tmp_path: Path) -> Iterator[Make]:
             rig.finish(0.05)
 
 
-def queue_only(rig: Rig) -> None:
-    """Nobody listens: events stay queued whatever the protocol."""
+def stop_listening(rig: Rig) -> None:
+    """Take the server down: events stay queued whatever the protocol."""
     rig.server.down()
 
 
 # -- ids ----------------------------------------------------------------------------------------------
 
 
-def test_ids_and_sequences(make: Make, setup: Setup) -> None:
+def test_sequences_count_from_1_under_one_producer_id(make: Make, setup: Setup) -> None:
     rig = make()
     seqs = rig.many(500)
     assert seqs == list(range(1, 501))
@@ -95,7 +95,7 @@ def test_ids_and_sequences(make: Make, setup: Setup) -> None:
     assert make().stats().producer != stats.producer
 
 
-@needs(acks)
+@needs_setup(acks)
 def test_a_resend_keeps_the_id(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = silent
@@ -111,7 +111,7 @@ def test_a_resend_keeps_the_id(make: Make, setup: Setup) -> None:
 
 
 def test_counts_add_up_at_every_snapshot(make: Make, setup: Setup) -> None:
-    """Partial acks, cuts, drops and four callers, looked at from a fifth thread all the time."""
+    """Partial acks, cuts, drops and four callers, while a fifth thread takes snapshots."""
     rig = make(max_events=400, overflow="drop_oldest")
     cuts = 0
 
@@ -151,7 +151,7 @@ def test_counts_add_up_at_every_snapshot(make: Make, setup: Setup) -> None:
         assert cuts == 8 and stats.resent > 0 and stats.disconnects >= 8
 
 
-def test_what_cannot_be_encoded_fails_alone(make: Make, setup: Setup) -> None:
+def test_an_unencodable_event_fails_alone(make: Make, setup: Setup) -> None:
     rig = make(max_event_bytes=1000)
     for i in range(100):
         rig.put(POISON + b"%d" % i if i % 10 == 3 else b"good %d" % i)
@@ -162,7 +162,7 @@ def test_what_cannot_be_encoded_fails_alone(make: Make, setup: Setup) -> None:
     assert stats.acked + stats.handed == 90
 
 
-def test_nothing_but_poison(make: Make) -> None:
+def test_unencodable_events_alone_send_no_batch(make: Make) -> None:
     rig = make()
     for i in range(200):
         rig.put(POISON + b"%d" % i)
@@ -170,8 +170,8 @@ def test_nothing_but_poison(make: Make) -> None:
     assert stats.failed == {"not_json": 200} and stats.batches == 0
 
 
-@needs(judges)
-def test_rejected_alone(make: Make, setup: Setup) -> None:
+@needs_setup(answers_single_events)
+def test_a_rejected_event_fails_alone(make: Make, setup: Setup) -> None:
     rig = make()
 
     def script(peer: Peer) -> None:
@@ -190,8 +190,8 @@ def test_rejected_alone(make: Make, setup: Setup) -> None:
 # -- a poison -----------------------------------------------------------------------------------------
 
 
-def chokes(on: Callable[[Got], bool], how: str = "cut") -> Callable[[Peer], None]:
-    """A server that acknowledges one by one, and ends the connection where it cannot take an event."""
+def ends_at_poison(on: Callable[[Got], bool], how: str = "cut") -> Callable[[Peer], None]:
+    """A server that acknowledges events one by one and ends the connection at each event that is poison."""
 
     def script(peer: Peer) -> None:
         while peer.waiting and peer.open:
@@ -203,9 +203,8 @@ def chokes(on: Callable[[Got], bool], how: str = "cut") -> Callable[[Peer], None
     return script
 
 
-def going_on(rig: Rig, what: Callable[[Stats], Any]) -> None:
-    """Until the counts are as wanted. The application goes on as the server takes its events: what comes is
-    there to compare with."""
+def send_until(rig: Rig, what: Callable[[Stats], Any]) -> None:
+    """Send events as the server takes them, for comparison, until the counts are as wanted."""
 
     def look(stats: Stats) -> Any:
         found = what(stats)
@@ -216,14 +215,14 @@ def going_on(rig: Rig, what: Callable[[Stats], Any]) -> None:
     rig.until(look)
 
 
-@needs(acks)
+@needs_setup(acks)
 @pytest.mark.parametrize("how", ["cut", "reset"])
-def test_a_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
+def test_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
     rig = make(inflight=64)
     bad = {1, 58, 59} if how == "cut" else {58}
-    rig.server.script = chokes(lambda got: got.seq in bad, how)
+    rig.server.script = ends_at_poison(lambda got: got.seq in bad, how)
     rig.many(200)
-    going_on(rig, lambda s: s.failed == {"poison": len(bad)})
+    send_until(rig, lambda s: s.failed == {"poison": len(bad)})
     stats = rig.settle()
     assert (stats.acked, stats.failed, stats.quarantined) == (
         stats.sent - len(bad), {"poison": len(bad)}, 0
@@ -237,10 +236,10 @@ def test_a_poison_fails_alone(make: Make, setup: Setup, how: str) -> None:
     assert in_order == sorted(in_order) and len(in_order) > stats.sent - 20, "in order, also around a poison"
 
 
-@needs(acks)
-def test_a_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Setup) -> None:
     rig = make()
-    rig.server.script = chokes(lambda got: got.body == b"bad")
+    rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
     bad = rig.put(b"bad")
     rig.until(lambda s: s.disconnects >= 8)
     assert rig.stats().failed == {}, "no other event proves that the server takes any"
@@ -250,25 +249,25 @@ def test_a_poison_waits_for_enough_events_to_compare_with(make: Make, setup: Set
     rig.until(lambda s: s.disconnects >= disconnects + 8)
     stats = rig.stats()
     assert stats.failed == {} and stats.quarantined == 1, "one event is no proof"
-    going_on(rig, lambda s: s.failed == {"poison": 1})
+    send_until(rig, lambda s: s.failed == {"poison": 1})
     stats = rig.settle()
     assert (stats.acked, stats.failed) == (stats.sent - 1, {"poison": 1})
     rig.finish()
     books = rig.books()
-    assert books.fates[bad] == ("failed", "poison") and books.deferred == {bad}
+    assert books.outcomes[bad] == ("failed", "poison") and books.deferred == {bad}
 
 
-@needs(acks)
-def test_a_condemned_event_is_kept_on_request(make: Make, setup: Setup) -> None:
-    """And delivered once the server takes it."""
+@needs_setup(acks)
+def test_poison_is_kept_on_request(make: Make, setup: Setup) -> None:
+    """A kept event is delivered once the server takes it."""
     rig = make(poison="keep", auth_backoff_min=0.002, auth_backoff_max=0.01)
-    rig.server.script = chokes(lambda got: got.body == b"bad")
+    rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
     rig.put(b"bad")
 
     def reports() -> int:
         return len([kind for kind, _ in rig.lines.lines if kind.startswith("poison")])
 
-    going_on(rig, lambda s: reports())
+    send_until(rig, lambda s: reports())
     stats = rig.until(lambda s: s.acked == s.sent - 1)
     assert stats.failed == {} and stats.quarantined == reports() == 1
     rig.server.script = acknowledge
@@ -276,8 +275,8 @@ def test_a_condemned_event_is_kept_on_request(make: Make, setup: Setup) -> None:
     assert stats.acked == stats.sent
 
 
-@needs(acks)
-def test_a_server_that_breaks_by_chance_condemns_nothing(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_random_breaks_condemn_no_event(make: Make, setup: Setup) -> None:
     rig = make(inflight=64, batch_events=8)
     random = Random(f"{setup}")
 
@@ -293,11 +292,11 @@ def test_a_server_that_breaks_by_chance_condemns_nothing(make: Make, setup: Setu
     assert rig.settle().acked == 600
 
 
-@needs(acks)
-def test_close_does_not_wait_for_a_decision(make: Make, setup: Setup) -> None:
-    """The neighbours go first, and all of them."""
+@needs_setup(acks)
+def test_close_does_not_wait_for_a_trial(make: Make, setup: Setup) -> None:
+    """The neighbours are delivered first, all of them."""
     rig = make()
-    rig.server.script = chokes(lambda got: got.body == b"bad")
+    rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
     rig.put(b"bad")
     rig.put(b"good")
     rig.until(lambda s: s.quarantined == 1)
@@ -308,20 +307,20 @@ def test_close_does_not_wait_for_a_decision(make: Make, setup: Setup) -> None:
     assert stats.acked == 151 and sum(stats.failed.values()) == 1
 
 
-@needs(acks)
-def test_a_suspect_keeps_no_neighbours_memory(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_a_suspect_does_not_keep_its_neighbours_memory(make: Make, setup: Setup) -> None:
     rig = make(batch_events=50, max_bytes=64 << 20)
-    rig.server.script = chokes(lambda got: got.body == b"bad")
+    rig.server.script = ends_at_poison(lambda got: got.body == b"bad")
     for n in range(1, 101):
         rig.put(b"bad" if n == 80 else bytes(10_000))
     stats = rig.until(lambda s: s.quarantined == 1 and s.acked == 99)
     assert stats.queued + stats.inflight == 1 and stats.queued_bytes < 100
 
 
-@needs(acks)
-def test_a_server_that_drops_everything_condemns_nothing(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_a_server_that_breaks_always_condemns_no_event(make: Make, setup: Setup) -> None:
     rig = make()
-    rig.server.script = chokes(lambda got: True)
+    rig.server.script = ends_at_poison(lambda got: True)
     rig.many(100)
     rig.until(lambda s: s.disconnects >= 25)
     assert rig.stats().failed == {}
@@ -331,12 +330,12 @@ def test_a_server_that_drops_everything_condemns_nothing(make: Make, setup: Setu
     assert not [kind for kind, _ in rig.lines.lines if kind.startswith("poison")]
 
 
-@needs(acks)
-def test_after_a_suspicion_the_wire_is_full_again(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_full_windows_return_after_a_suspicion(make: Make, setup: Setup) -> None:
     rig = make(batch_events=50, inflight=64)
     rig.server.down()
     rig.many(50)
-    rig.server.script = chokes(lambda got: len(rig.server.peers) <= 2)
+    rig.server.script = ends_at_poison(lambda got: len(rig.server.peers) <= 2)
     rig.server.up()
     assert rig.settle().acked == 50
     rig.server.script = silent
@@ -351,8 +350,8 @@ def test_after_a_suspicion_the_wire_is_full_again(make: Make, setup: Setup) -> N
 # -- bounds -------------------------------------------------------------------------------------------
 
 
-@needs(acks)
-def test_max_events_counts_what_is_in_flight(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_max_events_counts_events_in_flight(make: Make, setup: Setup) -> None:
     rig = make(max_events=30, overflow="drop_new")
     rig.server.script = silent
     rig.many(30)
@@ -366,8 +365,8 @@ def test_max_events_counts_what_is_in_flight(make: Make, setup: Setup) -> None:
     assert rig.put() == 32
 
 
-@needs(acks)
-def test_max_bytes_counts_what_is_kept_for_a_resend(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_max_bytes_counts_events_kept_for_a_resend(make: Make, setup: Setup) -> None:
     rig = make(max_bytes=100 * 1024, overflow="drop_new")
     rig.server.script = silent
     body = b"x" * 1000
@@ -387,11 +386,11 @@ def test_max_bytes_counts_what_is_kept_for_a_resend(make: Make, setup: Setup) ->
     assert rig.settle().acked == n
 
 
-def test_an_event_that_never_fits_is_too_large(make: Make) -> None:
+def test_an_event_larger_than_the_queue_is_too_large(make: Make) -> None:
     # Not: wait for room for ever, push everything else out, or find an empty queue full.
     for overflow in ("block", "drop_oldest", "drop_new", "raise"):
         rig = make(max_bytes=2048, max_event_bytes=4096, overflow=overflow)
-        queue_only(rig)
+        stop_listening(rig)
         assert rig.put(b"small") == 1
         assert rig.put(b"x" * 2047) == 2
         rig.server.up()
@@ -400,9 +399,9 @@ def test_an_event_that_never_fits_is_too_large(make: Make) -> None:
         rig.finish()
 
 
-def test_drop_oldest(make: Make) -> None:
+def test_drop_oldest_drops_the_oldest(make: Make) -> None:
     rig = make(max_events=100, overflow="drop_oldest")
-    queue_only(rig)
+    stop_listening(rig)
     seqs = rig.many(250)
     assert seqs == list(range(1, 251))
     stats = rig.stats()
@@ -414,7 +413,7 @@ def test_drop_oldest(make: Make) -> None:
 
 def test_drop_oldest_keeps_errors(make: Make) -> None:
     rig = make(max_events=100, overflow="drop_oldest")
-    queue_only(rig)
+    stop_listening(rig)
     errors = [rig.put(level=4 if i % 5 == 0 else 2) for i in range(400)][::5]
     rig.server.up()
     rig.settle()
@@ -422,9 +421,9 @@ def test_drop_oldest_keeps_errors(make: Make) -> None:
     assert seqs == sorted(seqs) and set(errors) <= set(seqs)
 
 
-def test_drop_oldest_lets_errors_push_out_errors(make: Make) -> None:
+def test_drop_oldest_drops_errors_for_errors(make: Make) -> None:
     rig = make(max_events=10, overflow="drop_oldest")
-    queue_only(rig)
+    stop_listening(rig)
     rig.many(30, level=4)
     assert rig.put(level=2) == 0, "an ordinary one pushes out no error"
     rig.server.up()
@@ -432,9 +431,9 @@ def test_drop_oldest_lets_errors_push_out_errors(make: Make) -> None:
     assert [g.seq for g in rig.server.events(10)] == list(range(21, 31))
 
 
-def test_a_drop_that_would_not_help_drops_no_neighbour(make: Make) -> None:
+def test_an_event_is_not_dropped_if_that_makes_no_room(make: Make) -> None:
     rig = make(max_bytes=2048, overflow="drop_oldest")
-    queue_only(rig)
+    stop_listening(rig)
     rig.put(b"e" * 1500, level=4)
     rig.put(b"small")
     assert rig.put(b"x" * 1000) == 0
@@ -443,9 +442,9 @@ def test_a_drop_that_would_not_help_drops_no_neighbour(make: Make) -> None:
     assert stats.acked + stats.handed == 2 and stats.dropped == {"overflow": 1}
 
 
-def test_drop_new(make: Make) -> None:
+def test_drop_new_drops_the_newest(make: Make) -> None:
     rig = make(max_events=100, overflow="drop_new")
-    queue_only(rig)
+    stop_listening(rig)
     seqs = rig.many(130)
     assert seqs == [*range(1, 101), *[0] * 30]
     rig.server.up()
@@ -454,9 +453,9 @@ def test_drop_new(make: Make) -> None:
     assert [g.seq for g in rig.server.events(101)] == [*range(1, 101), 131]
 
 
-def test_raise_leaves_the_queue_alone(make: Make) -> None:
+def test_raise_refuses_an_event_and_keeps_the_queue(make: Make) -> None:
     rig = make(max_events=5, overflow="raise")
-    queue_only(rig)
+    stop_listening(rig)
     assert rig.many(7) == [1, 2, 3, 4, 5, 0, 0]  # the client raises on 0
     assert rig.stats().dropped == {"overflow": 2}
 
@@ -476,9 +475,9 @@ def test_block_waits_for_room(make: Make, setup: Setup) -> None:
     assert rig.settle().dropped == {}
 
 
-def test_block_gives_up_in_time(make: Make) -> None:
+def test_block_times_out(make: Make) -> None:
     rig = make(max_events=3, overflow="block", block_timeout=0.02)
-    queue_only(rig)
+    stop_listening(rig)
     assert rig.many(5) == [1, 2, 3, 0, 0]
     assert rig.stats().dropped == {"overflow": 2}
 
@@ -486,7 +485,7 @@ def test_block_gives_up_in_time(make: Make) -> None:
 def test_block_is_first_come_first_served(make: Make) -> None:
     """A large event waits behind those before it, never behind small ones that come later."""
     rig = make(max_events=1000, max_bytes=20_000, max_event_bytes=16_000, overflow="block")
-    queue_only(rig)
+    stop_listening(rig)
     rig.put(bytes(8000))
     seqs: dict[str, int] = {}
     threads = []
@@ -527,9 +526,9 @@ def test_a_large_event_does_not_starve(make: Make, setup: Setup) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this system has no such signal")
-def test_a_signal_handler_does_not_stand_in_the_line(make: Make) -> None:
+def test_a_signal_handler_never_waits_for_room(make: Make) -> None:
     rig = make(max_events=1000, max_bytes=20_000, max_event_bytes=16_000, overflow="block")
-    queue_only(rig)
+    stop_listening(rig)
     rig.put(bytes(8000))
     thread = threading.Thread(target=rig.put, args=(bytes(16_000),))
     thread.start()
@@ -550,9 +549,9 @@ def test_a_signal_handler_does_not_stand_in_the_line(make: Make) -> None:
     assert rig.settle().dropped == {"overflow": 1}
 
 
-def test_block_ends_with_the_client(make: Make) -> None:
+def test_close_ends_a_wait_for_room(make: Make) -> None:
     rig = make(max_events=3, overflow="block")
-    queue_only(rig)
+    stop_listening(rig)
     rig.many(3)
     answers: list[int] = []
     thread = threading.Thread(target=lambda: answers.append(rig.engine.put(b"one more", 2, 0)))
@@ -567,8 +566,8 @@ def test_block_ends_with_the_client(make: Make) -> None:
 # -- order and resend ---------------------------------------------------------------------------------
 
 
-@needs(acks)
-def test_only_the_unacknowledged_are_sent_again_in_order(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_only_unacknowledged_events_are_resent_in_order(make: Make, setup: Setup) -> None:
     rig = make(inflight=200 if setup.kind != "cumulative" else 8)
     rig.server.script = silent
     seqs = rig.many(200)
@@ -584,9 +583,9 @@ def test_only_the_unacknowledged_are_sent_again_in_order(make: Make, setup: Setu
     assert (stats.acked, stats.resent, stats.disconnects) == (200, 123, 1)
 
 
-@needs(acks)
-def test_acks_before_the_cut_count(make: Make, setup: Setup) -> None:
-    # Said and cut in one breath: what was said still holds.
+@needs_setup(acks)
+def test_acknowledgements_before_a_cut_count(make: Make, setup: Setup) -> None:
+    # Acknowledged and cut at once: the acknowledgement counts.
     rig = make(inflight=100)
 
     def script(peer: Peer) -> None:
@@ -603,9 +602,8 @@ def test_acks_before_the_cut_count(make: Make, setup: Setup) -> None:
     assert [g.seq for g in first][:10] == list(range(1, 11))
 
 
-@needs(acks)
-def test_fifo_across_requeue(make: Make, setup: Setup) -> None:
-    """New events never pass those that wait for a resend."""
+@needs_setup(acks)
+def test_new_events_never_pass_events_to_resend(make: Make, setup: Setup) -> None:
     rig = make(inflight=10 if setup.kind != "cumulative" else 1, batch_events=10)
     rig.server.script = silent
     rig.server.down()
@@ -622,8 +620,8 @@ def test_fifo_across_requeue(make: Make, setup: Setup) -> None:
     assert [g.seq for g in rig.server.peers[1].got] == list(range(1, 61))
 
 
-@needs(acks)
-def test_many_cuts_lose_and_reorder_nothing(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_many_cuts_lose_and_reorder_no_event(make: Make, setup: Setup) -> None:
     rig = make(inflight=40 if setup.kind != "cumulative" else 3, batch_events=20)
     cuts = 0
 
@@ -647,8 +645,8 @@ def test_many_cuts_lose_and_reorder_nothing(make: Make, setup: Setup) -> None:
     assert firsts == list(range(1, 1501))
 
 
-@needs(judges)
-def test_retry_of_single_events(make: Make, setup: Setup) -> None:
+@needs_setup(answers_single_events)
+def test_a_single_event_is_resent_on_request(make: Make, setup: Setup) -> None:
     rig = make()
     seen: set[int] = set()
 
@@ -667,8 +665,8 @@ def test_retry_of_single_events(make: Make, setup: Setup) -> None:
     assert (stats.acked, stats.resent, stats.connects) == (100, 10, 1)
 
 
-@needs(lambda setup: setup.kind == "by_id")
-def test_acks_out_of_order(make: Make, setup: Setup) -> None:
+@needs_setup(lambda setup: setup.kind == "by_id")
+def test_acknowledgements_may_come_out_of_order(make: Make, setup: Setup) -> None:
     rig = make(inflight=100)
     rig.server.script = silent
     rig.many(60)
@@ -677,14 +675,14 @@ def test_acks_out_of_order(make: Make, setup: Setup) -> None:
     peer.answer(b"k", [g for g in peer.waiting if g.seq % 3])
     stats = rig.until(lambda s: s.acked == 40)
     assert stats.inflight == 20
-    assert rig.engine.flush(0.0) == 20, "what has its fate is not outstanding"
+    assert rig.engine.flush(0.0) == 20, "what has its outcome is not outstanding"
     rig.server.script = acknowledge
     peer.cut()
     rig.settle()
     assert [g.seq for g in rig.server.peers[1].got] == list(range(3, 61, 3))
 
 
-def test_a_spree_of_small_batches_is_sent_to_its_end(
+def test_many_small_batches_are_sent_without_another_turn(
     make: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More batches than a pump sends between two looks; the last one must not stay behind until some
@@ -692,14 +690,14 @@ def test_a_spree_of_small_batches_is_sent_to_its_end(
     monkeypatch.setattr(shutdown, "TURN", 3600.0)
     rig = make(inflight=256, batch_events=1)
     rig.server.script = silent
-    queue_only(rig)
+    stop_listening(rig)
     rig.many(256)
     rig.server.up()
     rig.server.events(256)
     rig.server.peers[0].ack()
 
 
-def test_a_server_that_takes_nothing_for_a_while(make: Make, setup: Setup) -> None:
+def test_a_stuck_server_delays_and_loses_nothing(make: Make, setup: Setup) -> None:
     rig = make(max_bytes=64 << 20, inflight=500)
     rig.server.stuck = True
     body = bytes(100_000)
@@ -718,7 +716,7 @@ def test_a_server_that_takes_nothing_for_a_while(make: Make, setup: Setup) -> No
 # -- deadlines ----------------------------------------------------------------------------------------
 
 
-@needs(acks)
+@needs_setup(acks)
 def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
     rig = make(silence=0.05)
     rig.server.script = silent
@@ -727,12 +725,11 @@ def test_silence_ends_a_connection(make: Make, setup: Setup) -> None:
     rig.server.script = acknowledge
     stats = rig.settle()
     assert stats.acked == 5 and stats.disconnects >= 1
-    assert (
-        rig.lines.of("silence")[0] == f"test://server: {where(rig)}: no sign of life from the server in time"
-    )
+    (line, *_) = rig.lines.of("silence")
+    assert line == f"test://server: {address_of(rig)}: no sign of life from the server in time"
 
 
-def test_an_idle_connection_is_not_silent(make: Make, setup: Setup) -> None:
+def test_an_idle_connection_does_not_time_out(make: Make, setup: Setup) -> None:
     rig = make(silence=1.0)
     rig.many(3)
     rig.settle()
@@ -741,8 +738,8 @@ def test_an_idle_connection_is_not_silent(make: Make, setup: Setup) -> None:
     assert rig.settle().connects == 1
 
 
-@needs(acks)
-def test_keep_alives_are_life_but_no_progress(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_keep_alives_do_not_count_as_progress(make: Make, setup: Setup) -> None:
     rig = make(silence=0.1, progress_timeout=0.4)
     rig.server.script = silent
     rig.many(5)
@@ -767,14 +764,14 @@ def test_keep_alives_are_life_but_no_progress(make: Make, setup: Setup) -> None:
     assert rig.lines.of("stalled")[0].endswith("the server is alive, but acknowledges nothing")
 
 
-def where(rig: Rig) -> str:
+def address_of(rig: Rig) -> str:
     return ":".join(map(str, rig.server.endpoint))
 
 
 # -- retry --------------------------------------------------------------------------------------------
 
 
-def test_full_jitter() -> None:
+def test_backoff_is_exponential_with_full_jitter() -> None:
     drawn = [0.0, 0.5, 0.999999]
     for value in drawn:
         backoff = Backoff(0.1, 30.0, lambda value=value: value)
@@ -784,16 +781,16 @@ def test_full_jitter() -> None:
         assert backoff.delay() == pytest.approx(value * 0.1)
 
 
-class Watched(Backoff):
-    """Remembers what it was asked for."""
+class RecordedBackoff(Backoff):
+    """A back-off that records its delays and resets, always at the upper bound."""
 
-    made: list[Watched]
+    made: list[RecordedBackoff]
 
     def __init__(self, shortest: float, longest: float, random: Callable[[], float]) -> None:
         super().__init__(shortest, longest, lambda: 1.0)
         self.delays: list[float] = []
         self.resets = 0
-        Watched.made.append(self)
+        RecordedBackoff.made.append(self)
 
     def delay(self) -> float:
         self.delays.append(super().delay())
@@ -805,14 +802,16 @@ class Watched(Backoff):
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
-    Watched.made = []
-    monkeypatch.setattr(endpoints, "Backoff", Watched)
-    return Watched.made
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[RecordedBackoff]:
+    RecordedBackoff.made = []
+    monkeypatch.setattr(endpoints, "Backoff", RecordedBackoff)
+    return RecordedBackoff.made
 
 
-@needs(acks)
-def test_only_an_ack_resets_the_wait(make: Make, setup: Setup, watched: list[Watched]) -> None:
+@needs_setup(acks)
+def test_only_an_acknowledgement_resets_the_backoff(
+    make: Make, setup: Setup, watched: list[RecordedBackoff]
+) -> None:
     rig = make(backoff_min=0.001, backoff_max=0.01)
 
     def slam(peer: Peer) -> None:
@@ -841,8 +840,8 @@ def test_only_an_ack_resets_the_wait(make: Make, setup: Setup, watched: list[Wat
     rig.settle()
 
 
-@needs(acks)
-def test_a_seeded_generator_keeps_its_sequence(make: Make) -> None:
+@needs_setup(acks)
+def test_backoff_leaves_the_global_random_state_alone(make: Make) -> None:
     """An application that calls ``random.seed`` draws the same numbers beside a server that is down."""
     rig = make(backoff_min=0.001, backoff_max=0.01)
     rig.server.script = lambda peer: peer.cut()
@@ -854,12 +853,12 @@ def test_a_seeded_generator_keeps_its_sequence(make: Make) -> None:
     assert random.getstate() == before
 
 
-@needs(no_acks)
+@needs_setup(no_acks)
 @pytest.mark.parametrize("busy", [False, True], ids=["quiet", "busy"])
-def test_frequent_cuts_of_a_server_that_is_up(
+def test_a_proven_connection_resets_the_backoff(
     make: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    """Without acknowledgements: a connection that took events and lasted ends the wait for earlier ones."""
+    """Without acknowledgements, a connection that took events and lasted resets the back-off."""
     monkeypatch.setattr(connection, "PROVEN", 0.02)
     monkeypatch.setattr(endpoints, "random", lambda: 1.0)  # the longest waits
     rig = make(backoff_min=0.01, backoff_max=1000.0)
@@ -878,9 +877,9 @@ def test_frequent_cuts_of_a_server_that_is_up(
     rig.settle()
 
 
-@needs(no_acks)
-def test_a_server_that_drops_all_at_once_is_tried_ever_more_seldom(
-    make: Make, setup: Setup, watched: list[Watched]
+@needs_setup(no_acks)
+def test_immediate_cuts_lengthen_the_backoff(
+    make: Make, setup: Setup, watched: list[RecordedBackoff]
 ) -> None:
     rig = make(backoff_min=0.01, backoff_max=0.1)
     rig.server.script = lambda peer: peer.cut()
@@ -891,7 +890,9 @@ def test_a_server_that_drops_all_at_once_is_tried_ever_more_seldom(
     rig.settle()
 
 
-def test_nobody_listens(make: Make, setup: Setup, watched: list[Watched]) -> None:
+def test_a_refused_connection_is_retried_and_reported(
+    make: Make, setup: Setup, watched: list[RecordedBackoff]
+) -> None:
     rig = make(backoff_min=0.001, backoff_max=0.004)
     rig.server.down()
     rig.many(3)
@@ -899,12 +900,12 @@ def test_nobody_listens(make: Make, setup: Setup, watched: list[Watched]) -> Non
     assert watched[0].delays[:4] == pytest.approx([0.001, 0.002, 0.004, 0.004])
     stats = rig.stats()
     assert stats.connects == 0 and stats.queued == 3
-    assert stats.last_error == f"test://server: cannot connect to {where(rig)}: connection refused"
+    assert stats.last_error == f"test://server: cannot connect to {address_of(rig)}: connection refused"
     rig.server.up()
     assert rig.settle().connects == 1
 
 
-@needs(acks)
+@needs_setup(acks)
 def test_a_server_may_close_an_idle_connection(make: Make, setup: Setup) -> None:
     rig = make()
     rig.many(3)
@@ -916,9 +917,9 @@ def test_a_server_may_close_an_idle_connection(make: Make, setup: Setup) -> None
     assert rig.settle().connects == 2
 
 
-@needs(acks)
-def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Setup) -> None:
-    # The pump has detached a chunk, taken a batch of it, and naps; the server ends it with all acked.
+@needs_setup(acks)
+def test_detached_events_survive_a_cut(make: Make, setup: Setup) -> None:
+    # The pump has detached a chunk, sent a batch of it, and lingers; the server acks the batch and cuts.
     rig = make(batch_events=5, linger=10.0)
     rig.server.down()
     rig.many(7)
@@ -936,8 +937,8 @@ def test_events_left_between_queue_and_batch_survive_a_cut(make: Make, setup: Se
     assert [g.seq for g in rig.server.peers[1].got] == [6, 7]
 
 
-@needs(judges)
-def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, setup: Setup) -> None:
+@needs_setup(answers_single_events)
+def test_an_answer_ends_the_linger_of_a_full_window(make: Make, setup: Setup) -> None:
     rig = make(inflight=1, linger=PATIENCE)
     rig.server.down()
     rig.many(5)
@@ -945,10 +946,10 @@ def test_an_answer_ends_the_nap_where_no_more_could_be_sent_before(make: Make, s
     rig.settle()
 
 
-def test_who_waits_for_an_event_does_not_wait_for_a_nap(make: Make) -> None:
+def test_flush_does_not_wait_for_the_linger(make: Make) -> None:
     rig = make(batch_events=5, linger=PATIENCE)
     rig.server.down()
-    rig.many(7)  # a full batch, and one that a nap would come before
+    rig.many(7)  # a full batch, and one after a linger
     rig.server.up()
     assert rig.engine.flush(PATIENCE / 2) == 0
 
@@ -962,9 +963,9 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_turns")
-def test_max_age(make: Make) -> None:
+def test_old_events_fail_with_max_age(make: Make) -> None:
     rig = make(max_age=0.05)
-    queue_only(rig)
+    stop_listening(rig)
     rig.many(300)
     stats = rig.until(lambda s: s.queued == 0)
     assert stats.failed == {"max_age": 300}
@@ -977,10 +978,10 @@ def test_max_age(make: Make) -> None:
 @pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("step", [3600, -3600], ids=["forwards", "backwards"])
 def test_max_age_when_the_clock_is_set(make: Make, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A step of the wall clock fails no young event, and keeps no old one."""
+    """A step of the wall clock fails no young event and keeps no old one."""
     now = time.time_ns
     rig = make(max_age=0.3)
-    queue_only(rig)
+    stop_listening(rig)
     begin = time.monotonic()
     rig.many(30)
     rig.until(lambda s: s.turns > 1)
@@ -994,8 +995,8 @@ def test_max_age_when_the_clock_is_set(make: Make, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("short_turns")
-@needs(acks)
-def test_max_age_reaches_what_waits_for_a_resend(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_max_age_applies_to_events_to_resend(make: Make, setup: Setup) -> None:
     rig = make(max_age=0.5, batch_events=20, inflight=20 if setup.kind != "cumulative" else 1)
     rig.server.script = silent
     rig.server.down()
@@ -1011,7 +1012,7 @@ def test_max_age_reaches_what_waits_for_a_resend(make: Make, setup: Setup) -> No
 # -- fatal --------------------------------------------------------------------------------------------
 
 
-def test_go_away_for_ever(make: Make, setup: Setup) -> None:
+def test_a_fatal_answer_ends_sending_for_good(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = lambda peer: peer.say(b"!")
     rig.many(10)
@@ -1022,12 +1023,12 @@ def test_go_away_for_ever(make: Make, setup: Setup) -> None:
     stats = rig.settle()
     assert stats.connects == 1
     assert stats.failed.get("fatal", 0) + stats.handed == 20
-    assert stats.last_error == f"test://server: {where(rig)}: wrong version; nothing more will be sent"
+    assert stats.last_error == f"test://server: {address_of(rig)}: wrong version; nothing more will be sent"
 
 
 @pytest.mark.parametrize("said", [b"\x00", b"garbage", b"kkkkkkkkkkkkkkkkkkkkkkk", b"A\xff\xff"])
-def test_garbage_and_acks_for_nothing(make: Make, setup: Setup, said: bytes) -> None:
-    """What a server may not say ends the connection, and nothing is credited twice or to nobody."""
+def test_wrong_answers_end_the_connection(make: Make, setup: Setup, said: bytes) -> None:
+    """No event is acknowledged twice by wrong answers, and none that was not sent."""
     rig = make()
 
     def script(peer: Peer) -> None:
@@ -1044,8 +1045,8 @@ def test_garbage_and_acks_for_nothing(make: Make, setup: Setup, said: bytes) -> 
         assert [g.seq for g in rig.server.peers[1].got] == [1, 2, 3, 4, 5, 6]
 
 
-@needs(acks)
-def test_words_split_at_every_byte(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_answers_may_be_split_at_every_byte(make: Make, setup: Setup) -> None:
     rig = make()
     original = Peer.say
 
@@ -1066,7 +1067,7 @@ def test_words_split_at_every_byte(make: Make, setup: Setup) -> None:
 # -- flush and close ----------------------------------------------------------------------------------
 
 
-def test_flush_counts_what_is_left(make: Make) -> None:
+def test_flush_returns_the_number_of_events_left(make: Make) -> None:
     rig = make()
     assert rig.engine.flush(0.0) == 0
     rig.server.down()
@@ -1076,8 +1077,8 @@ def test_flush_counts_what_is_left(make: Make) -> None:
     assert rig.engine.flush(PATIENCE) == 0
 
 
-@needs(acks)
-def test_flush_does_not_wait_for_what_comes_later(make: Make, setup: Setup) -> None:
+@needs_setup(acks)
+def test_flush_does_not_wait_for_later_events(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = lambda peer: peer.ack(max(0, 10 - (len(peer.got) - len(peer.waiting))))
     rig.many(10)
@@ -1092,7 +1093,7 @@ def test_flush_does_not_wait_for_what_comes_later(make: Make, setup: Setup) -> N
     rig.server.peers[0].ack()
 
 
-def test_flush_from_many_threads(make: Make) -> None:
+def test_many_threads_may_flush(make: Make) -> None:
     rig = make()
     rig.many(100)
     answers: list[int] = []
@@ -1105,7 +1106,7 @@ def test_flush_from_many_threads(make: Make) -> None:
     assert answers == [0] * 8
 
 
-def test_close_delivers_what_is_there(make: Make, setup: Setup) -> None:
+def test_close_delivers_the_queue(make: Make, setup: Setup) -> None:
     rig = make()
     rig.many(500)
     assert rig.engine.close(PATIENCE) == 0
@@ -1124,7 +1125,7 @@ def test_close_is_idempotent_and_final(make: Make) -> None:
     assert (stats.sent, stats.refused, stats.dropped) == (10, 1, {})
 
 
-def test_close_from_many_threads(make: Make) -> None:
+def test_many_threads_may_close(make: Make) -> None:
     rig = make()
     rig.many(50)
     answers: list[int] = []
@@ -1145,7 +1146,7 @@ def test_close_with_a_dead_server_gives_up(make: Make, setup: Setup) -> None:
     assert stats.failed == {"closed": 10}
 
 
-@needs(acks)
+@needs_setup(acks)
 def test_close_with_a_silent_server_gives_up(make: Make, setup: Setup) -> None:
     rig = make()
     rig.server.script = silent
@@ -1155,7 +1156,7 @@ def test_close_with_a_silent_server_gives_up(make: Make, setup: Setup) -> None:
     assert rig.finish().failed == {"closed": 10}
 
 
-def test_close_of_what_was_never_used(make: Make) -> None:
+def test_close_of_an_unused_engine_connects_nowhere(make: Make) -> None:
     rig = make()
     assert rig.engine.close(1.0) == 0
     assert rig.finish().connects == 0

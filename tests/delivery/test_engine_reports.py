@@ -1,4 +1,4 @@
-"""What the engine says of itself, and what it writes down: own errors, stats, the ledger's files."""
+"""What the engine reports and writes: its own errors, stats and the files of the ledger."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Clock:
         monkeypatch.setattr("logclient.delivery.error_log.time.monotonic", lambda: self.now)
 
 
-def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_own_errors_print_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     clock = Clock(monkeypatch)
     reporter = ErrorLog()
     for i in range(10):
@@ -68,13 +68,13 @@ def test_one_line_a_minute_per_kind(monkeypatch: pytest.MonkeyPatch, capsys: Any
     ]
 
 
-def test_a_line_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Some of its words are a server's."""
+def test_control_characters_are_escaped_in_own_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Some of the words come from a server."""
     ErrorLog().complain("debug", "says: \x1b[2Jboom\r\n    at \u2028x \xe4")
     assert capsys.readouterr().err == "logclient: says: \\x1b[2Jboom      at  x \xe4\n"
 
 
-def test_kinds_that_name_an_event_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_kinds_that_name_an_event_do_not_accumulate(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = ErrorLog(every=0.0)
     tracemalloc.start()
     try:
@@ -90,7 +90,7 @@ def test_kinds_that_name_an_event_are_forgotten(capsys: pytest.CaptureFixture[st
         tracemalloc.stop()
 
 
-def test_own_errors_go_to_the_users_handlers_of_our_logger_but_never_to_ours(
+def test_own_errors_reach_only_foreign_handlers(
     server: MemoryServer, capsys: Any
 ) -> None:
     server.down()
@@ -132,7 +132,7 @@ def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert ErrorLog().complain("kind", "text")
 
 
-def test_a_dead_server_gives_one_line(build: Callable[..., Rig], capsys: Any) -> None:
+def test_a_dead_server_is_reported_in_one_line(build: Callable[..., Rig], capsys: Any) -> None:
     rig = build(FIFO, reporter=ErrorLog(), backoff_max=0.002)
     rig.server.down()
     rig.many(5)
@@ -144,8 +144,8 @@ def test_a_dead_server_gives_one_line(build: Callable[..., Rig], capsys: Any) ->
     )
 
 
-def test_what_the_sender_logs_is_not_shipped(server: MemoryServer) -> None:
-    """A core or transport that logs, to whatever logger: else one line would make the next."""
+def test_records_logged_by_the_sender_are_not_shipped(server: MemoryServer) -> None:
+    """A core or transport may log, to whatever logger: shipped, each line would make the next."""
     handler = logclient.Handler(URL)
     logger = logging.getLogger("some.library")
     logger.addHandler(handler)
@@ -167,8 +167,8 @@ def test_what_the_sender_logs_is_not_shipped(server: MemoryServer) -> None:
         handler.close()
 
 
-def test_destructors_in_the_senders_thread_are_the_applications(server: MemoryServer) -> None:
-    """A collection may happen there; what it frees may log, and that is no recursion."""
+def test_records_of_destructors_in_the_sender_are_shipped(server: MemoryServer) -> None:
+    """A collection may happen in the sender's thread; what it frees may log, which is no recursion."""
     handler = logclient.Handler(URL)
     logger = logging.getLogger("some.library")
     logger.addHandler(handler)
@@ -210,8 +210,8 @@ def test_destructors_in_the_senders_thread_are_the_applications(server: MemorySe
 # -- redaction ----------------------------------------------------------------------------------------
 
 
-def test_no_secret_anywhere(server: MemoryServer, tmp_path: Path, capsys: Any) -> None:
-    """Planted, then looked for in everything a run leaves behind."""
+def test_secrets_appear_in_no_output(server: MemoryServer, tmp_path: Path, capsys: Any) -> None:
+    """A planted secret is in nothing that a run leaves behind."""
     server.down()
     url = f"{URL}/path?token=env:PLANTED_TOKEN"
     os.environ["PLANTED_TOKEN"] = SECRET
@@ -245,7 +245,7 @@ def test_no_secret_anywhere(server: MemoryServer, tmp_path: Path, capsys: Any) -
 # -- the ledger's files -------------------------------------------------------------------------------
 
 
-def test_modes(build: Callable[..., Rig]) -> None:
+def test_ledger_files_are_private(build: Callable[..., Rig]) -> None:
     mask = os.umask(0)
     try:
         rig = build(FIFO)
@@ -259,7 +259,7 @@ def test_modes(build: Callable[..., Rig]) -> None:
 
 
 def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a changed geteuid in place of a directory that another user owns."""
+    """A changed geteuid stands for a directory that another user owns."""
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(LedgerError, match=f"ledger: {tmp_path}: belongs to uid {uid}, not to us"):
@@ -267,40 +267,42 @@ def test_a_foreign_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to be root to give away")
-def test_a_directory_that_is_really_foreign_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_uid_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(LedgerError, match="belongs to uid 12345"):
         private_directory(tmp_path, "ledger")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners and modes of files")
-class TestWhoMayWriteInADirectory:
+class TestWritersOfADirectory:
     @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750, 0o775])
-    def test_us_alone_or_our_own_group(self, tmp_path: Path, mode: int) -> None:
+    def test_our_user_and_our_group_may_write(self, tmp_path: Path, mode: int) -> None:
         os.chown(tmp_path, -1, os.getegid())
         tmp_path.chmod(mode)
         assert private_directory(tmp_path, "ledger") == str(tmp_path)
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-    def test_everybody(self, tmp_path: Path, mode: int) -> None:
+    def test_write_permission_for_all_is_refused(self, tmp_path: Path, mode: int) -> None:
         tmp_path.chmod(mode)
         with pytest.raises(LedgerError, match=rf"others may write there \(mode {mode:04o}\); chmod 700 it"):
             private_directory(tmp_path, "ledger")
 
-    def test_another_group(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_write_permission_for_another_group_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         tmp_path.chmod(0o770)
         group = os.stat(tmp_path).st_gid
         monkeypatch.setattr(os, "getegid", lambda: group + 1)
         with pytest.raises(LedgerError, match="others may write there"):
             private_directory(tmp_path, "ledger")
 
-    def test_a_link_of_ours_is_followed(self, tmp_path: Path) -> None:
+    def test_our_own_link_is_followed(self, tmp_path: Path) -> None:
         (tmp_path / "place").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "place")
         assert private_directory(tmp_path / "link", "ledger") == str(tmp_path / "link")
 
     @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() != 0, reason="needs to be root to give away")
-    def test_a_link_of_somebody_else_is_not(self, tmp_path: Path) -> None:
+    def test_a_link_of_another_user_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "place").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "place")
         os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
@@ -308,7 +310,7 @@ class TestWhoMayWriteInADirectory:
             private_directory(tmp_path / "link", "ledger")
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="ledger: "):
         private_directory(tmp_path / "file", "ledger")
@@ -316,7 +318,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
         private_directory(tmp_path / "file" / "below", "ledger")
 
 
-def test_a_file_that_is_there_is_never_written_to(build: Callable[..., Rig]) -> None:
+def test_an_existing_file_is_never_written_to(build: Callable[..., Rig]) -> None:
     rig = build(FIFO)
     assert rig.ledger is not None
     path = rig.ledger / f"{rig.engine.producer.hex()}-0001.ledger"
@@ -329,8 +331,8 @@ def test_a_file_that_is_there_is_never_written_to(build: Callable[..., Rig]) -> 
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
-def test_a_full_disk_stops_the_ledger_not_delivery(build: Callable[..., Rig], setup: Setup) -> None:
-    """RLIMIT_FSIZE makes the write fail, in the pump or in Python, whichever comes to it."""
+def test_a_full_disk_stops_the_ledger_and_not_delivery(build: Callable[..., Rig], setup: Setup) -> None:
+    """RLIMIT_FSIZE makes the write fail, in the pump or in Python."""
     resource = pytest.importorskip("resource")
     rig = build(setup)
     rig.many(100)
@@ -353,11 +355,13 @@ def test_a_full_disk_stops_the_ledger_not_delivery(build: Callable[..., Rig], se
     assert stats.acked + stats.handed == 700
     books = rig.books()
     assert books.closed is None
-    assert set(books.fates) >= set(range(1, 101)) and max(books.fates) < 700
+    assert set(books.outcomes) >= set(range(1, 101)) and max(books.outcomes) < 700
 
 
 @pytest.mark.parametrize("setup", [FIFO, COMPILED], ids=str)
-def test_rotation(build: Callable[..., Rig], setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_ledger_continues_in_another_part(
+    build: Callable[..., Rig], setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "ROTATE_AT", 20_000)
     rig = build(setup)
     for _ in range(30):
@@ -373,8 +377,7 @@ def test_rotation(build: Callable[..., Rig], setup: Setup, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
-def test_batch_lines_come_before_the_bytes(build: Callable[..., Rig], setup: Setup) -> None:
-    """When an event is at the server, its line is in the file already."""
+def test_batch_lines_are_written_before_the_events_are_sent(build: Callable[..., Rig], setup: Setup) -> None:
     rig = build(setup)
     wrong: list[int] = []
 
@@ -390,16 +393,16 @@ def test_batch_lines_come_before_the_bytes(build: Callable[..., Rig], setup: Set
     assert not wrong
 
 
-def test_a_ledger_of_drops_alone(build: Callable[..., Rig]) -> None:
+def test_a_ledger_of_unsent_events_lists_their_outcomes(build: Callable[..., Rig]) -> None:
     rig = build(FIFO, max_events=1, overflow="drop_new")
     rig.server.down()
     rig.many(4)
     rig.finish(0.0)
     books = rig.books()
-    assert books.fates == {1: ("failed", "closed"), **dict.fromkeys((2, 3, 4), ("dropped", "overflow"))}
+    assert books.outcomes == {1: ("failed", "closed"), **dict.fromkeys((2, 3, 4), ("dropped", "overflow"))}
 
 
-def test_created_times_are_the_callers(build: Callable[..., Rig]) -> None:
+def test_ledger_times_are_those_of_the_calls(build: Callable[..., Rig]) -> None:
     from time import time_ns
 
     rig = build(FIFO)
@@ -410,7 +413,7 @@ def test_created_times_are_the_callers(build: Callable[..., Rig]) -> None:
     assert before - 1000 <= rig.books().created[1] <= after + 1000
 
 
-def test_the_descriptor_is_closed(build: Callable[..., Rig]) -> None:
+def test_the_ledger_is_closed_with_the_engine(build: Callable[..., Rig]) -> None:
     rig = build(COMPILED)
     rig.many(3)
     rig.settle()
@@ -424,7 +427,7 @@ def test_the_descriptor_is_closed(build: Callable[..., Rig]) -> None:
 # -- the client ---------------------------------------------------------------------------------------
 
 
-def test_client_send_and_submit(server: MemoryServer) -> None:
+def test_send_and_submit_take_all_kinds_of_events(server: MemoryServer) -> None:
     with logclient.connect(URL) as client:
         assert client.send({"message": "one"}) == 1
         assert client.send("two") == 2
@@ -451,7 +454,7 @@ def test_client_send_and_submit(server: MemoryServer) -> None:
     assert client.event_id(3) == got[2].producer + f"{3:012x}"
 
 
-def test_client_raises_when_full(server: MemoryServer) -> None:
+def test_overflow_raise_raises_queue_full(server: MemoryServer) -> None:
     server.down()
     client = logclient.connect(URL, overflow="raise", max_events=2)
     client.send("1")
@@ -465,7 +468,7 @@ def test_client_raises_when_full(server: MemoryServer) -> None:
     assert client.send("after") == 0
 
 
-def test_a_client_that_nobody_holds_delivers(server: MemoryServer) -> None:
+def test_a_client_without_references_delivers_its_queue(server: MemoryServer) -> None:
     server.down()
     client = logclient.connect(URL, **QUICK)
     for i in range(50):
@@ -522,7 +525,7 @@ def test_block_never_blocks_the_sender_itself(server: MemoryServer) -> None:
     assert client.close() == 0 and client.stats().acked == 1
 
 
-def test_two_clients_are_strangers(server: MemoryServer) -> None:
+def test_two_clients_share_no_state(server: MemoryServer) -> None:
     server.script = silent
     one, two = logclient.connect(URL), logclient.connect(URL)
     one.send("x")

@@ -16,7 +16,7 @@ from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 
 FIFO = Setup("fifo")
 
@@ -32,7 +32,7 @@ def pair() -> Iterator[tuple[TcpLink, socket.socket]]:
         link.close()
 
 
-def test_connect(pair: tuple[TcpLink, socket.socket]) -> None:
+def test_a_connection_is_non_blocking_with_nodelay(pair: tuple[TcpLink, socket.socket]) -> None:
     link, far = pair
     assert link.peer == "127.0.0.1:" + str(far.getsockname()[1])
     assert not os.get_blocking(link.fileno())
@@ -40,7 +40,7 @@ def test_connect(pair: tuple[TcpLink, socket.socket]) -> None:
     assert option, "an ack must not wait for Nagle"
 
 
-def test_bytes_both_ways_and_the_end(pair: tuple[TcpLink, socket.socket]) -> None:
+def test_bytes_travel_both_ways_until_the_end(pair: tuple[TcpLink, socket.socket]) -> None:
     link, far = pair
     assert link.receive() is None
     assert link.send([b"one ", memoryview(b"two "), b"", b"three"])
@@ -53,7 +53,7 @@ def test_bytes_both_ways_and_the_end(pair: tuple[TcpLink, socket.socket]) -> Non
     assert link.receive() == b""
 
 
-def test_what_does_not_fit_is_kept_and_copied(pair: tuple[TcpLink, socket.socket]) -> None:
+def test_bytes_that_do_not_fit_are_copied_and_kept(pair: tuple[TcpLink, socket.socket]) -> None:
     link, far = pair
     buffer = bytearray(b"x" * (1 << 20))
     sent = 1 << 20
@@ -77,18 +77,18 @@ def test_what_does_not_fit_is_kept_and_copied(pair: tuple[TcpLink, socket.socket
     assert done.is_set() and received == b"x" * sent
 
 
-def test_wait_ends_with_a_wake(pair: tuple[TcpLink, socket.socket]) -> None:
+def test_wait_returns_when_the_wake_descriptor_is_ready(pair: tuple[TcpLink, socket.socket]) -> None:
     link, _ = pair
     read, write = os.pipe()
     try:
         os.write(write, b"x")
-        link.wait(read, PATIENCE, False)
+        assert_returns(lambda: link.wait(read, 1000 * PATIENCE, False), "the wake-up is ignored")
     finally:
         os.close(read)
         os.close(write)
 
 
-def test_refused() -> None:
+def test_a_refused_connection_raises() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
@@ -98,20 +98,20 @@ def test_refused() -> None:
 @pytest.mark.parametrize(
     "host", ["nobody.invalid", "a" * 70 + ".example", "\N{LATIN SMALL LETTER SHARP S}" * 70]
 )
-def test_no_such_host(host: str) -> None:
+def test_an_unknown_host_raises_os_error(host: str) -> None:
     with pytest.raises(OSError):
         Tcp(1.0).connect((host, 1), Attempt())
 
 
-class Stuck(socket.socket):
-    """Never gets an answer to its attempt."""
+class UnansweredSocket(socket.socket):
+    """A socket whose attempt to connect gets no answer."""
 
     def connect_ex(self, address: Any) -> int:
         return errno.EINPROGRESS
 
 
-def test_no_answer_in_time_and_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "socket", Stuck)
+def test_connect_times_out_and_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", UnansweredSocket)
     monkeypatch.setattr("logclient.transports.attempt.sleep", lambda *args: False)
     with pytest.raises(TimeoutError, match="no answer"):
         Tcp(0.01).connect(("127.0.0.1", 1), Attempt())
@@ -119,7 +119,7 @@ def test_no_answer_in_time_and_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> 
         Tcp(PATIENCE).connect(("127.0.0.1", 1), Attempt(lambda: True))
 
 
-def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_address_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
@@ -130,8 +130,8 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         link.close()
 
 
-def test_a_socket_connected_to_itself_is_nobody() -> None:
-    """Linux gives a connecting socket the very port it asks for, if that is free: here by binding it."""
+def test_a_socket_connected_to_itself_counts_as_refused() -> None:
+    """Linux gives a connecting socket the port it asks for, if that is free: forced here by binding it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -151,8 +151,8 @@ def test_a_socket_connected_to_itself_is_nobody() -> None:
 # -- several endpoints --------------------------------------------------------------------------------
 
 
-class Several(MemoryTransport):
-    """Two names for one server; the first may be dead."""
+class TwoEndpoints(MemoryTransport):
+    """Two names for one server; each may be dead."""
 
     def __init__(self, server: MemoryServer) -> None:
         super().__init__(server)
@@ -166,9 +166,9 @@ class Several(MemoryTransport):
         return super().connect(endpoint, attempt)
 
 
-def test_the_next_endpoint_is_tried_and_kept(tmp_path: Path) -> None:
+def test_the_next_endpoint_is_tried_and_then_kept(tmp_path: Path) -> None:
     server = MemoryServer("fifo")
-    transport = Several(server)
+    transport = TwoEndpoints(server)
     transport.dead = {"a"}
     rig = Rig(FIFO, tmp_path / "run", server=server, transport=transport)
     rig.engine.endpoints._endpoints = ("a", "b")

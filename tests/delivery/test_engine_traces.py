@@ -1,8 +1,8 @@
-"""One core, two ways to drive it: the same script gives the same bytes, fates and ledger.
+"""Compiled and Python parts behave alike: the same script gives the same bytes, outcomes and ledger.
 
-The Python pump and the C pump drive the same compiled core over the same kind of socket. And the
-compiled cores are the Python ones, byte by byte: so whatever the contract suite shows of a plain core
-on the Python pump it shows of its twin.
+The Python pump and the C pump drive the same compiled core over the same kind of socket. The compiled
+cores equal the Python ones byte by byte: so what the contract suite shows of a plain core on the Python
+pump holds for its compiled reference, too.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Interpreted(Tcp):
 class Trace(NamedTuple):
     wire: list[bytes]
     """What each connection received."""
-    fates: dict[int, tuple[str, str]]
+    outcomes: dict[int, tuple[str, str]]
     hashes: dict[int, int]
     counts: dict[str, Any]
 
 
-def in_order(peer: Peer) -> None:
-    """Answers by the sequence: some refused, some asked for again, once."""
+def answer_in_order(peer: Peer) -> None:
+    """Answer by the sequence: some events refused, some asked for again, once."""
     asked = peer.server.asked  # type: ignore[attr-defined]
     while peer.waiting:
         seq = peer.waiting[0].seq
@@ -72,13 +72,13 @@ def cut_twice(peer: Peer) -> None:
 
 
 def whole_windows(peer: Peer) -> None:
-    """Everything at once, but only when all that may be in flight is there."""
+    """Acknowledge everything at once, but only when all that may be in flight has arrived."""
     if len(peer.waiting) == 25 or len(peer.got) == GOOD:
         peer.ack()
 
 
 SCRIPTS: dict[str, Callable[[Peer], None]] = {
-    "in order": in_order,
+    "in order": answer_in_order,
     "cut twice": cut_twice,
     "whole windows": whole_windows,
 }
@@ -101,12 +101,12 @@ def trace(kind: str, transport: Tcp, folder: Path, script: Callable[[Peer], None
     books = rig.books()
     wire = [peer.received for peer in rig.server.peers if peer.received]
     counts = {name: getattr(stats, name) for name in ("sent", "acked", "failed", "resent", "disconnects")}
-    return Trace(wire, books.fates, books.hashes, counts)
+    return Trace(wire, books.outcomes, books.hashes, counts)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
-def test_equal_traces(kind: str, script: str, tmp_path: Path) -> None:
+def test_both_pumps_leave_equal_traces(kind: str, script: str, tmp_path: Path) -> None:
     ours = trace(kind, Interpreted(5.0), tmp_path / "python", SCRIPTS[script])
     theirs = trace(kind, Tcp(5.0), tmp_path / "c", SCRIPTS[script])
     if script == "whole windows":
@@ -133,8 +133,8 @@ words = st.lists(
 )
 
 
-def said(core: Any, batch: Any) -> list[Any]:
-    """What the core reports, in one form: plain ones report event by event, compiled ones merged."""
+def reports_of(core: Any, batch: Any) -> list[Any]:
+    """Return what the core reports, in one form: plain ones report event by event, compiled ones merged."""
     found: list[Any] = []
     for event in core.events_received():
         if isinstance(event, Settled):
@@ -150,7 +150,7 @@ def said(core: Any, batch: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
 @given(data=st.data(), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12), replies=words)
-def test_compiled_cores_are_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:
+def test_compiled_cores_equal_the_plain_ones(kind: str, data: Any, sizes: list[int], replies: Any) -> None:
     cores = [PLAIN[kind](PRODUCER, inflight=8), Compiled(kind, PRODUCER, inflight=8)]
     flights = []
     for _ in cores:
@@ -174,9 +174,9 @@ def test_compiled_cores_are_the_plain_ones(kind: str, data: Any, sizes: list[int
         log += [batch.statuses(), batch.hashes(), core.next_timeout(2.0)]
         for i, piece in enumerate(pieces):
             core.receive_data(piece, 3.0 + i)
-            log += [said(core, batch), core.credit(3.0)[0], core.next_timeout(3.0)]
+            log += [reports_of(core, batch), core.credit(3.0)[0], core.next_timeout(3.0)]
         core.handle_timeout(1e9)
-        log.append(said(core, batch))
+        log.append(reports_of(core, batch))
         core.connection_lost()
         log.append(core.credit(9.0))
         answers.append(log)

@@ -1,4 +1,4 @@
-"""Queue and in-flight batches against their plain-Python twin: every count, every fate, every ledger line."""
+"""Queue and in-flight batches equal their reference in Python: every count, outcome and ledger line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, PENDING, R
 from logclient._ext.constants import R_REJECTED as REJECTED
 from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.queue import EventQueue, Turn
-from tests.oracle import queue as twin
+from tests.oracle import queue as plain
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,7 @@ T0 = 1_700_000_000_000_000
 
 sizes = st.one_of(st.integers(0, 40), st.integers(0, 3000), st.sampled_from([8000, 30_000, 65_432, 70_000]))
 levels = st.sampled_from([0, 2, 2, 2, 4, 5])
+mixed = st.lists(st.sampled_from([INFLIGHT, INFLIGHT, INFLIGHT, INFLIGHT, 3, 4]), min_size=1, max_size=4)
 
 
 class Machine(RuleBasedStateMachine):
@@ -36,17 +37,17 @@ class Machine(RuleBasedStateMachine):
     )
     def begin(self, **bounds: Any) -> None:
         self.real = EventQueue(**bounds)
-        self.model = twin.EventQueue(**bounds)
+        self.model = plain.EventQueue(**bounds)
         self.in_flight = InflightBatches(self.real)
-        self.twin = twin.InflightBatches(self.model)
+        self.plain = plain.InflightBatches(self.model)
         self.now = T0
         self.n = 0
-        self.waiting: list[tuple[Turn, twin.Turn, int, int]] = []
+        self.waiting: list[tuple[Turn, plain.Turn, int, int]] = []
 
     # -- the producer
 
     def put(
-        self, size: int, level: int, kind: int, turns: tuple[Turn | None, twin.Turn | None] = (None, None)
+        self, size: int, level: int, kind: int, turns: tuple[Turn | None, plain.Turn | None] = (None, None)
     ) -> None:
         self.n += 1
         body = (b"%d " % self.n * (size // 2 + 1))[:size]
@@ -73,13 +74,13 @@ class Machine(RuleBasedStateMachine):
     @rule(size=sizes, level=levels)
     def wait(self, size: int, level: int) -> None:
         """Another caller comes, and looks whether there is room."""
-        self.waiting.append((self.real.turn(size), twin.Turn(self.model, size), size, level))
+        self.waiting.append((self.real.turn(size), plain.Turn(self.model, size), size, level))
         self.look(len(self.waiting) - 1)
 
     @precondition(lambda self: self.waiting)
     @rule(which=st.integers(0, 20))
     def look(self, which: int) -> None:
-        """One of them looks again, and pushes if there is room; nobody can take that away."""
+        """One of them looks again, and pushes if there is room, which is reserved for it."""
         which %= len(self.waiting)
         real, model, size, level = self.waiting[which]
         assert real.is_ready() == model.look()
@@ -106,19 +107,19 @@ class Machine(RuleBasedStateMachine):
         events=st.integers(1, 50),
         size=st.sampled_from([1, 1000, 100_000, 1 << 20]),
         k=st.integers(0, 60),
-        fates=st.lists(st.sampled_from([1, 1, 1, 1, 3, 4]), min_size=1, max_size=4),
+        outcomes=mixed,
     )
-    def send(self, events: int, size: int, k: int, fates: list[int]) -> None:
+    def send(self, events: int, size: int, k: int, outcomes: list[int]) -> None:
         """Take a batch; a core frames the first k pending events of the oldest that has any."""
-        taken, model = self.in_flight.take(events, size), self.twin.take(events, size)
+        taken, model = self.in_flight.take(events, size), self.plain.take(events, size)
         assert (taken is None) == (model is None)
         if taken is not None and model is not None:
             assert len(taken) == len(model.events)
-        self.encode(k, fates)
+        self.encode(k, outcomes)
 
-    @rule(k=st.integers(1, 60), fates=st.lists(st.sampled_from([1, 1, 1, 1, 3, 4]), min_size=1, max_size=4))
-    def encode(self, k: int, fates: list[int]) -> None:
-        real, model = self.in_flight.pending(), self.twin.pending()
+    @rule(k=st.integers(1, 60), outcomes=mixed)
+    def encode(self, k: int, outcomes: list[int]) -> None:
+        real, model = self.in_flight.pending(), self.plain.pending()
         assert (real is None) == (model is None)
         if real is None or model is None:
             return
@@ -129,33 +130,35 @@ class Machine(RuleBasedStateMachine):
         ]
         marks = {}
         for i, event in enumerate(found):
-            fate = fates[i % len(fates)]
-            mark = (fate, REJECTED if fate == FAILED else 0, event.seq * 7919 if fate != FAILED else 0)
+            outcome = outcomes[i % len(outcomes)]
+            failed = outcome == FAILED
+            mark = (outcome, REJECTED if failed else 0, 0 if failed else event.seq * 7919)
             marks[event.seq] = mark
             real.mark(event.seq, *mark)
-        assert self.in_flight.encoded(real) == self.twin.encoded(model, marks)
-        assert real.statuses() == {e.seq: STATUSES[e.fate] for e in model.events}
+        assert self.in_flight.encoded(real) == self.plain.encoded(model, marks)
+        assert real.statuses() == {e.seq: STATUSES[e.outcome] for e in model.events}
         assert real.hashes() == {e.seq: e.hash for e in model.events}
 
-    def apply(self, ranges: list[tuple[int, int]], fate: int) -> None:
-        reason = REJECTED if fate == FAILED else 0
-        self.in_flight.apply(ranges, fate, reason)
-        self.twin.apply(ranges, fate, reason)
+    def apply(self, ranges: list[tuple[int, int]], outcome: int) -> None:
+        reason = REJECTED if outcome == FAILED else 0
+        self.in_flight.apply(ranges, outcome, reason)
+        self.plain.apply(ranges, outcome, reason)
 
     @rule(
         starts=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 80)), min_size=1, max_size=4),
-        fate=st.sampled_from([PENDING, ACKED, ACKED, ACKED, FAILED]),
+        outcome=st.sampled_from([PENDING, ACKED, ACKED, ACKED, FAILED]),
     )
-    def answer(self, starts: list[tuple[int, int]], fate: int) -> None:
+    def answer(self, starts: list[tuple[int, int]], outcome: int) -> None:
         """Ranges that begin with something in flight, and may go on over what is not."""
-        seqs = [e.seq for b in self.twin.batches for e in b.events if e.fate == INFLIGHT]
-        self.apply([(seqs[i % len(seqs)], seqs[i % len(seqs)] + n) for i, n in starts] if seqs else [], fate)
+        seqs = [e.seq for b in self.plain.batches for e in b.events if e.outcome == INFLIGHT]
+        begins = [(seqs[i % len(seqs)], n) for i, n in starts] if seqs else []
+        self.apply([(begin, begin + n) for begin, n in begins], outcome)
 
     @rule(k=st.integers(1, 60))
     def acknowledge(self, k: int) -> None:
         """The oldest in flight."""
         self.apply(
-            [(e.seq, e.seq) for b in self.twin.batches for e in b.events if e.fate == INFLIGHT][:k], ACKED
+            [(e.seq, e.seq) for b in self.plain.batches for e in b.events if e.outcome == INFLIGHT][:k], ACKED
         )
 
     @rule(
@@ -164,24 +167,24 @@ class Machine(RuleBasedStateMachine):
         k=st.integers(1, 40),
         first=st.integers(0, 30),
         more=st.integers(0, 60),
-        fate=st.sampled_from([PENDING, ACKED, ACKED, FAILED]),
+        outcome=st.sampled_from([PENDING, ACKED, ACKED, FAILED]),
         lost=st.booleans(),
     )
-    def turn(self, n: int, level: int, k: int, first: int, more: int, fate: int, lost: bool) -> None:
+    def turn(self, n: int, level: int, k: int, first: int, more: int, outcome: int, lost: bool) -> None:
         """All of it in one step, so that each run of the machine gets far."""
         self.push_many(n, 20, [level, 2])
         self.send(n + 1, 1 << 20, k, [INFLIGHT])
-        self.answer([(first, more)], fate)
+        self.answer([(first, more)], outcome)
         if lost:
             self.in_flight.requeue()
-            self.twin.requeue()
+            self.plain.requeue()
             self.encode(k, [INFLIGHT])
         self.commit()
 
     @rule()
     def commit(self) -> None:
         assert self.in_flight.commit() is False
-        self.twin.commit()
+        self.plain.commit()
 
     @rule(
         what=st.sampled_from(
@@ -212,21 +215,21 @@ class Machine(RuleBasedStateMachine):
                 self.now += [1, 1000, -5000, 3600_000_000, 0x3FFFFFFF][n % 5]
             case "requeue":
                 self.in_flight.requeue()
-                self.twin.requeue()
+                self.plain.requeue()
             case "expire":
                 old = self.model.next_seq - 1 - [0, 5, 50][n % 3]
                 self.in_flight.expire(max(0, old))
-                self.twin.expire(old)
+                self.plain.expire(old)
             case "gaps":
                 self.in_flight.report_gaps()
-                self.twin.gaps()
+                self.plain.gaps()
             case "report":
-                assert self.in_flight.has_report == bool(self.twin.reports)
-                assert self.in_flight.take_report() == self.twin.report()
+                assert self.in_flight.has_report == bool(self.plain.reports)
+                assert self.in_flight.take_report() == self.plain.report()
             case "foreign":
                 self.apply([(n, n + 20)], ACKED)
             case "fail" if n % 4 == 0:
-                assert self.in_flight.fail(2) == self.twin.fail(2)
+                assert self.in_flight.fail(2) == self.plain.fail(2)
             case "close" if n % 4 == 0:
                 self.real.close()
                 self.model.closed = True
@@ -234,15 +237,15 @@ class Machine(RuleBasedStateMachine):
     # -- always
 
     @invariant()
-    def same(self) -> None:
+    def assert_same_state(self) -> None:
         if not hasattr(self, "real"):
             return
         counts = self.real.counters()
         assert counts == self.model.counters()
         assert self.real.queued == self.model.queued()
-        assert self.in_flight.inflight == self.twin.inflight
-        assert self.in_flight.waiting == self.twin.waiting
-        assert self.in_flight.queued == self.twin.queued()
+        assert self.in_flight.inflight == self.plain.inflight
+        assert self.in_flight.waiting == self.plain.waiting
+        assert self.in_flight.queued == self.plain.queued()
         assert self.real.fits(100) == self.model.fits(100)
         assert self.real.waiting_callers == len(self.model.line)
         # Between two commits too: nothing is counted twice, nothing not at all.
@@ -252,16 +255,16 @@ class Machine(RuleBasedStateMachine):
         assert counts["queued"] >= 0 and counts["queued_bytes"] <= self.model.max_bytes
 
     def teardown(self) -> None:
-        """However it was left, all of it gets a fate, and the books say the same."""
+        """At the end every event gets an outcome, and both report the same."""
         if not hasattr(self, "real"):
             return
         while self.waiting:
             self.give_up(0, False)
         self.in_flight.fail(2)
-        self.twin.fail(2)
+        self.plain.fail(2)
         self.in_flight.commit()
-        self.twin.commit()
-        assert self.in_flight.take_report() == self.twin.report()
+        self.plain.commit()
+        assert self.in_flight.take_report() == self.plain.report()
         counts = self.real.counters()
         assert counts == self.model.counters()
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
@@ -293,7 +296,7 @@ def send(in_flight: InflightBatches, batch: Batch, k: int | None = None) -> byte
     return in_flight.encoded(batch)
 
 
-def test_partial_acks_add_up() -> None:
+def test_partial_acknowledgements_add_up() -> None:
     in_flight = inflight_with(10)
     send(in_flight, taken(in_flight))
     in_flight.apply([(1, 4)], ACKED)
@@ -303,7 +306,7 @@ def test_partial_acks_add_up() -> None:
     assert counts["settled"] == 4
 
 
-def test_bodies_stay_until_all_of_a_batch_is_done() -> None:
+def test_bodies_stay_until_the_whole_batch_is_settled() -> None:
     in_flight = inflight_with(10)
     batch = taken(in_flight)
     send(in_flight, batch)
@@ -321,7 +324,7 @@ def test_bodies_stay_until_all_of_a_batch_is_done() -> None:
         batch.pending()
 
 
-def test_events_that_a_batch_left_behind_are_waiting() -> None:
+def test_detached_events_outside_a_batch_count_as_waiting() -> None:
     # They are no longer queued and in no batch yet: a sender must still know that there is work.
     in_flight = inflight_with(10)
     batch = taken(in_flight, 4)
@@ -332,7 +335,7 @@ def test_events_that_a_batch_left_behind_are_waiting() -> None:
     assert in_flight.waiting == 6
 
 
-def test_expire_reaches_what_was_left_behind() -> None:
+def test_detached_events_outside_a_batch_expire() -> None:
     queue = EventQueue()
     for i in range(10):
         queue.push(b"%d" % i)
@@ -345,7 +348,7 @@ def test_expire_reaches_what_was_left_behind() -> None:
     assert queue.counters()["failed"] == {"max_age": 4}
 
 
-def test_in_flight_does_not_expire() -> None:
+def test_events_in_flight_do_not_expire() -> None:
     in_flight = inflight_with(3)
     send(in_flight, taken(in_flight))
     in_flight.expire(1 << 62)
@@ -365,8 +368,8 @@ def test_kept_events_are_merged_by_sequence() -> None:
     assert seqs == list(range(1, 3001))
 
 
-def test_a_flood_of_errors_stays_droppable() -> None:
-    """Only as much is detached as a batch needs, of kept events too; the rest can still be dropped."""
+def test_queued_errors_can_still_be_dropped() -> None:
+    """Only as many kept events are detached as a batch needs; the others can still be dropped."""
     queue = EventQueue(policy="drop_oldest", max_bytes=1 << 20)
     for _ in range(5000):
         assert queue.push(b"x" * 100, 4) > 0
@@ -392,7 +395,7 @@ def test_gaps_are_reported_as_drops() -> None:
     assert in_flight.take_report() == []
 
 
-def test_resent_counts_events_not_attempts_that_failed() -> None:
+def test_resent_counts_only_events_that_were_sent_before() -> None:
     in_flight = inflight_with(6)
     batch = taken(in_flight)
     send(in_flight, batch, 4)
@@ -414,7 +417,7 @@ def test_ledger_lines_are_written_once() -> None:
     assert send(in_flight, batch) == b""
 
 
-def test_an_event_left_alone_is_no_obstacle() -> None:
+def test_a_batch_has_at_least_one_event() -> None:
     # At least one event comes, however small the bound.
     in_flight = inflight_with(2, size=5000)
     assert len(taken(in_flight, 10, 1)) == 1
@@ -422,7 +425,7 @@ def test_an_event_left_alone_is_no_obstacle() -> None:
     assert in_flight.take(10, 1) is None
 
 
-def test_only_what_is_in_flight_is_credited() -> None:
+def test_only_events_in_flight_are_acknowledged() -> None:
     in_flight = inflight_with(4)
     send(in_flight, taken(in_flight), 2)
     in_flight.apply([(1, 4)], ACKED)
@@ -430,7 +433,7 @@ def test_only_what_is_in_flight_is_credited() -> None:
     assert in_flight.queue.counters()["acked"] == 2 and in_flight.waiting == 2
 
 
-def test_a_fate_is_final() -> None:
+def test_an_outcome_is_final() -> None:
     in_flight = inflight_with(2)
     batch = taken(in_flight)
     send(in_flight, batch)
@@ -448,8 +451,8 @@ def test_a_fate_is_final() -> None:
 # -- the quarantine -----------------------------------------------------------------------------------
 
 
-def on_the_wire(in_flight: InflightBatches, events: int = 1) -> list[int]:
-    """Send up to `events` pending events; their sequences."""
+def send_pending(in_flight: InflightBatches, events: int = 1) -> list[int]:
+    """Send up to `events` pending events; return their sequences."""
     batch = in_flight.pending()
     if batch is None:
         return []
@@ -460,14 +463,14 @@ def on_the_wire(in_flight: InflightBatches, events: int = 1) -> list[int]:
     return found
 
 
-def quarantined(bodies: list[bytes], first: int = 1) -> tuple[EventQueue, InflightBatches]:
-    """Of these events, in one batch, the first so many are in quarantine."""
+def with_quarantine(bodies: list[bytes], first: int = 1) -> tuple[EventQueue, InflightBatches]:
+    """Return these events as one batch whose first `first` events are in quarantine."""
     queue = EventQueue()
     for body in bodies:
         queue.push(body)
     in_flight = InflightBatches(queue)
     assert in_flight.take(len(bodies), 1 << 20) is not None
-    assert on_the_wire(in_flight, len(bodies)) == list(range(1, len(bodies) + 1))
+    assert send_pending(in_flight, len(bodies)) == list(range(1, len(bodies) + 1))
     in_flight.requeue()
     in_flight.withhold(first)
     assert in_flight.quarantine() == in_flight.quarantined == list(range(1, first + 1))
@@ -476,8 +479,8 @@ def quarantined(bodies: list[bytes], first: int = 1) -> tuple[EventQueue, Inflig
 
 
 def test_a_suspect_is_sent_alone() -> None:
-    queue, in_flight = quarantined([b"suspect", bytes(100_000), b"three"])
-    assert on_the_wire(in_flight, 9) == [2, 3], "the neighbours go on"
+    queue, in_flight = with_quarantine([b"suspect", bytes(100_000), b"three"])
+    assert send_pending(in_flight, 9) == [2, 3], "the neighbours go on"
     in_flight.apply([(2, 3)], ACKED)
     in_flight.commit()
     counts = queue.counters()
@@ -488,13 +491,13 @@ def test_a_suspect_is_sent_alone() -> None:
     in_flight.take(10, 1 << 20)
     in_flight.send_alone(1)
     assert in_flight.inflight_range == (0, 0, 0)
-    assert on_the_wire(in_flight, 9) == [1]
+    assert send_pending(in_flight, 9) == [1]
     assert in_flight.limit_credit(9) == 0 and in_flight.pending() is None, "nothing else before its outcome"
     assert in_flight.inflight_range == (1, 1, 1)
     in_flight.apply([(1, 1)], ACKED)
     in_flight.commit()
     assert in_flight.quarantined == []
-    assert on_the_wire(in_flight, 9) == [4]
+    assert send_pending(in_flight, 9) == [4]
     in_flight.apply([(4, 4)], ACKED)
     in_flight.commit()
     counts = queue.counters()
@@ -502,64 +505,64 @@ def test_a_suspect_is_sent_alone() -> None:
 
 
 def test_a_suspect_stays_behind_after_a_break() -> None:
-    _, in_flight = quarantined([b"one", b"two", b"three"], 2)
+    _, in_flight = with_quarantine([b"one", b"two", b"three"], 2)
     in_flight.send_alone(2)
-    assert on_the_wire(in_flight) == [2]
+    assert send_pending(in_flight) == [2]
     in_flight.requeue()
     in_flight.send_alone(0)
     assert in_flight.quarantined == [1, 2] and in_flight.inflight == 0
-    assert on_the_wire(in_flight, 9) == [3]
+    assert send_pending(in_flight, 9) == [3]
     with pytest.raises(LookupError, match="no event 3 in quarantine"):
         in_flight.send_alone(3)
 
 
-def test_suspects_end_like_all_events() -> None:
-    """Condemned, expired, or given up with the client."""
-    queue, in_flight = quarantined([b"one", b"two", b"three", b"four"], 3)
+def test_suspects_settle_like_all_events() -> None:
+    """They are condemned, expired, or given up with the client."""
+    queue, in_flight = with_quarantine([b"one", b"two", b"three", b"four"], 3)
     assert in_flight.fail_quarantined(2, R_POISON) == 3
     with pytest.raises(LookupError, match="no event 2 in quarantine"):
         in_flight.fail_quarantined(2, R_POISON)
     in_flight.commit()
     assert queue.counters()["failed"] == {"poison": 1}
     in_flight.send_alone(1)
-    on_the_wire(in_flight)
+    send_pending(in_flight)
     assert in_flight.fail(R_CLOSED) == 3
     in_flight.commit()
     counts = queue.counters()
     assert counts["failed"] == {"poison": 1, "closed": 3}
     assert counts["queued_bytes"] == counts["inflight"] == 0
     assert in_flight.quarantined == []
-    queue, in_flight = quarantined([b"one", b"two"], 1)
+    queue, in_flight = with_quarantine([b"one", b"two"], 1)
     in_flight.expire(2)
     in_flight.commit()
     assert queue.counters()["failed"] == {"max_age": 2}
 
 
-def test_what_is_put_aside_comes_back_in_order() -> None:
-    queue, in_flight = quarantined([b"one", b"two", b"three", b"four"], 0)
+def test_withheld_events_come_back_in_order() -> None:
+    queue, in_flight = with_quarantine([b"one", b"two", b"three", b"four"], 0)
     in_flight.withhold(2)
-    assert on_the_wire(in_flight) == [3]
+    assert send_pending(in_flight) == [3]
     in_flight.requeue()
     in_flight.release_withheld()
-    assert on_the_wire(in_flight, 9) == [1, 2, 3, 4]
+    assert send_pending(in_flight, 9) == [1, 2, 3, 4]
     assert queue.counters()["settled"] == 0
 
 
-def test_only_so_many_events_are_allowed() -> None:
-    _, in_flight = quarantined([b"%d" % n for n in range(10)], 1)
+def test_the_allowance_limits_the_events_sent() -> None:
+    _, in_flight = with_quarantine([b"%d" % n for n in range(10)], 1)
     in_flight.allowance = 3
-    assert on_the_wire(in_flight, 9) == [2, 3, 4]
+    assert send_pending(in_flight, 9) == [2, 3, 4]
     assert in_flight.limit_credit(9) == 0
     in_flight.send_alone(1)
     assert in_flight.limit_credit(9) == 9, "a suspect needs none"
     in_flight.send_alone(0)
     in_flight.allowance = None
-    assert len(on_the_wire(in_flight, 9)) == 6
+    assert len(send_pending(in_flight, 9)) == 6
 
 
-def test_a_held_flight_is_drained_by_its_acknowledgements() -> None:
-    _, in_flight = quarantined([b"one", b"two", b"three"], 1)
-    assert on_the_wire(in_flight) == [2]
+def test_draining_ends_with_the_last_acknowledgement() -> None:
+    _, in_flight = with_quarantine([b"one", b"two", b"three"], 1)
+    assert send_pending(in_flight) == [2]
     in_flight.draining = True
     assert in_flight.limit_credit(9) == 0 and not in_flight.drained
     in_flight.apply([(2, 2)], ACKED)

@@ -1,4 +1,4 @@
-"""The search for events that end connections, against servers that break for reasons of their own."""
+"""The search for events that end connections, against servers that break for other reasons, too."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CONNECT = 0.001
 WINDOW = 0.001
 
 
-class World:
-    """Some servers, a steady supply of events and a sender that does what `Isolation` says, in virtual time.
+class Simulation:
+    """Servers, a supply of events and a sender that does what `Isolation` says, in virtual time.
 
     Args:
         server: breaks without looking at events.
@@ -72,7 +72,7 @@ class World:
         self.attempts = 0
         self.flowing = 0.0  # seconds on connections that carry the queue
 
-    def run(self, until: Callable[[World], bool]) -> World:
+    def run(self, until: Callable[[Simulation], bool]) -> Simulation:
         self.until = until
         while not until(self):
             self._make()
@@ -264,19 +264,19 @@ BLIND: dict[str, Callable[[Random], Iterator[Iterator[bool]]]] = {
 
 
 @pytest.mark.parametrize("name", BLIND)
-def test_a_blind_server_condemns_nothing(name: str) -> None:
+def test_a_blind_server_condemns_no_event(name: str) -> None:
     random = Random(name)
-    world = World(BLIND[name](random), random).run(lambda w: w.breaks >= 1500)
+    world = Simulation(BLIND[name](random), random).run(lambda w: w.breaks >= 1500)
     assert not world.condemned
 
 
 @pytest.mark.long
-def test_a_million_breaks_condemn_nothing() -> None:
+def test_a_million_breaks_condemn_no_event() -> None:
     breaks = taken = 0
     for name in BLIND:
         for seed in range(8):
             random = Random(f"{name} {seed}")
-            world = World(BLIND[name](random), random, window=random.choice((1, 4, 64)))
+            world = Simulation(BLIND[name](random), random, window=random.choice((1, 4, 64)))
             world.run(lambda w: w.breaks >= 1_000_000 // (8 * len(BLIND)) + 1)
             assert not world.condemned, (name, seed)
             breaks += world.breaks
@@ -288,10 +288,10 @@ def test_a_million_breaks_condemn_nothing() -> None:
 @pytest.mark.parametrize("innocent", [0.0, 0.2])
 @pytest.mark.parametrize("often", [1, 3])
 def test_each_poison_is_found(innocent: float, often: int) -> None:
-    """At `often` in 10,000 events."""
+    """`often` is the number of poison events in 10,000."""
     random = Random(f"{innocent} {often}")
     bad = {seq for seq in range(1, 20_001) if random.random() < often / 10_000} | {7, 8, 9000}
-    world = World(at_random(innocent, random), random, poison=bad.__contains__, count=20_000, rate=0)
+    world = Simulation(at_random(innocent, random), random, poison=bad.__contains__, count=20_000, rate=0)
     world.run(lambda w: w.made >= w.count and not w.pending and not w.aside and len(w.condemned) == len(bad))
     assert sorted(world.condemned) == sorted(bad)
     assert sorted(world.acked) == [seq for seq in range(1, 20_001) if seq not in bad]
@@ -299,10 +299,10 @@ def test_each_poison_is_found(innocent: float, often: int) -> None:
     assert not world.undecided
 
 
-def test_neighbours_flow_at_half_their_rate() -> None:
+def test_neighbours_flow_at_half_rate_during_trials() -> None:
     """While a suspect is tested on a server that is well."""
     random = Random(1)
-    world = World(at_random(0.0, random), random, poison={5000}.__contains__, rate=50_000.0)
+    world = Simulation(at_random(0.0, random), random, poison={5000}.__contains__, rate=50_000.0)
     world.run(lambda w: bool(w.quarantine))
     began, flowed, taken = world.now, world.flowing, len(world.acked)
     world.run(lambda w: bool(w.condemned))
@@ -312,25 +312,25 @@ def test_neighbours_flow_at_half_their_rate() -> None:
     assert len(world.acked) - taken > 0.5 * spent * 20_000
 
 
-def test_order_is_kept_but_for_suspects() -> None:
+def test_order_is_kept_except_for_suspects() -> None:
     random = Random(2)
     bad = {100, 101, 2500}
-    world = World(at_random(0.0, random), random, poison=bad.__contains__, count=5000, rate=0)
+    world = Simulation(at_random(0.0, random), random, poison=bad.__contains__, count=5000, rate=0)
     world.run(lambda w: len(w.condemned) == 3)
     assert world.acked == sorted(world.acked)
 
 
-def test_poisons_in_rows() -> None:
+def test_consecutive_poison_events_are_all_found() -> None:
     random = Random(3)
     bad = set(range(200, 240))
-    world = World(at_random(0.0, random), random, poison=bad.__contains__, rate=1_000.0)
+    world = Simulation(at_random(0.0, random), random, poison=bad.__contains__, rate=1_000.0)
     world.run(lambda w: len(w.condemned) == 40 or w.breaks > 5000)
     assert sorted(world.condemned) == sorted(bad)
 
 
-def test_poison_without_neighbours_waits_for_some() -> None:
+def test_poison_without_neighbours_waits_for_them() -> None:
     random = Random(4)
-    world = World(at_random(0.0, random), random, poison=lambda seq: seq == 1, count=3, rate=0)
+    world = Simulation(at_random(0.0, random), random, poison=lambda seq: seq == 1, count=3, rate=0)
     world.run(lambda w: w.breaks >= 40)
     assert sorted(world.acked) == [2, 3] and not world.condemned
     assert set(world.quarantine) == {1}
@@ -339,10 +339,10 @@ def test_poison_without_neighbours_waits_for_some() -> None:
 
 
 def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
-    """And it is taken once the server is mended."""
+    """It is delivered once the server takes it."""
     random = Random(5)
     bad = {50}
-    world = World(at_random(0.0, random), random, poison=lambda seq: seq in bad, keep=True, rate=10.0)
+    world = Simulation(at_random(0.0, random), random, poison=lambda seq: seq in bad, keep=True, rate=10.0)
     world.run(lambda w: bool(w.condemned))
     breaks = world.breaks
     world.run(lambda w: w.now > 3600.0)
@@ -352,10 +352,10 @@ def test_keep_leaves_a_condemned_event_in_quarantine() -> None:
     assert 50 in world.acked
 
 
-def test_a_suspect_without_a_decision_is_reported_once() -> None:
-    """Nine connections of ten take nothing: whether the event is to blame cannot be told."""
+def test_an_undecided_suspect_is_reported_once() -> None:
+    """Nine connections of ten take nothing, so the trials prove nothing about the event."""
     random = Random(6)
-    world = World(by_connection(0.9, random), random, poison={300}.__contains__, rate=1000.0)
+    world = Simulation(by_connection(0.9, random), random, poison={300}.__contains__, rate=1000.0)
     world.run(lambda w: 300 in w.undecided)
     world.run(lambda w: w.now > 20_000.0)
     assert world.undecided.count(300) == 1
@@ -363,8 +363,7 @@ def test_a_suspect_without_a_decision_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(("controls", "seconds"), [(TRIALS - 1, 0.0), (0, PATIENCE)])
-def test_when_a_suspect_is_called_undecided(controls: int, seconds: float) -> None:
-    """After so many trials, or so much time; once."""
+def test_a_suspect_is_undecided_after_enough_trials_or_time(controls: int, seconds: float) -> None:
     search = Isolation(1, Random(1).random)
     search.quarantine([7], 1.0)
     (suspect,) = search.suspects.values()
@@ -387,12 +386,12 @@ SIZES = st.integers(1, 64)
     down=st.lists(st.booleans(), max_size=40),
     seed=st.integers(0, 1 << 32),
 )
-def test_every_poison_is_found_and_nothing_else(
+def test_exactly_the_poison_events_are_condemned(
     poison: set[int], window: int, servers: int, down: list[bool], seed: int
 ) -> None:
-    """After some breaks that no event is to blame for, while there are events to compare with."""
+    """After some breaks that no event causes, while there are events for comparison."""
     outage = itertools.chain(map(itertools.repeat, down), itertools.repeat(itertools.repeat(False)))
-    world = World(
+    world = Simulation(
         outage, Random(seed), poison=poison.__contains__, window=window, servers=servers, rate=500.0
     )
     world.run(
@@ -407,12 +406,12 @@ def test_every_poison_is_found_and_nothing_else(
 
 
 @given(count=SIZES, window=SIZES, servers=st.integers(1, 4), breaks=st.integers(1, 100))
-def test_an_outage_condemns_nothing(count: int, window: int, servers: int, breaks: int) -> None:
-    """Even one that ends in the worst moment: with an event aside, and the next one is taken."""
+def test_an_outage_condemns_no_event(count: int, window: int, servers: int, breaks: int) -> None:
+    """Not even one that ends at the worst moment: an event is withheld and the next one is taken."""
     outage = itertools.chain(
         (itertools.repeat(True) for _ in range(breaks)), itertools.repeat(itertools.repeat(False))
     )
-    world = World(outage, Random(0), window=window, servers=servers, count=count, rate=0)
+    world = Simulation(outage, Random(0), window=window, servers=servers, count=count, rate=0)
     world.run(lambda w: w.done)
     assert world.breaks == breaks
     assert not world.condemned
@@ -422,18 +421,18 @@ def test_an_outage_condemns_nothing(count: int, window: int, servers: int, break
 
 
 @given(window=st.integers(1, 10_000), place=st.integers(0, 9_999))
-def test_a_window_takes_few_breaks_to_a_suspect(window: int, place: int) -> None:
+def test_a_suspect_is_found_within_ten_breaks(window: int, place: int) -> None:
     bad = 1 + place % window
     random = Random(0)
-    world = World(
+    world = Simulation(
         at_random(0.0, random), random, poison={bad}.__contains__, window=window, count=window + 1, rate=0
     )
     world.run(lambda w: bad in w.quarantine)
     assert world.breaks <= 2 + 4 + 3 + 1
 
 
-class Lot:
-    """What is drawn in the next trials: True a suspect, False a control."""
+class Draws:
+    """The next draw of a trial: True a suspect, False a control."""
 
     def __init__(self) -> None:
         self.suspect = False
@@ -442,15 +441,15 @@ class Lot:
         return 0.0 if self.suspect else 0.999999
 
 
-def on_trial(lot: Lot) -> Isolation:
-    """With event 1 in quarantine."""
+def with_suspect(lot: Draws) -> Isolation:
+    """Return an isolation with event 1 in quarantine."""
     isolation = Isolation(1, lot)
     isolation.quarantine([1], 0.0)
     return isolation
 
 
-def trial(isolation: Isolation, lot: Lot, now: float, suspect: bool, taken: bool) -> tuple[int, ...]:
-    """One trial as drawn, with many events waiting; who is condemned by it."""
+def run_trial(isolation: Isolation, lot: Draws, now: float, suspect: bool, taken: bool) -> tuple[int, ...]:
+    """Run one trial as drawn, with many events waiting; return the events that it condemns."""
     lot.suspect = suspect
     assert isolation.due(now, 1000)
     assert isolation.connected(now, 1000) == (1 if suspect else 0) and isolation.limit == 1
@@ -460,31 +459,32 @@ def trial(isolation: Isolation, lot: Lot, now: float, suspect: bool, taken: bool
     return ()
 
 
-def test_the_lot_alone_says_what_is_tried() -> None:
-    lot = Lot()
-    isolation = on_trial(lot)
+def test_the_random_draw_chooses_suspect_or_control() -> None:
+    lot = Draws()
+    isolation = with_suspect(lot)
     for n, suspect in enumerate([True, True, False, False, True, False, False, True]):
-        trial(isolation, lot, 100.0 * (n + 1), suspect, not suspect)
+        run_trial(isolation, lot, 100.0 * (n + 1), suspect, not suspect)
 
 
 @pytest.mark.parametrize("broken", [0, 30])
-def test_how_much_proof_is_enough(broken: int) -> None:
-    """Thirty controls taken, and independent breaks enough for the rate of the controls' own."""
-    lot = Lot()
-    isolation = on_trial(lot)
+def test_an_event_is_condemned_after_enough_proof(broken: int) -> None:
+    """That is thirty controls taken, and enough independent breaks for the rate of the controls' own
+    breaks."""
+    lot = Draws()
+    isolation = with_suspect(lot)
     now = taken = breaks = 0
     for n in itertools.count():
         now += 100
         if n < broken:
-            trial(isolation, lot, float(now), False, False)
+            run_trial(isolation, lot, float(now), False, False)
             continue
         # Three breaks in a row of the suspect count as one.
         for _ in range(3):
-            assert not trial(isolation, lot, float(now), True, False)
+            assert not run_trial(isolation, lot, float(now), True, False)
             now += 100
         taken += 1
         breaks += 1
-        if trial(isolation, lot, float(now), False, True):
+        if run_trial(isolation, lot, float(now), False, True):
             break
     assert taken >= 30
     rate = upper_bound(broken, taken + broken)
@@ -492,8 +492,8 @@ def test_how_much_proof_is_enough(broken: int) -> None:
     assert taken == 30 or upper_bound(broken, taken + broken - 1) ** -(breaks - 1) < 1e9
 
 
-def test_upper_bound() -> None:
-    """Against tables of Clopper and Pearson's bound (one-sided, 99 %)."""
+def test_upper_bound_equals_the_published_tables() -> None:
+    """Clopper and Pearson's bound (one-sided, 99 %)."""
     assert upper_bound(0, 30) == pytest.approx(1 - 0.01 ** (1 / 30), abs=1e-5)
     assert upper_bound(0, 1) == pytest.approx(0.99, abs=1e-5)
     assert upper_bound(1, 10) == pytest.approx(0.504, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Events that end connections, and connections that end anyway, over real sockets."""
+"""Poison events, and connections that end for other reasons, over real sockets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.delivery.test_isolation import BLIND, at_random
 from tests.support.patience import PATIENCE
 
 
-class Reader:
-    """A Lumberjack server that ends connections as `breaks` says, and on events that it cannot take.
+class PoisonedServer:
+    """A Lumberjack server that ends connections as `breaks` says, and at events that it cannot take.
 
     Args:
         breaks: for each connection, for each window on it, whether it ends the connection instead of an
@@ -72,9 +72,9 @@ class Reader:
         self._thread.join(PATIENCE)
 
 
-def blind(name: str, cuts: int, window: int) -> tuple[int, Stats]:
-    """Send events until that server has broken so many connections."""
-    reader = Reader(BLIND[name](Random(name)))
+def send_to_breaking_server(name: str, cuts: int, window: int) -> tuple[int, Stats]:
+    """Send events until the server has broken so many connections."""
+    reader = PoisonedServer(BLIND[name](Random(name)))
     client = logclient.connect(
         reader.url,
         compression=0,
@@ -100,17 +100,17 @@ def blind(name: str, cuts: int, window: int) -> tuple[int, Stats]:
 @pytest.mark.parametrize(
     "name", ["50 %", "75 % of connections", "8 down, 6 up", "each connection 2, 1 windows"]
 )
-def test_a_server_that_breaks_for_its_own_reasons_condemns_nothing(name: str) -> None:
-    _, stats = blind(name, 60, 4)
+def test_breaks_without_poison_condemn_no_event(name: str) -> None:
+    _, stats = send_to_breaking_server(name, 60, 4)
     assert stats.failed == {}
 
 
 @pytest.mark.long
-def test_ten_thousand_breaks_condemn_nothing() -> None:
+def test_ten_thousand_breaks_condemn_no_event() -> None:
     broken = acked = 0
     for name in BLIND:
         for window in (1, 8):
-            cuts, stats = blind(name, 10_000 // (2 * len(BLIND)) + 1, window)
+            cuts, stats = send_to_breaking_server(name, 10_000 // (2 * len(BLIND)) + 1, window)
             assert stats.failed == {}, name
             broken += cuts
             acked += stats.acked
@@ -121,12 +121,12 @@ def test_ten_thousand_breaks_condemn_nothing() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("often", [1, 3])
 @pytest.mark.parametrize("innocent", [0.0, 0.2])
-def test_real_poison_is_found_with_default_waits(often: int, innocent: float) -> None:
-    """At `often` in 10,000 events, alone and beside breaks that no event is to blame for."""
+def test_poison_is_found_with_the_default_backoff(often: int, innocent: float) -> None:
+    """`often` in 10,000 events, alone and beside breaks that no event causes."""
     random = Random(f"{often} {innocent}")
     count, rate = 60_000, 1_000
     bad = set(random.sample(range(5_000, 40_000), 35_000 * often // 10_000))
-    reader = Reader(at_random(innocent, random), bad.__contains__)
+    reader = PoisonedServer(at_random(innocent, random), bad.__contains__)
     settled: dict[int, float] = {}
     with logclient.connect(reader.url, compression=0, window=64, overflow="block") as client:
         began = time.monotonic()

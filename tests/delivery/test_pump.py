@@ -1,4 +1,4 @@
-"""The pump in Python: when it lets answers gather."""
+"""The pump in Python: when it waits for several answers at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE
 
 
 class EagerLink(Link):
-    """It takes everything, and has one answer whenever it was waited for."""
+    """A link that takes everything and has one answer after each wait."""
 
     peer = ""
 
@@ -51,8 +51,8 @@ class EagerLink(Link):
     def abandon(self) -> None: ...
 
 
-def run(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[str]:
-    """What the link and the clock were asked for, until all events have their fates."""
+def run_pump(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[str]:
+    """Drive the pump until all events are settled; return the link's waits and the pump's sleeps."""
     queue = EventQueue()
     for _ in range(events):
         queue.push(b"{}", 2, 1)
@@ -69,15 +69,15 @@ def run(monkeypatch: pytest.MonkeyPatch, link: EagerLink, events: int) -> list[s
     return link.said
 
 
-def test_answers_gather_while_plenty_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = run(monkeypatch, EagerLink(), pump.ACK_COALESCE_MIN_INFLIGHT + 3)
+def test_answers_are_gathered_while_much_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_pump(monkeypatch, EagerLink(), pump.ACK_COALESCE_MIN_INFLIGHT + 3)
     # After each of the first answers; where little is in flight each may be what the peer waits for.
     assert said[:8] == ["wait", "0.001", "wait", "0.001", "wait", "0.001", "wait", "wait"]
     assert said.count("0.001") == 3
 
 
 @pytest.mark.parametrize("link", [EagerLink(delay=0.0), EagerLink(flushes=False)], ids=["none", "stuck"])
-def test_nothing_gathers_where_there_is_no_lull_or_something_is_still_to_be_sent(
+def test_answers_are_not_gathered_while_output_is_pending(
     monkeypatch: pytest.MonkeyPatch, link: Link
 ) -> None:
-    assert set(run(monkeypatch, link, pump.ACK_COALESCE_MIN_INFLIGHT + 3)) == {"wait"}
+    assert set(run_pump(monkeypatch, link, pump.ACK_COALESCE_MIN_INFLIGHT + 3)) == {"wait"}

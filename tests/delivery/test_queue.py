@@ -1,6 +1,6 @@
-"""The hand-off: bounds and wakes, callers in many threads, waiting, and what a fork leaves of it.
+"""The queue: bounds and wake-ups, callers in many threads, waiting, and forks.
 
-Its counting against the plain-Python twin is in test_inflight.py, where the sender takes part.
+Its counts are compared with the reference in Python in test_inflight.py, where the sender takes part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -20,17 +19,9 @@ from logclient._ext.constants import ACKED, INFLIGHT, K_TOMB, PUT_FORKED, PUT_FU
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from tests.oracle.queue import room_of
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.unit
-
-
-def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (value := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    return value
 
 
 def settle(in_flight: InflightBatches) -> None:
@@ -46,7 +37,7 @@ def settle(in_flight: InflightBatches) -> None:
 # -- one thread ---------------------------------------------------------------------------------------
 
 
-def test_push_and_count() -> None:
+def test_push_counts_events_and_bytes() -> None:
     h = EventQueue()
     assert [h.push(b"x" * i) for i in range(3)] == [1, 2, 3]
     assert h.queued == (3, room_of(0) + room_of(1) + room_of(2)) == (3, 24 + 32 + 32)
@@ -57,7 +48,7 @@ def test_push_and_count() -> None:
     assert (counts["sanitized"], counts["moved"], counts["ignored"], counts["sent"]) == (2, 3, 1, 3)
 
 
-def test_tombs_keep_their_reason() -> None:
+def test_tombstones_keep_their_reason() -> None:
     h = EventQueue(max_event_bytes=10)
     h.push(bytes([R_UNENCODABLE]), 2, K_TOMB)
     h.push(b"x" * 11)
@@ -66,7 +57,7 @@ def test_tombs_keep_their_reason() -> None:
     assert in_flight.take_report() == [(1, 1, "failed", "unencodable"), (2, 2, "failed", "too_large")]
 
 
-def test_times_are_given_or_now() -> None:
+def test_event_times_are_the_given_ones_or_now() -> None:
     h = EventQueue()
     before = time.time_ns() // 1000
     h.push(b"", 2, 0, 12345)
@@ -78,7 +69,7 @@ def test_times_are_given_or_now() -> None:
     assert before - 1000 <= second.created_us <= time.time_ns() // 1000 + 1000
 
 
-def test_closed_takes_nothing_and_wakes_waiters() -> None:
+def test_close_refuses_events_and_ends_waits() -> None:
     h = EventQueue(policy="block", max_events=1)
     h.push(b"")
     answers: list[bool] = []
@@ -91,7 +82,7 @@ def test_closed_takes_nothing_and_wakes_waiters() -> None:
     assert h.counters()["dropped"] == {"closed": 2}
 
 
-def test_events_larger_than_a_chunk() -> None:
+def test_events_larger_than_a_chunk_stay_whole() -> None:
     h = EventQueue(max_event_bytes=1 << 20)
     bodies = [os.urandom(size) for size in (65_447, 65_448, 65_449, 200_000, 10, 1 << 20)]
     for body in bodies:
@@ -110,33 +101,32 @@ KEPT = 4 * MIB
 """What is kept for good."""
 
 
-def filled(h: EventQueue, size: int, volume: int) -> None:
+def fill(h: EventQueue, size: int, volume: int) -> None:
     for _ in range(volume // size):
         assert h.push(bytes(size)) > 0
 
 
 @pytest.mark.parametrize("size", [300, 8000, 64 << 10, 100_000, MIB, 2 * MIB - 100])
-def test_memory_is_used_again(size: int) -> None:
+def test_chunks_are_reused(size: int) -> None:
     h = EventQueue(max_event_bytes=2 * MIB)
     in_flight = InflightBatches(h)
-    filled(h, size, 16 * MIB)
+    fill(h, size, 16 * MIB)
     assert h.free_bytes == 0
     settle(in_flight)
     before = h.free_bytes
     assert h.queued == (0, 0) and 15 * MIB < before < 18 * MIB
-    filled(h, size, 16 * MIB)
+    fill(h, size, 16 * MIB)
     assert h.free_bytes == 0
     settle(in_flight)
     assert h.free_bytes == before
 
 
-def test_memory_for_others_is_no_obstacle() -> None:
-    """What is kept for events of one size gives way to those of another."""
+def test_free_chunks_of_one_size_give_way_to_another() -> None:
     h = EventQueue(max_bytes=16 * MIB, max_event_bytes=4 * MIB, policy="drop_oldest")
     in_flight = InflightBatches(h)
     sizes = (300, 64 << 10, 70_000, 3 * MIB, 200_000, 20, MIB)
     for size in sizes:
-        filled(h, size, 24 * MIB)
+        fill(h, size, 24 * MIB)
         assert h.free_bytes + h.queued[1] <= 16 * MIB + KEPT
         settle(in_flight)
         assert h.free_bytes <= 16 * MIB + KEPT
@@ -147,22 +137,22 @@ def test_memory_for_others_is_no_obstacle() -> None:
         sizes = sizes[1:]
 
 
-def test_memory_that_nobody_needs_is_given_back() -> None:
+def test_unused_chunks_are_freed() -> None:
     h = EventQueue(free_after=0.0)
     in_flight = InflightBatches(h)
-    filled(h, 64 << 10, 32 * MIB)
+    fill(h, 64 << 10, 32 * MIB)
     settle(in_flight)  # it is needed until here
     assert h.free_bytes > 31 * MIB
     in_flight.commit()
     assert KEPT - MIB < h.free_bytes <= KEPT
-    filled(h, 300, 2 * MIB)
+    fill(h, 300, 2 * MIB)
     in_flight.commit()
     settle(in_flight)
     in_flight.commit()
     assert KEPT - MIB < h.free_bytes <= KEPT, "4 MiB are kept for good"
 
 
-# -- waking -------------------------------------------------------------------------------------------
+# -- wake-ups -------------------------------------------------------------------------------------------
 
 
 def readable(h: EventQueue) -> bool:
@@ -184,15 +174,15 @@ def test_the_first_event_wakes_an_idle_sender() -> None:
 
 
 @needs_descriptor
-def test_no_sleep_while_events_wait() -> None:
+def test_an_idle_wait_is_refused_while_events_wait() -> None:
     h = EventQueue()
     h.push(b"")
     assert not h.prepare_wait(True)
-    assert h.prepare_wait(False), "a nap is taken all the same"
+    assert h.prepare_wait(False), "a linger is allowed"
 
 
 @needs_descriptor
-def test_a_nap_is_cut_short_by_an_error_once_or_a_full_window() -> None:
+def test_errors_and_full_windows_end_the_linger() -> None:
     h = EventQueue(full_events=5)
     h.prepare_wait(False)
     h.push(b"", 2)
@@ -231,7 +221,7 @@ def test_a_busy_sender_is_not_woken() -> None:
 # -- waiting ------------------------------------------------------------------------------------------
 
 
-def test_wait_settled() -> None:
+def test_wait_settled_ends_when_the_events_are_settled() -> None:
     h = EventQueue()
     assert h.wait_settled(0, 0.0)
     h.push(b"")
@@ -247,7 +237,7 @@ def test_wait_settled() -> None:
     assert answers == [True] * 4
 
 
-def test_commit_says_when_a_target_is_reached() -> None:
+def test_commit_tells_when_the_flush_target_is_reached() -> None:
     h = EventQueue()
     in_flight = InflightBatches(h)
     for _ in range(3):
@@ -264,17 +254,17 @@ def test_commit_says_when_a_target_is_reached() -> None:
     in_flight.apply([(2, 2)], ACKED)
     assert in_flight.commit()
     in_flight.apply([(3, 3)], ACKED)
-    assert not in_flight.commit(), "nobody aims any more"
+    assert not in_flight.commit(), "the target is reached already"
     h.set_flush_target(3)
-    assert not in_flight.commit(), "that is settled already"
+    assert not in_flight.commit(), "it was settled before"
 
 
-def test_waiting_callers_hear_signals() -> None:
+def test_signal_handlers_run_while_callers_wait() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
 
     def when_heard(act: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=lambda: until(lambda: heard) and act())
+        thread = threading.Thread(target=lambda: wait_until(lambda: heard) and act())
         thread.start()
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         return thread
@@ -297,8 +287,8 @@ def test_waiting_callers_hear_signals() -> None:
 # -- room for those that wait -------------------------------------------------------------------------
 
 
-def waiting(h: EventQueue, body: bytes, answers: list[tuple[int, bytes]]) -> threading.Thread:
-    """A caller that waits for room, and stands in the line when this returns."""
+def waiting_caller(h: EventQueue, body: bytes, answers: list[tuple[int, bytes]]) -> threading.Thread:
+    """Start a caller that waits for room; return its thread once it stands in line."""
 
     def run() -> None:
         turn = h.turn(len(body))
@@ -308,30 +298,30 @@ def waiting(h: EventQueue, body: bytes, answers: list[tuple[int, bytes]]) -> thr
     place = h.waiting_callers + 1
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: h.waiting_callers == place)
+    wait_until(lambda: h.waiting_callers == place)
     return thread
 
 
-def test_who_came_first_is_served_first() -> None:
+def test_waiting_callers_are_served_in_order() -> None:
     h = EventQueue(policy="block", max_events=1)
     in_flight = InflightBatches(h)
     h.push(b"")
     answers: list[tuple[int, bytes]] = []
-    threads = [waiting(h, b"%d" % i, answers) for i in range(8)]
+    threads = [waiting_caller(h, b"%d" % i, answers) for i in range(8)]
     for i in range(8):
         settle(in_flight)
-        until(lambda: len(answers) == i + 1)  # noqa: B023
+        wait_until(lambda: len(answers) == i + 1)  # noqa: B023
     for thread in threads:
         thread.join(PATIENCE)
     assert answers == [(i + 2, b"%d" % i) for i in range(8)]
 
 
-def test_small_events_do_not_pass_a_large_one_that_waits() -> None:
+def test_small_events_do_not_pass_a_waiting_large_one() -> None:
     h = EventQueue(policy="block", max_bytes=10_000, max_event_bytes=8000)
     in_flight = InflightBatches(h)
     h.push(bytes(4000))
     answers: list[tuple[int, bytes]] = []
-    thread = waiting(h, bytes(8000), answers)
+    thread = waiting_caller(h, bytes(8000), answers)
     assert h.push(b"small") == PUT_FULL and h.fits(5)
     settle(in_flight)
     thread.join(PATIENCE)
@@ -339,7 +329,7 @@ def test_small_events_do_not_pass_a_large_one_that_waits() -> None:
     assert h.push(b"small") == 3
 
 
-def test_granted_room_is_kept() -> None:
+def test_granted_room_is_reserved() -> None:
     h = EventQueue(policy="block", max_events=2)
     in_flight = InflightBatches(h)
     h.push(b"")
@@ -353,13 +343,13 @@ def test_granted_room_is_kept() -> None:
     assert h.push(b"", turn=turn) == 4
 
 
-def test_who_gives_up_lets_the_next_one_go() -> None:
+def test_a_caller_that_gives_up_lets_the_next_one_go() -> None:
     h = EventQueue(policy="block", max_bytes=10_000, max_event_bytes=8000)
     h.push(bytes(4000))
     large = h.turn(8000)
     assert not large.wait(0.0)
     answers: list[tuple[int, bytes]] = []
-    thread = waiting(h, b"small", answers)
+    thread = waiting_caller(h, b"small", answers)
     large.leave()
     thread.join(PATIENCE)
     assert answers == [(2, b"small")]
@@ -370,14 +360,14 @@ def test_who_gives_up_lets_the_next_one_go() -> None:
     assert h.push(b"small") == 3
 
 
-def test_room_that_was_granted_and_given_up_is_for_others() -> None:
+def test_room_granted_and_given_up_goes_to_the_next() -> None:
     h = EventQueue(policy="block", max_events=1)
     in_flight = InflightBatches(h)
     h.push(b"")
     first = h.turn(1)
     assert not first.is_ready()
     answers: list[tuple[int, bytes]] = []
-    thread = waiting(h, b"second", answers)
+    thread = waiting_caller(h, b"second", answers)
     settle(in_flight)
     assert first.is_ready() and h.waiting_callers == 1
     first.leave()
@@ -385,7 +375,7 @@ def test_room_that_was_granted_and_given_up_is_for_others() -> None:
     assert answers == [(2, b"second")] and h.waiting_callers == 0
 
 
-def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
+def test_an_exception_in_a_signal_handler_ends_the_wait() -> None:
     def handler(number: int, frame: object) -> None:
         raise ZeroDivisionError
 
@@ -407,8 +397,9 @@ def test_a_signal_handler_that_raises_gives_up_the_place() -> None:
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
-def test_pushed_is_delivered_or_dropped(policy: str) -> None:
-    """Three producers, a live consumer: every event once, whole, in order, or inside a reported gap."""
+def test_every_pushed_event_is_delivered_or_dropped(policy: str) -> None:
+    """Three producers and a consumer: every event arrives once, whole and in order, or lies inside a reported
+    gap."""
     h = EventQueue(policy=policy, max_bytes=256 * 1024)
     in_flight = InflightBatches(h)
     n = 20_000
@@ -471,7 +462,7 @@ def test_pushed_is_delivered_or_dropped(policy: str) -> None:
         assert sum(given) == len(seen) and sum(refused) == dropped
 
 
-def test_kept_events_survive_a_storm() -> None:
+def test_errors_are_kept_when_the_queue_overflows() -> None:
     h = EventQueue(policy="drop_oldest", max_events=5000)
     for i in range(50_000):
         assert h.push(b"%d" % i, 4 if i % 20 == 0 else 2)
@@ -485,7 +476,7 @@ def test_kept_events_survive_a_storm() -> None:
 # -- fork ---------------------------------------------------------------------------------------------
 
 
-def test_a_sender_that_waits_can_be_kept_waiting() -> None:
+def test_a_waiting_sender_can_be_paused() -> None:
     h = EventQueue()
     assert not h.pause_for_fork(), "no sender sleeps"
     ended = threading.Event()
@@ -496,7 +487,7 @@ def test_a_sender_that_waits_can_be_kept_waiting() -> None:
 
     sender = threading.Thread(target=wait)
     sender.start()
-    until(h.pause_for_fork)
+    wait_until(h.pause_for_fork)
     h.wake()
     assert not ended.wait(0.2)
     h.resume_after_fork()
@@ -507,8 +498,8 @@ def test_a_sender_that_waits_can_be_kept_waiting() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("how", ["os.fork", "from C"])
-def test_a_forked_child_notices(how: str) -> None:
-    """However it came about: nothing is taken for the parent, no lock of the parent's is waited for."""
+def test_a_forked_child_gets_a_new_queue(how: str) -> None:
+    """In either kind of fork the child neither counts for the parent nor waits for its locks."""
     h = EventQueue()
     h.push(b"parent's")
     pid = os.fork() if how == "os.fork" else int(ctypes.PyDLL(None).fork())
@@ -531,7 +522,7 @@ def test_a_forked_child_notices(how: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "answer"), [("block", PUT_FULL), ("raise", PUT_FULL), ("drop_new", 0), ("drop_oldest", 3)]
 )
-def test_policies_at_the_bound(policy: str, answer: int) -> None:
+def test_each_policy_answers_at_the_bound(policy: str, answer: int) -> None:
     h = EventQueue(policy=policy, max_events=2)
     h.push(b"1")
     h.push(b"2")
@@ -539,6 +530,6 @@ def test_policies_at_the_bound(policy: str, answer: int) -> None:
     assert h.push(b"3") == answer
 
 
-def test_an_unknown_policy() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(KeyError):
         EventQueue(policy="keep_all")

@@ -1,4 +1,4 @@
-"""Out of descriptors, threads or memory: the application lives, and all goes on once there are some."""
+"""Out of descriptors, threads or memory: the application goes on, and delivery resumes afterwards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.tls import Authority, server_context
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it counts descriptors in /proc")
 
 
-def starved(*what: str) -> str:
-    """Run this of tests/delivery/starved_process.py in a process of its own: what it prints."""
+def run_starved(*what: str) -> str:
+    """Run a function of tests/delivery/starved_process.py in its own process; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.delivery.starved_process", *what],
         capture_output=True,
@@ -72,35 +72,37 @@ class TestZeroMq:
     """libzmq ends the process where it wants a descriptor for its threads or a name, and gets none."""
 
     @pytest.mark.parametrize("kind", ["DEALER", "PUSH"])
-    def test_with_any_number_of_descriptors(self, kind: str) -> None:
+    def test_zmq_connects_or_fails_cleanly_at_any_limit(self, kind: str) -> None:
         pytest.importorskip("zmq")
-        starved("zmq_connects", kind, "localhost")
+        run_starved("zmq_connects", kind, "localhost")
 
     @pytest.mark.parametrize("kind", ["DEALER", "PUSH"])
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-    def test_that_breaks_when_none_is_left(self, kind: str, address: str) -> None:
+    def test_zmq_breaks_cleanly_without_descriptors(self, kind: str, address: str) -> None:
         pytest.importorskip("zmq")
-        starved("zmq_breaks", kind, address)
+        run_starved("zmq_breaks", kind, address)
 
     @pytest.mark.parametrize("seconds", ["1", pytest.param("60", marks=pytest.mark.long)])
-    def test_beside_a_thread_that_takes_them_all(self, seconds: str) -> None:
+    def test_zmq_beside_a_thread_that_takes_all_descriptors(self, seconds: str) -> None:
         pytest.importorskip("zmq")
-        starved("zmq_contended", seconds)
+        run_starved("zmq_contended", seconds)
 
 
 class TestDelivery:
     """A client with too few descriptors connects and delivers once there are enough."""
 
     @pytest.mark.parametrize("scheme", ["lumberjack", "logjam", "logjam+push", "plog", "logux"])
-    def test_plain(self, scheme: str, tmp_path: Path) -> None:
+    def test_delivery_starts_once_there_are_descriptors(self, scheme: str, tmp_path: Path) -> None:
         with collector(scheme) as server:
             url = url_of(server, scheme).replace("127.0.0.1", "localhost")
-            said = starved("delivers", url, str(tmp_path / "ledger"), "20" if "logjam" in scheme else "6")
+            said = run_starved("delivers", url, str(tmp_path / "ledger"), "20" if "logjam" in scheme else "6")
             assert "oo many open files" in said
 
     @pytest.mark.parametrize("scheme", ["lumberjack+tls", "logux+tls"])
     @pytest.mark.parametrize("ca", ["file", "directory", "hashed"])
-    def test_over_tls(self, scheme: str, ca: str, tmp_path: Path) -> None:
+    def test_tls_delivery_starts_once_there_are_descriptors(
+        self, scheme: str, ca: str, tmp_path: Path
+    ) -> None:
         authority = Authority(tmp_path / "authority")
         cert = authority.issue("server")
         ours = authority.issue("client", "client")
@@ -114,29 +116,29 @@ class TestDelivery:
                 trusted = str(folder)
             url = f"{server.url}?ca={trusted}&cert={ours}"
             # No name to look up and no ledger: its files are the first that it wants a descriptor for.
-            assert "oo many open files" in starved("delivers", url, "", "4")
+            assert "oo many open files" in run_starved("delivers", url, "", "4")
 
     @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user's limits")
     @pytest.mark.parametrize("scheme", ["lumberjack", "logjam"])
-    def test_without_threads(self, scheme: str) -> None:
+    def test_delivery_starts_once_there_are_threads(self, scheme: str) -> None:
         with collector(scheme) as server:
             path = "/shop-production" if scheme == "logjam" else ""
-            assert "can't start new thread" in starved("threads", server.url + path, "5")
+            assert "can't start new thread" in run_starved("threads", server.url + path, "5")
 
-    def test_in_a_child_born_without(self) -> None:
+    def test_a_child_forked_without_descriptors_delivers(self) -> None:
         with collector("lumberjack") as server:
-            starved("forks", server.url)
+            run_starved("forks", server.url)
             assert sorted(event["n"] for event in server.events(3)) == [0, 1, 2]
 
 
-def test_memory_of_a_burst_goes_back_to_the_system() -> None:
-    starved("memory")
+def test_memory_of_a_burst_returns_to_the_system() -> None:
+    run_starved("memory")
 
 
 @pytest.mark.parametrize("how", ["silent", "refused", "no name"])
 @pytest.mark.parametrize("scheme", ["lumberjack", "lumberjack+tls", "logjam", "logux"])
-def test_what_is_given_up_at_exit_is_in_the_ledger(scheme: str, how: str, tmp_path: Path) -> None:
-    """A process that logs and ends at once, whatever keeps it from its server, lists each event's fate."""
+def test_events_given_up_at_exit_are_in_the_ledger(scheme: str, how: str, tmp_path: Path) -> None:
+    """A process that logs and ends at once lists each event's outcome, whatever keeps it from its server."""
     if scheme == "logjam":
         pytest.importorskip("zmq")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -144,20 +146,21 @@ def test_what_is_given_up_at_exit_is_in_the_ledger(scheme: str, how: str, tmp_pa
         if how == "refused":
             listener.close()
         url = f"{scheme}://127.0.0.1:{port}" + ("/shop-production" if scheme == "logjam" else "")
-        said = starved("ends", url, str(tmp_path), how)
+        said = run_starved("ends", url, str(tmp_path), how)
     assert "100 events were not delivered before exit" in said
     (path,) = tmp_path.glob("*.ledger")
     books = recount(tmp_path, path.name.partition("-")[0])
     assert books.closed is not None and books.closed["last"] == 100
     assert books.count("failed") == books.closed["failed"] == {"closed": 100}
-    assert len(books.fates) == 100
+    assert len(books.outcomes) == 100
 
 
 @pytest.mark.parametrize("scheme", ["logjam", "logjam+push"])
-def test_python_that_ends_starts_no_thread_and_libzmq_does(
+def test_logjam_delivers_when_python_starts_no_thread(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.12 from the moment on that its shutdown begins; the text is its error's."""
+    """Python 3.12 starts no thread once its shutdown has begun, but libzmq does; the text is Python's
+    error."""
     zmq = pytest.importorskip("logclient.transports.zmq", exc_type=ImportError)
 
     class Refused:

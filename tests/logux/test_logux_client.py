@@ -26,7 +26,7 @@ from logclient.delivery.engine import Engine
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import in_child, needs_fork
+from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, undo, until
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
@@ -634,7 +634,7 @@ class TestLifetime:
                 return answer(action)
 
             peer.answer = also
-            in_child(work)
+            run_in_child(work)
             assert client.node_id == before
             assert heard == []
             child = peer.line(1)

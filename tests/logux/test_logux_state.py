@@ -17,7 +17,7 @@ import pytest
 import logclient
 from logclient.errors import ConfigError
 from logclient.logux import Client
-from tests.delivery.test_engine_lifecycle import in_child, needs_fork
+from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, until
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
@@ -223,7 +223,7 @@ def test_forked_child_has_its_own_client_id(peer: LoguxPeer, file: Path) -> None
             assert client.submit("b").result(PATIENCE) == ("acked", "")
             client.close()
 
-        in_child(child)
+        run_in_child(child)
         assert file.read_bytes() == before
         ours, childs = peer.lines
         assert client_id_of(ours.connect) != client_id_of(childs.connect)

@@ -46,7 +46,7 @@ class Event:
         self.kind = kind
         self.body = body
         self.room = room_of(len(body))
-        self.fate = PENDING
+        self.outcome = PENDING
         self.reason = 0
         self.settled = False
         self.listed = False
@@ -248,7 +248,7 @@ class Batch:
         self.bytes = sum(e.room for e in events)
 
     def pending(self) -> list[Event]:
-        return [e for e in self.events if e.fate == PENDING]
+        return [e for e in self.events if e.outcome == PENDING]
 
 
 class InflightBatches:
@@ -283,7 +283,7 @@ class InflightBatches:
             taken.append(shift(chain))
             used += event.room
             if event.kind & 15 == K_TOMB:
-                event.fate, event.reason = FAILED, event.body[0]
+                event.outcome, event.reason = FAILED, event.body[0]
         if not taken:
             return None
         batch = Batch(taken)
@@ -322,29 +322,29 @@ class InflightBatches:
     def pending(self) -> Batch | None:
         return next((b for b in self.batches if b.pending()), None)
 
-    # -- fates
+    # -- outcomes
 
-    def _report(self, first: int, last: int, fate: int, reason: int) -> None:
+    def _report(self, first: int, last: int, outcome: int, reason: int) -> None:
         if self.reports:
             start, end, status, why = self.reports[-1]
-            if end + 1 == first and (status, why) == (STATUSES[fate], REASONS[reason]):
+            if end + 1 == first and (status, why) == (STATUSES[outcome], REASONS[reason]):
                 self.reports[-1] = (start, last, status, why)
                 return
-        self.reports.append((first, last, STATUSES[fate], REASONS[reason]))
+        self.reports.append((first, last, STATUSES[outcome], REASONS[reason]))
 
     def _settle(self, batch: Batch) -> None:
         for event in batch.events:
-            if not event.settled and event.fate not in (PENDING, INFLIGHT):
+            if not event.settled and event.outcome not in (PENDING, INFLIGHT):
                 event.settled = True
                 self.fresh.append(event)
-                self._report(event.seq, event.seq, event.fate, event.reason)
+                self._report(event.seq, event.seq, event.outcome, event.reason)
 
     def encoded(self, batch: Batch, marks: dict[int, tuple[int, int, int]]) -> bytes:
-        """A core has given these events ``{seq: (fate, reason, hash)}``; the ledger's lines."""
+        """A core has given these events ``{seq: (outcome, reason, hash)}``; the ledger's lines."""
         for event in batch.events:
             if event.seq in marks:
-                event.fate, event.reason, event.hash = marks[event.seq]
-                if event.listed and event.fate == INFLIGHT:
+                event.outcome, event.reason, event.hash = marks[event.seq]
+                if event.listed and event.outcome == INFLIGHT:
                     self.resent += 1
         lines = self._ledger(batch)
         self._settle(batch)
@@ -352,7 +352,7 @@ class InflightBatches:
 
     def _ledger(self, batch: Batch) -> bytes:
         """For what goes on the wire the first time, in lines that span no more than 2**30 µs."""
-        cursor = next((i for i, e in enumerate(batch.events) if e.fate == PENDING), len(batch.events))
+        cursor = next((i for i, e in enumerate(batch.events) if e.outcome == PENDING), len(batch.events))
         new = [e for e in batch.events[:cursor] if not e.listed]
         lines = b""
         line: list[Event] = []
@@ -363,7 +363,7 @@ class InflightBatches:
                 line = []
                 base = event.created_us
             event.listed = True
-            if event.fate in (INFLIGHT, HANDED):
+            if event.outcome in (INFLIGHT, HANDED):
                 line.append(event)
         return lines + self._line(line)
 
@@ -390,21 +390,21 @@ class InflightBatches:
         }
         return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
-    def apply(self, ranges: Iterable[tuple[int, int]], fate: int, reason: int) -> None:
+    def apply(self, ranges: Iterable[tuple[int, int]], outcome: int, reason: int) -> None:
         for first, last in ranges:
             for batch in self.batches:
                 for event in batch.events:
-                    if first <= event.seq <= last and event.fate == INFLIGHT:
-                        event.fate = fate
-                        if fate != PENDING:
+                    if first <= event.seq <= last and event.outcome == INFLIGHT:
+                        event.outcome = outcome
+                        if outcome != PENDING:
                             event.reason = reason
                 self._settle(batch)
 
     def requeue(self) -> None:
         for batch in self.batches:
             for event in batch.events:
-                if event.fate == INFLIGHT:
-                    event.fate = PENDING
+                if event.outcome == INFLIGHT:
+                    event.outcome = PENDING
 
     def fail(self, reason: int) -> int:
         while self.take(2048, 1 << 20) is not None:
@@ -413,7 +413,7 @@ class InflightBatches:
         for batch in self.batches:
             for event in batch.events:
                 if not event.settled:
-                    event.fate, event.reason = FAILED, reason
+                    event.outcome, event.reason = FAILED, reason
                     count += 1
             self._settle(batch)
         self.gaps()
@@ -429,8 +429,8 @@ class InflightBatches:
                 break
         for batch in self.batches:
             for event in batch.events:
-                if event.fate == PENDING and event.seq <= seq:
-                    event.fate, event.reason = FAILED, R_MAX_AGE
+                if event.outcome == PENDING and event.seq <= seq:
+                    event.outcome, event.reason = FAILED, R_MAX_AGE
             self._settle(batch)
 
     def gaps(self) -> None:
@@ -445,9 +445,9 @@ class InflightBatches:
         h = self.queue
         for event in self.fresh:
             h.held_events -= 1
-            if event.fate == ACKED:
+            if event.outcome == ACKED:
                 h.counts["acked"] += 1
-            elif event.fate == HANDED:
+            elif event.outcome == HANDED:
                 h.counts["handed"] += 1
             else:
                 h.failed[REASONS[event.reason]] += 1
@@ -476,7 +476,7 @@ class InflightBatches:
 
     @property
     def inflight(self) -> int:
-        return sum(e.fate == INFLIGHT for b in self.batches for e in b.events)
+        return sum(e.outcome == INFLIGHT for b in self.batches for e in b.events)
 
     @property
     def waiting(self) -> int:

@@ -6,11 +6,9 @@ import datetime
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from logclient.client import Client
 from logclient.lumberjack.collector import Collector
@@ -75,15 +73,6 @@ def replace_certificate(tls: ssl.SSLContext, cert: str, ca: str | None = None) -
         sock.context = other
 
     tls.sni_callback = replace  # called whether the client names a server or not
-
-
-def wait_until(what: Callable[[], Any]) -> Any:
-    """Until `what` is true; its value."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := what()):
-        assert time.monotonic() < deadline, "never"
-        threading.Event().wait(0.005)
-    return value
 
 
 def assert_arrived(collector: Collector, client: Client, n: int) -> None:
