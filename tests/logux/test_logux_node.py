@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logclient.errors import ConfigError
 from logclient.logux.messages import compact, parse
-from logclient.logux.node import Heard, Login, Rules, Server, ServerNode
+from logclient.logux.node import Login, Received, Rules, Server, ServerNode
 from tests.oracle import logux_messages as oracle
 
 pytestmark = pytest.mark.unit
@@ -31,7 +31,7 @@ class Peer:
     def wall(self) -> int:
         return WALL + round((self.now - 100) * 1000)
 
-    def receive(self, *message: Any, raw: bytes = b"") -> list[Heard]:
+    def receive(self, *message: Any, raw: bytes = b"") -> list[Received]:
         found = self.node.receive(raw or compact(list(message)), self.now, self.wall)
         for heard in found:
             self.node.sent(len(heard.outcomes), self.now)
