@@ -1,4 +1,4 @@
-"""The ends of a client beside others and beside dead servers: close, exit, fork, owners that are gone."""
+"""Ends of a client: close, exit, fork and dropped references, beside other clients and dead servers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from logclient import threads
 from logclient.delivery import lifecycle, shutdown
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
-from tests.cores.server import PATIENCE, MemoryServer, silent
+from tests.cores.server import MemoryServer, silent
 from tests.support import clean_environment
 from tests.support.dead_servers import BlackHole, Mute, Refusing
+from tests.support.patience import PATIENCE, wait_until
 
 Make = Callable[..., Rig]
 FIFO = Setup("fifo")
@@ -50,17 +51,8 @@ def black_hole() -> Iterator[str]:
         yield hole.url
 
 
-def until(what: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """Poll until `what` is true; its value."""
-    deadline = time.monotonic() + timeout
-    while not (found := what()):
-        assert time.monotonic() < deadline, "never"
-        time.sleep(0.002)
-    return found
-
-
-def fastest(work: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the fastest of some runs: other work on the machine is no failure."""
+def seconds_of_fastest_run(work: Callable[[], object], times: int = 3) -> float:
+    """Return the seconds of the fastest of some runs: other work on the machine makes no failure."""
     found = []
     for _ in range(times):
         begin = time.monotonic()
@@ -70,12 +62,12 @@ def fastest(work: Callable[[], object], times: int = 3) -> float:
 
 
 class Interrupt(Exception):
-    """In place of KeyboardInterrupt."""
+    """Stands for KeyboardInterrupt."""
 
 
 @contextmanager
 def interrupted(seconds: float) -> Iterator[None]:
-    """The block ends by an exception of a signal handler, as by Ctrl-C."""
+    """Interrupt the block by an exception of a signal handler, as Ctrl-C does."""
 
     def handle(number: int, frame: Any) -> None:
         raise Interrupt
@@ -90,8 +82,8 @@ def interrupted(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def program(text: str, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """A Python program of its own."""
+def run_program(text: str, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in its own process."""
     return subprocess.run(
         [sys.executable, "-c", text, *arguments],
         capture_output=True,
@@ -116,7 +108,7 @@ class TestInterruptedClose:
             rig.engine.close(PATIENCE)
         return rig
 
-    def test_goes_on_when_it_is_called_again(self, build: Make) -> None:
+    def test_a_second_close_finishes_an_interrupted_one(self, build: Make) -> None:
         rig = self.interrupted_close(build)
         assert rig.engine.closed
         assert rig.put() == 0
@@ -126,7 +118,7 @@ class TestInterruptedClose:
         assert thread is not None and not thread.is_alive()
         assert rig.finish().acked == 5
 
-    def test_delivery_goes_on_meanwhile(self, build: Make) -> None:
+    def test_delivery_goes_on_after_an_interrupted_close(self, build: Make) -> None:
         rig = build(FIFO)
         rig.server.script = silent
         delivery = rig.engine.submit(b"one", 2, 0)
@@ -142,7 +134,7 @@ class TestInterruptedClose:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a sender with nothing to do ends by itself"
 
-    def test_exit_waits_for_it_and_says_what_is_left(self, build: Make) -> None:
+    def test_exit_finishes_an_interrupted_close(self, build: Make) -> None:
         rig = self.interrupted_close(build)
         rig.server.peers[0].ack(2)
         rig.engine.finish(time.monotonic() + 0.2)
@@ -153,7 +145,7 @@ class TestInterruptedClose:
         assert books.closed is not None and books.closed["last"] == 5
 
 
-def test_no_time_out_is_too_long(server: MemoryServer) -> None:
+def test_endless_timeouts_are_allowed(server: MemoryServer) -> None:
     client = logclient.connect(URL)
     for seconds in (float("inf"), 1e10):
         delivery = client.submit("one")
@@ -166,7 +158,7 @@ def test_no_time_out_is_too_long(server: MemoryServer) -> None:
     assert another.close(1e10) == 0
 
 
-def test_close_says_what_it_gave_up(build: Make) -> None:
+def test_close_reports_events_given_up(build: Make) -> None:
     rig = build(FIFO, **DEAD)
     rig.server.down()
     rig.many(3)
@@ -177,7 +169,7 @@ def test_close_says_what_it_gave_up(build: Make) -> None:
     rig.finish()
 
 
-def test_a_closed_client_gives_its_descriptors_back(server: MemoryServer) -> None:
+def test_close_releases_descriptors(server: MemoryServer) -> None:
     handler = logclient.Handler(URL)
     log = logging.Logger("app")
     log.addHandler(handler)
@@ -198,7 +190,7 @@ def test_a_closed_client_gives_its_descriptors_back(server: MemoryServer) -> Non
     handler.client.close()
 
 
-def test_what_comes_after_close_is_said_once(build: Make) -> None:
+def test_events_after_close_are_reported_once(build: Make) -> None:
     rig = build(FIFO)
     rig.many(2)
     rig.engine.close(PATIENCE)
@@ -218,7 +210,7 @@ def senders() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "logclient-sender"]
 
 
-def test_dropped_clients_end_though_the_server_is_dead(
+def test_unreferenced_clients_end_beside_dead_servers(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutdown, "ORPHAN_TIMEOUT", 0.3)
@@ -230,8 +222,8 @@ def test_dropped_clients_end_though_the_server_is_dead(
             assert len(senders()) > before
             del client
         gc.collect()
-        until(lambda: len(senders()) <= before)
-        until(lambda: gc.collect() >= 0 and len(os.listdir("/dev/fd")) <= descriptors)
+        wait_until(lambda: len(senders()) <= before)
+        wait_until(lambda: gc.collect() >= 0 and len(os.listdir("/dev/fd")) <= descriptors)
     lines = [line for line in capfd.readouterr().err.splitlines() if "given up" in line]
     assert len(lines) == 1 and "1 event was given up" in lines[0]
 
@@ -242,8 +234,8 @@ SERVERS = {"nobody listens": Refusing, "black hole": BlackHole, "mute": Mute}
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_configuring_again_does_not_wait_for_a_dead_server(kind: str) -> None:
-    """Every other thread waits for logging's lock meanwhile."""
+def test_reconfiguring_logging_ignores_dead_servers(kind: str) -> None:
+    """All other threads wait for logging's lock meanwhile."""
     with SERVERS[kind]() as dead:
         text = f"""
 import logging.config, os, sys, threading, time
@@ -262,12 +254,12 @@ for work in (lambda: logging.config.dictConfig(config), lambda: logging.info("tw
 print(*found, flush=True)
 os._exit(0)
 """
-        done = program(text, dead.url)
+        done = run_program(text, dead.url)
     assert done.returncode == 0, done.stderr
     assert max(map(float, done.stdout.split())) < 1.0
 
 
-def test_shutdown_does_not_wait_for_a_server_out_of_reach(server: MemoryServer) -> None:
+def test_logging_shutdown_ignores_unreachable_servers(server: MemoryServer) -> None:
     server.down()
     handler = logclient.Handler(URL, backoff_min=0.01)
     handler.handle(logging.makeLogRecord({"msg": "one", "levelno": 20}))
@@ -277,7 +269,7 @@ def test_shutdown_does_not_wait_for_a_server_out_of_reach(server: MemoryServer) 
     assert time.monotonic() - begin < 1.0
     assert handler.client.closed
     server.up()
-    until(lambda: handler.client.stats().acked == 1)
+    wait_until(lambda: handler.client.stats().acked == 1)
 
 
 def test_a_closed_handler_delivers_in_the_background(server: MemoryServer) -> None:
@@ -291,8 +283,8 @@ def test_a_closed_handler_delivers_in_the_background(server: MemoryServer) -> No
     assert time.monotonic() - begin < 1.0
     assert handler.client.closed and handler.client.stats().inflight == 5
     server.peers[0].ack()
-    until(lambda: handler.client.stats().acked == 5)
-    until(lambda: handler.client._engine._ended)
+    wait_until(lambda: handler.client.stats().acked == 5)
+    wait_until(lambda: handler.client._engine._ended)
 
 
 def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> None:
@@ -309,7 +301,7 @@ def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> Non
 # -- many clients -----------------------------------------------------------------------------------------
 
 
-def test_exit_takes_one_deadline_for_all(black_hole: str) -> None:
+def test_exit_has_one_deadline_for_all_clients(black_hole: str) -> None:
     clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
     for client in clients:
         client.send("one")
@@ -324,7 +316,7 @@ def test_exit_takes_one_deadline_for_all(black_hole: str) -> None:
     assert [client.stats().failed for client in clients] == [{"closed": 1}] * 60
 
 
-def test_exit_says_once_what_was_lost_in_all(black_hole: str) -> None:
+def test_exit_reports_the_losses_of_all_clients_once(black_hole: str) -> None:
     text = """
 import sys, logclient
 clients = [logclient.connect(sys.argv[1], atexit_timeout=0.1) for _ in range(20)]
@@ -332,19 +324,19 @@ for client in clients:
     client.send("one")
     client.send("two")
 """
-    done = program(text, black_hole)
+    done = run_program(text, black_hole)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
         f"logclient: {done.stderr.split()[1]} and 19 more clients: 40 events were not delivered before exit"
     ]
 
 
-def test_many_clients_of_a_dead_server_are_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_many_clients_of_a_dead_server_report_once(capfd: pytest.CaptureFixture[str]) -> None:
     with Refusing() as dead:
         clients = [logclient.connect(dead.url) for _ in range(20)]
         for client in clients:
             client.send("one")
-        until(lambda: all(client.stats().last_error for client in clients))
+        wait_until(lambda: all(client.stats().last_error for client in clients))
         for client in clients:
             client.close(0.0)
     said = capfd.readouterr().err.splitlines()
@@ -352,7 +344,7 @@ def test_many_clients_of_a_dead_server_are_one_line(capfd: pytest.CaptureFixture
     assert len([line for line in said if "given up" in line]) == 1
 
 
-def test_a_healthy_client_keeps_its_time_at_exit_beside_dead_ones(black_hole: str) -> None:
+def test_exit_gives_live_clients_time_beside_dead_ones(black_hole: str) -> None:
     text = """
 import atexit, logging, sys
 
@@ -377,31 +369,31 @@ logging.getLogger("app").error("early")
 
     with Sink() as sink:
         for _ in range(3):
-            done = program(text, sink.url, black_hole)
+            done = run_program(text, sink.url, black_hole)
             assert done.stdout.split() == ["2", "2"], done.stderr
 
 
 @needs_fork
-def test_a_fork_beside_many_clients_of_a_hanging_server(black_hole: str) -> None:
+def test_a_fork_does_not_wait_for_hanging_connections(black_hole: str) -> None:
     clients = [logclient.connect(black_hole, **DEAD) for _ in range(60)]
     try:
         for client in clients:
             client.send("one")
-        until(lambda: all(client._engine.sender_ident for client in clients))
+        wait_until(lambda: all(client._engine.sender_ident for client in clients))
 
         def fork() -> None:
             lifecycle._before_fork()
             lifecycle._in_parent()
 
-        assert fastest(fork) < 0.5
-        until(lambda: all(client._engine.sender_ident for client in clients))  # all of them go on
+        assert seconds_of_fastest_run(fork) < 0.5
+        wait_until(lambda: all(client._engine.sender_ident for client in clients))  # all of them go on
     finally:
         for client in clients:
             client.close(0.0)
 
 
 @needs_fork
-def test_a_fork_beside_many_idle_clients() -> None:
+def test_a_fork_does_not_wait_for_idle_senders() -> None:
     from tests.cores.sink import Sink
 
     with Sink() as sink:
@@ -424,7 +416,7 @@ def test_a_fork_beside_many_idle_clients() -> None:
 
 @needs_fork
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python warns of a fork beside threads")
-def test_an_idle_sender_stays_in_the_parent() -> None:
+def test_an_idle_sender_survives_forks_in_the_parent() -> None:
     from tests.cores.sink import Sink
 
     def sender() -> int | None:
@@ -446,8 +438,8 @@ def test_an_idle_sender_stays_in_the_parent() -> None:
     assert sorted(len(events) for events in sink.got.values()) == [1] * 20 + [20]
 
 
-def test_a_closed_client_leaves_no_cycle() -> None:
-    """The order of its destruction would be anybody's guess: sockets that warn of not being closed."""
+def test_a_closed_client_is_freed_without_the_collector() -> None:
+    """In a cycle the order of destruction is unknown: sockets would warn of not being closed."""
     from tests.cores.sink import Sink
 
     gc.collect()
@@ -457,13 +449,13 @@ def test_a_closed_client_leaves_no_cycle() -> None:
             client.send("one")
         engine = weakref.ref(client._engine)
         del client
-        assert until(lambda: engine() is None)
+        assert wait_until(lambda: engine() is None)
     finally:
         gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists descriptors in /proc")
-def test_a_child_holds_nothing_of_a_connection_being_made() -> None:
+def test_a_child_inherits_no_socket_of_an_attempt() -> None:
     def sockets() -> set[str]:
         found = set()
         for name in os.listdir("/proc/self/fd"):
@@ -479,7 +471,7 @@ def test_a_child_holds_nothing_of_a_connection_being_made() -> None:
         try:
             client.send("one")
             for _ in range(20):
-                until(lambda: sockets() - before)
+                wait_until(lambda: sockets() - before)
                 pid = os.fork()
                 if pid == 0:
                     os._exit(len(sockets() - before))
@@ -514,7 +506,7 @@ sys.exit(main())
 """
 
 
-class Accounts:
+class LeftEvidence:
     """What a program that was ended by a signal has left behind."""
 
     def __init__(self, folder: Path, said: str) -> None:
@@ -536,8 +528,8 @@ class Accounts:
         self.said = sum(map(int, counts))
 
 
-def interrupt_a_program(number: int, moment: float, folder: Path, url: str) -> None:
-    """One run of `SENDING`, with one signal; everything must add up."""
+def assert_program_accounts_after_signal(number: int, moment: float, folder: Path, url: str) -> None:
+    """Run `SENDING` once with one signal; everything must add up."""
     folder.mkdir()
     counter = folder / "sent"
     counter.write_bytes(bytes(8))
@@ -549,12 +541,12 @@ def interrupt_a_program(number: int, moment: float, folder: Path, url: str) -> N
         env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
     )
     # The moments are those after the first event: what happens before has nothing to lose.
-    until(lambda: counter.read_bytes() != bytes(8) or process.poll() is not None)
+    wait_until(lambda: counter.read_bytes() != bytes(8) or process.poll() is not None)
     time.sleep(moment)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     sent = int.from_bytes(counter.read_bytes(), sys.byteorder)
-    found = Accounts(folder / "run", said)
+    found = LeftEvidence(folder / "run", said)
     assert found.closed, f"no close line after {moment:.4f} s\n{said}"
     assert sent <= found.last <= sent + 1, f"sent {sent}, in the ledger {found.last}\n{said}"
     assert found.given_up == found.said, f"given up {found.given_up}\n{said}"
@@ -568,8 +560,8 @@ def slow_collector() -> Iterator[str]:
         yield collector.url
 
 
-def interrupt_the_command(number: int, moment: float, folder: Path, url: str) -> None:
-    """One run of ``logclient send``, with one signal; everything must add up."""
+def assert_command_accounts_after_signal(number: int, moment: float, folder: Path, url: str) -> None:
+    """Run ``logclient send`` once with one signal; everything must add up."""
     folder.mkdir()
     lines = folder / "lines"
     lines.write_text("a line\n" * 200)
@@ -581,7 +573,7 @@ def interrupt_the_command(number: int, moment: float, folder: Path, url: str) ->
         env=clean_environment(PYTHONPATH=os.pathsep.join(p for p in sys.path if p)),
     )
     # The moments are those after its ledger begins: what happens before has nothing to lose.
-    until(lambda: (folder / "run").exists() or process.poll() is not None)
+    wait_until(lambda: (folder / "run").exists() or process.poll() is not None)
     time.sleep(moment)
     process.send_signal(number)
     out, said = process.communicate(timeout=30)
@@ -590,24 +582,27 @@ def interrupt_the_command(number: int, moment: float, folder: Path, url: str) ->
     assert process.returncode in (report["exit"], -number), said
     settled = report["acked"] + sum(report["failed"].values()) + sum(report["dropped"].values())
     assert report["sent"] == settled, report
-    found = Accounts(folder / "run", said)
+    found = LeftEvidence(folder / "run", said)
     assert found.closed and found.last == report["sent"], f"{report}, in the ledger {found.last}"
     assert found.given_up == report["failed"].get("closed", 0)
 
 
 def moments(n: int, seconds: float) -> Iterator[tuple[int, float]]:
-    """(signal, seconds after the first event): `n` of each signal, from a fixed seed."""
+    """Return (signal, seconds after the first event) from a fixed seed: `n` of each signal."""
     chance = random.Random(n)
     for _ in range(n):
         yield signal.SIGINT, chance.uniform(0.0, seconds)
         yield signal.SIGTERM, chance.uniform(0.0, seconds)
 
 
-INTERRUPT = {"with connect()": interrupt_a_program, "logclient send": interrupt_the_command}
+INTERRUPT = {
+    "with connect()": assert_program_accounts_after_signal,
+    "logclient send": assert_command_accounts_after_signal,
+}
 
 
 @pytest.mark.parametrize("what", INTERRUPT)
-def test_a_signal_at_any_moment_leaves_accounts_that_add_up(
+def test_a_signal_at_any_moment_loses_no_account(
     what: str, slow_collector: str, tmp_path: Path
 ) -> None:
     for number, (which, moment) in enumerate(moments(3, 0.8)):
@@ -617,6 +612,6 @@ def test_a_signal_at_any_moment_leaves_accounts_that_add_up(
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", INTERRUPT)
-def test_a_signal_at_two_hundred_moments(what: str, slow_collector: str, tmp_path: Path) -> None:
+def test_a_signal_at_200_moments_loses_no_account(what: str, slow_collector: str, tmp_path: Path) -> None:
     for number, (which, moment) in enumerate(moments(100, 0.8)):
         INTERRUPT[what](which, moment, tmp_path / f"{number}", slow_collector)

@@ -65,7 +65,7 @@ class Run(NamedTuple):
         return producer
 
 
-def program(
+def run_under_each_python(
     text: str,
     check: Callable[[Run], object],
     folder: Path,
@@ -73,7 +73,7 @@ def program(
     url: str | None = None,
     peer: Callable[[], Any] = Sink,
 ) -> None:
-    """Run `text` under each interpreter and `check` what came of it; all failures in one report."""
+    """Run `text` under each interpreter and `check` the result; report all failures together."""
     wrong = []
     for number, interpreter in enumerate(pythons.interpreters()):
         where = folder / f"{number}"
@@ -124,7 +124,7 @@ def peer(request: pytest.FixtureRequest) -> Callable[[], Any]:
     "end",
     ["", "sys.exit(0)", "raise SystemExit", "handler.close()", "logging.shutdown()", "del log, handler"],
 )
-def test_ordinary_ends(end: str, tmp_path: Path) -> None:
+def test_every_ordinary_exit_delivers_all(end: str, tmp_path: Path) -> None:
     text = f"""
 log, handler = log_to(ledger=FOLDER + "/run")
 for i in range(5000):
@@ -139,10 +139,10 @@ for i in range(5000):
         assert books.closed is not None and books.closed["acked"] == 5000
         assert books.count("acked") == {"": 5000}
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
-def test_unhandled_exception(tmp_path: Path) -> None:
+def test_an_unhandled_exception_delivers_all(tmp_path: Path) -> None:
     text = """
 log, handler = log_to()
 for i in range(5000):
@@ -154,11 +154,11 @@ raise KeyError("the application's")
         assert run.code == 1 and run.err.count("\n") == 4 and "KeyError" in run.err
         run.one(5000)
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
-def test_first_event_from_atexit(tmp_path: Path, peer: Callable[[], Any]) -> None:
-    """Before our own exit hook, after it, and with the whole client born there."""
+def test_the_first_event_may_come_from_atexit(tmp_path: Path, peer: Callable[[], Any]) -> None:
+    """Before our own exit hook, after it, and with the whole client created there."""
     text = """
 def late():
     log.info("late")
@@ -186,10 +186,10 @@ if len(FOLDER) % 2:
 
     for name in ("a", "bb"):  # one of them an odd length
         (tmp_path / name).mkdir()
-        program(text, check, tmp_path / name, peer=peer)
+        run_under_each_python(text, check, tmp_path / name, peer=peer)
 
 
-def test_a_non_daemon_thread_goes_on_after_main(tmp_path: Path) -> None:
+def test_a_thread_may_log_after_the_main_thread_ended(tmp_path: Path) -> None:
     text = """
 log, handler = log_to()
 def work():
@@ -205,10 +205,10 @@ log.info("main")
         assert run.clean
         run.one(2001)
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
-def test_events_after_logging_shutdown(tmp_path: Path, peer: Callable[[], Any]) -> None:
+def test_events_after_logging_shutdown_are_delivered(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 def late():
     for i in range(100):
@@ -228,10 +228,10 @@ for i in range(1000):
         assert books.closed["last"] == books.closed["acked"] + books.closed["handed"] == 1100
         assert len(list((run.folder / "run").iterdir())) == 1
 
-    program(text, check, tmp_path, peer=peer)
+    run_under_each_python(text, check, tmp_path, peer=peer)
 
 
-def test_daemon_threads_that_log_to_the_very_end(tmp_path: Path, peer: Callable[[], Any]) -> None:
+def test_daemon_threads_may_log_until_the_end(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = f"""
 # Whether the server keeps up with them is not the question here.
 log, handler = log_to(atexit_timeout={PATIENCE})
@@ -252,10 +252,10 @@ while handler.client.stats().sent < 3000:
         assert n >= 3000
         run.sink.exact(producer, n)
 
-    program(text, check, tmp_path, peer=peer)
+    run_under_each_python(text, check, tmp_path, peer=peer)
 
 
-def test_a_dead_server_at_exit(tmp_path: Path) -> None:
+def test_exit_with_a_dead_server_reports_the_loss(tmp_path: Path) -> None:
     text = """
 log, handler = log_to(atexit_timeout=0.3)
 for i in range(5):
@@ -273,10 +273,10 @@ for i in range(5):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # nobody listens
         where = f"127.0.0.1:{bound.getsockname()[1]}"
-        program(text, check, tmp_path, url=f"lumberjack://{where}")
+        run_under_each_python(text, check, tmp_path, url=f"lumberjack://{where}")
 
 
-def test_a_silent_server_at_exit(tmp_path: Path) -> None:
+def test_exit_with_a_silent_server_reports_the_loss(tmp_path: Path) -> None:
     text = """
 log, handler = log_to(atexit_timeout=0.3)
 for i in range(5):
@@ -290,14 +290,14 @@ for i in range(5):
         ]
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        program(text, check, tmp_path, url=f"lumberjack://127.0.0.1:{silent.getsockname()[1]}")
+        run_under_each_python(text, check, tmp_path, url=f"lumberjack://127.0.0.1:{silent.getsockname()[1]}")
 
 
 # -- signals and garbage ------------------------------------------------------------------------------
 
 
-def test_log_calls_inside_log_calls(tmp_path: Path) -> None:
-    """From destructors in a garbage collection, and from a signal handler, 10,000 times each."""
+def test_log_calls_may_nest(tmp_path: Path) -> None:
+    """Inside destructors in a garbage collection and inside a signal handler, 10,000 times each."""
     text = """
 import gc
 log, handler = log_to(max_events=10_000_000, max_bytes=1 << 32)
@@ -338,10 +338,10 @@ say(made=made, inside=inside, stats=handler.client.stats()._asdict())
         assert facts["stats"]["dropped"] == {} and facts["stats"]["failed"] == {}
         run.one(sum(facts["made"].values()))
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
-def test_sigterm_with_flush_on_sigterm(tmp_path: Path, peer: Callable[[], Any]) -> None:
+def test_flush_on_sigterm_delivers_all(tmp_path: Path, peer: Callable[[], Any]) -> None:
     text = """
 import logclient
 log, handler = log_to(ledger=FOLDER + "/run")
@@ -358,10 +358,10 @@ time.sleep(60)
         assert books.closed is not None
         assert books.closed["acked"] + books.closed["handed"] == 3000
 
-    program(text, check, tmp_path, peer=peer)
+    run_under_each_python(text, check, tmp_path, peer=peer)
 
 
-def test_flush_on_sigterm_chains(tmp_path: Path) -> None:
+def test_flush_on_sigterm_calls_the_previous_handler(tmp_path: Path) -> None:
     text = """
 import logclient
 log, handler = log_to()
@@ -382,13 +382,13 @@ time.sleep(60)
         assert run.facts == [{"acked": 3000}]
         run.one(3001)
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
 # -- fork ---------------------------------------------------------------------------------------------
 
 
-def test_a_fork_beside_nothing_but_our_threads_warns_of_nothing(tmp_path: Path) -> None:
+def test_our_threads_cause_no_fork_warning(tmp_path: Path) -> None:
     text = """
 log, handler = log_to()
 called = []
@@ -411,11 +411,11 @@ for i in range(30):
         sizes = sorted(len(events) for events in run.sink.got.values())
         assert sizes == [1] * 30 + [30]
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
 def test_the_sender_imports_nothing(tmp_path: Path) -> None:
-    """A child forked in the middle of an import never gets that module."""
+    """A child that is forked in the middle of an import never gets that module."""
     text = """
 log, handler = log_to(ledger=FOLDER + "/run", backoff_min=0.001, backoff_max=0.01)
 with socket.socket() as bound:
@@ -437,10 +437,10 @@ say(new=sorted(new))
         assert "1 event was given up" in given_up
         assert run.facts == [{"new": []}]
 
-    program(text, check, tmp_path)
+    run_under_each_python(text, check, tmp_path)
 
 
-def test_a_fork_right_after_the_first_event(tmp_path: Path) -> None:
+def test_a_fork_right_after_the_first_event_loses_nothing(tmp_path: Path) -> None:
     """The sender has only begun, and busy threads keep it from parking in time."""
     text = """
 log, handler = log_to()
@@ -473,10 +473,10 @@ say(code=code)
 
     for i in range(3):
         (tmp_path / str(i)).mkdir()
-        program(text, check, tmp_path / str(i), *THREADS_OF_THE_USER)
+        run_under_each_python(text, check, tmp_path / str(i), *THREADS_OF_THE_USER)
 
 
-def test_many_forks_under_three_logging_threads(tmp_path: Path, peer: Callable[[], Any]) -> None:
+def test_many_forks_beside_three_threads_lose_nothing(tmp_path: Path, peer: Callable[[], Any]) -> None:
     forks = 100 if peer is Sink else 20  # a device is slower
     text = """
 log, handler = log_to(max_events=10_000_000, max_bytes=1 << 32)
@@ -526,14 +526,14 @@ say(parent=parent, sent=sum(counts), codes=codes, stats=handler.client.stats()._
         names = {message for producer in children for message in run.sink.messages(producer)}
         assert names == {f"child {i}" for i in range(forks)}
 
-    program(f"FORKS = {forks}\n{text}", check, tmp_path, *THREADS_OF_THE_USER, peer=peer)
+    run_under_each_python(f"FORKS = {forks}\n{text}", check, tmp_path, *THREADS_OF_THE_USER, peer=peer)
 
 
-def test_forks_from_c(tmp_path: Path, peer: Callable[[], Any]) -> None:
-    """No Python hook runs: the hand-off notices by itself.
+def test_forks_by_c_code_lose_nothing(tmp_path: Path, peer: Callable[[], Any]) -> None:
+    """No Python hook runs: the queue notices by itself.
 
-    The pause lets our sender go to sleep outside Python. A thread that waits for the interpreter's lock
-    at such a fork leaves the child with a broken lock, and nobody but CPython could mend that.
+    The pause lets our sender go to sleep outside Python: a thread that waits for the interpreter's lock
+    at such a fork leaves the child with a broken lock.
     """
     text = """
 import ctypes
@@ -564,13 +564,15 @@ say(codes=codes)
         for producer, events in run.sink.got.items():
             run.sink.exact(producer, len(events))
 
-    program(text, check, tmp_path, peer=peer)
+    run_under_each_python(text, check, tmp_path, peer=peer)
 
 
 @pytest.mark.parametrize("peer", ["lumberjack", "logjam"], indirect=True)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(method: str, tmp_path: Path, peer: Callable[[], Any]) -> None:
-    """Children that end like any other: nobody calls flush. One has its client from the parent."""
+def test_multiprocessing_children_deliver_at_their_end(
+    method: str, tmp_path: Path, peer: Callable[[], Any]
+) -> None:
+    """The children call no flush. One has its client from the parent."""
     text = f"""
 import multiprocessing
 def born_here(k):
@@ -604,11 +606,11 @@ if __name__ == "__main__":
         assert said == ["child 0", "child 1", "child 2", "parent"]
 
     options = () if peer is Sink else THREADS_OF_THE_USER
-    program(text, check, tmp_path, *options, peer=peer)
+    run_under_each_python(text, check, tmp_path, *options, peer=peer)
 
 
-def test_prefork(tmp_path: Path, peer: Callable[[], Any]) -> None:
-    """gunicorn's and uwsgi's way: the master loads the application, workers serve, SIGTERM ends them."""
+def test_prefork_workers_deliver_their_own_events(tmp_path: Path, peer: Callable[[], Any]) -> None:
+    """As with gunicorn and uwsgi: the master loads the application, workers serve, SIGTERM ends them."""
     text = """
 log, handler = log_to()
 log.info("loaded")
@@ -634,4 +636,4 @@ say(codes=codes)
             run.sink.exact(producer, len(events))
 
     options = () if peer is Sink else THREADS_OF_THE_USER
-    program(text, check, tmp_path, *options, peer=peer)
+    run_under_each_python(text, check, tmp_path, *options, peer=peer)

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE
 KEYS = {"locked", "logged", "sent", "acked", "failed", "dropped", "ignored", "more"}
 
 
-def check(done: subprocess.CompletedProcess[str], locked: bool) -> None:
+def assert_storm_lost_nothing(done: subprocess.CompletedProcess[str], locked: bool) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a record of logger" not in done.stderr
     counts = json.loads(done.stdout)
@@ -27,18 +27,18 @@ def check(done: subprocess.CompletedProcess[str], locked: bool) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
-def test_the_same_storm_here() -> None:
-    """What the long test runs, in this interpreter and short."""
+def test_threads_lose_no_record_in_this_python() -> None:
+    """The program of the long test, in this interpreter and short."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.lifecycle.free_threads", "0.5"],
         cwd=TESTED, env=clean_environment(), capture_output=True, text=True, timeout=4 * PATIENCE,
     )  # fmt: skip
-    check(done, locked=getattr(sys, "_is_gil_enabled", lambda: True)())
+    assert_storm_lost_nothing(done, locked=getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 @pytest.mark.long
 @pytest.mark.tree
-def test_free_threaded_python() -> None:
+def test_threads_lose_no_record_in_free_threaded_python() -> None:
     """Eight threads log, others set formatters and filters, read counts and change what is encoded."""
     from tools import freethreaded
 
@@ -46,4 +46,4 @@ def test_free_threaded_python() -> None:
         done = freethreaded.storm(20.0)
     except freethreaded.UnavailableError as error:
         pytest.skip(str(error).splitlines()[0])
-    check(done, locked=False)
+    assert_storm_lost_nothing(done, locked=False)

@@ -1,7 +1,4 @@
-"""Programs under gevent and eventlet, with a server that answers, one that is dead and one that is stalled.
-
-Each is a process of its own in which the standard library is patched; the server is in the test's process.
-"""
+"""Programs under gevent and eventlet, with servers that answer, refuse or stall."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ def run(framework: str, text: str, url: str, *options: str) -> Run:
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def green(request: pytest.FixtureRequest) -> Callable[..., Run]:
+def run_under_gevent(request: pytest.FixtureRequest) -> Callable[..., Run]:
     def go(text: str, url: str, *options: str) -> Run:
         return run(request.param, text, url, *options)
 
@@ -112,8 +109,8 @@ def green(request: pytest.FixtureRequest) -> Callable[..., Run]:
 
 
 @pytest.fixture(params=["gevent", pytest.param("eventlet", marks=pytest.mark.long)])
-def either(request: pytest.FixtureRequest) -> Callable[..., Run]:
-    """For what depends little on which of them it is."""
+def run_under_one_framework(request: pytest.FixtureRequest) -> Callable[..., Run]:
+    """Run under one of the frameworks, for rules that depend little on the framework."""
 
     def go(text: str, url: str, *options: str) -> Run:
         return run(request.param, text, url, *options)
@@ -150,7 +147,7 @@ say(**facts, **meter.facts())
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_live_server(framework: str) -> None:
+def test_greenlets_deliver_to_a_live_server(framework: str) -> None:
     with Sink() as sink:
         (facts,), code, err = run(framework, WORK, sink.url)
         assert (code, err) == (0, "")
@@ -162,7 +159,7 @@ def test_a_live_server(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", [Refusing, Mute])
-def test_a_server_that_is_no_help(framework: str, kind: type[Any]) -> None:
+def test_greenlets_go_on_beside_a_dead_server(framework: str, kind: type[Any]) -> None:
     with kind() as server:
         (facts,), code, err = run(framework, WORK, server.url)
     assert code == 0
@@ -174,10 +171,10 @@ def test_a_server_that_is_no_help(framework: str, kind: type[Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["live", *KINDS])
-def test_how_long_the_loop_stands_still(
+def test_the_event_loop_pauses_no_longer_than_without_us(
     framework: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The p99.9 of its pauses beside that of the same program without us."""
+    """The p99.9 of its pauses beside that of the same program without logclient."""
     text = WORK.replace("range(50)", "range(4000)").replace("+ 0.4", "+ 24.0")
     plain = run(framework, text, "").facts[0]
     with Sink() if kind == "live" else KINDS[kind]() as server:
@@ -190,8 +187,8 @@ def test_how_long_the_loop_stands_still(
     assert ours["p999"] < plain["p999"] + PAUSE_S
 
 
-def test_waiting_greenlets_leave_the_loop_to_others(green: Green) -> None:
-    """Every wait there is, in many greenlets, on a server that takes nothing."""
+def test_waiting_greenlets_do_not_block_the_loop(run_under_gevent: Green) -> None:
+    """Every kind of wait, in many greenlets, on a server that takes nothing."""
     text = """
 meter = Meter()
 log, handler = log_to(overflow="block", max_events=20, block_timeout=0.5, atexit_timeout=0.1)
@@ -211,14 +208,14 @@ say(seconds=seconds, ends=len(ends), fates=sorted({str(s) for s, _ in ends}), **
 say(left=client.close(0.2), dropped=client.stats().dropped)
 """
     with Mute() as mute:
-        (facts, closed), code, _ = green(text, mute.url)
+        (facts, closed), code, _ = run_under_gevent(text, mute.url)
     assert code == 0
     assert facts["ends"] == 300 and facts["fates"] == ["None", "dropped"]
     assert facts["worst"] < PAUSE_S and facts["seconds"] < 20
     assert closed == {"left": 20, "dropped": {"overflow": 280}}
 
 
-def test_blocked_greenlets_get_room(either: Green) -> None:
+def test_blocked_greenlets_get_room_in_the_queue(run_under_one_framework: Green) -> None:
     text = """
 log, handler = log_to(overflow="block", max_events=50)
 def work(n):
@@ -233,7 +230,7 @@ while len(done) < 10:
 say(left=handler.client.flush(20), dropped=handler.client.stats().dropped)
 """
     with Sink() as sink:
-        found = either(text, sink.url)
+        found = run_under_one_framework(text, sink.url)
         assert found.clean and found.facts == [{"left": 0, "dropped": {}}]
         (producer,) = sink.got
         sink.exact(producer, 1000)
@@ -255,7 +252,7 @@ say(**meter.facts())
 """
 
 
-def test_every_transport(green: Green, tmp_path: Path) -> None:
+def test_every_transport_works_under_greenlets(run_under_gevent: Green, tmp_path: Path) -> None:
     """Compiled and in Python: TCP, TLS, WebSocket over both, ZeroMQ, UDP."""
     need("zmq")
     need("websockets")
@@ -278,7 +275,7 @@ def test_every_transport(green: Green, tmp_path: Path) -> None:
         device, *_ = five.url.split("/shop")
         urls = [(one.url, {}), (two.url, {"ca": ours.ca}), (three.url, {}), (four.url, {"ca": ours.ca})]
         urls += [(f"{device}/shop-production", {}), (six.url, {})]
-        found = green(EVERY, json.dumps(urls))
+        found = run_under_gevent(EVERY, json.dumps(urls))
     assert found.clean
     *each, meter = found.facts
     assert [(e["left"], e["settled"], e["error"]) for e in each] == [(0, 300, "")] * 6
@@ -288,7 +285,7 @@ def test_every_transport(green: Green, tmp_path: Path) -> None:
 # -- threads, fork, exit, signals ----------------------------------------------------------------------
 
 
-def test_patched_after_the_client_was_used(green: Green) -> None:
+def test_monkey_patching_may_follow_the_first_event(run_under_gevent: Green) -> None:
     """As in gunicorn, whose worker is patched after the application was loaded."""
     text = """
 log, handler = log_to()
@@ -302,7 +299,7 @@ for i in range(98):
 say(left=handler.client.flush(20), status=pending.result(10).status, **meter.facts())
 """
     with Sink() as sink:
-        found = green(text, sink.url, "late")
+        found = run_under_gevent(text, sink.url, "late")
         # What eventlet says of locks that are older than its patches, whoever's they are.
         assert found.code == 0 and (not found.err or re.fullmatch(NOT_GREENED, found.err))
         assert found.facts[0]["left"] == 0 and found.facts[0]["status"] == "acked"
@@ -311,7 +308,7 @@ say(left=handler.client.flush(20), status=pending.result(10).status, **meter.fac
         sink.exact(producer, 100)
 
 
-def test_callbacks_run_on_a_native_thread(either: Green) -> None:
+def test_callbacks_run_on_a_native_thread(run_under_one_framework: Green) -> None:
     text = """
 log, handler = log_to()
 from logclient.threads import get_ident
@@ -328,11 +325,11 @@ say(others=len({i for i, _ in idents} - {ident}), mine=len({i for i, _ in idents
     statuses=sorted({s for _, s in idents}))
 """
     with Sink() as sink:
-        found = either(text, sink.url)
+        found = run_under_one_framework(text, sink.url)
         assert found.clean and found.facts == [{"others": 1, "mine": 0, "statuses": ["acked"]}]
 
 
-def test_a_greenlet_that_runs_a_callback_is_one_of_many(either: Green) -> None:
+def test_a_callback_may_run_in_a_greenlet(run_under_one_framework: Green) -> None:
     """Where too many callbacks wait the caller runs its own. Other greenlets still wait for its end."""
     text = """
 from logclient.delivery.outcomes import CallbackThread
@@ -346,11 +343,11 @@ while not callbacks.drain(0.0):
     sleep(0)
 say(left=callbacks.drain(time.monotonic() + 20), done=done)
 """
-    found = either(text, "")
+    found = run_under_one_framework(text, "")
     assert found.clean and found.facts == [{"left": 0, "done": [0]}]
 
 
-def test_asyncio(either: Green) -> None:
+def test_asyncio_works_under_greenlets(run_under_one_framework: Green) -> None:
     text = """
 import asyncio, logclient
 async def main():
@@ -360,13 +357,15 @@ async def main():
 asyncio.run(main())
 """
     with Sink() as sink:
-        found = either(text, sink.url)
+        found = run_under_one_framework(text, sink.url)
         assert found.clean and found.facts == [{"acked": 20, "left": 0}]
 
 
-def test_forks(green: Green) -> None:
-    """The child has its own sender; what is queued is delivered once, by whoever logged it. No other
-    greenlet runs in the middle of a fork."""
+def test_forks_under_greenlets_lose_nothing(run_under_gevent: Green) -> None:
+    """The child has its own sender; each queued event is delivered once, by the process that logged it.
+
+    No other greenlet runs in the middle of a fork.
+    """
     text = """
 log, handler = log_to()
 log.info("parent 1")
@@ -394,14 +393,14 @@ codes = [os.waitpid(pid, 0)[1] for pid in children]
 say(codes=codes, left=handler.client.flush(20), switched=switched)
 """
     with Sink() as sink:
-        found = green(text, sink.url)
+        found = run_under_gevent(text, sink.url)
         assert found.clean and found.facts == [{"codes": [0, 0, 0], "left": 0, "switched": 0}]
         assert sorted(map(len, sink.got.values())) == [4, 100, 100, 100]
         for producer, events in sink.got.items():
             sink.exact(producer, len(events))
 
 
-def test_what_is_queued_at_the_end_is_delivered(either: Green) -> None:
+def test_exit_under_greenlets_delivers_the_queue(run_under_one_framework: Green) -> None:
     text = """
 log, handler = log_to()
 def late():
@@ -417,14 +416,14 @@ sleep(0.01)
 log.info("last")
 """
     with Sink() as sink:
-        found = either(text, sink.url)
+        found = run_under_one_framework(text, sink.url)
         assert found.clean
         (producer,) = sink.got
         sink.exact(producer, 4002)
 
 
-def test_sigterm(green: Green) -> None:
-    """It comes while the event loop itself waits: nothing else can run until the handler is through."""
+def test_flush_on_sigterm_works_under_greenlets(run_under_gevent: Green) -> None:
+    """The signal comes while the event loop itself waits: nothing else can run until the handler ends."""
     text = """
 log, handler = log_to()
 import logclient
@@ -435,14 +434,14 @@ threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
 sleep(30)
 """
     with Sink() as sink:
-        found = green(text, sink.url)
+        found = run_under_gevent(text, sink.url)
         assert found.code == -signal.SIGTERM and found.err == ""
         (producer,) = sink.got
         sink.exact(producer, 5000)
 
 
-def test_a_callback_of_the_loop_itself_waits_for_nothing(green: Green) -> None:
-    """There a wait would stop every greenlet."""
+def test_log_calls_in_the_hub_do_not_wait(run_under_gevent: Green) -> None:
+    """A wait in the event loop's own greenlet would stop every other one."""
     text = """
 log, handler = log_to(overflow="block", max_events=10, atexit_timeout=0.1)
 client = handler.client
@@ -469,7 +468,7 @@ say(**ends[0])
 say(dropped=client.stats().dropped)
 """
     with Refusing() as dead:
-        found = green(text, dead.url)
+        found = run_under_gevent(text, dead.url)
     assert found.code == 0
     assert found.facts == [
         {"left": 10, "outcome": ["dropped", "overflow"], "pending": None, "quick": True},
@@ -477,8 +476,8 @@ say(dropped=client.stats().dropped)
     ]
 
 
-def test_our_own_lines_come_from_a_greenlet(green: Green) -> None:
-    """Their handlers' locks are greenlets' locks: in a native thread they could wait for ever."""
+def test_own_errors_are_logged_by_a_greenlet(run_under_gevent: Green) -> None:
+    """Locks of handlers are locks of greenlets: a native thread could wait for them for ever."""
     text = """
 from logclient.threads import get_ident
 said = []
@@ -494,13 +493,13 @@ while not said and time.monotonic() - begin < 20:
 say(mine=said[0][0] == get_ident(), line=said[0][1])
 """
     with Refusing() as dead:
-        found = green(text, dead.url)
+        found = run_under_gevent(text, dead.url)
         assert found.facts == [
             {"mine": True, "line": f"{dead.url}: cannot connect to {dead.url[13:]}: connection refused"}
         ]
 
 
-def test_two_hubs_and_threads_of_the_users(either: Green) -> None:
+def test_two_hubs_and_a_thread_pool_may_log(run_under_one_framework: Green) -> None:
     """A native thread of the framework's pool may wait as any thread does."""
     text = """
 log, handler = log_to()
@@ -518,13 +517,13 @@ else:
 say(found=list(found))
 """
     with Sink() as sink:
-        found = either(text, sink.url)
+        found = run_under_one_framework(text, sink.url)
         assert found.clean and found.facts == [{"found": ["acked", 0]}]
         (producer,) = sink.got
         sink.exact(producer, 101)
 
 
-def test_threads_that_cannot_be_had_are_refused() -> None:
+def test_unknown_replacements_of_threads_are_refused() -> None:
     """By one clear line, when the client is made."""
     text = """
 import _thread
@@ -541,7 +540,7 @@ except logclient.ConfigError as error:
     assert done.stdout.count("\n") == 1
 
 
-def test_a_debugger_that_follows_threads_is_welcome() -> None:
+def test_a_debugger_may_wrap_thread_starts() -> None:
     text = """
 import _thread, sys, threading
 begin = _thread.start_new_thread

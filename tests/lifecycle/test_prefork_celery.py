@@ -53,8 +53,11 @@ class Running(NamedTuple):
     server: Server
 
     def stop(self) -> None:
-        """End the worker by SIGTERM. About one time in a hundred, without logclient too, Celery's pool never
-        ends: it takes the lock of its queue of tasks, and a process that is gone has it."""
+        """End the worker by SIGTERM.
+
+        About one time in a hundred, without logclient too, Celery's pool never ends: it takes the lock of
+        its queue of tasks, and a process that is gone has it.
+        """
         try:
             assert self.server.end(signal.SIGTERM) == 0
         except subprocess.TimeoutExpired:
@@ -105,8 +108,10 @@ def celery(site: Site, *options: str, tasks: int, number: int = 0) -> Iterator[R
         yield Running(site, server)
 
 
-def test_a_worker_and_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pool processes that have had enough are replaced; the worker ends by SIGTERM, without hurry."""
+def test_celery_pool_processes_deliver_and_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pool processes with enough tasks are replaced; the worker ends by SIGTERM."""
     with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40", tasks=200) as run:
         wait_for(lambda: len(run.answers()) >= 200, "all results")
         run.stop()
@@ -119,13 +124,13 @@ def test_a_worker_and_its_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_pool_process_ends(
+def test_a_killed_celery_process_loses_only_its_queue(
     number: signal.Signals,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the middle of a task; then the worker by -9, and its pool with it."""
+    """It ends in the middle of a task; then the worker ends by -9, and its pool with it."""
     killed = number == signal.SIGKILL
     with Site(tmp_path) as site, celery(site, tasks=300, number=number) as run:
         ended, moment = run.ended(number)

@@ -77,7 +77,7 @@ LATER = pytest.param(partial(gevent, preload=False), marks=pytest.mark.long, id=
 
 
 @pytest.mark.parametrize("framework", [gevent, LATER, eventlet])
-def test_workers_end_and_are_replaced(
+def test_green_workers_deliver_through_signals(
     framework: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Site(tmp_path) as site, framework(site) as (server, port):
@@ -92,10 +92,10 @@ def test_workers_end_and_are_replaced(
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
 @pytest.mark.parametrize("framework", [gevent, eventlet])
-def test_twenty_thousand_requests(
+def test_green_workers_deliver_20_000_requests(
     framework: Any, scheme: str, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every record of every answered request arrives, and the verifier finds nothing else to say."""
+    """Every record of every answered request arrives, and the verifier finds nothing else to report."""
     from logclient.verify.job import run as verify
 
     with Site(tmp_path, scheme) as site, framework(site) as (server, port):

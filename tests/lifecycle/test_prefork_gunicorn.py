@@ -63,7 +63,7 @@ def gunicorn(site: Site, *options: str, preload: bool) -> Iterator[Running]:
 
 @pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(15, marks=pytest.mark.long)])
-def test_workers_end_and_are_replaced(
+def test_gunicorn_workers_deliver_through_signals(
     rounds: int,
     preload: bool,
     tmp_path: Path,
@@ -135,10 +135,10 @@ def test_workers_end_and_are_replaced(
                 assert producer.counts.ok == producer.counts.events
 
 
-def test_records_queued_before_the_fork_stay_the_masters(
+def test_records_queued_before_the_fork_arrive_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector is away while master and workers log for the first time: each thing arrives once."""
+    """The collector is away while master and workers log for the first time."""
     with Site(tmp_path) as site:
         site.collector.end(signal.SIGTERM)  # its port stays known
         with gunicorn(site, preload=True) as run:
@@ -157,7 +157,9 @@ def test_records_queued_before_the_fork_stay_the_masters(
         assert len(verdict.producers) == 4
 
 
-def test_threads_and_max_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gunicorn_threads_and_max_requests_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers of several threads, which end by themselves."""
     options = ("--worker-class", "gthread", "--threads", "4", "--max-requests", "100")
     with Site(tmp_path) as site, gunicorn(site, *options, preload=True) as run:
@@ -169,8 +171,8 @@ def test_threads_and_max_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
 
 
-def test_a_new_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """USR2 forks and executes a second master; the first is told to go, the second ended without grace."""
+def test_gunicorn_upgrade_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """USR2 forks and executes a second master; the first ends gracefully, the second without grace."""
     with Site(tmp_path) as site, gunicorn(site, preload=True) as run:
         with Load(run.port) as load:
             wait_for(lambda: len(load.workers()) == 3, "three workers at work")
@@ -204,8 +206,10 @@ def hang():
 """
 
 
-def test_a_worker_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The master sends SIGABRT when the timeout is over: Python ends by its exit handlers."""
+def test_a_hanging_gunicorn_worker_delivers_its_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master sends SIGABRT at the timeout: Python ends by its exit handlers."""
     (tmp_path / "hangs.py").write_text(HANGS)
     options = ("--timeout", "1", "hangs:app")
     with Site(tmp_path) as site, gunicorn(site, *options, preload=False) as run:

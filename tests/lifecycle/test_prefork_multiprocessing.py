@@ -16,8 +16,10 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_pool(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is set but the handler; all that the workers logged arrives."""
+def test_pool_workers_deliver_all_records(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is configured but the handler."""
     command = [sys.executable, "pool.py", method]
     with Site(tmp_path) as site:
         folder = EXAMPLES / "multiprocessing"
@@ -55,8 +57,8 @@ def say(number):
 """
 
 
-def run(site: Site, method: str, text: str, code: int = 0) -> str:
-    """A program beside the example, which must end so; what it says."""
+def run_beside_example(site: Site, method: str, text: str, code: int = 0) -> str:
+    """Run a program beside the example, which must exit so; return its output."""
     (site.folder / "program.py").write_text(PRELUDE + text)
     command = [sys.executable, "program.py", method, str(site.folder)]
     example = str(EXAMPLES / "multiprocessing")
@@ -66,8 +68,10 @@ def run(site: Site, method: str, text: str, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_executor_ends_in_peace(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ProcessPoolExecutor and Process let their children end by themselves: nothing to set."""
+def test_executor_processes_deliver_all_records(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ProcessPoolExecutor and Process let their children end by themselves: there is nothing to configure."""
     text = """
 def work():
     begin()
@@ -82,7 +86,7 @@ if __name__ == "__main__":
     child.join()
 """
     with Site(tmp_path) as site:
-        assert run(site, method, text) == ""
+        assert run_beside_example(site, method, text) == ""
         assert site.messages() == {"begin": 1, "from a child": 200}
         verdict = site.verdict(monkeypatch)
         assert verdict.exit_code == 0 and verdict.counts.ok == 201
@@ -90,8 +94,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "terminate"])
-def test_ends_without_warning(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that gets no chance leaves a ledger without an end, and nothing false is concluded."""
+def test_killed_processes_leave_honest_ledgers(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that gets no chance leaves a ledger without an end, and the verdict concludes nothing
+    false."""
     text = f"""
 def work():
     begin()
@@ -115,7 +122,7 @@ if __name__ == "__main__":
     child.join()
 """
     with Site(tmp_path) as site:
-        assert run(site, "spawn", text) == ""
+        assert run_beside_example(site, "spawn", text) == ""
         messages = site.messages()
         assert messages["begin"] == messages["old"] == 1
         verdict = site.verdict(monkeypatch)
@@ -126,8 +133,10 @@ if __name__ == "__main__":
         assert counts.ok + counts.recovered + counts.missing + counts.unknown == counts.events <= 2
 
 
-def test_terminate_with_flush_on_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process.terminate() is a SIGTERM; what it finds is delivered, and the exit code stays."""
+def test_terminate_with_flush_on_sigterm_delivers_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process.terminate() sends SIGTERM; the queue is delivered, and the exit code stays."""
     text = """
 def work():
     begin()
@@ -148,14 +157,14 @@ if __name__ == "__main__":
     assert child.exitcode == -signal.SIGTERM
 """
     with Site(tmp_path) as site:
-        assert run(site, "spawn", text) == ""
+        assert run_beside_example(site, "spawn", text) == ""
         assert site.messages() == {"begin": 1, "from a child": 1000}
         verdict = site.verdict(monkeypatch)
         assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
 
 
 def test_a_flushed_record_survives_os_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child of os.fork that ends by os._exit, as it should, flushes itself."""
+    """A child of os.fork that ends by os._exit must flush by itself."""
     text = """
 if __name__ == "__main__":
     pid = os.fork()
@@ -166,14 +175,14 @@ if __name__ == "__main__":
     assert os.waitpid(pid, 0)[1] == 0
 """
     with Site(tmp_path) as site:
-        assert run(site, "fork", text) == ""
+        assert run_beside_example(site, "fork", text) == ""
         assert site.messages() == {"begin": 1, "from a child": 1}
         verdict = site.verdict(monkeypatch)
         assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
 
 
-def test_sigterm_while_the_process_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits until the last records are delivered, and then does what it does."""
+def test_sigterm_during_exit_waits_for_the_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until the last records are delivered, and then ends the process."""
     text = """
 from logclient.delivery.engine import Engine
 
@@ -187,7 +196,7 @@ logclient.flush_on_sigterm()
 log.info("last words")
 """
     with Site(tmp_path) as site:
-        assert run(site, "fork", text, -signal.SIGTERM) == ""
+        assert run_beside_example(site, "fork", text, -signal.SIGTERM) == ""
         assert site.messages() == {"begin": 1, "last words": 1}
         assert site.verdict(monkeypatch).exit_code == 0
         ((*_, last),) = site.ledgers().values()

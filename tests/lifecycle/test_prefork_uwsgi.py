@@ -57,10 +57,10 @@ def uwsgi(site: Site, **lines: str) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("way", ["hooks", "no-hooks", "lazy"])
-def test_workers_end_and_are_replaced(
+def test_uwsgi_workers_deliver_through_signals(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One worker ended gracefully, one by -9, in the end the master: under load all the time."""
+    """One worker ends gracefully, one by -9, in the end the master: under load all the time."""
     lines = {
         "hooks": {},
         "no-hooks": {"py-call-uwsgi-fork-hooks": ""},
@@ -129,8 +129,10 @@ def application(environ, start_response):
 """
 
 
-def test_without_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGINT ends a worker on the spot: exit handlers run in one that is idle, not in one that is busy."""
+def test_sigint_ends_uwsgi_workers_without_false_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit handlers run in an idle worker and not in a busy one."""
     (tmp_path / "waits.py").write_text(WAITS)
     lines = {"wsgi-file": f"module = waits\npythonpath = {EXAMPLES / 'uwsgi'}\npythonpath = {tmp_path}"}
     with Site(tmp_path) as site, uwsgi(site, **lines) as run:
@@ -150,8 +152,8 @@ def test_without_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long  # uwsgi takes its time
-def test_workers_recycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """max-requests."""
+def test_recycled_uwsgi_workers_deliver_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end by max-requests."""
     with Site(tmp_path) as site, uwsgi(site, processes="processes = 3\nmax-requests = 100") as run:
         with Load(run.port) as load:
             wait_for(lambda: len(load.workers()) >= 6, "workers after workers")
@@ -171,8 +173,8 @@ import app
 """
 
 
-def test_a_uwsgi_that_runs_no_threads_is_named(tmp_path: Path) -> None:
-    """One line says what to set; the records are delivered all the same, here at the exit."""
+def test_uwsgi_without_threads_is_reported_and_delivers(tmp_path: Path) -> None:
+    """One line names the option to set; the records are delivered at the exit."""
     (tmp_path / "starved.py").write_text(STARVED)
     command = [sys.executable, "starved.py"]
     with Site(tmp_path) as site:
