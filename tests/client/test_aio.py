@@ -1,4 +1,4 @@
-"""The client in asyncio: awaited fates, a loop that is never stopped, and what the server says of its own."""
+"""The client in asyncio: awaited outcomes, a loop that never stops, and actions from the server."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def url(port: int, options: str = "") -> str:
     return f"lumberjack://127.0.0.1:{port}{options}"
 
 
-class Ticks:
-    """Counts the turns of a loop: one that stands still counts none."""
+class LoopTurns:
+    """Counts the turns of a loop: a blocked loop counts none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,8 +45,8 @@ class Ticks:
         self._task.cancel()
 
 
-class TestFates:
-    def test_each_is_awaited(self) -> None:
+class TestOutcomes:
+    def test_each_submitted_event_can_be_awaited(self) -> None:
         async def main(port: int) -> list[Outcome]:
             async with AsyncClient(url(port)) as client:
                 first = client.send({"message": "sent"})
@@ -61,7 +61,7 @@ class TestFates:
             assert asyncio.run(main(collector.port)) == [Outcome("acked")] * 200
             assert len(list(collector.events(201))) == 201
 
-    def test_what_cannot_be_sent_raises_as_in_the_client(self) -> None:
+    def test_unencodable_events_raise_as_in_the_client(self) -> None:
         async def main(port: int) -> None:
             async with AsyncClient(url(port)) as client:
                 loop: list[Any] = []
@@ -75,7 +75,7 @@ class TestFates:
         with Collector() as collector:
             asyncio.run(main(collector.port))
 
-    def test_a_client_that_is_there_already(self) -> None:
+    def test_an_existing_client_can_be_wrapped(self) -> None:
         async def main(client: logclient.Client) -> None:
             face = AsyncClient(client)
             assert face.client is client
@@ -88,14 +88,14 @@ class TestFates:
         with Collector() as collector:
             asyncio.run(main(logclient.connect(url(collector.port))))
 
-    def test_block_would_stop_the_loop(self) -> None:
+    def test_overflow_block_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="overflow: block would stop the loop"):
             AsyncClient(url(1, "?overflow=block"))
         client = logclient.connect(url(1), overflow="block")
         with pytest.raises(ConfigError, match="overflow: block"):
             AsyncClient(client)
 
-    def test_verbs_of_other_protocols(self) -> None:
+    def test_methods_of_other_protocols_are_refused(self) -> None:
         async def main() -> None:
             client = AsyncClient(url(1))
             for use in (lambda: client.ping(), lambda: client.add({"type": "a"})):
@@ -107,7 +107,7 @@ class TestFates:
 
         asyncio.run(main())
 
-    def test_what_it_knows_of_a_connection(self) -> None:
+    def test_state_and_headers_of_a_connection_are_known(self) -> None:
         pytest.importorskip("websockets")
         from logclient.logux.collector import Collector
 
@@ -134,7 +134,7 @@ class TestFates:
         with Collector(headers={"env": "test"}) as collector:
             asyncio.run(asyncio.wait_for(main(collector.url), PATIENCE))
 
-    def test_a_ping(self) -> None:
+    def test_ping_raises_without_an_answer(self) -> None:
         async def main() -> None:
             client = AsyncClient("plog://127.0.0.1:1")
             with pytest.raises(ConnectFailed):
@@ -144,11 +144,11 @@ class TestFates:
         asyncio.run(main())
 
 
-class TestTheLoopGoesOn:
-    def test_while_a_dead_server_is_waited_for(self) -> None:
+class TestLoopIsNeverBlocked:
+    def test_the_loop_runs_while_a_dead_server_is_awaited(self) -> None:
         async def main(url: str) -> None:
             client = AsyncClient(url)
-            ticks = Ticks()
+            ticks = LoopTurns()
             fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
             await asyncio.sleep(0)
             before = ticks.count
@@ -163,7 +163,7 @@ class TestTheLoopGoesOn:
         with Mute() as server:
             asyncio.run(main(server.url))
 
-    def test_a_full_queue_drops(self) -> None:
+    def test_a_full_queue_drops_and_does_not_block(self) -> None:
         async def main(url: str) -> None:
             async with AsyncClient(url + "?max_events=10&close_timeout=0") as client:
                 fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(30)]
@@ -177,45 +177,45 @@ class TestTheLoopGoesOn:
             asyncio.run(main(server.url))
 
 
-def ours() -> list[str]:
-    """Threads of the library beside those that each client has."""
+def extra_threads() -> list[str]:
+    """Return the library's threads beside those that each client has."""
     found = [t.name for t in threading.enumerate() if t.name.startswith("logclient")]
     return [name for name in found if name not in ("logclient-sender", "logclient-callbacks")]
 
 
 class TestThreads:
-    """No call has a thread of its own."""
+    """No call has its own thread."""
 
-    def test_many_at_once(self) -> None:
+    def test_many_flushes_and_closes_need_no_thread(self) -> None:
         async def main(url: str) -> None:
             client = AsyncClient(url)
             client.send({"n": 1})
             flushes = [asyncio.ensure_future(client.flush(0.3)) for _ in range(100)]
             await asyncio.sleep(0.05)
-            assert ours() == []
+            assert extra_threads() == []
             assert await asyncio.gather(*flushes) == [1] * 100
             closes = [asyncio.ensure_future(client.close(0.2)) for _ in range(100)]
             await asyncio.sleep(0.05)
-            assert ours() == []
+            assert extra_threads() == []
             assert await asyncio.gather(*closes) == [1] * 100
             assert client.client._engine.submissions._watched == {}
 
         with Mute() as server:
             asyncio.run(main(server.url))
 
-    def test_many_pings_at_once(self) -> None:
+    def test_many_pings_need_no_thread(self) -> None:
         async def main() -> None:
             client = AsyncClient("plog://127.0.0.1:1")
             pings = [asyncio.ensure_future(client.ping(timeout=0.2)) for _ in range(50)]
             await asyncio.sleep(0.05)
-            assert ours() == []
+            assert extra_threads() == []
             found = await asyncio.gather(*pings, return_exceptions=True)
             assert all(isinstance(one, ConnectFailed) for one in found)
             await client.close(1.0)
 
         asyncio.run(main())
 
-    def test_a_flush_is_told_by_the_sender(self) -> None:
+    def test_the_sender_ends_a_flush(self) -> None:
         async def main(port: int) -> None:
             async with AsyncClient(url(port)) as client:
                 for n in range(200):
@@ -230,7 +230,7 @@ class TestThreads:
             asyncio.run(main(collector.port))
             assert time.monotonic() - begin < PATIENCE, "nobody has slept meanwhile"
 
-    def test_a_flush_that_is_cancelled_leaves_nothing_behind(self) -> None:
+    def test_a_cancelled_flush_leaves_no_watcher(self) -> None:
         async def main(url: str) -> None:
             client = AsyncClient(url)
             client.send({"n": 1})
@@ -244,7 +244,7 @@ class TestThreads:
             asyncio.run(main(server.url))
 
     @pytest.mark.parametrize("text", ["can't start new thread"])
-    def test_out_of_threads_the_loop_goes_on(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def test_the_loop_runs_when_no_thread_can_start(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         short = [text]
         start = threading.Thread.start
 
@@ -260,7 +260,7 @@ class TestThreads:
             client, other = AsyncClient(url(port)), AsyncClient(dead)
             client.send({"n": 1})
             other.send({"n": 1})
-            ticks = Ticks()
+            ticks = LoopTurns()
             assert await client.flush(0.3) == 1
             assert await other.close(0.3) == 1
             with pytest.raises(ConnectFailed):
@@ -275,12 +275,12 @@ class TestThreads:
             asyncio.run(main(collector.port, dead.url))
 
     def test_refused_events_never_stop_the_loop(self) -> None:
-        """A fate that is there at once needs no callback, and lets other tasks run."""
+        """An outcome that is there at once needs no callback and lets other tasks run."""
 
         async def main(url: str) -> None:
             client = AsyncClient(url + "?max_events=1&close_timeout=0")
             client.send({"n": 0})
-            ticks = Ticks()
+            ticks = LoopTurns()
             for n in range(100):
                 assert await client.submit({"n": n}) == Outcome("dropped", "overflow")
             assert ticks.count > 0 and client.stats().callbacks == 0
@@ -292,7 +292,7 @@ class TestThreads:
 
 
 class TestCancelled:
-    def test_the_event_is_delivered_all_the_same(self) -> None:
+    def test_a_cancelled_await_still_delivers_the_event(self) -> None:
         async def main(port: int) -> None:
             errors: list[Any] = []
             asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
@@ -311,7 +311,7 @@ class TestCancelled:
         with Collector() as collector:
             asyncio.run(main(collector.port))
 
-    def test_a_long_flush_does_not_hold_the_loops_end(self) -> None:
+    def test_a_cancelled_flush_does_not_delay_the_loops_end(self) -> None:
         async def main(url: str) -> AsyncClient:
             client = AsyncClient(url)
             client.send({"a": 1})
@@ -325,7 +325,7 @@ class TestCancelled:
             assert time.monotonic() - begin < PATIENCE
             client.client.close(0)
 
-    def test_a_close_goes_on(self) -> None:
+    def test_a_cancelled_close_goes_on(self) -> None:
         async def main(port: int) -> logclient.Client:
             client = AsyncClient(url(port))
             client.send({"a": 1})
@@ -342,7 +342,7 @@ class TestCancelled:
             assert len(list(collector.events(1))) == 1
             assert client.flush(PATIENCE) == 0
 
-    def test_a_loop_that_ended_first(self) -> None:
+    def test_delivery_goes_on_after_the_loop_has_ended(self) -> None:
         async def main(port: int) -> AsyncClient:
             client = AsyncClient(url(port))
             tasks = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
@@ -359,8 +359,8 @@ class TestCancelled:
             assert asyncio.run(client.close()) == 0
 
 
-class Speaker:
-    """Where an `Actions` subscribes."""
+class ActionSource:
+    """A source of actions to which an `Actions` subscribes."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[..., object]] = []
@@ -385,9 +385,9 @@ class Speaker:
 
 
 class TestActions:
-    def test_in_their_order_until_closed(self) -> None:
+    def test_actions_come_in_order_until_closed(self) -> None:
         async def main() -> list[int]:
-            speaker = Speaker()
+            speaker = ActionSource()
             actions = Actions(speaker.on, "n")
             speaker.say(1, 2)
             loop = asyncio.get_running_loop()
@@ -400,9 +400,9 @@ class TestActions:
 
         assert asyncio.run(main()) == [1, 2, 3]
 
-    def test_several_fetch_from_one(self) -> None:
+    def test_several_tasks_may_share_one_iterator(self) -> None:
         async def main() -> list[int]:
-            speaker = Speaker()
+            speaker = ActionSource()
             actions = Actions(speaker.on, None)
 
             async def fetch() -> int:
@@ -417,9 +417,9 @@ class TestActions:
 
         assert sorted(asyncio.run(main())) == [1, 2, 3, 4]
 
-    def test_a_cancelled_fetch_takes_nothing(self) -> None:
+    def test_a_cancelled_fetch_takes_no_action(self) -> None:
         async def main() -> int:
-            speaker = Speaker()
+            speaker = ActionSource()
             actions = Actions(speaker.on, None)
             for _ in range(20):
                 with pytest.raises(asyncio.TimeoutError):
@@ -429,9 +429,9 @@ class TestActions:
 
         assert asyncio.run(main()) == 7
 
-    def test_too_many_are_counted(self) -> None:
+    def test_actions_beyond_the_bound_are_counted(self) -> None:
         async def main() -> None:
-            speaker = Speaker()
+            speaker = ActionSource()
             actions = Actions(speaker.on, None)
             speaker.say(*range(MAX_WAITING + 5))
             assert actions.missed == 5
@@ -440,9 +440,9 @@ class TestActions:
 
         asyncio.run(main())
 
-    def test_one_that_nobody_holds_ends(self) -> None:
+    def test_an_unreferenced_iterator_unsubscribes(self) -> None:
         async def main() -> None:
-            speaker = Speaker()
+            speaker = ActionSource()
             actions = Actions(speaker.on, None)
             speaker.say(1)
             async for _ in actions:
@@ -456,9 +456,9 @@ class TestActions:
 
         asyncio.run(main())
 
-    def test_a_loop_that_is_closed_hears_no_more(self) -> None:
-        async def main() -> tuple[Speaker, Actions]:
-            speaker = Speaker()
+    def test_a_closed_loop_gets_no_more_actions(self) -> None:
+        async def main() -> tuple[ActionSource, Actions]:
+            speaker = ActionSource()
             return speaker, Actions(speaker.on, None)
 
         speaker, actions = asyncio.run(main())
@@ -467,10 +467,10 @@ class TestActions:
         actions.close()
 
 
-class Speaking(logclient.Client):
-    """A client whose server speaks."""
+class ClientWithActions(logclient.Client):
+    """A client whose server sends actions."""
 
-    speaker = Speaker()
+    speaker = ActionSource()
 
     def on(self, type: str | None, callback: Callable[..., object]) -> Callable[[], None]:
         return self.speaker.on(type, callback)
@@ -483,13 +483,13 @@ class Speaking(logclient.Client):
 
 class TestOn:
     @pytest.fixture
-    def client(self) -> Speaking:
-        client = Speaking(logclient.config.parse(url(1)))  # type: ignore[attr-defined]
-        client.speaker = Speaker()
+    def client(self) -> ClientWithActions:
+        client = ClientWithActions(logclient.config.parse(url(1)))  # type: ignore[attr-defined]
+        client.speaker = ActionSource()
         client.complaints = []
         return client
 
-    def test_callbacks_run_in_the_loop_one_after_the_other(self, client: Speaking) -> None:
+    def test_callbacks_run_in_the_loop_in_order(self, client: ClientWithActions) -> None:
         async def main() -> None:
             face = AsyncClient(client)
             plain: list[int] = []
@@ -524,7 +524,7 @@ class TestOn:
         asyncio.run(main())
         assert client.complaints == [("callback", "a callback raised ZeroDivisionError: oops")]
 
-    def test_one_whose_own_await_was_cancelled_goes_on(self, client: Speaking) -> None:
+    def test_a_callback_goes_on_after_a_cancelled_await(self, client: ClientWithActions) -> None:
         async def main() -> None:
             face = AsyncClient(client)
             heard: list[int] = []
@@ -548,7 +548,7 @@ class TestOn:
             ("callback", "a callback raised Failed: oops"),
         ]
 
-    def test_what_is_no_callback(self, client: Speaking) -> None:
+    def test_a_callback_must_be_callable(self, client: ClientWithActions) -> None:
         async def main() -> None:
             with pytest.raises(ConfigError, match="callback: must be callable, got int"):
                 AsyncClient(client).on("n", 5)  # type: ignore[arg-type]
@@ -556,7 +556,7 @@ class TestOn:
         asyncio.run(main())
 
 
-def test_without_it_asyncio_is_not_imported() -> None:
+def test_asyncio_is_imported_only_when_used() -> None:
     code = (
         "import sys, logclient\n"
         "client = logclient.connect('lumberjack://127.0.0.1:1'); client.send('a'); client.close(0)\n"

@@ -1,4 +1,4 @@
-"""URLs and options: what is accepted, what each error says, and what is never shown."""
+"""URLs and options: accepted values, the text of each error, and secrets that are never shown."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.unit
 URL = "lumberjack://host:5044"
 
 
-def message(url: Any, /, **keywords: Any) -> str:
-    """The error of a URL that must not parse: always one line."""
+def error_message(url: Any, /, **keywords: Any) -> str:
+    """Return the error of a URL that must not parse: always one line."""
     with pytest.raises(ConfigError) as caught:
         parse(url, **keywords)
     text = str(caught.value)
@@ -56,7 +56,7 @@ class TestEndpoints:
             ("bücher.example", [("bücher.example", 5044)]),
         ],
     )
-    def test_accepted(self, text: str, endpoints: list[tuple[str, int]]) -> None:
+    def test_valid_endpoints_are_parsed(self, text: str, endpoints: list[tuple[str, int]]) -> None:
         assert parse(f"lumberjack://{text}").endpoints == tuple(endpoints)
 
     @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ class TestEndpoints:
             ("lumberjack://host?ledger=a%00b", "ledger: must not have control characters"),
         ],
     )
-    def test_refused(self, url: str, says: str) -> None:
-        assert says in message(url)
+    def test_invalid_urls_are_refused_with_a_reason(self, url: str, says: str) -> None:
+        assert says in error_message(url)
 
     @pytest.mark.parametrize("url", [None, 5, b"lumberjack://host"])
-    def test_not_a_string(self, url: Any) -> None:
-        assert "URL: must be a string" in message(url)
+    def test_a_url_must_be_a_string(self, url: Any) -> None:
+        assert "URL: must be a string" in error_message(url)
 
     def test_port_0_is_for_servers(self) -> None:
         assert parse("lumberjack://host:0", listen=True).endpoints == (("host", 0),)
@@ -113,12 +113,12 @@ class TestEndpoints:
         with pytest.raises(ConfigError, match="from 0 to 65535"):
             parse("lumberjack://host:x", listen=True)
 
-    def test_scheme_is_not_case_sensitive_and_a_slash_is_no_path(self) -> None:
+    def test_scheme_ignores_case_and_a_slash_is_no_path(self) -> None:
         assert parse("LumberJack://host/").scheme == "lumberjack"
         assert parse("lumberjack://host/?window=5").window == 5
 
     @given(st.text(max_size=60))
-    def test_any_text_parses_or_is_a_config_error(self, text: str) -> None:
+    def test_any_text_parses_or_raises_one_line_config_error(self, text: str) -> None:
         for url in (
             text,
             f"lumberjack://{text}",
@@ -141,7 +141,7 @@ class TestEndpoints:
             st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1
         ),
     )
-    def test_redacted_is_a_url_that_means_the_same(
+    def test_the_redacted_url_parses_to_the_same(
         self, endpoints: list[tuple[str, int]], numbers: dict[str, int], ledger: str
     ) -> None:
         places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints)
@@ -166,17 +166,17 @@ class TestOptions:
         assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
         assert plain.given == frozenset()
 
-    def test_a_handler_drops_the_oldest_unless_told_otherwise(self) -> None:
+    def test_handlers_drop_the_oldest_by_default(self) -> None:
         assert parse(URL, handler=True).overflow == "drop_oldest"
         assert parse(URL, handler=True, overflow="block").overflow == "block"
-        assert "overflow: a Handler never raises" in message(URL, handler=True, overflow="raise")
-        assert "overflow: a Handler never raises" in message(URL + "?overflow=raise", handler=True)
+        assert "overflow: a Handler never raises" in error_message(URL, handler=True, overflow="raise")
+        assert "overflow: a Handler never raises" in error_message(URL + "?overflow=raise", handler=True)
 
     def test_an_option_of_another_protocol_is_no_attribute(self) -> None:
         with pytest.raises(AttributeError, match="curve_server"):
             _ = parse(URL).curve_server  # type: ignore[attr-defined]
 
-    def test_a_copy_with_other_values(self) -> None:
+    def test_replace_copies_with_other_values(self) -> None:
         one = parse(URL, window=5)
         other = one.replace(endpoints=(("h", 1),), silence=1.0)
         assert (other.endpoints, other.silence, other.window) == ((("h", 1),), 1.0, 5)
@@ -223,7 +223,7 @@ class TestOptions:
             ("ledger", Path("/tmp/x"), "/tmp/x"),
         ],
     )
-    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+    def test_valid_options_are_read(self, name: str, value: Any, expected: Any) -> None:
         assert getattr(parse(URL, **{name: value}), name) == expected
         if isinstance(value, str):
             assert getattr(parse(f"{URL}?{name}={value}"), name) == expected
@@ -265,8 +265,8 @@ class TestOptions:
             ("ledger", b"/tmp", "must be the path of a directory"),
         ],
     )
-    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
-        text = message(URL, **{name: value})
+    def test_invalid_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
+        text = error_message(URL, **{name: value})
         assert text.startswith(f"{name}: ")
         assert says in text
         assert len(text) < 160
@@ -284,28 +284,29 @@ class TestOptions:
             ("verify", "verify: only for a scheme with TLS"),
         ],
     )
-    def test_unknown_options_name_the_near_one(self, name: str, says: str) -> None:
-        assert says in message(URL, **{name: "5"})
-        assert says in message(f"{URL}?{name}=5")
+    def test_unknown_options_suggest_the_nearest_one(self, name: str, says: str) -> None:
+        assert says in error_message(URL, **{name: "5"})
+        assert says in error_message(f"{URL}?{name}=5")
 
-    def test_former_names_are_unknown_and_name_the_new_one(self) -> None:
+    def test_former_names_of_options_name_the_new_one(self) -> None:
         table = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         renamed = dict(re.findall(r"^\| option.* \| `(\w+)` \| `(\w+)` \|$", table, re.MULTILINE))
         assert renamed["nap"] == "linger" and len(renamed) >= 5
         for former, name in renamed.items():
             url = "logux+tls://h"
-            assert message(url, **{former: "5"}) == f"{former}: unknown option; its name is {name} now"
-        assert "processing_timeout" not in message(URL, jam_after="5")
+            assert error_message(url, **{former: "5"}) == f"{former}: unknown option; its name is {name} now"
+        assert "processing_timeout" not in error_message(URL, jam_after="5")
 
-    def test_options_that_contradict_each_other(self) -> None:
-        assert message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
-        assert message(URL, max_bytes=2048, max_event_bytes=4096).startswith("max_event_bytes: must not")
+    def test_contradicting_options_are_refused(self) -> None:
+        assert error_message(URL, backoff_min=5, backoff_max=1).startswith("backoff_min: must not be above")
+        text = error_message(URL, max_bytes=2048, max_event_bytes=4096)
+        assert text.startswith("max_event_bytes: must not")
         assert parse(URL, max_bytes=65536).max_event_bytes == 65536
         tls = URL.replace("://", "+tls://")
-        text = message(tls, auth_backoff_min=5, auth_backoff_max=1)
+        text = error_message(tls, auth_backoff_min=5, auth_backoff_max=1)
         assert text == "auth_backoff_min: must not be above auth_backoff_max"
-        assert message(tls, key="key.pem") == "key: needs cert"
-        assert message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
+        assert error_message(tls, key="key.pem") == "key: needs cert"
+        assert error_message(tls, ca="ca.pem", verify="none") == "ca: has no use with verify=none"
 
     @pytest.mark.parametrize(
         ("text", "seconds"),
@@ -320,7 +321,7 @@ class TestOptions:
             (" 7 s ", 7),
         ],
     )
-    def test_durations(self, text: str, seconds: float) -> None:
+    def test_durations_are_read_as_seconds(self, text: str, seconds: float) -> None:
         assert parse_duration(text) == pytest.approx(seconds)
 
     @pytest.mark.parametrize(
@@ -335,11 +336,11 @@ class TestOptions:
             ("2GB", 2 * 10**9),
         ],
     )
-    def test_sizes(self, text: str, size: int) -> None:
+    def test_sizes_are_read_as_bytes(self, text: str, size: int) -> None:
         assert parse_size(text) == size
 
     @given(st.text(max_size=12) | st.floats() | st.integers())
-    def test_durations_and_sizes_never_fail_otherwise(self, value: Any) -> None:
+    def test_wrong_durations_and_sizes_raise_value_error(self, value: Any) -> None:
         for read in (parse_duration, parse_size):
             try:
                 assert read(value) >= 0
@@ -350,7 +351,7 @@ class TestOptions:
 class TestLogux:
     URL = "logux://host/some/path"
 
-    def test_defaults(self) -> None:
+    def test_defaults_of_logux(self) -> None:
         plain = parse(self.URL)
         assert plain.endpoints == (("host", 31337),)
         assert plain.path == "/some/path"
@@ -383,7 +384,7 @@ class TestLogux:
             ("auth_backoff_min", "1s", 1.0),
         ],
     )
-    def test_accepted(self, name: str, value: Any, expected: Any) -> None:
+    def test_valid_logux_options_are_read(self, name: str, value: Any, expected: Any) -> None:
         assert getattr(parse(self.URL, **{name: value}), name) == expected
         assert getattr(parse(f"{self.URL}?{name}={value}"), name) == expected
 
@@ -414,8 +415,8 @@ class TestLogux:
             ("inflight", 65, "must be a whole number from 1 to 64"),
         ],
     )
-    def test_refused_naming_the_option(self, name: str, value: Any, says: str) -> None:
-        text = message(self.URL, **{name: value})
+    def test_invalid_logux_options_are_refused_by_name(self, name: str, value: Any, says: str) -> None:
+        text = error_message(self.URL, **{name: value})
         assert text.startswith(f"{name}: ")
         assert says in text
 
@@ -427,7 +428,9 @@ class TestLogux:
             "Cookie: a=hunter2; b=1\r\n\nX-Two:env:mine\n",
         ],
     )
-    def test_http_headers(self, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_http_headers_are_read_as_secrets(
+        self, value: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("mine", "of two")
         two = "of two" if isinstance(value, dict) and value["X-Two"] == "env:mine" else "env:mine"
         expected = (("Cookie", Secret("a=hunter2; b=1")), ("X-Two", Secret(two)))
@@ -467,25 +470,25 @@ class TestLogux:
             (["Cookie: hunter2"], "must be a mapping of names to values"),
         ],
     )
-    def test_http_headers_that_are_none(self, value: Any, says: str) -> None:
-        text = message(self.URL, http_headers=value)
+    def test_invalid_http_headers_are_refused_unseen(self, value: Any, says: str) -> None:
+        text = error_message(self.URL, http_headers=value)
         assert text.startswith("http_headers: ") and says in text
         assert "hunter2" not in text
 
-    def test_http_headers_stand_in_no_url(self) -> None:
-        text = message(f"{self.URL}?http_headers=Cookie%3A hunter2")
+    def test_http_headers_in_a_url_are_refused(self) -> None:
+        text = error_message(f"{self.URL}?http_headers=Cookie%3A hunter2")
         assert text.startswith("http_headers: must not be written in a URL") and "hunter2" not in text
 
-    def test_the_texts_subprotocol_is_a_version(self) -> None:
+    def test_the_subprotocol_of_strict_spec_is_a_version(self) -> None:
         assert parse(self.URL, strict_spec=True).subprotocol == "1.0.0"
         for version in ("2.0.0", "1.2.3-rc.1", "1.2.3+build.5"):
             assert parse(self.URL, strict_spec=True, subprotocol=version).subprotocol == version
-        assert "goes with strict_spec" in message(self.URL, strict_spec=True, subprotocol=2)
+        assert "goes with strict_spec" in error_message(self.URL, strict_spec=True, subprotocol=2)
 
-    def test_options_of_others_are_none_of_its(self) -> None:
-        assert message(self.URL, mtu=1400) == "mtu: not an option of logux"
-        assert message(URL, on_doubt="drop") == "on_doubt: not an option of lumberjack"
-        assert message(self.URL, ca="x.pem") == "ca: only for a scheme with TLS"
+    def test_options_of_other_protocols_are_refused(self) -> None:
+        assert error_message(self.URL, mtu=1400) == "mtu: not an option of logux"
+        assert error_message(URL, on_doubt="drop") == "on_doubt: not an option of lumberjack"
+        assert error_message(self.URL, ca="x.pem") == "ca: only for a scheme with TLS"
         assert parse("logux+tls://host", ca="x.pem").tls
 
     def test_the_token_is_a_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,11 +496,11 @@ class TestLogux:
         one = parse(f"{self.URL}?token=env:TEST_TOKEN")
         assert one.token == Secret("hunter2")
         assert "hunter2" not in repr(one) + one.redacted + repr(one.options)
-        assert "must not be written in a URL" in message(f"{self.URL}?token=hunter2")
+        assert "must not be written in a URL" in error_message(f"{self.URL}?token=hunter2")
 
 
 class TestInternationalNames:
-    """IDNA 2008 with the package idna; without it what IDNA 2003 spells the same."""
+    """IDNA 2008 with the package idna; without it, names that IDNA 2003 spells alike."""
 
     @pytest.mark.parametrize(
         ("host", "spelled"),
@@ -509,28 +512,30 @@ class TestInternationalNames:
             ("2001:db8::1", b"2001:db8::1"),
         ],
     )
-    def test_with_the_package(self, host: str, spelled: bytes) -> None:
+    def test_names_are_spelled_by_idna_2008(self, host: str, spelled: bytes) -> None:
         pytest.importorskip("idna")
         assert dns_name(host) == spelled
 
-    def test_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_that_need_idna_2008_are_refused_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "idna", None)
         assert dns_name("B\u00fccher.example") == b"xn--bcher-kva.example"
         for host in ("fa\u00df.de", "\u03b2\u03cc\u03bb\u03bf\u03c2.com"):
             text = f'{host!r} needs IDNA 2008, and the package idna for it: pip install "logclient[idna]"'
-            assert message(f"lumberjack://{host}") == f"host: {text}"
-            assert message("lumberjack+tls://host", server_name=host) == f"server_name: {text}"
+            assert error_message(f"lumberjack://{host}") == f"host: {text}"
+            assert error_message("lumberjack+tls://host", server_name=host) == f"server_name: {text}"
 
     @pytest.mark.parametrize("package", [True, False])
-    def test_what_is_no_name(self, monkeypatch: pytest.MonkeyPatch, package: bool) -> None:
+    def test_invalid_international_names_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch, package: bool
+    ) -> None:
         if package:
             pytest.importorskip("idna")
         else:
             monkeypatch.setitem(sys.modules, "idna", None)
         for host in ("\u00fc" * 64, "a..\u00fc.." + "\u00fc" * 70):
-            assert message(f"lumberjack://{host}").endswith(" is no host name")
+            assert error_message(f"lumberjack://{host}").endswith(" is no host name")
 
-    def test_it_is_shown_as_it_was_given(self) -> None:
+    def test_a_name_is_shown_as_it_was_given(self) -> None:
         assert parse("lumberjack://b\u00fccher.example").redacted == "lumberjack://b\u00fccher.example:5044"
 
 
@@ -558,13 +563,13 @@ class TestSecrets:
             "lumberjack://user:hunter2\n@host",
         ],
     )
-    def test_a_password_in_a_url_is_an_error_that_does_not_show_it(self, url: str) -> None:
-        text = message(url)
+    def test_a_password_in_a_url_is_refused_unseen(self, url: str) -> None:
+        text = error_message(url)
         assert "hunter2" not in text
         assert "ter2" not in text
 
-    def test_userinfo_says_what_to_do_instead(self) -> None:
-        assert "user:password@ is not accepted" in message("lumberjack://user:hunter2@host")
+    def test_userinfo_is_refused_with_advice(self) -> None:
+        assert "user:password@ is not accepted" in error_message("lumberjack://user:hunter2@host")
 
     @pytest.fixture
     def tls(self, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -573,7 +578,9 @@ class TestSecrets:
         monkeypatch.setitem(registry.SCHEMES, "test+tls", row._replace(tls=True, path=True, port=1))
         return "test+tls://host/some%20path"
 
-    def test_env_file_and_keyword(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_secrets_come_from_env_file_or_keyword(
+        self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("TEST_SECRET", "hunter2")
         file = tmp_path / "secret"
         file.write_text("hunter2\n", encoding="utf-8")
@@ -595,43 +602,45 @@ class TestSecrets:
             assert hash(one.tls_password) == hash(Secret("hunter2"))
         assert parse(f"{tls}?tls_password=env:TEST_SECRET").redacted.endswith("?tls_password=***")
 
-    def test_what_is_no_secret(self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_invalid_secrets_are_refused(
+        self, tls: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.delenv("TEST_SECRET", raising=False)
         (tmp_path / "empty").touch()
         (tmp_path / "binary").write_bytes(b"\xff\xfe")
-        assert "tls_password: must not be written in a URL" in message(f"{tls}?tls_password=hunter2")
-        assert "variable 'TEST_SECRET' is not set" in message(f"{tls}?tls_password=env:TEST_SECRET")
-        assert "cannot be read: No such file" in message(tls, tls_password=f"file:{tmp_path}/none")
-        assert "cannot be read: is no UTF-8" in message(tls, tls_password=f"file:{tmp_path}/binary")
-        assert "must hold 1 to 65536 characters" in message(tls, tls_password=f"file:{tmp_path}/empty")
-        assert "must be the secret, env:NAME or file:PATH" in message(tls, tls_password=5)
+        assert "tls_password: must not be written in a URL" in error_message(f"{tls}?tls_password=hunter2")
+        assert "variable 'TEST_SECRET' is not set" in error_message(f"{tls}?tls_password=env:TEST_SECRET")
+        assert "cannot be read: No such file" in error_message(tls, tls_password=f"file:{tmp_path}/none")
+        assert "cannot be read: is no UTF-8" in error_message(tls, tls_password=f"file:{tmp_path}/binary")
+        assert "must hold 1 to 65536 characters" in error_message(tls, tls_password=f"file:{tmp_path}/empty")
+        assert "must be the secret, env:NAME or file:PATH" in error_message(tls, tls_password=5)
 
-    def test_repr_shows_what_was_given(self) -> None:
+    def test_repr_shows_the_given_options(self) -> None:
         assert repr(parse(URL, window=5)) == "Config('lumberjack://host:5044', window=5)"
 
 
 class TestRegistry:
-    def test_every_protocol_has_its_options(self) -> None:
+    def test_every_protocol_has_a_config_class(self) -> None:
         assert set(registry.CONFIGS) == {row.protocol for row in registry.SCHEMES.values()}
 
-    def test_every_scheme_has_its_protocol_and_a_port(self) -> None:
+    def test_every_scheme_has_a_protocol_and_a_port(self) -> None:
         for name, row in registry.SCHEMES.items():
             assert name.split("+")[0] == row.protocol
             assert name.endswith("+tls") == row.tls
             assert row.core.startswith(f"logclient.{row.protocol}.core:")
             assert 1 <= row.port <= 65535
 
-    def test_load_imports_what_is_named(self) -> None:
+    def test_load_imports_the_named_attribute(self) -> None:
         assert registry.load("logclient.config:parse") is parse
 
-    def test_core_and_transport_of_lumberjack_can_be_loaded(self) -> None:
+    def test_lookup_gives_a_loadable_core_and_transport(self) -> None:
         row = registry.lookup("lumberjack")
         assert registry.load(row.core).__name__ == "Lumberjack"
         assert registry.load(row.transport).__name__ == "Tcp"
 
 
 @pytest.mark.parametrize("name", sorted({*Limits._fields} - {"keep_level", "batch_events", "batch_bytes"}))
-def test_every_limit_of_the_engine_follows_its_option(name: str) -> None:
+def test_every_engine_limit_follows_its_option(name: str) -> None:
     config = parse("lumberjack+tls://h")
     other = {"overflow": "drop_oldest", "poison": "keep"}.get(name, 2 * (getattr(config, name, 1) or 1))
     with open_client(config.replace(**{name: other})) as client:

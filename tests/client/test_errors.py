@@ -38,7 +38,7 @@ def test_each_error_is_also_the_builtin_it_resembles(name: str, builtin: type[Ex
     assert str(pickle.loads(pickle.dumps(caught.value))) == "one line"
 
 
-def test_a_missing_extra_says_what_to_type_and_survives_pickle() -> None:
+def test_a_missing_extra_names_the_pip_command() -> None:
     error = errors.MissingExtra("pyspark", "verify")
     assert isinstance(error, ImportError)
     copy = pickle.loads(pickle.dumps(error))
@@ -72,7 +72,7 @@ def test_public_errors_are_reachable_from_the_package() -> None:
     assert set(logclient.__all__) <= set(dir(logclient))
 
 
-def test_every_public_name_loads_and_no_more_than_it_needs() -> None:
+def test_every_public_name_loads_lazily() -> None:
     script = (
         "import sys, logclient\n"
         "assert not [m for m in sys.modules if m.startswith('logclient.')], 'import loads something'\n"
@@ -95,7 +95,7 @@ def test_version_is_the_one_of_the_distribution() -> None:
 
 
 def test_a_second_interpreter_is_refused() -> None:
-    """The rule is named, not the module that Python happens to try first."""
+    """The error names the rule, and not the module that Python happens to try first."""
     program = """
 import sys
 import logclient.handler

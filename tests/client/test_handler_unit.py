@@ -1,4 +1,4 @@
-"""The handler up to the hand-off: what is shipped, refused, ignored and said; no connection is made."""
+"""The handler up to the queue: records shipped, refused, ignored and reported; nothing connects."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ NOWHERE = "lumberjack://127.0.0.1:9"
 HOME = Path(logclient.__file__).parent.parent
 
 
-class Parked:
-    """A client whose sender never starts: what was put stays in the hand-off."""
+class ClientWithoutSender:
+    """A client whose sender never starts: events stay in the queue."""
 
     documents = None
 
@@ -102,7 +102,7 @@ class Parked:
 
 class Fixture:
     def __init__(self, kind: type[Handler] = Handler, **options: Any) -> None:
-        self.client = Parked(**options)
+        self.client = ClientWithoutSender(**options)
         self.handler = kind(client=self.client)  # type: ignore[arg-type]
         self.log = logging.Logger("app", logging.DEBUG)
         self.log.addHandler(self.handler)
@@ -128,13 +128,13 @@ def make() -> Iterator[Make]:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """What went to stderr since the last call."""
+def read_stderr(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """Return what went to stderr since the last call."""
     return lambda: capsys.readouterr().err
 
 
-class TestShip:
-    def test_document(self, make: Make) -> None:
+class TestRecords:
+    def test_a_record_becomes_a_document(self, make: Make) -> None:
         one = make()
         one.log.warning("%d of %s", 2, "three", extra={"shop": "here"})
         (event,) = one.client.events()
@@ -144,7 +144,7 @@ class TestShip:
             "warning",
             "here",
         )
-        assert document["log.origin.function"] == "test_document"
+        assert document["log.origin.function"] == "test_a_record_becomes_a_document"
         assert (event.level, event.kind & K_MASK) == (3, 0)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(event.created_us // 1_000_000))
         assert document["@timestamp"] == f"{stamp}.{event.created_us % 1_000_000:06d}Z"
@@ -153,13 +153,13 @@ class TestShip:
         ("levelno", "level"),
         [(0, 0), (5, 0), (10, 1), (49, 4), (50, 5), (1000, 5), (-5, 0), (2**70, 5), (-(2**70), 0)],
     )
-    def test_level(self, make: Make, levelno: int, level: int) -> None:
+    def test_the_level_is_reduced_to_six_steps(self, make: Make, levelno: int, level: int) -> None:
         one = make()
         record = one.log.makeRecord("app", levelno, "f.py", 1, "m", (), None)
         assert one.handler.handle(record) is record
         assert [e.level for e in one.client.events()] == [level]
 
-    def test_flags_of_the_user_own_ids(self, make: Make) -> None:
+    def test_event_ids_of_the_user_are_flagged_and_moved(self, make: Make) -> None:
         one = make()
         one.log.info("a", extra={"@metadata": {}})
         one.log.info("b", extra={"event.id": 1})
@@ -168,25 +168,25 @@ class TestShip:
         assert [e.kind for e in one.client.events()] == [0, 0x08, 0x08, 0]
         assert one.client.count("moved") == 3
 
-    def test_pairs(self, make: Make) -> None:
+    def test_pairs_carry_the_message(self, make: Make) -> None:
         one = make(pairs=True)
         one.log.info("hi")
         (event,) = one.client.events()
         assert b"\0\0\0\x07message\0\0\0\x02hi" in event.body
 
-    def test_set_level(self, make: Make) -> None:
+    def test_set_level_filters_records(self, make: Make) -> None:
         one = make()
         one.handler.setLevel("ERROR")
         one.log.info("no")
         one.log.error("yes")
         assert one.messages() == ["yes"]
 
-    def test_mangled_is_counted(self, make: Make) -> None:
+    def test_sanitized_values_are_counted(self, make: Make) -> None:
         one = make()
         one.log.info("a", extra={"nan": float("nan"), "raw": b"b"})
         assert one.client.count("sanitized") == 2
 
-    def test_needs_attention(self, make: Make) -> None:
+    def test_the_client_is_called_when_the_queue_needs_it(self, make: Make) -> None:
         one = make()
         one.client.queue.needs_sender = True
         one.log.info("a")
@@ -195,7 +195,7 @@ class TestShip:
         one.log.info("b")
         assert one.client.calls == ["attend"]
 
-    def test_full_goes_the_slow_way(self, make: Make) -> None:
+    def test_a_full_queue_passes_the_event_to_the_client(self, make: Make) -> None:
         one = make(policy="block", max_events=1)
         one.log.info("a")
         one.log.error("b" * 9000)
@@ -204,19 +204,21 @@ class TestShip:
         assert json.loads(call[1])["message"] == "b" * 9000
         assert call[2:] == (4, 0)
 
-    def test_trouble_of_the_client_stays_there(self, make: Make, said: Callable[[], str]) -> None:
+    def test_errors_of_the_client_do_not_reach_the_caller(
+        self, make: Make, read_stderr: Callable[[], str]
+    ) -> None:
         one = make(policy="block", max_events=1)
         one.client.trouble = RuntimeError("no threads")
         one.client.queue.needs_sender = True
         one.log.info("a")
         one.log.info("b")
         assert len(one.client.calls) == 2
-        assert "RuntimeError: no threads" in said()
+        assert "RuntimeError: no threads" in read_stderr()
         assert one.messages() == ["a"]
 
 
-class TestFail:
-    def test_cycle(self, make: Make, said: Callable[[], str]) -> None:
+class TestFailures:
+    def test_a_cycle_fails_as_unencodable(self, make: Make, read_stderr: Callable[[], str]) -> None:
         one = make()
         cycle: list[Any] = []
         cycle.append(cycle)
@@ -224,24 +226,24 @@ class TestFail:
         one.log.info("b")
         assert one.messages() == ["b"]
         assert one.client.failed() == {"unencodable": 1}
-        assert "cycle" in said()
+        assert "cycle" in read_stderr()
 
-    def test_too_large(self, make: Make, said: Callable[[], str]) -> None:
+    def test_a_large_record_fails_as_too_large(self, make: Make, read_stderr: Callable[[], str]) -> None:
         one = make(max_event_bytes=1000)
         one.log.info("x" * 2000)
         one.log.info("x" * 10_000_000)
         one.log.info("b")
         assert one.messages() == ["b"]
         assert one.client.failed() == {"too_large": 2}
-        assert "max_event_bytes" in said()
+        assert "max_event_bytes" in read_stderr()
 
-    def test_truncate(self, make: Make) -> None:
+    def test_truncate_cuts_a_large_message(self, make: Make) -> None:
         one = make(max_event_bytes=1000, truncate=True)
         one.log.info("x" * 2000)
         (document,) = one.client.made()
         assert document["log.flags"] == ["truncated"]
 
-    def test_arguments_that_do_not_fit(self, make: Make) -> None:
+    def test_arguments_that_do_not_fit_are_appended(self, make: Make) -> None:
         one = make()
         one.log.info("%d items", "two")
         one.log.info("a", 1)
@@ -249,21 +251,21 @@ class TestFail:
         assert one.messages() == ["%d items % ('two',)", "a % (1,)", "%s"]
         assert one.client.count("sanitized") == 2
 
-    def test_errors_are_said_once_a_minute(self, make: Make, said: Callable[[], str]) -> None:
+    def test_errors_are_reported_once_a_minute(self, make: Make, read_stderr: Callable[[], str]) -> None:
         one = make()
         for _ in range(100):
             one.handler.handle(object())  # type: ignore[arg-type]
-        assert len(said().splitlines()) == 1
+        assert len(read_stderr().splitlines()) == 1
         assert one.client.failed() == {"unencodable": 100}
 
-    def test_errors_are_not_said_when_logging_says_so(
-        self, make: Make, said: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    def test_raise_exceptions_false_silences_errors(
+        self, make: Make, read_stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(logging, "raiseExceptions", False)
         make().handler.handle(object())  # type: ignore[arg-type]
-        assert said() == ""
+        assert read_stderr() == ""
 
-    def test_keyboard_interrupt_passes(self, make: Make) -> None:
+    def test_keyboard_interrupt_reaches_the_caller(self, make: Make) -> None:
         class Stop:
             def __str__(self) -> str:
                 raise KeyboardInterrupt
@@ -276,7 +278,7 @@ class TestFail:
 
 
 class TestFilter:
-    def test_added_and_removed_at_runtime(self, make: Make) -> None:
+    def test_filters_are_added_and_removed_at_runtime(self, make: Make) -> None:
         one = make()
         only = logging.Filter("app.sub")
         one.handler.addFilter(only)
@@ -289,7 +291,7 @@ class TestFilter:
         assert one.messages() == ["yes", "2"]
         assert one.handler.handle(one.log.makeRecord("app", 20, "f.py", 1, "3", (), None)) is False
 
-    def test_a_list_in_place_of_the_list(self, make: Make) -> None:
+    def test_the_list_of_filters_may_be_replaced(self, make: Make) -> None:
         one = make()
         for filters in ([logging.Filter("other")], [], (logging.Filter("other"),), []):
             one.handler.filters = filters  # type: ignore[assignment]
@@ -297,7 +299,7 @@ class TestFilter:
             one.log.info("taken" if not filters else "refused")
         assert one.messages() == ["taken", "taken"]
 
-    def test_may_change_the_record(self, make: Make) -> None:
+    def test_a_filter_may_change_the_record(self, make: Make) -> None:
         def redact(record: logging.LogRecord) -> bool:
             record.msg, record.args = "redacted", ()
             return True
@@ -308,14 +310,14 @@ class TestFilter:
         assert one.messages() == ["redacted"]
 
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="filters may replace the record since 3.12")
-    def test_may_replace_the_record(self, make: Make) -> None:
+    def test_a_filter_may_replace_the_record(self, make: Make) -> None:
         one = make()
         one.handler.addFilter(lambda record: logging.LogRecord("app", 20, "f.py", 1, "another", (), None))
         one.log.info("one")
         assert one.messages() == ["another"]
 
-    def test_that_raises_ships_nothing(self, make: Make, said: Callable[[], str]) -> None:
-        """It may be the one that takes secrets out."""
+    def test_a_filter_that_raises_ships_nothing(self, make: Make, read_stderr: Callable[[], str]) -> None:
+        """It may be the filter that removes secrets."""
 
         def broken(record: logging.LogRecord) -> bool:
             raise LookupError("oops")
@@ -325,17 +327,17 @@ class TestFilter:
         one.log.info("secret")
         assert one.client.events() == []
         assert one.client.failed() == {"unencodable": 1}
-        assert "LookupError: oops" in said()
+        assert "LookupError: oops" in read_stderr()
 
 
 class TestFormatter:
-    def test_default_is_not_replaced_by_basic_config(self, make: Make) -> None:
+    def test_basic_config_keeps_the_default_formatter(self, make: Make) -> None:
         one = make()
         assert isinstance(one.handler.formatter, formatters.EcsFormatter)
         one.handler.setFormatter(None)
         assert isinstance(one.handler.formatter, formatters.EcsFormatter)
 
-    def test_string_becomes_the_message(self, make: Make) -> None:
+    def test_a_formatters_string_becomes_the_message(self, make: Make) -> None:
         one = make()
         one.handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
         one.log.info("hi %s", "you", extra={"a": 1})
@@ -345,7 +347,7 @@ class TestFormatter:
         one.log.info("hi %s", "you")
         assert one.messages() == ["hi you"]
 
-    def test_mapping_becomes_fields(self, make: Make) -> None:
+    def test_a_formatters_mapping_becomes_fields(self, make: Make) -> None:
         class Fields(logging.Formatter):
             def format(self, record: logging.LogRecord) -> Any:
                 return {"event": "e", "n": 1}
@@ -356,7 +358,7 @@ class TestFormatter:
         (document,) = one.client.made()
         assert (document["message"], document["n"], document["a"]) == ("e", 1, 1)
 
-    def test_bytes_travel_unchanged(self, make: Make) -> None:
+    def test_a_formatters_bytes_travel_unchanged(self, make: Make) -> None:
         class Raw(logging.Formatter):
             def format(self, record: logging.LogRecord) -> Any:
                 return b'{"own":1}'
@@ -372,12 +374,14 @@ class TestFormatter:
         (event,) = two.client.events()
         assert b'message\0\0\0\x09{"own":1}' in event.body
 
-    def test_that_raises_loses_nothing(self, make: Make, said: Callable[[], str]) -> None:
+    def test_a_formatter_that_raises_loses_no_record(
+        self, make: Make, read_stderr: Callable[[], str]
+    ) -> None:
         one = make()
         one.handler.setFormatter(logging.Formatter("%(message)s %(nothing)s"))
         one.log.info("hi")
         assert one.messages() == ["hi"]
-        assert "nothing" in said()
+        assert "nothing" in read_stderr()
 
     def test_ecs_formatter_writes_the_same_document(self, make: Make) -> None:
         one = make()
@@ -392,7 +396,7 @@ class TestFormatter:
 
 
 class TestSubclass:
-    def test_own_emit(self, make: Make) -> None:
+    def test_a_subclass_may_override_emit(self, make: Make) -> None:
         class Twice(Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 super().emit(record)
@@ -405,7 +409,7 @@ class TestSubclass:
         one.log.debug("b")
         assert one.messages() == ["a", "a"]
 
-    def test_own_format(self, make: Make) -> None:
+    def test_a_subclass_may_override_format(self, make: Make) -> None:
         class Loud(Handler):
             def format(self, record: logging.LogRecord) -> str:
                 return record.getMessage().upper()
@@ -414,7 +418,7 @@ class TestSubclass:
         one.log.info("a")
         assert one.messages() == ["A"]
 
-    def test_own_handle(self, make: Make) -> None:
+    def test_a_subclass_may_override_handle(self, make: Make) -> None:
         class Picky(Handler):
             def handle(self, record: logging.LogRecord) -> Any:
                 return super().handle(record) if record.levelno >= 40 else False
@@ -425,11 +429,11 @@ class TestSubclass:
         assert one.messages() == ["b"]
 
 
-class TestIgnored:
+class TestIgnoredRecords:
     @pytest.mark.parametrize(
         "name", ["logclient", "logclient.x", "zmq", "zmq.auth", "websockets", "websockets.client"]
     )
-    def test_own_loggers(self, make: Make, name: str) -> None:
+    def test_records_of_our_own_loggers_are_ignored(self, make: Make, name: str) -> None:
         one = make()
         one.handler.handle(one.log.makeRecord(name, 40, "f.py", 1, "m", (), None))
         one.handler.setFormatter(logging.Formatter())
@@ -440,12 +444,12 @@ class TestIgnored:
     @pytest.mark.parametrize(
         "name", ["", "l", "logclients", "log", "zm", "zmqx", "websocket", "app.zmq", "Zmq", "zmq\u20ac"]
     )
-    def test_other_loggers(self, make: Make, name: str) -> None:
+    def test_similar_logger_names_are_shipped(self, make: Make, name: str) -> None:
         one = make()
         one.handler.handle(one.log.makeRecord(name, 40, "f.py", 1, "m", (), None))
         assert len(one.client.events()) == 1
 
-    def test_sender_thread(self, make: Make) -> None:
+    def test_records_of_a_sender_thread_are_ignored(self, make: Make) -> None:
         one = make()
 
         def sender() -> None:
@@ -465,9 +469,9 @@ class TestIgnored:
 
 
 class TestReentrant:
-    """A log call in the middle of another one, of the same handler, in the same thread."""
+    """A log call inside another one of the same handler, in the same thread."""
 
-    def test_in_the_text_of_an_argument(self, make: Make) -> None:
+    def test_str_of_an_argument_may_log(self, make: Make) -> None:
         one = make()
 
         class Chatty:
@@ -478,7 +482,7 @@ class TestReentrant:
         one.log.info("%s", Chatty(), extra={"again": Chatty()})
         assert one.messages() == ["inner", "inner", "outer"]
 
-    def test_in_destructors_and_signal_handlers(self, make: Make) -> None:
+    def test_destructors_and_signal_handlers_may_log(self, make: Make) -> None:
         one = make()
         counts = {"gc": 0, "signal": 0, "main": 0}
 
@@ -513,7 +517,7 @@ class TestReentrant:
         messages = one.messages()
         assert {kind: sum(m.startswith(kind) for m in messages) for kind in counts} == counts
 
-    def test_many_threads(self, make: Make) -> None:
+    def test_threads_keep_the_order_of_their_records(self, make: Make) -> None:
         one = make()
         barrier = threading.Barrier(4)
 
@@ -531,7 +535,7 @@ class TestReentrant:
         for n in range(4):
             assert [i for who, i in seen if who == n] == list(range(2000))
 
-    def test_the_lock_of_the_handler_is_not_needed(self, make: Make) -> None:
+    def test_a_held_handler_lock_does_not_stop_records(self, make: Make) -> None:
         one = make()
         one.handler.acquire()
         thread = threading.Thread(target=one.log.info, args=("a",))
@@ -541,8 +545,8 @@ class TestReentrant:
         assert one.messages() == ["a"]
 
 
-class TestLife:
-    def test_dict_config(self) -> None:
+class TestSetup:
+    def test_dict_config_makes_a_handler(self) -> None:
         logging.config.dictConfig({
             "version": 1,
             "disable_existing_loggers": False,
@@ -575,7 +579,7 @@ class TestLife:
             handler.client.close(0)
             handler.close()
 
-    def test_options(self) -> None:
+    def test_options_come_from_url_and_keywords(self) -> None:
         handler = Handler(
             NOWHERE + "?overflow=block", "ERROR", max_event_bytes="64k", truncate=True, version=1
         )
@@ -588,7 +592,7 @@ class TestLife:
         finally:
             handler.close()
 
-    def test_what_cannot_work(self, make: Make) -> None:
+    def test_invalid_arguments_are_refused(self, make: Make) -> None:
         with pytest.raises(TypeError, match="url"):
             Handler()
         with pytest.raises(TypeError, match="url"):
@@ -602,7 +606,7 @@ class TestLife:
         with pytest.raises(TypeError, match="encoder"):
             FastHandler()._bind(Encoder(), print, print, None, logging.Formatter(), False, False)
 
-    def test_close(self, make: Make) -> None:
+    def test_close_closes_only_a_client_of_its_own(self, make: Make) -> None:
         """A client of the user's stays open; a handler's own is closed."""
         one = make()
         one.handler.flush()
@@ -618,8 +622,8 @@ class TestLife:
         handler.handle(logging.LogRecord("app", 20, "f.py", 1, "late", (), None))
         assert handler.client.stats().refused == 1
 
-    def test_through_a_queue(self, make: Make) -> None:
-        """Behind QueueHandler, which merges the message and drops exc_info."""
+    def test_records_may_come_through_queue_handler(self, make: Make) -> None:
+        """QueueHandler merges the message and drops exc_info."""
         one = make()
         line: queue.SimpleQueue[Any] = queue.SimpleQueue()
         sender = logging.handlers.QueueHandler(line)  # type: ignore[arg-type]
@@ -637,8 +641,8 @@ class TestLife:
         assert "ValueError: why" in document["message"]
         assert document["x"] == 1
 
-    def test_basic_config(self) -> None:
-        """In its own process: it leaves our documents alone, and the end of the process is quiet and soon."""
+    def test_basic_config_works_in_a_new_process(self) -> None:
+        """basicConfig keeps our documents, and the process ends quietly and soon."""
         program = """
             import logging, sys, logclient
             handler = logclient.Handler("lumberjack://127.0.0.1:9", atexit_timeout="100ms")
@@ -656,10 +660,10 @@ class TestLife:
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["message"] == "hi"
 
-    def test_a_handler_nobody_holds_is_collected(self) -> None:
+    def test_an_unreferenced_handler_is_collected(self) -> None:
         import weakref
 
-        handler = Handler(client=Parked())  # type: ignore[arg-type]
+        handler = Handler(client=ClientWithoutSender())  # type: ignore[arg-type]
         gone = weakref.ref(handler)
         del handler
         gc.collect()

@@ -1,4 +1,4 @@
-"""XXH64: the compiled one, the plain-Python one and the reference library agree."""
+"""XXH64: the compiled implementation, the reference in Python and the reference library agree."""
 
 from array import array
 
@@ -19,16 +19,16 @@ KNOWN = [(b"", 0, 0xEF46DB3751D8E999), (b"a", 0, 0xD24EC4F1A98C6E5B), (b"abc", 0
 
 
 @pytest.mark.parametrize(("data", "seed", "hash_"), KNOWN)
-def test_known(data: bytes, seed: int, hash_: int) -> None:
+def test_xxh64_of_known_values(data: bytes, seed: int, hash_: int) -> None:
     assert xxh64(data, seed) == oracle(data, seed) == hash_
 
 
 @given(st.binary(max_size=200), SEEDS)
-def test_oracle(data: bytes, seed: int) -> None:
+def test_xxh64_equals_the_python_reference(data: bytes, seed: int) -> None:
     assert xxh64(data, seed) == oracle(data, seed)
 
 
-def test_every_length_and_alignment() -> None:
+def test_xxh64_of_every_length_and_alignment() -> None:
     block = bytes(i * 7 & 255 for i in range(160))
     for at in range(9):
         for size in range(140):
@@ -36,7 +36,7 @@ def test_every_length_and_alignment() -> None:
 
 
 @given(st.binary(max_size=3000), SEEDS)
-def test_reference(data: bytes, seed: int) -> None:
+def test_xxh64_equals_the_xxhash_library(data: bytes, seed: int) -> None:
     assert xxh64(data, seed) == support.need("xxhash").xxh64_intdigest(data, seed)
 
 
@@ -45,7 +45,7 @@ def test_default_seed_is_42() -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20))
-def test_many(parts: list[bytes]) -> None:
+def test_xxh64_many_equals_the_python_reference(parts: list[bytes]) -> None:
     lengths = array("q", map(len, parts))
     offsets = array("q", (sum(lengths[:i]) for i in range(len(parts))))
     out = array("Q", bytes(8 * len(parts)))
@@ -54,11 +54,11 @@ def test_many(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("at", "size"), [(-1, 1), (0, -1), (0, 5), (5, 0), (1 << 62, 1), (2, 1 << 62)])
-def test_many_stays_in_the_data(at: int, size: int) -> None:
+def test_xxh64_many_refuses_slices_outside_the_data(at: int, size: int) -> None:
     with pytest.raises(ValueError, match="slice 1 leaves the data of 4 bytes"):
         xxh64_many(b"four", array("q", [0, at]), array("q", [4, size]), array("Q", [0, 0]))
 
 
-def test_many_wants_equal_columns() -> None:
+def test_xxh64_many_refuses_unequal_columns() -> None:
     with pytest.raises(ValueError, match="equally many"):
         xxh64_many(b"", array("q", [0]), array("q"), array("Q", [0]))

@@ -1,4 +1,4 @@
-"""Ids that applications give to events: each is still told from every other, by what verify reads."""
+"""Ids that applications give to events: the verifier still tells every event apart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def of_field(name: str) -> Forge:
 
 
 def whole_action(client: Any, event: dict[Any, Any]) -> None:
-    """As it is, with names that are strings: others are refused."""
+    """Wrap the event unchanged, with names that are strings: others are refused."""
     named = {name.decode() if isinstance(name, bytes) else name: value for name, value in event.items()}
     client.add({"type": "chat/add", **named})
 
@@ -70,7 +70,7 @@ def connect(server: Any, protocol: str, **options: Any) -> Any:
 
 
 def ids_read(protocol: str, producer: str, documents: list[Any]) -> list[tuple[int, int]]:
-    """(status, sequence) of each document, as verify reads it."""
+    """Return (status, sequence) of each document, as the verifier reads it."""
     name = protocol.partition("-")[0]
     bodies = [json.dumps(document).encode() for document in documents]
     sizes = np.array([len(body) for body in bodies], np.int64)
@@ -80,10 +80,10 @@ def ids_read(protocol: str, producer: str, documents: list[Any]) -> list[tuple[i
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_forged_ids_from_the_application_to_the_verdict(
+def test_forged_ids_do_not_confuse_the_verdict(
     protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every event carries the id that is ours, and the verdict is that nothing went wrong."""
+    """Every event carries our own id, and the verdict finds nothing wrong."""
     collector, _, forge, send = PROTOCOLS[protocol]
     with collector(capture=str(tmp_path / "capture"), keep=True) as server:
         client = connect(server, protocol, ledger=str(tmp_path / "ledger"))
@@ -104,8 +104,10 @@ def test_forged_ids_from_the_application_to_the_verdict(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_identity_own(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application's ids stay where they are, and the ledger knows whose they are."""
+def test_identity_own_keeps_the_applications_ids(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay where they are, and the ledger lists them."""
     collector, _, forge, send = PROTOCOLS[protocol]
     with collector(capture=str(tmp_path / "capture"), keep=True) as server:
         client = connect(server, protocol, ledger=str(tmp_path / "ledger"), identity="own")
@@ -155,7 +157,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any, Any]]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_forged_id_is_taken_for_another_event(rig: tuple[str, Any, Any], data: st.DataObject) -> None:
+def test_a_forged_id_is_never_taken_for_another_event(rig: tuple[str, Any, Any], data: st.DataObject) -> None:
     protocol, server, client = rig
     before = client.stats().sent
     ids = st.integers(1, 400).map(client.event_id) | st.sampled_from(["mine", 10**31, None, 7])
@@ -169,8 +171,8 @@ def test_no_forged_id_is_taken_for_another_event(rig: tuple[str, Any, Any], data
     assert found == [(decode.OK, before + n + 1) for n in range(len(events))]
 
 
-def test_log_records(tmp_path: Path) -> None:
-    """What records bring along in `extra`, through a Handler."""
+def test_forged_ids_in_log_records_are_moved(tmp_path: Path) -> None:
+    """A Handler gets them in `extra`."""
     with lumberjack.Collector(keep=True) as server:
         handler = logclient.Handler(server.url)
         log = logging.Logger("app", logging.INFO)
@@ -187,7 +189,7 @@ def test_log_records(tmp_path: Path) -> None:
     assert moved == 3
 
 
-def test_trust_metadata(tmp_path: Path) -> None:
+def test_trusted_metadata_keeps_its_id(tmp_path: Path) -> None:
     with (
         lumberjack.Collector(keep=True, capture=str(tmp_path)) as server,
         logclient.connect(server.url, trust="metadata", compression=0) as client,
@@ -204,7 +206,7 @@ def test_trust_metadata(tmp_path: Path) -> None:
     assert segment.read_bytes().count(b'"_id"') == 2  # never two in one document
 
 
-def test_raw_bytes_are_sent_unchanged_and_listed(tmp_path: Path) -> None:
+def test_raw_bytes_with_ids_are_unchanged_and_listed(tmp_path: Path) -> None:
     with lumberjack.Collector(keep=True) as server:
         client = logclient.connect(server.url, ledger=str(tmp_path / "ledger"))
         forged = client.event_id(1)

@@ -1,4 +1,4 @@
-"""What `import logclient` costs a program that only might use it: nothing that is not needed."""
+"""The cost of `import logclient` for a program that may not use it: only necessary modules load."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ FORBIDDEN = {
 LOGGING = "import logging"
 
 
-def loaded(program: str, *before: str) -> set[str]:
-    """The modules that a program adds to a fresh interpreter without `site`."""
+def modules_loaded_by(program: str, *before: str) -> set[str]:
+    """Return the modules that a program adds to a fresh interpreter without `site`."""
     lines = [
         "import sys",
         f"sys.path.insert(0, {str(HOME)!r})",
@@ -45,13 +45,13 @@ def loaded(program: str, *before: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_import_logclient() -> None:
-    assert loaded("import logclient") & FORBIDDEN == set()
+def test_import_logclient_loads_no_heavy_module() -> None:
+    assert modules_loaded_by("import logclient") & FORBIDDEN == set()
 
 
-def test_import_loads_no_room() -> None:
-    """Public names are lazy: the package alone is loaded, and with it nothing worth a millisecond."""
-    new = loaded("import logclient")
+def test_import_loads_only_the_package_itself() -> None:
+    """Public names are lazy, so nothing worth a millisecond is loaded."""
+    new = modules_loaded_by("import logclient")
     assert {m for m in new if m.startswith("logclient")} == {"logclient"}
     assert (
         new & {"threading", "typing", "inspect", "pathlib", "tempfile", "argparse", "random", "queue"}
@@ -60,12 +60,12 @@ def test_import_loads_no_room() -> None:
 
 
 @pytest.mark.parametrize("name", ["Handler", "Client", "connect"])
-def test_public_names(name: str) -> None:
-    """Naming the class, as dictConfig does, is not using it."""
-    assert loaded(f"import logclient; logclient.{name}", LOGGING) & FORBIDDEN == set()
+def test_naming_a_public_class_loads_no_heavy_module(name: str) -> None:
+    """dictConfig names a class without using it."""
+    assert modules_loaded_by(f"import logclient; logclient.{name}", LOGGING) & FORBIDDEN == set()
 
 
-def test_public_names_all_resolve() -> None:
+def test_every_public_name_resolves() -> None:
     for name in logclient.__all__:
         assert getattr(logclient, name) is not None
     assert set(logclient.__all__) <= set(dir(logclient))
@@ -78,23 +78,23 @@ def test_protocol_packages_are_lazy(name: str) -> None:
     """A bare ``import logclient`` is enough for the public names of a protocol."""
     package, _, public = name.partition(".")
     before = f"import logclient; logclient.{package}"
-    assert loaded(before) & {"logclient.client", f"logclient.{package}.client"} == set()
-    assert f"logclient.{package}.client" in loaded(f"{before}.{public}")
+    assert modules_loaded_by(before) & {"logclient.client", f"logclient.{package}.client"} == set()
+    assert f"logclient.{package}.client" in modules_loaded_by(f"{before}.{public}")
 
 
 @pytest.mark.parametrize("package", [logclient.logux, logclient.plog])
-def test_packages_name_what_they_have(package: ModuleType) -> None:
+def test_every_public_name_of_a_package_resolves(package: ModuleType) -> None:
     assert [name for name in package.__all__ if getattr(package, name).__name__ != name] == []
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = package.no_such_name
 
 
-def test_pytest_plugin_waits() -> None:
-    """It is loaded by every pytest of every user."""
+def test_the_pytest_plugin_loads_nothing_at_first() -> None:
+    """Every pytest of every user loads it."""
     path = [p for p in sys.path if p]
     before = [f"sys.path[1:1] = {path!r}", "import pytest"]
-    new = loaded("import logclient.collectors.pytest_plugin", *before)
+    new = modules_loaded_by("import logclient.collectors.pytest_plugin", *before)
     ours = {m for m in new if m.startswith("logclient")}
     assert ours == {"logclient", "logclient.collectors", "logclient.collectors.pytest_plugin"}
     assert new & FORBIDDEN == set()

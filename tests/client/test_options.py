@@ -1,4 +1,4 @@
-"""What is made from the options: their page, and their types, which type checkers know."""
+"""Files made from the options: their page and their types for type checkers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_files_made_from_the_options_are_current() -> None:
     assert options.TYPES.read_text(encoding="utf-8") == options.types(), "run: python -m tools.options"
 
 
-def test_an_option_stands_where_its_protocol_does() -> None:
+def test_each_option_is_listed_with_its_protocol() -> None:
     sections = options.page().split("\n## ")
     places = {"window": ["Lumberjack", "Logux"], "auth_backoff_min": ["TLS", "Logjam", "Logux"]}
     for name, titles in places.items():
@@ -37,7 +37,7 @@ def test_an_option_stands_where_its_protocol_does() -> None:
     assert "| `ca` |" not in every
 
 
-def test_every_option_has_a_type_and_takes_none() -> None:
+def test_every_option_has_a_type_that_allows_none() -> None:
     types = typing.get_type_hints(logclient.Options)
     assert set(types) == set(config.all_options())
     assert all(type(None) in typing.get_args(of) for of in types.values())
@@ -97,8 +97,8 @@ def with_pyright(folder: Path) -> set[int]:
 
 @pytest.mark.tree
 @pytest.mark.parametrize("judge", [with_mypy, with_pyright], ids=["mypy", "pyright"])
-def test_a_type_checker_refuses_what_is_wrong(judge: Callable[[Path], set[int]], tmp_path: Path) -> None:
-    """It sees the file alone, as in a project that uses the installed package."""
+def test_type_checkers_find_wrong_options(judge: Callable[[Path], set[int]], tmp_path: Path) -> None:
+    """They see the file alone, as in a project that uses the installed package."""
     shutil.copy(USES, tmp_path)
     lines = USES.read_text(encoding="utf-8").splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}

@@ -1,4 +1,4 @@
-"""What a client says when it is made: that its options give something away."""
+"""Warnings that a new client prints when its options reveal secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def warnings(capsys: pytest.CaptureFixture[str], url: str, **options: object) ->
 
 class TestTokens:
     @pytest.mark.parametrize("host", ["192.0.2.1", "logs.example.org", "[2001:db8::1]", "127.0.0.1,10.0.0.1"])
-    def test_a_token_in_clear_to_another_machine(self, capsys: pytest.CaptureFixture[str], host: str) -> None:
+    def test_a_clear_text_token_to_another_host_warns(
+        self, capsys: pytest.CaptureFixture[str], host: str
+    ) -> None:
         pytest.importorskip("websockets")
         (line,) = warnings(capsys, f"logux://{host}", token=TOKEN, user="10")
         assert line.startswith("logclient: logux://")
@@ -41,11 +43,13 @@ class TestTokens:
         "host",
         ["127.0.0.1", "127.8.9.10", "localhost", "LocalHost.", "a.localhost", "[::1]", "[::ffff:127.0.0.1]"],
     )
-    def test_on_this_machine(self, capsys: pytest.CaptureFixture[str], host: str) -> None:
+    def test_a_clear_text_token_to_this_host_does_not_warn(
+        self, capsys: pytest.CaptureFixture[str], host: str
+    ) -> None:
         pytest.importorskip("websockets")
         assert warnings(capsys, f"logux://{host}", token=TOKEN) == []
 
-    def test_headers_in_clear(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_clear_text_headers_to_another_host_warn(self, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("websockets")
         headers = {"Cookie": TOKEN}
         (line,) = warnings(capsys, "logux://192.0.2.1", http_headers=headers)
@@ -53,7 +57,7 @@ class TestTokens:
         assert TOKEN not in line
         assert warnings(capsys, "logux+tls://192.0.2.1", http_headers=headers) == []
 
-    def test_with_tls_or_without_a_token(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_tls_or_no_token_does_not_warn(self, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("websockets")
         assert warnings(capsys, "logux+tls://192.0.2.1", token=TOKEN) == []
         assert warnings(capsys, "logux://192.0.2.1") == []
@@ -62,7 +66,7 @@ class TestTokens:
 @needs_modes
 class TestFiles:
     @pytest.mark.parametrize("mode", [0o644, 0o604, 0o666, 0o602])
-    def test_a_token_that_everybody_may_read_or_change(
+    def test_a_token_file_open_to_others_warns(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: int
     ) -> None:
         pytest.importorskip("websockets")
@@ -74,7 +78,7 @@ class TestFiles:
         assert str(tmp_path) not in line
 
     @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
-    def test_one_that_they_may_not(
+    def test_a_private_token_file_does_not_warn(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: int
     ) -> None:
         pytest.importorskip("websockets")
@@ -83,7 +87,7 @@ class TestFiles:
         file.chmod(mode)
         assert warnings(capsys, f"logux://127.0.0.1?token=file:{file}") == []
 
-    def test_keys_of_tls(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_a_tls_key_open_to_others_warns(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         rig = pytest.importorskip("tests.support.tls")
         both = rig.Authority(tmp_path / "ca").issue("client")
         url = f"lumberjack+tls://127.0.0.1?cert={both}"
@@ -98,7 +102,9 @@ class TestFiles:
         key.chmod(0o600)
         assert warnings(capsys, f"{url}&key={key}") == []
 
-    def test_the_key_of_a_server(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_a_collectors_tls_key_open_to_others_warns(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         rig = pytest.importorskip("tests.support.tls")
         both = rig.Authority(tmp_path / "ca").issue("server")
         for mode, said in ((0o600, 0), (0o644, 1)):
@@ -109,7 +115,9 @@ class TestFiles:
             text = f"{both}: every user of this machine may read or change it; chmod 600 it"
             assert capsys.readouterr().err.count(text) == said
 
-    def test_curve(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_a_curve_secret_open_to_others_warns(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         zmq = pytest.importorskip("zmq")
         public, secret = zmq.curve_keypair()
         file = tmp_path / "curve"
@@ -124,14 +132,16 @@ class TestFiles:
         assert ": curve_secret: every user of this machine" in line
 
 
-class TestSecretsThatLeave:
+class TestLeaks:
     def test_a_secret_is_not_pickled(self) -> None:
         one = parse("logux://127.0.0.1", token=TOKEN)
         with pytest.raises(TypeError, match="a secret is not pickled"):
             pickle.dumps(one)
         assert copy.deepcopy(one).token == copy.copy(one).token == Secret(TOKEN)
 
-    def test_a_pickle_says_where_the_secret_is(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_pickle_names_the_source_of_a_secret(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         (tmp_path / "token").write_text(TOKEN)
         monkeypatch.setenv("TEST_TOKEN", TOKEN)
         for source in ("env:TEST_TOKEN", f"file:{tmp_path}/token"):

@@ -45,7 +45,7 @@ INSTEAD = {
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
     "needs a cluster: tests/verify/test_verify_cluster.py::test_worker_must_see_the_work_folder",
     "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
-    "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_programs",
+    "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_valid_programs",
 }
 """Commands that cannot run here, with the reason, and what is run in place of them."""
 
@@ -429,7 +429,7 @@ def test_a_program_says_how_it_is_run(example: str) -> None:
 
 
 def test_every_program_is_run() -> None:
-    """The one for multiprocessing takes arguments: test_prefork_multiprocessing.py::test_a_pool."""
+    """The one for multiprocessing takes arguments: test_prefork_multiprocessing.py::test_pool_workers_deliver_all_records."""
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == {*PROGRAMS, "multiprocessing"}
 
