@@ -1,4 +1,4 @@
-"""TLS end to end: delivery, what is refused and how it is said, and that it goes on once it is mended."""
+"""TLS end to end: delivery, refusals and their reports, and recovery once the cause is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from logclient.errors import ConfigError
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import COALESCE_BYTES, TlsLink, server_context
 from tests.support import clean_environment
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import (
     HOST,
     Authority,
@@ -34,7 +34,6 @@ from tests.support.tls import (
     context,
     replace_certificate,
     serving,
-    wait_until,
 )
 
 QUICK = {"auth_backoff_min": 0.02, "auth_backoff_max": 0.05, "backoff_min": 0.001, "backoff_max": 0.02}
@@ -48,7 +47,7 @@ def ours(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Authority:
-    """An authority that nobody trusts."""
+    """An authority that the client does not trust."""
     return Authority(tmp_path / "theirs")
 
 
@@ -80,7 +79,7 @@ def ship(client: Client, n: int, first: int = 0) -> None:
 
 
 class TestDelivery:
-    def test_the_capture_holds_the_plain_bytes_and_the_verifier_is_content(
+    def test_delivery_over_tls_passes_the_verifier(
         self, version: str, ours: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         inprocess = pytest.importorskip("tests.verify_inprocess")
@@ -104,7 +103,7 @@ class TestDelivery:
         assert (verdict.counts.events, verdict.counts.ok) == (3000, 3000)
         assert verdict.counts.duplicated == counts.copies
 
-    def test_both_sides_show_certificates(self, version: str, ours: Authority) -> None:
+    def test_mutual_certificates_are_accepted(self, version: str, ours: Authority) -> None:
         tls = context(version, ours.issue("server"), ca=ours.ca)
         with (
             Collector(keep=True, tls=tls) as collector,
@@ -126,7 +125,7 @@ class TestDelivery:
             (("10.1.2.3",), "localhost", "10.1.2.3"),
         ],
     )
-    def test_the_name_that_is_checked(
+    def test_the_certificate_must_match_host_or_server_name(
         self, ours: Authority, names: tuple[str, ...], host: str, server_name: str | None
     ) -> None:
         with Collector(keep=True, tls=context("1.3", ours.issue("server", *names))) as collector:
@@ -135,7 +134,7 @@ class TestDelivery:
                 ship(client, 1)
                 assert_arrived(collector, client, 1)
 
-    def test_version_6_addresses(self, ours: Authority) -> None:
+    def test_ipv6_addresses_are_checked_too(self, ours: Authority) -> None:
         try:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError:
@@ -148,7 +147,7 @@ class TestDelivery:
             assert_arrived(collector, client, 1)
 
     @pytest.mark.parametrize("form", ["hashed", "files"])
-    def test_a_directory_of_authorities(
+    def test_ca_may_be_a_directory(
         self, ours: Authority, theirs: Authority, tmp_path: Path, form: str
     ) -> None:
         folder = tmp_path / "authorities"
@@ -170,7 +169,9 @@ class TestDelivery:
             ship(client, 1)
             assert_arrived(collector, client, 1)
 
-    def test_the_fixture_of_the_pytest_plugin(self, ours: Authority, tls_log_collector: Collector) -> None:
+    def test_the_tls_fixture_of_the_pytest_plugin(
+        self, ours: Authority, tls_log_collector: Collector
+    ) -> None:
         with logclient.connect(
             tls_log_collector.url, ca=ours.ca, cert=ours.issue("me", "me@example.org")
         ) as client:
@@ -186,8 +187,8 @@ class TestDelivery:
         return log_collector
 
 
-class Case(NamedTuple):
-    """Something that one side does not accept of the other, and how it is mended."""
+class Refusal(NamedTuple):
+    """Something that one side refuses, its message, and how the cause is removed."""
 
     says: str
     options: dict[str, Any]
@@ -213,7 +214,7 @@ CASES = {
 }
 
 
-def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
+def case(name: str, version: str, ours: Authority, theirs: Authority) -> Refusal:
     good = ours.issue("good")
     options: dict[str, Any] = {"ca": ours.ca}
     says = CASES[name]
@@ -224,7 +225,7 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
             def stop_asking() -> None:
                 tls.verify_mode = ssl.CERT_NONE
 
-            return Case(says, options, tls, stop_asking)
+            return Refusal(says, options, tls, stop_asking)
         wrong = theirs if "another" in name else ours
         mine = wrong.issue("client", "me@example.org", expired="expired" in name)
 
@@ -232,14 +233,14 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
             right = ours.issue("renewed", "me@example.org")
             os.replace(right, mine)
 
-        return Case(says, options | {"cert": mine}, tls, renew)
+        return Refusal(says, options | {"cert": mine}, tls, renew)
     if name.startswith("the "):
         mine = ours.issue("client", "me@example.org")
         key = shutil.copy(mine, mine.replace(".pem", ".key"))
         lost = options["ca"] if "ca" in name else key
         options |= {"cert": mine, "key": key}
         says = says.format(ca=lost, key=lost)
-        return Case(says, options, context(version, good), lambda: os.replace(f"{lost}.lost", lost))
+        return Refusal(says, options, context(version, good), lambda: os.replace(f"{lost}.lost", lost))
     shown = {
         "wrong host": lambda: ours.issue("shown", "a.example", "b.example"),
         "unknown authority": lambda: theirs.issue("shown"),
@@ -247,12 +248,12 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Case:
         "expired": lambda: ours.issue("shown", expired=True),
     }[name]()
     tls = context(version, shown)
-    return Case(says, options, tls, lambda: replace_certificate(tls, good))
+    return Refusal(says, options, tls, lambda: replace_certificate(tls, good))
 
 
 class TestRefusals:
     @pytest.mark.parametrize("name", CASES)
-    def test_one_report_the_slow_pace_and_on_it_goes_once_it_is_mended(
+    def test_a_refusal_is_reported_once_and_delivery_recovers(
         self, name: str, version: str, ours: Authority, theirs: Authority, said: Said
     ) -> None:
         one = case(name, version, ours, theirs)
@@ -289,7 +290,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("version", "alert"), [("1.2", "handshake_failure"), ("1.3", "certificate_required")]
     )
-    def test_a_missing_client_certificate_is_a_late_alert_in_tls_1_3(
+    def test_a_missing_client_certificate_is_reported(
         self, version: str, alert: str, ours: Authority
     ) -> None:
         tls = context(version, ours.issue("server"), ca=ours.ca)
@@ -301,8 +302,10 @@ class TestRefusals:
             assert collector.counts.connections == 1
             client.close(0)
 
-    def test_the_pace(self, theirs: Authority, ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Bounds that double, half of them certain."""
+    def test_the_credential_backoff_doubles_to_its_bound(
+        self, theirs: Authority, ours: Authority, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Half of each bound is certain, the other half random."""
         from logclient.delivery import endpoints
 
         monkeypatch.setattr(endpoints, "random", lambda: 0.5)
@@ -326,7 +329,7 @@ class TestRefusals:
             client.close(0)
         assert delays[:5] == [pytest.approx(0.75 * bound) for bound in (0.01, 0.02, 0.04, 0.04, 0.04)]
 
-    def test_the_other_endpoints_are_tried_at_the_usual_pace(
+    def test_other_endpoints_keep_the_usual_backoff(
         self, ours: Authority, theirs: Authority, said: Said
     ) -> None:
         tls = context("1.3", theirs.issue("bad"))
@@ -350,7 +353,7 @@ class TestRefusals:
         (line,) = (line for line in said() if "nothing is sent there" in line)
         assert line.startswith(f"logclient: {url}: 127.0.0.1:{bad.port}: {CASES['unknown authority']}; ")
 
-    def test_each_endpoint_is_said(self, ours: Authority, theirs: Authority, said: Said) -> None:
+    def test_each_refusing_endpoint_is_reported(self, ours: Authority, theirs: Authority, said: Said) -> None:
         one, two = context("1.3", theirs.issue("one")), context("1.3", ours.issue("two", "other.example"))
         with Collector(tls=one) as first, Collector(keep=True, tls=two) as second:
             url = f"lumberjack+tls://127.0.0.1:{first.port},127.0.0.1:{second.port}"
@@ -364,7 +367,7 @@ class TestRefusals:
         assert f"127.0.0.1:{first.port}: {CASES['unknown authority']}" in "".join(lines)
         assert f"127.0.0.1:{second.port}: the server's certificate is not for" in "".join(lines)
 
-    def test_close_tries_once_more_and_gives_up_in_time(self, ours: Authority, theirs: Authority) -> None:
+    def test_close_tries_a_refusing_server_once_more(self, ours: Authority, theirs: Authority) -> None:
         with Collector(tls=context("1.3", theirs.issue("server"))) as collector:
             client = logclient.connect(collector.url, ca=ours.ca, **NEVER)
             ship(client, 5)
@@ -373,8 +376,8 @@ class TestRefusals:
             assert collector.counts.connections == 2
             assert client.stats().failed == {"closed": 5}
 
-    def test_no_certificate_that_came_late_is_lost_in_a_reset(self, ours: Authority, said: Said) -> None:
-        """The server says what it wants and goes, with our bytes unread: a reset follows its alert."""
+    def test_an_alert_before_a_reset_is_reported(self, ours: Authority, said: Said) -> None:
+        """The server sends its alert and closes with our bytes unread: a reset follows."""
         tls = context("1.3", ours.issue("server"), ca=ours.ca)
 
         def refuse(sock: socket.socket) -> None:
@@ -393,7 +396,7 @@ class TestRefusals:
 
 
 class TestOptions:
-    def test_verify_none_takes_anything_and_says_so_once(
+    def test_verify_none_accepts_anything_and_warns_once(
         self, version: str, theirs: Authority, said: Said
     ) -> None:
         tls = context(version, theirs.issue("server", "elsewhere.example", expired=True))
@@ -415,18 +418,18 @@ class TestOptions:
         )
 
     @pytest.mark.parametrize("word", ["no", "off", "false", "None", "0", ""])
-    def test_nothing_else_switches_it_off(self, word: str) -> None:
+    def test_only_verify_none_disables_verification(self, word: str) -> None:
         with pytest.raises(ConfigError, match="verify: must be one of full, none"):
             logclient.connect("lumberjack+tls://host", verify=word)
 
-    def test_a_bad_file_is_an_error_of_the_call(self, tmp_path: Path) -> None:
+    def test_an_unreadable_file_raises_at_connect(self, tmp_path: Path) -> None:
         missing = str(tmp_path / "no.pem")
         with pytest.raises(ConfigError, match=re.escape(f"ca: {missing!r} cannot be read")):
             logclient.connect("lumberjack+tls://host", ca=missing)
         with pytest.raises(ConfigError, match=re.escape(f"cert: {missing!r} cannot be read")):
             logclient.Handler("lumberjack+tls://host", cert=missing)
 
-    def test_a_certificate_that_is_renewed_while_it_is_read(self, ours: Authority, tmp_path: Path) -> None:
+    def test_a_certificate_may_be_renewed_while_it_is_read(self, ours: Authority, tmp_path: Path) -> None:
         """The certificate and its key come from one file, in two reads."""
         pairs = [ours.issue(f"renewed {n}") for n in range(2)]
         path, over = tmp_path / "cert.pem", threading.Event()
@@ -447,7 +450,7 @@ class TestOptions:
             over.set()
             thread.join()
 
-    def test_ssl_is_imported_when_it_is_used(self, ours: Authority) -> None:
+    def test_ssl_is_imported_only_when_used(self, ours: Authority) -> None:
         program = """
 import sys, logclient
 logclient.connect("lumberjack://127.0.0.1:1")
@@ -482,7 +485,7 @@ class TestPassword:
         )  # fmt: skip
         return {"ca": ours.ca, "cert": str(cert), "key": str(sealed)}
 
-    def test_right_wrong_and_none(self, ours: Authority, mine: dict[str, str]) -> None:
+    def test_a_wrong_or_missing_key_password_is_named(self, ours: Authority, mine: dict[str, str]) -> None:
         tls = context("1.3", ours.issue("server"), ca=ours.ca)
         with (
             Collector(keep=True, tls=tls) as collector,
@@ -497,7 +500,7 @@ class TestPassword:
             logclient.connect(collector.url, **mine)
         assert str(none.value) == f"tls_password: needed, the key in {mine['key']!r} is encrypted"
 
-    def test_no_artefact_shows_it(
+    def test_the_key_password_appears_in_no_output(
         self, ours: Authority, mine: dict[str, str], tmp_path: Path, said: Said,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -527,7 +530,9 @@ class TestPassword:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 class TestFork:
-    def test_parent_and_child_both_go_on(self, version: str, ours: Authority, tmp_path: Path) -> None:
+    def test_parent_and_child_deliver_after_a_fork(
+        self, version: str, ours: Authority, tmp_path: Path
+    ) -> None:
         tls = context(version, ours.issue("server"))
         with Collector(keep=True, tls=tls) as collector:
             program = f"""
@@ -572,11 +577,11 @@ assert "encodings.idna" not in sys.modules
         assert found == {who: list(range(100)) for who in whos}
 
 
-class TestBites:
-    def test_several_windows_go_in_one_write(
+class TestCoalescing:
+    def test_several_windows_share_one_write(
         self, ours: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """What waits is gathered up to a megabyte; each window still has its own ack and its ledger line."""
+        """Up to a megabyte is coalesced; each window still has its own ack and its ledger line."""
         sizes: list[int] = []
         send = TlsLink.send
 
@@ -608,7 +613,7 @@ class TestBites:
 
 
 class TestCollector:
-    def test_who_stalls_in_the_handshake_holds_nobody_up(self, ours: Authority) -> None:
+    def test_a_stalled_handshake_delays_no_other_client(self, ours: Authority) -> None:
         with Collector(keep=True, idle=0.3, tls=context("1.3", ours.issue("server"))) as collector:
             with socket.create_connection((HOST, collector.port)) as slow:
                 slow.sendall(b"\x16\x03\x01\x02\x00")
@@ -619,7 +624,7 @@ class TestCollector:
                 assert slow.recv(100) == b""
             assert collector.counts.idle_closes >= 1
 
-    def test_who_speaks_no_tls_is_turned_away(self, ours: Authority) -> None:
+    def test_a_client_without_tls_is_cut_off(self, ours: Authority) -> None:
         with Collector(keep=True, tls=context("1.3", ours.issue("server"))) as collector:
             plain = collector.url.replace("+tls", "")
             with logclient.connect(plain, backoff_min=1000, backoff_max=1000) as client:
@@ -629,7 +634,9 @@ class TestCollector:
             assert collector.reasons and all(reason.startswith("tls: ") for reason in collector.reasons)
             assert collector.counts.events == 0
 
-    def test_options_of_the_url(self, ours: Authority, theirs: Authority, tmp_path: Path) -> None:
+    def test_collector_urls_need_matching_tls_options(
+        self, ours: Authority, theirs: Authority, tmp_path: Path
+    ) -> None:
         cert = ours.issue("server")
         for url, says in (
             ("lumberjack+tls://127.0.0.1:0", "cert: needed to listen on"),
@@ -675,7 +682,7 @@ class TestCommands:
         assert (verdict.exit_code, verdict.counts.ok) == (0, 5000)
         assert verdict.counts.duplicated > 0
 
-    def test_send_says_what_is_wrong(
+    def test_send_reports_the_refusal_of_a_certificate(
         self, ours: Authority, theirs: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         lines = tmp_path / "lines.log"

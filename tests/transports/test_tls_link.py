@@ -1,4 +1,4 @@
-"""The TLS transport by itself: bytes, want-read and want-write, the end, and peers that mean no good."""
+"""The TLS transport without an engine: bytes, readiness, ends of connections and hostile peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.attempt import Attempt
 from logclient.transports.tls import Tls, TlsLink, server_context
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 from tests.support.tls import HOST, Authority, context, serving
 
 
@@ -37,7 +37,7 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class Pair(NamedTuple):
+class ConnectedPair(NamedTuple):
     link: TlsLink
     far: ssl.SSLSocket
     raw: socket.socket
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture
-def pair(version: str, ours: Authority, server: str) -> Iterator[Pair]:
+def pair(version: str, ours: Authority, server: str) -> Iterator[ConnectedPair]:
     """A link, and what is at its far end."""
     tls = context(version, server)
     with socket.create_server((HOST, 0)) as listener:
@@ -63,12 +63,12 @@ def pair(version: str, ours: Authority, server: str) -> Iterator[Pair]:
         thread.join()
         ((far, raw),) = found
         with far, raw:
-            yield Pair(link, far, raw)
+            yield ConnectedPair(link, far, raw)
         link.close()
 
 
-def received(link: TlsLink) -> bytes:
-    """The next bytes; b"" at the end."""
+def read_next(link: TlsLink) -> bytes:
+    """Return the next bytes; b"" at the end."""
     deadline = time.monotonic() + PATIENCE
     while (data := link.receive()) is None:
         assert time.monotonic() < deadline
@@ -76,17 +76,17 @@ def received(link: TlsLink) -> bytes:
     return data
 
 
-def ends(link: TlsLink) -> OSError:
-    """The error that reading ends with."""
+def read_error(link: TlsLink) -> OSError:
+    """Return the error with which reading ends."""
     with pytest.raises(OSError) as caught:
-        while received(link):
+        while read_next(link):
             pass
         raise AssertionError("an ordinary end")
     return caught.value
 
 
-def breaks(link: TlsLink) -> OSError:
-    """The error that writing ends with."""
+def write_error(link: TlsLink) -> OSError:
+    """Return the error with which writing ends."""
     with pytest.raises(OSError) as caught:
         for _ in range(100_000):
             if not link.send([b"x" * 1000]):
@@ -95,23 +95,23 @@ def breaks(link: TlsLink) -> OSError:
 
 
 def reset(*ends: socket.socket) -> None:
-    """Close them so that the peer gets a reset, whatever was sent."""
+    """Close both sockets so that the peer gets a reset, whatever was sent before."""
     ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     for end in ends:
         end.close()
 
 
 class TestBytes:
-    def test_both_ways(self, pair: Pair, version: str) -> None:
+    def test_bytes_travel_both_ways(self, pair: ConnectedPair, version: str) -> None:
         assert pair.link.receive() is None
         assert pair.link.send([b"one ", memoryview(b"two "), b"", b"three"])
         assert pair.far.recv(4) == b"one "
         assert pair.far.recv(100) == b"two "
         pair.far.sendall(b"answer")
-        assert received(pair.link) == b"answer"
+        assert read_next(pair.link) == b"answer"
         assert pair.link.tls.startswith(f"TLSv{version} ")
 
-    def test_what_does_not_fit_is_kept_and_copied(self, pair: Pair) -> None:
+    def test_bytes_that_do_not_fit_are_copied_and_kept(self, pair: ConnectedPair) -> None:
         buffer = bytearray(b"x" * (1 << 20))
         sent = 1 << 20
         while pair.link.send([memoryview(buffer)]):
@@ -130,8 +130,8 @@ class TestBytes:
         thread.join(PATIENCE)
         assert got == b"x" * sent
 
-    def test_both_sides_write_and_neither_waits_for_the_other(self, pair: Pair) -> None:
-        """More than fits in both directions, read and written by turns."""
+    def test_simultaneous_writes_do_not_deadlock(self, pair: ConnectedPair) -> None:
+        """More than fits goes in both directions, read and written by turns."""
         size = 16 << 20
 
         def echo() -> None:
@@ -154,67 +154,67 @@ class TestBytes:
         thread.join(PATIENCE)
         assert done and got == size
 
-    def test_wait_ends_with_a_wake(self, pair: Pair) -> None:
+    def test_wait_returns_when_the_wake_descriptor_is_ready(self, pair: ConnectedPair) -> None:
         read, write = os.pipe()
         try:
             os.write(write, b"x")
-            pair.link.wait(read, PATIENCE, False)
+            assert_returns(lambda: pair.link.wait(read, 1000 * PATIENCE, False), "the wake-up is ignored")
         finally:
             os.close(read)
             os.close(write)
 
 
 class TestTheEnd:
-    def test_close_says_so_without_waiting(self, pair: Pair) -> None:
+    def test_close_sends_close_notify_without_waiting(self, pair: ConnectedPair) -> None:
         pair.link.send([b"last"])
         pair.link.close()
         assert pair.far.recv(100) == b"last"
         pair.far.suppress_ragged_eofs = False
         assert pair.far.recv(100) == b""  # a close_notify: a ragged end would raise
 
-    def test_a_forked_child_says_nothing(self, pair: Pair) -> None:
+    def test_abandon_sends_no_close_notify(self, pair: ConnectedPair) -> None:
         pair.link.abandon()
         pair.far.suppress_ragged_eofs = False
         with pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
             pair.far.recv(100)
 
-    def test_the_peer_says_goodbye(self, pair: Pair) -> None:
+    def test_close_notify_of_the_peer_is_the_end(self, pair: ConnectedPair) -> None:
         with pytest.raises(TimeoutError):
             pair.far.settimeout(0.01)
             pair.far.unwrap()
-        assert received(pair.link) == b""
+        assert read_next(pair.link) == b""
 
-    def test_the_peer_goes_without_a_word(self, pair: Pair) -> None:
+    def test_an_end_without_close_notify_is_the_end(self, pair: ConnectedPair) -> None:
         pair.far.sendall(b"some")
         pair.raw.shutdown(socket.SHUT_RDWR)
-        assert received(pair.link) == b"some"
-        assert received(pair.link) == b""
+        assert read_next(pair.link) == b"some"
+        assert read_next(pair.link) == b""
 
-    def test_in_the_middle_of_a_record(self, pair: Pair) -> None:
+    def test_an_end_inside_a_record_is_the_end(self, pair: ConnectedPair) -> None:
         pair.raw.sendall(b"\x17\x03\x03\x40\x00" + bytes(100))
         pair.raw.shutdown(socket.SHUT_RDWR)
-        assert received(pair.link) == b""
+        assert read_next(pair.link) == b""
 
     @pytest.mark.parametrize("heard", [True, False])
-    def test_a_reset(self, pair: Pair, version: str, heard: bool) -> None:
+    def test_a_reset_fails_the_next_write(self, pair: ConnectedPair, version: str, heard: bool) -> None:
         """Reading, it may look like an ordinary end (to Python before 3.12.3); writing, it does not."""
         if heard:
             pair.far.sendall(b"some")
-            assert received(pair.link) == b"some"
+            assert read_next(pair.link) == b"some"
         reset(pair.far, pair.raw)
-        error = breaks(pair.link)
+        error = write_error(pair.link)
         assert isinstance(error, ConnectionError)
         # Nothing was said, and nobody asked who we are: it may be that the server wants to know.
         assert ("client certificate" in str(error)) == (version == "1.3" and not heard)
 
-    def test_garbage_in_the_middle(self, pair: Pair) -> None:
+    def test_garbage_ends_the_connection_with_a_reason(self, pair: ConnectedPair) -> None:
         pair.raw.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))
-        error = ends(pair.link)
+        error = read_error(pair.link)
         assert isinstance(error, ConnectionError) and str(error).startswith("TLS failed: ")
         assert "\n" not in str(error)
 
-    def test_writing_fails_and_the_reason_is_read(self, ours: Authority, server: str) -> None:
-        """An alert that came before the reset is still there to be read."""
+    def test_an_alert_is_read_after_a_failed_write(self, ours: Authority, server: str) -> None:
+        """An alert that came before the reset can still be read."""
         tls = context("1.3", server, ca=ours.ca)
         written = threading.Event()
 
@@ -238,7 +238,7 @@ class TestTheEnd:
             link.send([b"x"])
             written.set()
             link.wait(-1, PATIENCE, False)
-            error = breaks(link)
+            error = write_error(link)
             link.close()
         assert isinstance(error, CredentialError) and "wants a client certificate" in str(error)
 
@@ -269,7 +269,7 @@ class TestHandshake:
             (b"\x16\x03\x03\x40\x00\x02", ConnectionError, "ended the connection in the TLS handshake"),
         ],
     )
-    def test_answers_to_our_hello(
+    def test_wrong_answers_to_client_hello_are_explained(
         self, ours: Authority, answer: bytes, kind: type[Exception], says: str
     ) -> None:
         def talk(sock: socket.socket) -> None:
@@ -297,7 +297,7 @@ class TestHandshake:
             Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
 
     @pytest.mark.parametrize("trickle", [b"", b"\x16\x03\x03\x40\x00"], ids=["silent", "trickling"])
-    def test_a_peer_that_stalls_ends_at_the_deadline(self, ours: Authority, trickle: bytes) -> None:
+    def test_a_stalled_handshake_times_out(self, ours: Authority, trickle: bytes) -> None:
         over = threading.Event()
 
         def talk(sock: socket.socket) -> None:
@@ -312,7 +312,7 @@ class TestHandshake:
             assert time.monotonic() - begin < PATIENCE / 2
             over.set()
 
-    def test_it_stops_when_told(self, ours: Authority) -> None:
+    def test_a_handshake_can_be_interrupted(self, ours: Authority) -> None:
         shaking = threading.Event()
         over = threading.Event()
 
@@ -326,7 +326,7 @@ class TestHandshake:
                 Tls(1000, ca=ours.ca).connect((HOST, port), Attempt(shaking.is_set))
             over.set()
 
-    def test_what_a_certificate_names_is_shown_plainly(self, ours: Authority) -> None:
+    def test_names_of_a_wrong_certificate_are_listed(self, ours: Authority) -> None:
         names = [f"{letter}.example" for letter in "abcdefg"]
         tls = context("1.3", ours.issue("many", *names))
         with (
@@ -349,7 +349,7 @@ class TestFiles:
             Tls(1.0, **options)
         return str(caught.value)
 
-    def test_what_cannot_be_used_is_named(self, ours: Authority, server: str, tmp_path: Path) -> None:
+    def test_unusable_files_are_named(self, ours: Authority, server: str, tmp_path: Path) -> None:
         no, junk, empty = str(tmp_path / "no"), tmp_path / "junk.pem", tmp_path / "empty"
         junk.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
         empty.mkdir()
@@ -390,7 +390,7 @@ class TestFiles:
         )
         return str(path)
 
-    def test_an_encrypted_key(self, server: str, encrypted: str) -> None:
+    def test_an_encrypted_key_needs_the_right_password(self, server: str, encrypted: str) -> None:
         Tls(1.0, cert=server, key=encrypted, password=Secret("hunter2"))
         server_context(server, encrypted, password="hunter2")
         wrong = self.errors(cert=server, key=encrypted, password=Secret("sesame"))
@@ -398,7 +398,7 @@ class TestFiles:
         long = self.errors(cert=server, key=encrypted, password=Secret("x" * 5000))
         assert long == f"tls_password: does not open the key in {encrypted!r}"
 
-    def test_nobody_is_asked_at_the_terminal(self, server: str, encrypted: str) -> None:
+    def test_a_missing_password_is_not_asked_for(self, server: str, encrypted: str) -> None:
         assert self.errors(cert=server, key=encrypted) == (
             f"tls_password: needed, the key in {encrypted!r} is encrypted"
         )

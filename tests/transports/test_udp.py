@@ -1,12 +1,11 @@
-"""UDP: each way to give datagrams to the kernel, and the engine over it, against plain sockets."""
+"""UDP against plain sockets: each way to give datagrams to the kernel, and the engine over it."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,20 +19,12 @@ from logclient.config import parse
 from logclient.delivery.engine import Engine
 from logclient.transports.attempt import Attempt
 from logclient.transports.udp import Udp, UdpLink
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 LINUX = sys.platform == "linux"
 SENDERS = [pytest.param((way, False), id=f"python {way}") for way in UDP_METHODS]
 if sys.platform != "win32":
     SENDERS += [pytest.param((way, True), id=f"compiled {way}") for way in UDP_METHODS]
-
-
-def until(done: Callable[[], object]) -> None:
-    """Poll with a deadline: for what another thread does."""
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -44,7 +35,7 @@ def server() -> Iterator[socket.socket]:
         yield sock
 
 
-def received(server: socket.socket, n: int) -> list[bytes]:
+def receive_datagrams(server: socket.socket, n: int) -> list[bytes]:
     return [server.recv(65_536) for _ in range(n)]
 
 
@@ -63,11 +54,11 @@ class TestLink:
                 sent = [bytes([n % 251]) * size for n, size in enumerate(sizes)]
                 assert link.send([join_runs(sent)])
                 assert link.unsent == 0
-                assert received(server, len(sent)) == sent
+                assert receive_datagrams(server, len(sent)) == sent
             finally:
                 link.close()
 
-    def test_what_comes_back(self, server: socket.socket) -> None:
+    def test_answers_are_received(self, server: socket.socket) -> None:
         link = Udp().connect(server.getsockname(), Attempt())
         assert link.receive() is None
         assert link.send([join_runs([b"hello"])])
@@ -81,8 +72,8 @@ class TestLink:
         assert datagrams(data) == [b"answer"]
         link.close()
 
-    def test_full_is_back_pressure(self) -> None:
-        """Nothing is lost by the sender when the socket has no room: what was not taken is told."""
+    def test_a_full_socket_holds_the_rest_back(self) -> None:
+        """The link reports the datagrams that the socket did not take and loses none."""
 
         class Narrow:
             """A socket that takes a datagram now and then."""
@@ -119,20 +110,20 @@ class TestLink:
         assert full == 2
 
     @pytest.mark.skipif(not LINUX, reason="the path's MTU is not told here")
-    def test_path(self, server: socket.socket) -> None:
+    def test_the_path_mtu_is_known(self, server: socket.socket) -> None:
         link = Udp().connect(server.getsockname(), Attempt())
         assert link.mtu >= 1280 and link.headers == 28
         link.close()
 
-    def test_names(self) -> None:
+    def test_invalid_names_and_methods_are_refused(self) -> None:
         with pytest.raises(OSError):
             Udp().connect(("no-such-host.invalid", 9), Attempt())
         with pytest.raises(ValueError, match="send_method: must be one of send, mmsg, gso, got 'fast'"):
             Udp("fast")
 
 
-class Made(Udp):
-    """With the pump that the test is about."""
+class RecordedUdp(Udp):
+    """UDP with the pump that the test is about."""
 
     def __init__(self, sender: tuple[str, bool]) -> None:
         super().__init__(sender[0])
@@ -144,8 +135,8 @@ class Made(Udp):
         return self.made
 
 
-class Server:
-    """Reads all that comes, in a thread of its own."""
+class DatagramServer:
+    """Reads all datagrams in its own thread."""
 
     def __init__(self) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -176,18 +167,18 @@ class Server:
 
 
 @pytest.fixture
-def far() -> Iterator[Server]:
-    server = Server()
+def far() -> Iterator[DatagramServer]:
+    server = DatagramServer()
     yield server
     server.close()
 
 
-def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, Made]:
+def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, RecordedUdp]:
     from logclient.client import _limits
     from logclient.plog.core import Plog
 
     config = parse(url)
-    transport = Made(sender)
+    transport = RecordedUdp(sender)
     engine = Engine(
         lambda producer: Plog.from_config(config, producer), transport, config.endpoints, _limits(config)
     )
@@ -195,7 +186,8 @@ def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, Made]:
 
 
 def bodies_of(got: list[bytes]) -> list[bytes]:
-    """Payloads of single fragments, and of several put together by index; in order of first arrival."""
+    """Return payloads of single fragments, and of several put together by index, in order of first
+    arrival."""
     whole: dict[int, list[bytes | None]] = {}
     for one in got:
         count, index, size, number, total, _, tags = (
@@ -210,8 +202,8 @@ def bodies_of(got: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("sender", SENDERS)
-def test_engine_over_udp(far: Server, sender: tuple[str, bool]) -> None:
-    """Small ones, equal ones that share a run, ones in many fragments: each arrives as it was sent."""
+def test_events_arrive_as_sent_over_udp(far: DatagramServer, sender: tuple[str, bool]) -> None:
+    """Small ones, equal ones that share a run, ones in many fragments."""
     engine, transport = engine_of(
         sender, f"plog://127.0.0.1:{far.port}?mtu=1400&identity=none&pace=20000&max_event_bytes=262144"
     )
@@ -223,7 +215,7 @@ def test_engine_over_udp(far: Server, sender: tuple[str, bool]) -> None:
     stats = engine.stats()
     assert (stats.handed, stats.acked, stats.failed) == (len(sent), 0, {})
     expected = sum(1 if size <= 1348 else -(-size // 1348) for size in sizes)
-    until(lambda: len(far.got) >= expected)
+    wait_until(lambda: len(far.got) >= expected)
     if sender[1]:
         assert transport.made.send_method == (sender[0] if LINUX else "send")
     engine.close(1.0)
@@ -231,8 +223,8 @@ def test_engine_over_udp(far: Server, sender: tuple[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("sender", SENDERS)
-def test_nobody_listens(sender: tuple[str, bool]) -> None:
-    """What ICMP says ends the socket; what was not sent waits for the next one."""
+def test_icmp_refusal_ends_the_socket(sender: tuple[str, bool]) -> None:
+    """Events that were not sent wait for the next socket."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -244,7 +236,7 @@ def test_nobody_listens(sender: tuple[str, bool]) -> None:
             engine.put(b"x" * 50, 2, 2)
         if not LINUX:
             return
-        until(lambda: engine.stats().disconnects > 2)
+        wait_until(lambda: engine.stats().disconnects > 2)
         stats = engine.stats()
         assert "refused" in stats.last_error
         assert stats.in_doubt == stats.handed < 100, "only what the last refusal was for may be gone"
@@ -254,8 +246,8 @@ def test_nobody_listens(sender: tuple[str, bool]) -> None:
 
 
 @pytest.mark.skipif(not LINUX, reason="GSO is Linux's")
-def test_large_datagrams_on_a_wide_path(far: Server) -> None:
-    """The option is what counts: here the path takes more than the usual 1500 bytes."""
+def test_the_mtu_option_allows_large_datagrams(far: DatagramServer) -> None:
+    """The path takes more than the usual 1500 bytes."""
     engine, transport = engine_of(
         ("gso", True), f"plog://127.0.0.1:{far.port}?mtu=9000&identity=none&pace=0&pace_bytes=0"
     )
@@ -264,15 +256,15 @@ def test_large_datagrams_on_a_wide_path(far: Server) -> None:
     assert engine.flush(PATIENCE) == 0
     assert transport.made.send_method == "gso", "loopback takes it"
     engine.close(1.0)
-    until(lambda: len(bodies_of(far.got)) == 20)
+    wait_until(lambda: len(bodies_of(far.got)) == 20)
 
 
-def test_by_url(far: Server) -> None:
+def test_a_plog_url_uses_udp(far: DatagramServer) -> None:
     with logclient.connect(f"plog://127.0.0.1:{far.port}") as client:
         client.send({"message": "hi", "type": "log"})
         assert client.flush(PATIENCE) == 0
         assert client.stats().handed == 1
         identity = client.event_id(1)
-    until(lambda: far.got)
+    wait_until(lambda: far.got)
     (body,) = bodies_of(far.got)
     assert body == b'{"message":"hi","type":"log","uuid":"%s"}' % identity.encode()

@@ -1,4 +1,4 @@
-"""The WebSocket transport by itself: messages, handshake, ends, proxies, and peers that mean no good."""
+"""The WebSocket transport without an engine: messages, handshake, ends, proxies and hostile peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hypothesis import strategies as some
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.support import clean_environment, need
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 
 need("websockets")
 
@@ -52,8 +52,8 @@ def plain_link(port: int, **options: Any) -> WebSocketLink:
     return WebSocket(Tcp(PATIENCE), **options).connect((HOST, port), Attempt())
 
 
-def received(link: WebSocketLink) -> bytes:
-    """The next message."""
+def read_message(link: WebSocketLink) -> bytes:
+    """Return the next message."""
     deadline = time.monotonic() + PATIENCE
     while (data := link.receive()) is None:
         assert time.monotonic() < deadline
@@ -61,17 +61,17 @@ def received(link: WebSocketLink) -> bytes:
     return data
 
 
-def ends(link: WebSocketLink) -> str:
-    """The words of the error that reading ends with."""
+def read_error(link: WebSocketLink) -> str:
+    """Return the text of the error with which reading ends."""
     with pytest.raises(OSError) as caught:
-        while received(link):
+        while read_message(link):
             pass
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def settled(link: WebSocketLink) -> None:
-    """All that was sent is with the kernel."""
+def flush_all(link: WebSocketLink) -> None:
+    """Flush until the kernel has taken all that was sent."""
     deadline = time.monotonic() + PATIENCE
     while not link.flush():
         assert time.monotonic() < deadline
@@ -84,8 +84,8 @@ FAR = logging.Logger("far", 60)
 
 
 @contextmanager
-def served(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
-    """A server of the library; its port."""
+def serve_library(handler: Callable[[ServerConnection], object], **options: Any) -> Iterator[int]:
+    """Run a server of the library; yield its port."""
     with serve(handler, HOST, 0, logger=FAR, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -101,8 +101,8 @@ def echo(far: ServerConnection) -> None:
         far.send(message)
 
 
-def requested(sock: socket.socket) -> bytes:
-    """The head of the request that comes."""
+def read_request(sock: socket.socket) -> bytes:
+    """Read the head of the request."""
     head = b""
     while b"\r\n\r\n" not in head:
         data = sock.recv(4096)
@@ -112,8 +112,8 @@ def requested(sock: socket.socket) -> bytes:
     return head
 
 
-def accepted(head: bytes, *more: str) -> bytes:
-    """The answer that opens a WebSocket."""
+def accept_answer(head: bytes, *more: str) -> bytes:
+    """Return the answer that opens a WebSocket."""
     (key,) = (line[19:] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key: "))
     digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
     lines = [
@@ -123,8 +123,8 @@ def accepted(head: bytes, *more: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0) -> bytes:
-    """As a server sends it."""
+def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0) -> bytes:
+    """Return a frame as a server sends it."""
     size = len(data)
     head = bytes([bits | opcode | 128 * fin])
     if size < 126:
@@ -137,7 +137,7 @@ def frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0) -> by
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
-class Raw:
+class RawServer:
     """One connection of a server that is only a socket, its opening handshake done."""
 
     def __init__(self, *more: str, **options: Any) -> None:
@@ -146,14 +146,14 @@ class Raw:
         self._reader = ServerProtocol(state=State.OPEN, max_size=None, logger=FAR)
         self._frames: list[Any] = []
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> RawServer:
         with socket.create_server((HOST, 0)) as listener:
 
             def accept() -> None:
                 self.far, _ = listener.accept()
                 self.far.settimeout(PATIENCE)
-                self.head = requested(self.far)
-                self.far.sendall(accepted(self.head, *self.more))
+                self.head = read_request(self.far)
+                self.far.sendall(accept_answer(self.head, *self.more))
 
             thread = threading.Thread(target=accept)
             thread.start()
@@ -177,8 +177,8 @@ class Raw:
         return found
 
 
-class Scripted:
-    """A carrier that gives these pieces, then nothing."""
+class ScriptedCarrier:
+    """A carrier that gives these pieces and then nothing."""
 
     peer = "far:1"
     tls = ""
@@ -205,23 +205,23 @@ class Scripted:
         self.closed = True
 
 
-def scripted(pieces: Sequence[bytes], max_message: int = 1 << 20) -> tuple[WebSocketLink, Scripted]:
-    carrier = Scripted(pieces)
+def scripted(pieces: Sequence[bytes], max_message: int = 1 << 20) -> tuple[WebSocketLink, ScriptedCarrier]:
+    carrier = ScriptedCarrier(pieces)
     protocol = ClientProtocol(WebSocketURI(False, "h", 1, "/", ""), state=State.OPEN, max_size=max_message)
     return WebSocketLink(carrier, protocol, max_message), carrier  # type: ignore[arg-type]
 
 
 class TestMessages:
-    def test_both_ways(self) -> None:
-        with served(echo) as port:
+    def test_messages_travel_both_ways(self) -> None:
+        with serve_library(echo) as port:
             link = plain_link(port)
             assert link.receive() is None
             assert link.send([b'["one",', memoryview(b'"tw'), b"", 'ö"]'.encode()])
-            assert received(link) == '["one","twö"]'.encode()
+            assert read_message(link) == '["one","twö"]'.encode()
             assert (link.peer, link.tls, link.facts()) == (f"{HOST}:{port}", "", {})
             link.close()
 
-    def test_text_goes_and_either_comes(self) -> None:
+    def test_text_is_sent_and_text_or_binary_received(self) -> None:
         kinds: list[type] = []
 
         def handler(far: ServerConnection) -> None:
@@ -231,34 +231,34 @@ class TestMessages:
             far.send("")
             far.recv()
 
-        with served(handler) as port:
+        with serve_library(handler) as port:
             link = plain_link(port)
             link.send([b"[]"])
-            assert [received(link) for _ in range(3)] == [b"binary", b"text", b" "]
+            assert [read_message(link) for _ in range(3)] == [b"binary", b"text", b" "]
             link.close()
         assert kinds == [str]
 
     @pytest.mark.parametrize("size", [125, 126, 65535, 65536, 3 << 20])
-    def test_of_any_length(self, size: int) -> None:
+    def test_messages_of_any_length_travel(self, size: int) -> None:
         message = os.urandom(size // 2).hex().encode() + b"x" * (size % 2)
-        with served(echo, max_size=None) as port:
+        with serve_library(echo, max_size=None) as port:
             link = plain_link(port)
             if not link.send([message[:100], memoryview(message)[100:]]):
-                settled(link)
-            assert received(link) == message
+                flush_all(link)
+            assert read_message(link) == message
             link.close()
 
-    def test_the_buffers_are_free_at_once(self) -> None:
+    def test_send_copies_its_buffers(self) -> None:
         buffer = bytearray(b"before")
-        with served(echo) as port:
+        with serve_library(echo) as port:
             link = plain_link(port)
             link.send([memoryview(buffer)])
             buffer[:] = b"after!"
-            assert received(link) == b"before"
+            assert read_message(link) == b"before"
             link.close()
 
-    def test_many_short_ones_are_one_write(self) -> None:
-        with Raw() as raw:
+    def test_many_short_messages_share_one_write(self) -> None:
+        with RawServer() as raw:
             for n in range(100):
                 assert raw.link.send([b"[%d]" % n])
             assert select.select([raw.far], [], [], 0) == ([], [], [])
@@ -267,9 +267,9 @@ class TestMessages:
             assert [bytes(one.data) for one in found] == [b"[%d]" % n for n in range(100)]
             assert {one.opcode for one in found} == {Opcode.TEXT}
 
-    def test_a_message_goes_when_the_pump_waits_for_an_answer(self) -> None:
-        """`wait` writes first, though it was not told that anything was left."""
-        with served(echo) as port:
+    def test_wait_writes_pending_messages_first(self) -> None:
+        """Even when the pump does not know of pending output."""
+        with serve_library(echo) as port:
             link = plain_link(port)
             assert link.send([b"[]"])
             deadline = time.monotonic() + PATIENCE
@@ -278,19 +278,23 @@ class TestMessages:
                 link.wait(-1, PATIENCE, False)
             link.close()
 
-    def test_many_of_one_read_are_given_without_another(self) -> None:
-        with Raw() as raw:
-            raw.far.sendall(frame(TEXT, b"[1]") + frame(TEXT, b"[2]") + frame(BINARY, b"[3]"))
-            assert received(raw.link) == b"[1]"
-            raw.link.wait(-1, 10_000, False)  # no sleep: there is more
+    def test_messages_of_one_read_need_no_further_wait(self) -> None:
+        with RawServer() as raw:
+            raw.far.sendall(
+                server_frame(TEXT, b"[1]") + server_frame(TEXT, b"[2]") + server_frame(BINARY, b"[3]")
+            )
+            assert read_message(raw.link) == b"[1]"
+            assert_returns(lambda: raw.link.wait(-1, 10_000, False), "it sleeps on a waiting message")
             assert raw.link.receive() == b"[2]"
             raw.link.wait(-1, 10_000, False)
             assert raw.link.receive() == b"[3]"
             assert raw.link.receive() is None
 
-    def test_answers_go_however_fast_messages_come(self) -> None:
+    def test_output_is_written_between_busy_reads(self) -> None:
         """There may never be a wait between two reads."""
-        link, carrier = scripted([frame(PING, b"?") + frame(TEXT, b"[%d]" % n) * 3 for n in range(4)])
+        link, carrier = scripted(
+            [server_frame(PING, b"?") + server_frame(TEXT, b"[%d]" % n) * 3 for n in range(4)]
+        )
         for n in range(12):
             assert link.receive() == b"[%d]" % (n // 3)
             link.send([b"answer"])
@@ -299,20 +303,22 @@ class TestMessages:
         sent: list[Any] = reader.events_received()
         assert [one.opcode for one in sent] == [Opcode.TEXT, Opcode.TEXT, Opcode.TEXT, Opcode.PONG] * 3
 
-    def test_what_comes_with_the_end_of_the_handshake(self) -> None:
+    def test_messages_may_follow_the_handshake_at_once(self) -> None:
         def talk(sock: socket.socket) -> None:
-            sock.sendall(accepted(requested(sock)) + frame(TEXT, b"[1]") + frame(TEXT, b"[2"))
+            sock.sendall(
+                accept_answer(read_request(sock)) + server_frame(TEXT, b"[1]") + server_frame(TEXT, b"[2")
+            )
             sock.recv(1)
 
         with serving(talk) as port:
             link = plain_link(port)
-            assert received(link) == b"[1]"
-            assert received(link) == b"[2"
+            assert read_message(link) == b"[1]"
+            assert read_message(link) == b"[2"
             link.close()
 
-    def test_a_peer_that_does_not_read_holds_us_back_and_loses_nothing(self) -> None:
+    def test_a_peer_that_does_not_read_delays_messages(self) -> None:
         message = os.urandom(20_000).hex().encode()
-        with Raw() as raw:
+        with RawServer() as raw:
             sent = 0
             while raw.link.send([b"%08d" % sent, message]):
                 sent += 1
@@ -322,13 +328,13 @@ class TestMessages:
             found: list[Frame] = []
             thread = threading.Thread(target=lambda: found.extend(raw.frames(sent)))
             thread.start()
-            settled(raw.link)
+            flush_all(raw.link)
             thread.join()
             assert [bytes(one.data) for one in found] == [b"%08d" % n + message for n in range(sent)]
 
-    def test_both_sides_write_and_neither_waits_for_the_other(self) -> None:
+    def test_simultaneous_writes_do_not_deadlock(self) -> None:
         count, message = 400, os.urandom(20_000).hex().encode()
-        with served(echo) as port:
+        with serve_library(echo) as port:
             link = plain_link(port)
             sent = got = 0
             full = False
@@ -344,7 +350,7 @@ class TestMessages:
                 link.wait(-1, PATIENCE, full)
             link.close()
 
-    def test_each_frame_has_a_mask_of_its_own(self) -> None:
+    def test_each_frame_has_a_different_mask(self) -> None:
         lengths = [0, 1, 125, 126, 127, 65535, 65536, *[12] * 3000]
         link, carrier = scripted([])
         for size in lengths:
@@ -359,19 +365,19 @@ class TestMessages:
         short = [wire[-18 * n :][2:6] for n in range(1, 3001)]
         assert len(set(short)) > 2990
 
-    def test_wait_ends_with_a_wake(self) -> None:
+    def test_wait_returns_when_the_wake_descriptor_is_ready(self) -> None:
         read, write = os.pipe()
         try:
             os.write(write, b"x")
-            with Raw() as raw:
-                raw.link.wait(read, 10_000, False)
+            with RawServer() as raw:
+                assert_returns(lambda: raw.link.wait(read, 10_000, False), "the wake-up is ignored")
         finally:
             os.close(read)
             os.close(write)
 
     @settings(deadline=None)
     @given(some.data())
-    def test_however_it_is_cut(self, data: some.DataObject) -> None:
+    def test_messages_survive_any_cut_and_fragmentation(self, data: some.DataObject) -> None:
         """Any messages, cut into any fragments with control frames between them, read in any pieces."""
         lengths = some.sampled_from([125, 126, 127, 4095, 4096, 4097, 65535, 65536])
         message = some.binary(max_size=300) | lengths.map(bytes)
@@ -383,10 +389,10 @@ class TestMessages:
             parts = [message[a:b] for a, b in zip([0, *cuts], [*cuts, len(message)], strict=True)]
             for number, part in enumerate(parts):
                 opcode = 0 if number else data.draw(some.sampled_from([TEXT, BINARY]))
-                wire += frame(opcode, part, fin=number == len(parts) - 1)
+                wire += server_frame(opcode, part, fin=number == len(parts) - 1)
                 for control in data.draw(some.lists(some.sampled_from([PING, PONG]), max_size=1)):
                     body = data.draw(some.binary(max_size=125))
-                    wire += frame(control, body)
+                    wire += server_frame(control, body)
                     pings += [body] * (control == PING)
         cuts = sorted(data.draw(some.sets(some.integers(1, max(1, len(wire))), max_size=40)))
         pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
@@ -403,7 +409,7 @@ class TestMessages:
         pongs: list[Any] = reader.events_received()
         assert [bytes(pong.data) for pong in pongs][-1:] == pings[-1:]
 
-    def test_deflate(self) -> None:
+    def test_deflate_is_offered_on_request(self) -> None:
         heads: list[str | None] = []
 
         def handler(far: ServerConnection) -> None:
@@ -412,36 +418,36 @@ class TestMessages:
             echo(far)
 
         message = b"[" + b"0," * 50_000 + b"0]"
-        with served(handler) as port:
+        with serve_library(handler) as port:
             for deflate in False, True:
                 link = plain_link(port, deflate=deflate)
                 for _ in range(3):
                     if not link.send([message]):
-                        settled(link)
-                    assert received(link) == message
+                        flush_all(link)
+                    assert read_message(link) == message
                 link.send([b""])
-                assert received(link) == b" "
+                assert read_message(link) == b" "
                 link.close()
         assert heads[:2] == [None, None]
         assert heads[2] is not None and heads[2].startswith("permessage-deflate") and heads[3]
 
-    def test_a_server_may_leave_compression_out(self) -> None:
-        with Raw(deflate=True) as raw:
+    def test_a_server_may_decline_compression(self) -> None:
+        with RawServer(deflate=True) as raw:
             assert b"permessage-deflate" in raw.head
-            raw.far.sendall(frame(TEXT, b"[]"))
-            assert received(raw.link) == b"[]"
+            raw.far.sendall(server_frame(TEXT, b"[]"))
+            assert read_message(raw.link) == b"[]"
 
-    def test_nothing_of_it_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.DEBUG), Raw() as raw:
+    def test_messages_are_never_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG), RawServer() as raw:
             raw.link.send([b"a secret"])
-            raw.far.sendall(frame(TEXT, b"a secret"))
-            assert received(raw.link) == b"a secret"
+            raw.far.sendall(server_frame(TEXT, b"a secret"))
+            assert read_message(raw.link) == b"a secret"
         assert caplog.records == []
 
 
 class TestTheEnd:
-    def test_close_says_so_and_takes_the_answer(self) -> None:
-        with Raw() as raw:
+    def test_close_exchanges_close_frames(self) -> None:
+        with RawServer() as raw:
             raw.link.send([b"last"])
             closing = threading.Thread(target=raw.link.close, args=(PATIENCE,))
             closing.start()
@@ -449,26 +455,26 @@ class TestTheEnd:
             assert bytes(text.data) == b"last"
             assert (close.opcode, Close.parse(bytes(close.data)).code) == (Opcode.CLOSE, 1000)
             assert select.select([raw.far], [], [], 0.05) == ([], [], [])  # it waits
-            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, bytes(close.data)))
+            raw.far.sendall(server_frame(TEXT, b"[1]") + server_frame(CLOSE, bytes(close.data)))
             closing.join()
             assert raw.far.recv(1) == b""  # an ordinary end, no reset
 
-    def test_close_at_once_says_so_too(self) -> None:
-        with Raw() as raw:
+    def test_close_without_linger_sends_a_close_frame(self) -> None:
+        with RawServer() as raw:
             raw.link.send([b"last"])
             raw.link.close()
             assert [one.opcode for one in raw.frames(2)] == [Opcode.TEXT, Opcode.CLOSE]
 
-    def test_close_does_not_wait_for_ever(self) -> None:
-        """Neither for an answer nor for room; nor is a peer that goes on talking listened to."""
-        with Raw() as raw:
+    def test_close_gives_up_on_a_busy_or_silent_peer(self) -> None:
+        """It waits neither for an answer nor for room, nor for a peer that keeps sending."""
+        with RawServer() as raw:
             over = threading.Event()
 
             def talk() -> None:
                 raw.far.setblocking(False)
                 while not over.is_set():
                     try:
-                        raw.far.send(frame(TEXT, b"[1]") * 1000)
+                        raw.far.send(server_frame(TEXT, b"[1]") * 1000)
                     except BlockingIOError:
                         select.select([], [raw.far], [], 0.01)
                     except OSError:
@@ -483,10 +489,10 @@ class TestTheEnd:
             thread.join()
             raw.link.close(0.1)  # no harm in a second one
 
-    def test_a_close_without_a_code_is_an_end_like_that_of_the_carrier(self) -> None:
-        with Raw() as raw:
-            raw.far.sendall(frame(TEXT, b"[1]") + frame(CLOSE, b""))
-            assert received(raw.link) == b"[1]"
+    def test_a_close_without_a_code_is_an_ordinary_end(self) -> None:
+        with RawServer() as raw:
+            raw.far.sendall(server_frame(TEXT, b"[1]") + server_frame(CLOSE, b""))
+            assert read_message(raw.link) == b"[1]"
             assert [raw.link.receive(), raw.link.receive()] == [b"", b""]
 
     @pytest.mark.parametrize(
@@ -508,50 +514,53 @@ class TestTheEnd:
             (b"\x03\xe8\xff", "the server broke the WebSocket protocol: 1007 (invalid data): "),
         ],
     )
-    def test_the_server_takes_its_leave(self, close: bytes, says: str) -> None:
-        """What it said before is heard first; what we say after is for nobody."""
-        with Raw() as raw:
-            raw.far.sendall(frame(TEXT, b"[1]") + frame(TEXT, b"[2]") + frame(CLOSE, close) + b"more")
-            assert received(raw.link) == b"[1]"
+    def test_a_close_frame_of_the_server_is_explained(self, close: bytes, says: str) -> None:
+        """Messages before it are received; ours after it are discarded."""
+        with RawServer() as raw:
+            raw.far.sendall(
+                server_frame(TEXT, b"[1]") + server_frame(TEXT, b"[2]") + server_frame(CLOSE, close) + b"more"
+            )
+            assert read_message(raw.link) == b"[1]"
             assert raw.link.send([b"too late"])
-            assert received(raw.link) == b"[2]"
+            assert read_message(raw.link) == b"[2]"
             for _ in range(2):
-                assert ends(raw.link).startswith(says)
+                assert read_error(raw.link).startswith(says)
             raw.link.wait(-1, 10_000, False)
             (answer,) = raw.frames(1)
             assert answer.opcode == Opcode.CLOSE
             if says.startswith("the server closed"):
                 assert bytes(answer.data) == close
 
-    def test_a_server_that_repeats_our_headers(self) -> None:
-        with Raw(headers=[("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]) as raw:
+    def test_secrets_in_a_close_reason_are_hidden(self) -> None:
+        with RawServer(headers=[("X-Short", Secret("go")), ("Cookie", Secret("session=hunter2"))]) as raw:
             assert b"\r\nCookie: session=hunter2\r\n" in raw.head
-            raw.far.sendall(frame(CLOSE, b"\x03\xf0go and take session=hunter2; away"))
+            raw.far.sendall(server_frame(CLOSE, b"\x03\xf0go and take session=hunter2; away"))
             assert (
-                ends(raw.link) == "the server closed the connection: 1008 (policy violation): go and take ***"
+                read_error(raw.link)
+                == "the server closed the connection: 1008 (policy violation): go and take ***"
             )
 
     @pytest.mark.parametrize("half", [b"", b"\x81", b"\x81\x7e\x01\x00abc"])
-    def test_it_goes_without_a_word(self, half: bytes) -> None:
-        with Raw() as raw:
-            raw.far.sendall(frame(TEXT, b"[1]") + half)
+    def test_an_end_without_a_close_frame_is_an_error(self, half: bytes) -> None:
+        with RawServer() as raw:
+            raw.far.sendall(server_frame(TEXT, b"[1]") + half)
             raw.far.shutdown(socket.SHUT_WR)
-            assert received(raw.link) == b"[1]"
-            assert ends(raw.link) == "the server ended the connection without a close frame (1006)"
+            assert read_message(raw.link) == b"[1]"
+            assert read_error(raw.link) == "the server ended the connection without a close frame (1006)"
 
-    def test_a_reset(self) -> None:
-        with Raw() as raw:
+    def test_a_reset_is_reported(self) -> None:
+        with RawServer() as raw:
             raw.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raw.far.close()
-            assert "reset" in ends(raw.link)
+            assert "reset" in read_error(raw.link)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="not every system keeps what came before a reset")
-    def test_what_came_before_a_write_failed_is_heard(self) -> None:
-        """A server that says what is wrong and goes, while we write."""
-        with Raw() as raw:
-            raw.far.sendall(frame(TEXT, b'["error","wrong-format"]'))
+    def test_messages_before_a_failed_write_are_received(self) -> None:
+        """A server may explain itself and close while we write."""
+        with RawServer() as raw:
+            raw.far.sendall(server_frame(TEXT, b'["error","wrong-format"]'))
             raw.link.send([b"x"])
-            settled(raw.link)
+            flush_all(raw.link)
             raw.far.close()  # not all was read: a reset
             deadline = time.monotonic() + PATIENCE
             while raw.link._broken is None:
@@ -559,14 +568,14 @@ class TestTheEnd:
                 raw.link.flush()
                 assert time.monotonic() < deadline
             raw.link.wait(-1, 10_000, True)
-            assert received(raw.link) == b'["error","wrong-format"]'
+            assert read_message(raw.link) == b'["error","wrong-format"]'
             for _ in range(3):
                 assert raw.link.send([b"x" * 100_000])  # for nobody
-            assert ends(raw.link)
+            assert read_error(raw.link)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-    def test_a_forked_child_lets_go_without_a_word(self) -> None:
-        with served(echo) as port:
+    def test_a_forked_child_sends_no_close_frame(self) -> None:
+        with serve_library(echo) as port:
             link = plain_link(port)
             link.send([b"[1]"])
             child = os.fork()
@@ -577,9 +586,9 @@ class TestTheEnd:
                 finally:
                     os._exit(1)
             assert os.waitpid(child, 0)[1] == 0
-            assert received(link) == b"[1]"
+            assert read_message(link) == b"[1]"
             link.send([b"[2]"])
-            assert received(link) == b"[2]"
+            assert read_message(link) == b"[2]"
             link.close()
 
 
@@ -587,8 +596,8 @@ MIB = 1 << 20
 
 
 @contextmanager
-def lean(limit: int) -> Iterator[None]:
-    """Nothing in here takes more memory than that."""
+def assert_memory_below(limit: int) -> Iterator[None]:
+    """Fail if the block allocates more memory than this."""
     tracemalloc.start()
     try:
         yield
@@ -598,73 +607,78 @@ def lean(limit: int) -> Iterator[None]:
 
 
 class TestHostile:
-    def test_a_message_of_100_mib(self) -> None:
+    def test_a_message_of_100_mib_is_refused_by_its_head(self) -> None:
         head = b"\x81\x7f" + struct.pack("!Q", 100 * MIB)
-        with Raw() as raw, lean(MIB):
-            raw.far.sendall(frame(TEXT, b"[1]") + head + b"x" * 1000)
-            assert received(raw.link) == b"[1]"
-            assert ends(raw.link) == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
+        with RawServer() as raw, assert_memory_below(MIB):
+            raw.far.sendall(server_frame(TEXT, b"[1]") + head + b"x" * 1000)
+            assert read_message(raw.link) == b"[1]"
+            assert (
+                read_error(raw.link)
+                == f"the server sent a message of more than max_message ({16 * MIB}) bytes"
+            )
             (close,) = raw.frames(1)
             assert Close.parse(bytes(close.data)).code == 1009
 
     @pytest.mark.parametrize("length", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
-    def test_a_length_beyond_reason(self, length: int) -> None:
+    def test_an_absurd_length_is_refused(self, length: int) -> None:
         link, _ = scripted([b"\x82\x7f" + struct.pack("!Q", length)])
-        with lean(MIB):
-            assert "max_message" in ends(link)
+        with assert_memory_below(MIB):
+            assert "max_message" in read_error(link)
 
-    def test_as_long_as_allowed_and_no_longer(self) -> None:
+    def test_max_message_is_exact_for_fragments(self) -> None:
         for extra, fragment in (0, 1000), (0, 300), (1, 1000), (1, 300):
             message = bytes(1000 + extra)
             parts = [message[at : at + fragment] for at in range(0, len(message), fragment)]
             last = len(parts) - 1
-            wire = b"".join(frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
+            wire = b"".join(server_frame(BINARY * (not n), part, n == last) for n, part in enumerate(parts))
             link, _ = scripted([wire], max_message=1000)
             if extra:
-                assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
+                assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
             else:
                 assert link.receive() == message
 
     @pytest.mark.parametrize("size", [0, 1, 1500])
-    def test_fragments_without_an_end(self, size: int) -> None:
-        """Either too many bytes, or none: neither costs memory."""
-        spree = frame(0, bytes(size), fin=False) * (2000 // (1 + size) + 1)
-        link, carrier = scripted([frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
-        with lean(MIB):
+    def test_endless_fragments_are_bounded(self, size: int) -> None:
+        """With payloads they exceed the limit; without any they cost no memory."""
+        spree = server_frame(0, bytes(size), fin=False) * (2000 // (1 + size) + 1)
+        link, carrier = scripted([server_frame(TEXT, b"", fin=False), *[spree] * 20], max_message=2000)
+        with assert_memory_below(MIB):
             if size:
-                assert "max_message" in ends(link)
+                assert "max_message" in read_error(link)
             else:
                 while carrier.pieces:
                     assert link.receive() is None
 
-    def test_what_fragments_bring_is_not_waited_for(self) -> None:
-        """A last fragment that makes the message too long is refused by its head."""
-        link, _ = scripted([frame(TEXT, bytes(600), fin=False) + frame(0, bytes(500))[:4]], max_message=1000)
-        assert ends(link) == "the server sent a message of more than max_message (1000) bytes"
+    def test_a_fragment_beyond_the_limit_is_refused_early(self) -> None:
+        """Its head is enough."""
+        link, _ = scripted(
+            [server_frame(TEXT, bytes(600), fin=False) + server_frame(0, bytes(500))[:4]], max_message=1000
+        )
+        assert read_error(link) == "the server sent a message of more than max_message (1000) bytes"
 
-    def test_small_fragments_cost_what_they_bring(self) -> None:
+    def test_small_fragments_cost_only_their_payload(self) -> None:
         count = 40_000
-        link, carrier = scripted([frame(TEXT, b"", fin=False)])
-        carrier.pieces += [frame(0, b"x", fin=False) * 1000] * (count // 1000)
-        with lean(MIB):
+        link, carrier = scripted([server_frame(TEXT, b"", fin=False)])
+        carrier.pieces += [server_frame(0, b"x", fin=False) * 1000] * (count // 1000)
+        with assert_memory_below(MIB):
             while carrier.pieces:
                 assert link.receive() is None
-        carrier.pieces.append(frame(0, b"."))
+        carrier.pieces.append(server_frame(0, b"."))
         assert link.receive() == b"x" * count + b"."
 
-    def test_pings_without_an_end(self) -> None:
+    def test_endless_pings_are_bounded(self) -> None:
         """Each is answered while the answers can be written; then only the last."""
-        with Raw() as raw:
+        with RawServer() as raw:
             while raw.link.send([b"x" * 10_000]):
                 pass
-            spree = b"".join(frame(PING, b"%0125d" % n) for n in range(500))
-            with lean(MIB):
+            spree = b"".join(server_frame(PING, b"%0125d" % n) for n in range(500))
+            with assert_memory_below(MIB):
                 for _ in range(40):
                     raw.far.sendall(spree)
                     while raw.link.receive() is None and select.select([raw.link], [], [], 0.01)[0]:
                         raw.link.wait(-1, 0, True)
-            raw.far.sendall(frame(PING, b"the last") + frame(TEXT, b"[1]"))
-            assert received(raw.link) == b"[1]"
+            raw.far.sendall(server_frame(PING, b"the last") + server_frame(TEXT, b"[1]"))
+            assert read_message(raw.link) == b"[1]"
             found: list[Frame] = []
 
             def read() -> None:
@@ -673,13 +687,13 @@ class TestHostile:
 
             thread = threading.Thread(target=read)
             thread.start()
-            settled(raw.link)
+            flush_all(raw.link)
             thread.join()
             assert Opcode.TEXT in {one.opcode for one in found}
 
-    def test_a_ping_is_answered_when_nothing_else_is_to_be_done(self) -> None:
-        with Raw() as raw:
-            raw.far.sendall(frame(PING, b"are you there?"))
+    def test_a_ping_is_answered_on_an_idle_connection(self) -> None:
+        with RawServer() as raw:
+            raw.far.sendall(server_frame(PING, b"are you there?"))
             while raw.link.receive() is None:
                 raw.link.wait(-1, PATIENCE, False)
                 if select.select([raw.far], [], [], 0)[0]:
@@ -691,28 +705,29 @@ class TestHostile:
         "wire",
         [
             b"\x81\x83mask123",
-            frame(TEXT, b"x", bits=0x40),
-            frame(TEXT, b"x", bits=0x20),
-            frame(3, b"x"),
-            frame(11, b"x"),
-            frame(0, b"x"),
-            frame(PING, bytes(126)),
-            frame(PING, b"x", fin=False),
-            frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
-            frame(TEXT, b"x", fin=False) + frame(CLOSE, b"\x03\xe8"),
+            server_frame(TEXT, b"x", bits=0x40),
+            server_frame(TEXT, b"x", bits=0x20),
+            server_frame(3, b"x"),
+            server_frame(11, b"x"),
+            server_frame(0, b"x"),
+            server_frame(PING, bytes(126)),
+            server_frame(PING, b"x", fin=False),
+            server_frame(TEXT, b"x", fin=False) + server_frame(TEXT, b"y"),
+            server_frame(TEXT, b"x", fin=False) + server_frame(CLOSE, b"\x03\xe8"),
         ],
     )
-    def test_what_the_protocol_forbids(self, wire: bytes) -> None:
+    def test_protocol_violations_end_the_connection(self, wire: bytes) -> None:
         for pieces in [wire], [wire[n : n + 1] for n in range(len(wire))]:
-            link, carrier = scripted([frame(TEXT, b"[1]"), *pieces, b"", frame(TEXT, b"[2]")])
+            link, carrier = scripted([server_frame(TEXT, b"[1]"), *pieces, b"", server_frame(TEXT, b"[2]")])
             assert link.receive() == b"[1]"
-            words = ends(link)
+            words = read_error(link)
             assert words.startswith("the server broke the WebSocket protocol: 1002 (protocol error): ")
             assert bytes(carrier.sent[:1]) == b"\x88"
 
-    def test_nothing_comes_behind_a_farewell(self) -> None:
-        farewell = frame(CLOSE, b"\x03\xe8bye")
-        for pieces in [frame(TEXT, b"[1]") + farewell + frame(TEXT, b"[2]")], [farewell, frame(TEXT, b"[2]")]:
+    def test_nothing_is_received_after_a_close_frame(self) -> None:
+        farewell = server_frame(CLOSE, b"\x03\xe8bye")
+        before, after = server_frame(TEXT, b"[1]"), server_frame(TEXT, b"[2]")
+        for pieces in [before + farewell + after], [farewell, after]:
             link, _ = scripted(pieces)
             got: list[bytes] = []
             with pytest.raises(ConnectionError, match=r"closed the connection: 1000.*: bye"):
@@ -721,28 +736,28 @@ class TestHostile:
             assert got == [b"[1]"] * (len(pieces) == 1)
 
     @pytest.mark.parametrize("limit", [1, 10, 125, 126, 4095, 4096, 5000])
-    def test_a_message_of_the_limit_and_one_byte_more(self, limit: int) -> None:
-        link, _ = scripted([frame(TEXT, bytes(limit)), frame(TEXT, bytes(limit + 1))], limit)
+    def test_max_message_is_exact(self, limit: int) -> None:
+        link, _ = scripted([server_frame(TEXT, bytes(limit)), server_frame(TEXT, bytes(limit + 1))], limit)
         assert link.receive() == bytes(limit)
-        assert ends(link) == f"the server sent a message of more than max_message ({limit}) bytes"
+        assert read_error(link) == f"the server sent a message of more than max_message ({limit}) bytes"
 
-    def test_what_swells(self) -> None:
+    def test_a_decompression_bomb_is_refused(self) -> None:
         """A short compressed message that is a long one."""
         packer = zlib.compressobj(9, wbits=-15)
         packed = packer.compress(bytes(64 * MIB)) + packer.flush(zlib.Z_SYNC_FLUSH)
         extension = "Sec-WebSocket-Extensions: permessage-deflate"
-        with Raw(extension, deflate=True, max_message=MIB) as raw, lean(8 * MIB):
-            raw.far.sendall(frame(TEXT, packed[:-4], bits=0x40))
-            assert "max_message" in ends(raw.link)
+        with RawServer(extension, deflate=True, max_message=MIB) as raw, assert_memory_below(8 * MIB):
+            raw.far.sendall(server_frame(TEXT, packed[:-4], bits=0x40))
+            assert "max_message" in read_error(raw.link)
 
-    def test_what_is_not_packed_as_it_says(self) -> None:
-        with Raw("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
-            raw.far.sendall(frame(TEXT, b"\xff\xff\xff", bits=0x40))
-            assert "1002 (protocol error): decompression failed" in ends(raw.link)
+    def test_broken_compression_ends_the_connection(self) -> None:
+        with RawServer("Sec-WebSocket-Extensions: permessage-deflate", deflate=True) as raw:
+            raw.far.sendall(server_frame(TEXT, b"\xff\xff\xff", bits=0x40))
+            assert "1002 (protocol error): decompression failed" in read_error(raw.link)
 
     @settings(deadline=None)
     @given(some.lists(some.binary(min_size=1, max_size=40), max_size=10))
-    def test_any_bytes(self, pieces: list[bytes]) -> None:
+    def test_any_bytes_give_messages_or_one_line_errors(self, pieces: list[bytes]) -> None:
         link, carrier = scripted(pieces, max_message=1000)
         try:
             while carrier.pieces or link._ready:
@@ -759,7 +774,7 @@ class TestHandshake:
         """The error of a server that answers that."""
 
         def talk(sock: socket.socket) -> None:
-            requested(sock)
+            read_request(sock)
             sock.sendall(answer)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):
@@ -770,15 +785,15 @@ class TestHandshake:
         assert "\n" not in str(caught.value) and "\r" not in str(caught.value)
         return caught.value
 
-    def test_the_request(self) -> None:
-        with Raw(path="/a b/ö?c") as raw:
+    def test_the_handshake_request_quotes_the_path(self) -> None:
+        with RawServer(path="/a b/ö?c") as raw:
             lines = raw.head.decode("ascii").split("\r\n")
             assert lines[0] == "GET /a%20b/%C3%B6%3Fc HTTP/1.1"
             assert f"Host: {HOST}:{raw.far.getsockname()[1]}" in lines
             assert not any(line.startswith(("Origin", "Sec-WebSocket-Extensions")) for line in lines)
 
     @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
-    def test_an_address_in_brackets(self) -> None:
+    def test_an_ipv6_host_is_in_brackets(self) -> None:
         try:
             listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
         except OSError:
@@ -789,8 +804,8 @@ class TestHandshake:
 
             def talk() -> None:
                 with listener.accept()[0] as sock:
-                    heads.append(requested(sock))
-                    sock.sendall(accepted(heads[0]))
+                    heads.append(read_request(sock))
+                    sock.sendall(accept_answer(heads[0]))
 
             thread = threading.Thread(target=talk)
             thread.start()
@@ -799,13 +814,13 @@ class TestHandshake:
         assert f"\r\nHost: [::1]:{port}\r\n".encode() in heads[0]
 
     @pytest.mark.parametrize("status", [403, 302, 500])
-    def test_an_answer_that_repeats_our_headers(self, status: int) -> None:
+    def test_secrets_in_an_answer_are_hidden(self, status: int) -> None:
         answer = f"HTTP/1.1 {status} no session=hunter2 here\r\n\r\n".encode()
         error = self.answered(answer, headers=[("Cookie", Secret("session=hunter2"))])
         assert f"HTTP {status} no ***" in str(error) and "hunter2" not in str(error)
 
     @pytest.mark.parametrize("status", [401, 403, 407])
-    def test_who_must_stay_outside(self, status: int) -> None:
+    def test_refused_credentials_raise_credential_error(self, status: int) -> None:
         error = self.answered(f"HTTP/1.1 {status} So Sorry\r\n\r\n".encode())
         assert isinstance(error, CredentialError)
         assert str(error) == f"the server refuses the connection: HTTP {status} So Sorry"
@@ -826,7 +841,7 @@ class TestHandshake:
             (b"999 x", "the server answers with no HTTP status"),
         ],
     )
-    def test_other_answers(self, answer: bytes, says: str) -> None:
+    def test_other_http_answers_are_explained(self, answer: bytes, says: str) -> None:
         error = self.answered(b"HTTP/1.1 " + answer + b"\r\n\r\n")
         assert str(error).startswith(says) and not isinstance(error, CredentialError)
 
@@ -849,7 +864,7 @@ class TestHandshake:
             (b"HTTP/1.0 101 x\r\n\r\n", "the server's answer opens no WebSocket: "),
         ],
     )
-    def test_what_is_no_answer(self, answer: bytes, says: str) -> None:
+    def test_answers_that_are_not_http_are_explained(self, answer: bytes, says: str) -> None:
         assert str(self.answered(answer)).startswith(says)
 
     @pytest.mark.parametrize(
@@ -862,29 +877,29 @@ class TestHandshake:
             ((b"\r\n\r\n", b"\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), "no subprotocols supported"),
         ],
     )
-    def test_an_answer_that_is_not_right(self, change: tuple[bytes, bytes], says: str) -> None:
+    def test_invalid_handshake_answers_are_explained(self, change: tuple[bytes, bytes], says: str) -> None:
         def talk(sock: socket.socket) -> None:
-            sock.sendall(accepted(requested(sock)).replace(*change))
+            sock.sendall(accept_answer(read_request(sock)).replace(*change))
             sock.recv(1)
 
         with serving(talk) as port, pytest.raises(ConnectionError) as caught:
             plain_link(port)
         assert str(caught.value).startswith(f"the server's answer opens no WebSocket: {says}")
 
-    def test_an_answer_byte_by_byte(self) -> None:
+    def test_an_answer_may_come_byte_by_byte(self) -> None:
         def talk(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for byte in accepted(requested(sock)) + frame(TEXT, b"[1]"):
+            for byte in accept_answer(read_request(sock)) + server_frame(TEXT, b"[1]"):
                 sock.sendall(bytes([byte]))
             sock.recv(1)
 
         with serving(talk) as port:
             link = plain_link(port)
-            assert received(link) == b"[1]"
+            assert read_message(link) == b"[1]"
             link.close()
 
     @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 101 Switching Protocols\r\nX: "])
-    def test_a_peer_that_stalls_ends_at_the_deadline(self, begin: bytes) -> None:
+    def test_a_stalled_handshake_times_out(self, begin: bytes) -> None:
         over = threading.Event()
 
         def talk(sock: socket.socket) -> None:
@@ -900,11 +915,11 @@ class TestHandshake:
             finally:
                 over.set()
 
-    def test_the_end_of_a_refusal_is_not_waited_for(self) -> None:
+    def test_the_body_of_a_refusal_is_not_awaited(self) -> None:
         over = threading.Event()
 
         def talk(sock: socket.socket) -> None:
-            requested(sock)
+            read_request(sock)
             sock.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 1000000\r\n\r\n")
             over.wait(PATIENCE)
 
@@ -913,12 +928,12 @@ class TestHandshake:
                 WebSocket(Tcp(1000)).connect((HOST, port), Attempt())
             over.set()
 
-    def test_it_stops_when_told(self) -> None:
+    def test_a_handshake_can_be_interrupted(self) -> None:
         asked = threading.Event()
         over = threading.Event()
 
         def talk(sock: socket.socket) -> None:
-            requested(sock)
+            read_request(sock)
             asked.set()
             over.wait(PATIENCE)
 
@@ -927,7 +942,7 @@ class TestHandshake:
                 WebSocket(Tcp(1000)).connect((HOST, port), Attempt(asked.is_set))
             over.set()
 
-    def test_nobody_there(self) -> None:
+    def test_a_refused_connection_raises(self) -> None:
         with socket.create_server((HOST, 0)) as listener:
             port = listener.getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
@@ -945,25 +960,25 @@ def tls_context(ours: Authority, version: str) -> ssl.SSLContext:
 
 class TestTls:
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
-    def test_both_ways(self, ours: Authority, version: str) -> None:
-        """More than a record of TLS, and several messages in one."""
+    def test_messages_travel_both_ways_over_tls(self, ours: Authority, version: str) -> None:
+        """Among them one larger than a record of TLS, and several in one."""
         messages = [b"[1]", b"[2]", b"x" * 100_000, b"[3]"]
-        with served(echo, ssl=tls_context(ours, version)) as port:
+        with serve_library(echo, ssl=tls_context(ours, version)) as port:
             link = WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
             assert link.tls.startswith(f"TLSv{version} ")
             assert HOST in link.facts()["names"]
             for message in messages:
                 link.send([message])
-            assert [received(link) for _ in messages] == messages
+            assert [read_message(link) for _ in messages] == messages
             link.close(PATIENCE)
 
-    def test_many_messages_of_one_record_are_given_without_a_sleep(self, ours: Authority) -> None:
+    def test_messages_of_one_tls_record_need_no_wait(self, ours: Authority) -> None:
         tls = tls_context(ours, "1.3")
 
         def talk(sock: socket.socket) -> None:
             with tls.wrap_socket(sock, server_side=True) as far:
-                far.sendall(accepted(requested(far)))
-                far.sendall(b"".join(frame(TEXT, b"[%d]" % n) for n in range(3000)))
+                far.sendall(accept_answer(read_request(far)))
+                far.sendall(b"".join(server_frame(TEXT, b"[%d]" % n) for n in range(3000)))
                 far.recv(1)
 
         with serving(talk) as port:
@@ -974,25 +989,25 @@ class TestTls:
                 assert message == b"[%d]" % n
             link.close()
 
-    def test_a_certificate_that_is_not_accepted(self, ours: Authority) -> None:
+    def test_an_untrusted_certificate_is_refused(self, ours: Authority) -> None:
         tls, unsigned = tls_context(ours, "1.3"), pytest.raises(CredentialError, match="not signed by an")
-        with served(echo, ssl=tls) as port, unsigned:
+        with serve_library(echo, ssl=tls) as port, unsigned:
             WebSocket(Tls(PATIENCE)).connect((HOST, port), Attempt())
 
-    def test_one_side_only(self, ours: Authority) -> None:
-        with served(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
+    def test_tls_on_one_side_only_is_explained(self, ours: Authority) -> None:
+        with serve_library(echo, ssl=tls_context(ours, "1.3")) as port, pytest.raises(ConnectionError):
             plain_link(port)
-        with served(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
+        with serve_library(echo) as port, pytest.raises(ConnectionError, match=r"does it speak TLS\?"):
             WebSocket(Tls(PATIENCE, ca=ours.ca)).connect((HOST, port), Attempt())
 
-    def test_a_stop_in_the_opening_handshake_closes_the_connection(self, ours: Authority) -> None:
+    def test_an_interrupted_tls_handshake_closes_the_socket(self, ours: Authority) -> None:
         tls = tls_context(ours, "1.3")
         asked = threading.Event()
         gone: list[bytes] = []
 
         def talk(sock: socket.socket) -> None:
             with tls.wrap_socket(sock, server_side=True) as far:
-                requested(far)
+                read_request(far)
                 asked.set()
                 gone.append(far.recv(1))
 
@@ -1007,8 +1022,8 @@ NAME, PASSWORD = "name@here", "pass:w/rd"
 USERINFO = "name%40here:pass%3Aw%2Frd@"
 
 
-class Tunnels:
-    """A proxy: what it was asked, and whom it asks for a name and password."""
+class ProxyServer:
+    """A proxy that records its requests and may ask for a name and password."""
 
     def __init__(self, answer: bytes = b"", closed: bool = False) -> None:
         self.heads: list[bytes] = []
@@ -1016,7 +1031,7 @@ class Tunnels:
         self.closed = closed
 
     def __call__(self, near: socket.socket) -> None:
-        head = requested(near)
+        head = read_request(near)
         self.heads.append(head)
         pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode())
         if self.closed and b"\r\nProxy-Authorization: Basic %b\r\n" % pair not in head:
@@ -1042,7 +1057,7 @@ class Tunnels:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the variables, and takes all other such away."""
+    """Return a function that sets these variables and removes all other proxy variables."""
 
     def put(**variables: str) -> None:
         for name in list(os.environ):
@@ -1055,8 +1070,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def configured(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
-    """As a client makes it."""
+def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None, **options: Any) -> WebSocket:
+    """Return the transport that a client makes."""
     given = {
         "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
         "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
@@ -1067,15 +1082,15 @@ def configured(*endpoints: tuple[str, int], ours: Authority | None = None, **opt
 
 class TestProxies:
     @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-    def test_a_tunnel(self, variable: str, environment: Callable[..., None]) -> None:
-        tunnels = Tunnels()
-        with served(echo) as port, serving(tunnels) as way:
+    def test_a_proxy_tunnels_plain_connections(self, variable: str, environment: Callable[..., None]) -> None:
+        tunnels = ProxyServer()
+        with serve_library(echo) as port, serving(tunnels) as way:
             environment(**{variable: f"http://{HOST}:{way}/", "https_proxy": "http://127.0.0.1:1"})
             endpoint = ("only.proxy.example", port)
-            link = configured(endpoint).connect(endpoint, Attempt())
+            link = transport_by_url(endpoint).connect(endpoint, Attempt())
             assert link.peer == f"only.proxy.example:{port}"
             link.send([b"[1]"])
-            assert received(link) == b"[1]"
+            assert read_message(link) == b"[1]"
             link.close()
         assert [head.split(b"\r\n")[0] for head in tunnels.heads] == [
             f"CONNECT only.proxy.example:{port} HTTP/1.1".encode()
@@ -1083,42 +1098,46 @@ class TestProxies:
         assert b"Proxy-Authorization" not in tunnels.heads[0]
 
     @pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
-    def test_a_tunnel_for_tls(self, variable: str, environment: Callable[..., None], ours: Authority) -> None:
-        """The certificate is asked for the server's name, not the proxy's."""
+    def test_a_proxy_tunnels_tls_connections(
+        self, variable: str, environment: Callable[..., None], ours: Authority
+    ) -> None:
+        """The certificate must be for the server's name, not the proxy's."""
         tls = context("1.3", ours.issue("far", "only.proxy.example"))
-        with served(echo, ssl=tls) as port, serving(Tunnels()) as way:
+        with serve_library(echo, ssl=tls) as port, serving(ProxyServer()) as way:
             environment(**{variable: f"{HOST}:{way}", "http_proxy": "http://127.0.0.1:1"})
             endpoint = ("only.proxy.example", port)
-            link = configured(endpoint, ours=ours).connect(endpoint, Attempt())
+            link = transport_by_url(endpoint, ours=ours).connect(endpoint, Attempt())
             link.send([b"x" * 100_000])
-            settled(link)
-            assert received(link) == b"x" * 100_000
+            flush_all(link)
+            assert read_message(link) == b"x" * 100_000
             link.close()
             with pytest.raises(CredentialError, match=r"it names only\.proxy\.example"):
-                configured((HOST, port), ours=ours).connect((HOST, port), Attempt())
+                transport_by_url((HOST, port), ours=ours).connect((HOST, port), Attempt())
 
-    def test_a_name_and_a_password(self, environment: Callable[..., None]) -> None:
-        with served(echo) as port, serving(Tunnels(closed=True)) as way:
+    def test_proxy_credentials_are_sent_and_hidden(self, environment: Callable[..., None]) -> None:
+        with serve_library(echo) as port, serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
-            transport = configured((HOST, port))
+            transport = transport_by_url((HOST, port))
             transport.connect((HOST, port), Attempt()).close()
             shown = repr(transport.__dict__) + repr(transport._proxy.__dict__)  # type: ignore[union-attr]
             pair = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
             assert not any(secret in shown for secret in ("pass", NAME, pair))
 
-    def test_a_password_that_is_no_utf_8(self, environment: Callable[..., None]) -> None:
-        """The environment is bytes: what they are, the proxy knows."""
+    def test_a_proxy_password_may_be_any_bytes(self, environment: Callable[..., None]) -> None:
+        """The environment holds bytes; the proxy knows their encoding."""
         environment(http_proxy="http://name:p\udcffss@proxy:1")
-        proxy = configured((HOST, 9))._proxy
+        proxy = transport_by_url((HOST, 9))._proxy
         assert proxy is not None and proxy._authorization is not None
         assert base64.b64decode(proxy._authorization.reveal()) == b"name:p\xffss"
 
     @pytest.mark.parametrize("userinfo", ["", "name:wrong-secret@"])
-    def test_a_proxy_that_wants_another(self, userinfo: str, environment: Callable[..., None]) -> None:
-        with serving(Tunnels(closed=True)) as way:
+    def test_refused_proxy_credentials_are_explained(
+        self, userinfo: str, environment: Callable[..., None]
+    ) -> None:
+        with serving(ProxyServer(closed=True)) as way:
             environment(http_proxy=f"http://{userinfo}{HOST}:{way}")
             with pytest.raises(CredentialError) as caught:
-                configured((HOST, 9)).connect((HOST, 9), Attempt())
+                transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
         words = str(caught.value)
         assert words.startswith(f"the proxy {HOST}:{way} ") and "407 Who Are You" in words
         assert ("does not accept" in words) == bool(userinfo) and "wrong-secret" not in words
@@ -1137,57 +1156,57 @@ class TestProxies:
             (b"HTTP/1.1 200 OK\r\n", ConnectionError, "ended the connection"),
         ],
     )
-    def test_other_answers(
+    def test_other_answers_of_a_proxy_are_explained(
         self, answer: bytes, kind: type[OSError], says: str, environment: Callable[..., None]
     ) -> None:
-        with serving(Tunnels(answer)) as way:
+        with serving(ProxyServer(answer)) as way:
             environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
             with pytest.raises(kind) as caught:
-                configured((HOST, 9)).connect((HOST, 9), Attempt())
+                transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
         assert str(caught.value).startswith(f"the proxy {HOST}:{way} {says}")
         assert isinstance(caught.value, CredentialError) == (kind is CredentialError)
 
-    def test_a_proxy_that_is_not_there(self, environment: Callable[..., None]) -> None:
+    def test_an_unreachable_proxy_is_named(self, environment: Callable[..., None]) -> None:
         with socket.create_server((HOST, 0)) as listener:
             way = listener.getsockname()[1]
         environment(http_proxy=f"http://{USERINFO}{HOST}:{way}")
         with pytest.raises(ConnectionError) as caught:
-            configured((HOST, 9)).connect((HOST, 9), Attempt())
+            transport_by_url((HOST, 9)).connect((HOST, 9), Attempt())
         assert str(caught.value) == f"the proxy {HOST}:{way}: Connection refused"
 
-    def test_a_proxy_that_stalls_ends_at_the_deadline(self, environment: Callable[..., None]) -> None:
+    def test_a_stalled_proxy_times_out(self, environment: Callable[..., None]) -> None:
         over = threading.Event()
         with serving(lambda sock: over.wait(PATIENCE)) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(TimeoutError, match=r"the proxy .* did not answer"):
-                configured((HOST, 9), connect_timeout=0.2).connect((HOST, 9), Attempt())
+                transport_by_url((HOST, 9), connect_timeout=0.2).connect((HOST, 9), Attempt())
             over.set()
 
-    def test_it_stops_when_told(self, environment: Callable[..., None]) -> None:
+    def test_a_proxy_request_can_be_interrupted(self, environment: Callable[..., None]) -> None:
         asked = threading.Event()
         over = threading.Event()
 
         def talk(sock: socket.socket) -> None:
-            requested(sock)
+            read_request(sock)
             asked.set()
             over.wait(PATIENCE)
 
         with serving(talk) as way:
             environment(http_proxy=f"{HOST}:{way}")
             with pytest.raises(InterruptedError):
-                configured((HOST, 9), connect_timeout=1000).connect((HOST, 9), Attempt(asked.is_set))
+                transport_by_url((HOST, 9), connect_timeout=1000).connect((HOST, 9), Attempt(asked.is_set))
             over.set()
 
     @pytest.mark.parametrize(
         "value", ["socks5://u:secret@h:1", "socks5h://h", "https://u:secret@h:443", "http://u:secret@",
                   "u:secret@h:port", "http://[::1", "http://h\u00b2 x:1"],
     )  # fmt: skip
-    def test_what_is_not_supported_is_said_without_the_password(
+    def test_unsupported_proxies_are_refused_unseen(
         self, value: str, environment: Callable[..., None]
     ) -> None:
         environment(ALL_PROXY=value)
         with pytest.raises(ConfigError) as caught:
-            configured((HOST, 9))
+            transport_by_url((HOST, 9))
         assert str(caught.value).startswith("proxy: all_proxy ") and "proxy=none" in str(caught.value)
         assert "secret" not in str(caught.value)
 
@@ -1201,36 +1220,38 @@ class TestProxies:
             ("27.0.0.1", False),
         ],
     )
-    def test_around_it(self, no_proxy: str, around: bool, environment: Callable[..., None]) -> None:
-        with served(echo) as port:
+    def test_no_proxy_excludes_hosts(
+        self, no_proxy: str, around: bool, environment: Callable[..., None]
+    ) -> None:
+        with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1", NO_PROXY=no_proxy.format(port=port))
             if around:
-                configured((HOST, port)).connect((HOST, port), Attempt()).close()
+                transport_by_url((HOST, port)).connect((HOST, port), Attempt()).close()
             else:
                 with pytest.raises(ConfigError):
-                    configured((HOST, port))
+                    transport_by_url((HOST, port))
 
-    def test_some_around_it_and_some_through(self, environment: Callable[..., None]) -> None:
-        tunnels = Tunnels()
-        with served(echo) as port, serving(tunnels) as way:
+    def test_no_proxy_applies_to_each_endpoint(self, environment: Callable[..., None]) -> None:
+        tunnels = ProxyServer()
+        with serve_library(echo) as port, serving(tunnels) as way:
             environment(http_proxy=f"{HOST}:{way}", no_proxy=HOST)
             endpoints = (HOST, port), ("only.proxy.example", port)
-            transport = configured(*endpoints)
+            transport = transport_by_url(*endpoints)
             for endpoint in endpoints:
                 transport.connect(endpoint, Attempt()).close()
         assert len(tunnels.heads) == 1
 
-    def test_switched_off(self, environment: Callable[..., None]) -> None:
-        with served(echo) as port:
+    def test_proxy_none_ignores_the_environment(self, environment: Callable[..., None]) -> None:
+        with serve_library(echo) as port:
             environment(http_proxy="socks5://127.0.0.1:1")
-            configured((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
+            transport_by_url((HOST, port), proxy="none").connect((HOST, port), Attempt()).close()
 
-    def test_no_variable_no_proxy(self, environment: Callable[..., None]) -> None:
+    def test_without_a_variable_there_is_no_proxy(self, environment: Callable[..., None]) -> None:
         environment(no_proxy="x", https_proxy="http://127.0.0.1:1", http_proxy="")
         assert Proxy.from_environment(False, [(HOST, 9)]) is None
 
 
-def test_without_websockets(tmp_path: Path) -> None:
+def test_a_missing_websockets_package_is_named(tmp_path: Path) -> None:
     """The error is the `pip install` line."""
     (tmp_path / "websockets.py").write_text("raise ImportError")
     program = "import logclient.transports.websocket"
@@ -1244,22 +1265,22 @@ def test_without_websockets(tmp_path: Path) -> None:
     assert 'websockets is not installed: pip install "logclient[logux]"' in done.stderr.splitlines()[-1]
 
 
-def test_all_is_imported_before_it_is_used() -> None:
+def test_all_modules_load_before_the_first_use() -> None:
     """In the sender's thread an import could be cut in two by a fork."""
     program = """
 import sys
 from tests.transports.test_websocket import *
 deflate = "on"
-with served(echo) as port:
-    transport = configured((HOST, port), deflate=deflate)
+with serve_library(echo) as port:
+    transport = transport_by_url((HOST, port), deflate=deflate)
     before = set(sys.modules)
     link = transport.connect((HOST, port), Attempt())
     link.send([b"[]"])
-    received(link)
+    read_message(link)
     link.close(1.0)
-    with served(lambda far: far.close(1008, "no")) as port:
+    with serve_library(lambda far: far.close(1008, "no")) as port:
         link = transport.connect((HOST, port), Attempt())
-        ends(link)
+        read_error(link)
         link.close()
     new = set(sys.modules) - before
 print(sorted(new))

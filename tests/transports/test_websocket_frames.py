@@ -1,4 +1,4 @@
-"""The compiled framing of WebSocket against its plain twin and against the library for the protocol."""
+"""The compiled framing of WebSocket equals its reference in Python and the websockets library."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pieces = some.one_of(
 @given(
     some.lists(pieces, max_size=8).map(b"".join), some.integers(0, 40), some.integers(0, 400), some.booleans()
 )
-def test_split_is_its_twin(data: bytes, at: int, limit: int, unfinished: bool) -> None:
+def test_split_equals_the_reference(data: bytes, at: int, limit: int, unfinished: bool) -> None:
     at = min(at, len(data))
     for given_ in data, bytearray(data):
         mine: list[bytes] = []
@@ -51,8 +51,8 @@ def test_split_is_its_twin(data: bytes, at: int, limit: int, unfinished: bool) -
 
 
 @given(some.lists(some.binary(max_size=20) | some.integers(125, 128).map(bytes), max_size=3))
-def test_split_at_every_byte(messages: list[bytes]) -> None:
-    """What is whole is taken, and the rest is asked for again."""
+def test_split_waits_for_whole_frames(messages: list[bytes]) -> None:
+    """Whole frames are taken, and the rest is needed again."""
     frames = [twin.seal(message, bytes(4), 0) for message in messages]
     whole = [
         bytes([one[0], one[1] - 128]) + one[2 : -4 - len(m)] + m
@@ -68,7 +68,7 @@ def test_split_at_every_byte(messages: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_what_the_library_says(length: int) -> None:
+def test_split_equals_the_websockets_library(length: int) -> None:
     need("websockets")
     from websockets.frames import Frame, Opcode
     from websockets.protocol import State
@@ -86,19 +86,19 @@ def test_what_the_library_says(length: int) -> None:
 
 
 @given(some.binary(max_size=300), some.binary(min_size=4, max_size=12), some.data())
-def test_seal_is_its_twin(message: bytes, keys: bytes, data: some.DataObject) -> None:
+def test_seal_equals_the_reference(message: bytes, keys: bytes, data: some.DataObject) -> None:
     at = data.draw(some.integers(0, len(keys) - 4))
     for given_ in message, bytearray(message), memoryview(message):
         assert websocket.seal(given_, keys, at) == twin.seal(message, keys, at)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_seal_of_any_length(length: int) -> None:
+def test_seal_takes_any_length(length: int) -> None:
     message = bytes(n * 7 % 251 for n in range(length))
     assert websocket.seal(message, b"\x01\x80\x00\xfe", 0) == twin.seal(message, b"\x01\x80\x00\xfe", 0)
 
 
-def test_arguments() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="beyond the end"):
         websocket.split(b"123", 4, 10, False, [])
     for keys, at in (b"", 0), (b"123", 0), (b"12345", 2), (b"1234", 1 << 62):

@@ -1,4 +1,4 @@
-"""The ZeroMQ transport by itself, and an engine over it, with both pumps."""
+"""The ZeroMQ transport without an engine, and an engine over it with both pumps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def port_of(bound: Any) -> int:
 
 
 @given(MESSAGES)
-def test_messages_there_and_back(sent: list[list[bytes]]) -> None:
+def test_a_message_and_its_reply_travel(sent: list[list[bytes]]) -> None:
     data = join(sent)
     assert data == messages.join(sent)
     assert [[bytes(frame) for frame in frames] for frames in frames_of(data)] == sent
@@ -81,8 +81,8 @@ def test_messages_there_and_back(sent: list[list[bytes]]) -> None:
 # -- the link -----------------------------------------------------------------------------------------
 
 
-def received(link: ZmqLink) -> bytes:
-    """What comes next: an empty answer is the end of the connection."""
+def read_next(link: ZmqLink) -> bytes:
+    """Return the next messages; an empty answer is the end of the connection."""
     for _ in range(1000):
         data = link.receive()
         if data is not None:
@@ -91,7 +91,7 @@ def received(link: ZmqLink) -> bytes:
     raise AssertionError("nothing")
 
 
-def test_messages_both_ways(router: Any) -> None:
+def test_many_messages_travel_both_ways(router: Any) -> None:
     link = Zmq(5.0).connect(("127.0.0.1", port_of(router)), Attempt())
     assert (link.peer, link.tls, link.facts()) == (f"127.0.0.1:{port_of(router)}", "", {})
     assert link.receive() is None
@@ -100,7 +100,7 @@ def test_messages_both_ways(router: Any) -> None:
     assert frames == [b"", b"a", b"b"]
     assert [router.recv_multipart()[1:] for _ in range(2)] == [[b"c"], [b"d" * 100_000]]
     router.send_multipart([who, b"202", b""])
-    assert received(link) == join([[b"202", b""]])
+    assert read_next(link) == join([[b"202", b""]])
     link.close()
     link.close()
 
@@ -121,23 +121,23 @@ def test_a_full_socket_takes_the_rest_later(router: Any) -> None:
     link.close()
 
 
-def test_the_end_is_noticed(router: Any) -> None:
+def test_the_end_of_the_peer_is_noticed(router: Any) -> None:
     wire = Wire(("127.0.0.1", port_of(router)))
     try:
         link = Zmq(5.0).connect(("127.0.0.1", wire.port), Attempt())
         link.send([join([[b"a"]])])
         who, _ = router.recv_multipart()
         router.send_multipart([who, b"last"])
-        assert received(link) == join([[b"last"]])
+        assert read_next(link) == join([[b"last"]])
         wire.cut()
-        assert received(link) == b""
+        assert read_next(link) == b""
         link.close()
     finally:
         wire.close()
 
 
 @pytest.mark.parametrize("kind", ["refused", "silent", "web", "publisher"])
-def test_who_is_no_peer(kind: str, bound: Callable[..., Any]) -> None:
+def test_a_peer_without_zeromq_is_refused(kind: str, bound: Callable[..., Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -162,17 +162,17 @@ def test_who_is_no_peer(kind: str, bound: Callable[..., Any]) -> None:
             Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), Attempt())
 
 
-def test_an_attempt_can_be_stopped() -> None:
+def test_connect_can_be_interrupted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(InterruptedError):
         Zmq(PATIENCE).connect(("127.0.0.1", listener.getsockname()[1]), Attempt(lambda: True))
 
 
-def test_no_name() -> None:
+def test_an_unknown_host_raises_os_error() -> None:
     with pytest.raises(OSError, match=r"not known|no address|name resolution"):
         Zmq(5.0).connect(("no such host", 1), Attempt())
 
 
-def test_curve(bound: Callable[..., Any]) -> None:
+def test_curve_needs_the_right_keys(bound: Callable[..., Any]) -> None:
     if not zmq.has("curve"):
         pytest.skip("this libzmq has no CURVE")
     server_public, server_secret = zmq.curve_keypair()
@@ -187,7 +187,7 @@ def test_curve(bound: Callable[..., Any]) -> None:
         Zmq(5.0).connect(("127.0.0.1", port), Attempt())
 
 
-def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
+def test_close_lingers_until_messages_are_sent(bound: Callable[..., Any]) -> None:
     puller = bound("PULL", RCVHWM=1)
     push = Zmq(5.0, kind="PUSH", drains_on_close=True, hwm=1000)
     link = push.connect(("127.0.0.1", port_of(puller)), Attempt())
@@ -205,8 +205,8 @@ def test_linger_delivers_what_was_taken(bound: Callable[..., Any]) -> None:
 # -- the engine over it -------------------------------------------------------------------------------
 
 
-class Made(Zmq):
-    """With the pump that the test is about."""
+class RecordedZmq(Zmq):
+    """ZeroMQ with the pump that the test is about."""
 
     def __init__(self, compiled: bool) -> None:
         super().__init__(5.0)
@@ -224,7 +224,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
 
     def build(**options: Any) -> Rig:
         setup = request.param
-        rig = Rig(setup, tmp_path / "run", server=RouterServer(), transport=Made(setup.compiled), **options)
+        rig = Rig(
+            setup, tmp_path / "run", server=RouterServer(), transport=RecordedZmq(setup.compiled), **options
+        )
         made.append(rig)
         return rig
 
@@ -234,7 +236,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
             rig.finish(0.5)
 
 
-def test_delivery(make: Callable[..., Rig]) -> None:
+def test_events_are_delivered_over_zmq(make: Callable[..., Rig]) -> None:
     rig = make()
     with rig.watched():
         rig.many(5000)
@@ -243,7 +245,7 @@ def test_delivery(make: Callable[..., Rig]) -> None:
     assert [got.seq for got in rig.server.events(5000)] == list(range(1, 5001))
 
 
-def test_cuts_lose_and_reorder_nothing(make: Callable[..., Rig]) -> None:
+def test_cuts_lose_and_reorder_no_event(make: Callable[..., Rig]) -> None:
     rig = make(overflow="block", max_events=500)
     randomly = random.Random(7)
 
@@ -261,10 +263,10 @@ def test_cuts_lose_and_reorder_nothing(make: Callable[..., Rig]) -> None:
     assert first == list(range(1, 1501))
 
 
-def test_a_cut_is_noticed_in_the_middle_of_a_turn(
+def test_a_cut_wakes_the_pump(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the pump comes back by itself, and not by looking again and again."""
+    """It is noticed neither at the pump's next turn nor by polling."""
     monkeypatch.setattr(shutdown, "TURN", 1000.0)
     rig = make()
     rig.server.script = lambda peer: peer.ack() if len(rig.server.peers) > 1 or len(peer.got) == 1 else None
@@ -277,7 +279,7 @@ def test_a_cut_is_noticed_in_the_middle_of_a_turn(
     assert rig.settle().acked == 2
 
 
-def test_a_reply_to_nothing_ends_the_connection(make: Callable[..., Rig]) -> None:
+def test_an_unexpected_reply_ends_the_connection(make: Callable[..., Rig]) -> None:
     rig = make()
 
     def script(peer: Peer) -> None:
@@ -292,7 +294,7 @@ def test_a_reply_to_nothing_ends_the_connection(make: Callable[..., Rig]) -> Non
     assert rig.settle().acked == 11
 
 
-def test_a_reply_that_is_too_long_ends_the_connection(make: Callable[..., Rig]) -> None:
+def test_an_oversized_reply_ends_the_connection(make: Callable[..., Rig]) -> None:
     rig = make()
 
     def script(peer: Peer) -> None:
@@ -318,7 +320,7 @@ def test_silence_ends_a_connection(make: Callable[..., Rig]) -> None:
     assert rig.settle().acked == 1
 
 
-def test_a_child_has_sockets_of_its_own(make: Callable[..., Rig]) -> None:
+def test_a_forked_child_has_its_own_sockets(make: Callable[..., Rig]) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("no fork")
     rig = make()
@@ -340,7 +342,7 @@ def test_a_child_has_sockets_of_its_own(make: Callable[..., Rig]) -> None:
     rig.server.peers = [p for p in rig.server.peers if p.got[0].body != b"child"]
 
 
-def test_no_compiled_pump_without_the_same_library() -> None:
+def test_the_compiled_pump_needs_the_same_libzmq() -> None:
     from logclient._ext.pump.zmq import ZmqPump
 
     assert ZmqPump.find(None, None, "/no/such/library.so") is None  # type: ignore[arg-type]
@@ -349,7 +351,7 @@ def test_no_compiled_pump_without_the_same_library() -> None:
 # -- a frame that is refused --------------------------------------------------------------------------
 
 
-class Again:
+class RefusingSocket:
     """A pyzmq socket that refuses one frame, as zmq_again.c does."""
 
     def __init__(self, sock: Any, refuse_at: int, error: int) -> None:
@@ -414,16 +416,16 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ids=["Python", "C", "C-interrupted"],
 )
 @pytest.mark.parametrize("frame", range(8))
-def test_a_refused_frame_sends_nothing_twice(
+def test_a_refused_frame_is_not_sent_twice(
     frame: int, compiled: bool, error: str, again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PUSH promises at most once, and what was refused in its middle has not been taken."""
+    """PUSH promises at most once; a message refused in its middle has not been taken."""
     from logclient.logjam.collector import Collector
     from logclient.transports import zmq as transport
 
     number = getattr(errno, error)
     refuse_at = 4 * 25 + frame
-    linked: list[Again] = []
+    linked: list[RefusingSocket] = []
     if compiled:
         again.again_set(again.real, ctypes.c_long(refuse_at), number)
         monkeypatch.setattr(transport, "_library", lambda: again.path)
@@ -433,7 +435,7 @@ def test_a_refused_frame_sends_nothing_twice(
 
         def wrapped(self: Zmq, *given: Any) -> ZmqLink:
             link = connect(self, *given)
-            linked.append(Again(link.socket, -1 if linked else refuse_at, number))
+            linked.append(RefusingSocket(link.socket, -1 if linked else refuse_at, number))
             link.socket = linked[-1]  # type: ignore[assignment]
             return link
 
