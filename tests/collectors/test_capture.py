@@ -1,4 +1,4 @@
-"""Captures: what is written is read again, whatever happens to the writer or to the file."""
+"""Captures: a reader finds every unit again, whatever happens to the writer or to the file."""
 
 import json
 import os
@@ -34,8 +34,8 @@ def write(directory: Path, *raws: bytes, close: bool = True, **options) -> Captu
     return writer
 
 
-def killed(writer: CaptureWriter) -> None:
-    """What kill -9 leaves: descriptors closed by the kernel, no end record."""
+def kill_writer(writer: CaptureWriter) -> None:
+    """Leave what kill -9 leaves: descriptors closed by the kernel, no end record."""
     os.close(writer._fd)
     writer._fd = -1
 
@@ -51,7 +51,7 @@ def segments(directory: Path) -> list[str]:
 
 
 def payloads(path: Path) -> list[bytes]:
-    """The records of a segment, by the text of docs/formats.md."""
+    """Return the records of a segment, read by the text of docs/formats.md."""
     data, out = path.read_bytes(), []
     while data:
         length, crc = struct.unpack_from("<II", data)
@@ -62,7 +62,7 @@ def payloads(path: Path) -> list[bytes]:
 
 
 class TestFormat:
-    def test_records_are_those_of_the_text(self, tmp_path):
+    def test_records_are_as_the_documentation_says(self, tmp_path):
         with CaptureWriter(tmp_path, "here", "lumberjack", url="lumberjack://h:1", run="r") as writer:
             stream = writer.stream("1.2.3.4:5")
             assert writer.unit(stream, b"window", received_us=77) == 1
@@ -84,7 +84,7 @@ class TestFormat:
         assert ack == b"\x03" + struct.pack("<BBQQq", 1, 0, stream, 2, 78) + b"ack"
         assert end == b"\x04" + struct.pack("<Q", 3) + b"closed"
 
-    def test_reader_gives_all_of_it(self, tmp_path):
+    def test_the_reader_returns_every_field(self, tmp_path):
         with CaptureWriter(tmp_path, "here", "lumberjack", run="r") as writer:
             first, second = writer.stream("a"), writer.stream("b")
             writer.unit(second, b"2", received_us=5)
@@ -105,7 +105,7 @@ class TestFormat:
         segment_bytes=st.sampled_from([1, 200, 1000, 1 << 20]),
     )
     @settings(max_examples=40, deadline=None)
-    def test_what_is_written_is_read(self, tmp_path_factory, raws, flush, segment_bytes):
+    def test_any_written_units_are_read_back(self, tmp_path_factory, raws, flush, segment_bytes):
         directory = tmp_path_factory.mktemp("c")
         with CaptureWriter(directory, "here", "x", segment_bytes=segment_bytes) as writer:
             stream = writer.stream("p")
@@ -125,7 +125,7 @@ class TestFormat:
 
     @pytest.mark.skipif(not hasattr(os, "writev"), reason="this system has no writev")
     @pytest.mark.parametrize("most", [1, 7, 50])
-    def test_short_writes_of_the_kernel(self, tmp_path, monkeypatch, most):
+    def test_short_writes_of_the_kernel_are_continued(self, tmp_path, monkeypatch, most):
         real = os.write
         monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, b"".join(parts)[:most]))
         monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:most]))
@@ -133,18 +133,18 @@ class TestFormat:
         write(tmp_path, *raws)
         assert read(tmp_path) == (raws, list(range(1, 41)), [])
 
-    def test_more_parts_than_one_call_takes(self, tmp_path):
+    def test_more_parts_than_one_writev_takes(self, tmp_path):
         raws = [b"%d" % n for n in range(3000)]
         write(tmp_path, *raws)
         assert read(tmp_path)[0] == raws
 
-    def test_other_files_are_let_be(self, tmp_path):
+    def test_other_files_are_ignored(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / "here-1.cap").write_text("mine")
         write(tmp_path, b"a")
         assert read(tmp_path) == ([b"a"], [1], [])
 
-    def test_listeners_are_apart(self, tmp_path):
+    def test_listeners_have_separate_segments(self, tmp_path):
         with CaptureWriter(tmp_path, "b-1", "x") as b, CaptureWriter(tmp_path, "a", "x") as a:
             b.unit(b.stream("p"), b"in b")
             a.unit(a.stream("p"), b"in a")
@@ -153,11 +153,11 @@ class TestFormat:
         assert reader.listeners == ["a", "b-1"]
 
     @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "-a", "a" * 300, "a\n"])
-    def test_listener_names_are_file_names(self, tmp_path, name):
+    def test_listener_names_must_be_file_names(self, tmp_path, name):
         with pytest.raises(ConfigError, match="listener"):
             CaptureWriter(tmp_path, name, "x")
 
-    def test_reader_says_what_is_wrong_with_its_path(self, tmp_path):
+    def test_a_wrong_path_is_explained(self, tmp_path):
         with pytest.raises(LedgerError, match="No such file"):
             CaptureReader(tmp_path / "none")
         (tmp_path / "x.txt").touch()
@@ -197,7 +197,7 @@ class TestRotation:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners, modes and locks of files")
 class TestModes:
-    def test_only_we_may_read(self, tmp_path):
+    def test_capture_files_are_private(self, tmp_path):
         before = os.umask(0)
         try:
             write(tmp_path / "new" / "deep", b"a")
@@ -212,7 +212,7 @@ class TestModes:
             write(tmp_path, b"a")
         assert segments(tmp_path) == []
 
-    def test_a_file_in_place_of_the_directory(self, tmp_path):
+    def test_a_file_in_place_of_the_directory_is_refused(self, tmp_path):
         (tmp_path / "c").touch()
         with pytest.raises(LedgerError, match="File exists"):
             write(tmp_path / "c")
@@ -225,7 +225,7 @@ class TestModes:
             write(tmp_path / "c", b"a")
         assert (tmp_path / "victim").read_bytes() == b"precious"
 
-    def test_one_collector_at_a_time(self, tmp_path):
+    def test_a_capture_is_locked_for_one_collector(self, tmp_path):
         writer = write(tmp_path, b"a", close=False)
         with pytest.raises(LedgerError, match="in use by another collector"):
             write(tmp_path, b"b")
@@ -235,9 +235,9 @@ class TestModes:
 
 
 class TestRecovery:
-    def test_cut_at_every_byte_of_the_last_record(self, tmp_path):
+    def test_a_cut_in_the_last_record_is_recovered(self, tmp_path):
         source = tmp_path / "source"
-        killed(write(source, b"first", b"second", close=False))
+        kill_writer(write(source, b"first", b"second", close=False))
         whole = (source / "here-000001.cap").read_bytes()
         last = len(whole) - (8 + struct.calcsize("<BBBQQq") + len(b"second"))
         for size in range(last, len(whole) + 1):
@@ -253,10 +253,10 @@ class TestRecovery:
             end = payloads(directory / "here-000001.cap")[-1]
             assert end == b"\x04" + struct.pack("<Q", len(kept) + 1) + b"recovered"
 
-    def test_cut_inside_the_header(self, tmp_path):
+    def test_a_cut_in_the_header_is_recovered(self, tmp_path):
         source = tmp_path / "source"
         write(source, b"first")
-        killed(CaptureWriter(source, "here", "x"))
+        kill_writer(CaptureWriter(source, "here", "x"))
         header = (source / "here-000002.cap").stat().st_size
         for size in (0, 1, 7, 8, 9, header - 1, header):
             directory = tmp_path / str(size)
@@ -265,14 +265,14 @@ class TestRecovery:
             write(directory, b"after")
             assert read(directory) == ([b"first", b"after"], [1, 2], [])
 
-    def test_nothing_but_a_torn_header(self, tmp_path):
+    def test_a_segment_of_a_torn_header_is_reused(self, tmp_path):
         (tmp_path / "here-000001.cap").touch()
         write(tmp_path, b"a")
         assert read(tmp_path) == ([b"a"], [1], [])
         assert segments(tmp_path) == ["here-000001.cap"]
 
     def test_a_tail_of_zeros_is_torn(self, tmp_path):
-        killed(write(tmp_path, b"a", close=False))
+        kill_writer(write(tmp_path, b"a", close=False))
         with open(tmp_path / "here-000001.cap", "ab") as file:
             file.write(bytes(5000))
         assert read(tmp_path) == ([b"a"], [1], ["unclosed"])
@@ -280,30 +280,30 @@ class TestRecovery:
         assert read(tmp_path) == ([b"a", b"b"], [1, 2], [])
 
     def test_a_closed_capture_is_continued(self, tmp_path):
-        """The closed segment says from then on that another one follows."""
+        """The closed segment then says that another one follows."""
         for n in range(3):
             assert not write(tmp_path, b"%d" % n).recovered
         ends = [payloads(tmp_path / name)[-1][9:] for name in segments(tmp_path)]
         assert ends == [b"resumed", b"resumed", b"closed"]
         assert read(tmp_path) == ([b"0", b"1", b"2"], [1, 2, 3], [])
 
-    def test_streams_are_never_the_same(self, tmp_path):
+    def test_stream_numbers_are_never_reused(self, tmp_path):
         for _ in range(3):
             write(tmp_path, b"a", b"b")
         assert len({u.stream for u in CaptureReader(tmp_path)}) == 3
 
-    def test_killed_again_and_again(self, tmp_path):
+    def test_repeated_kills_lose_no_unit(self, tmp_path):
         for n in range(5):
-            killed(write(tmp_path, b"%d" % n, close=False))
+            kill_writer(write(tmp_path, b"%d" % n, close=False))
         assert read(tmp_path) == ([b"0", b"1", b"2", b"3", b"4"], [1, 2, 3, 4, 5], ["unclosed"])
 
-    def test_a_unit_that_looks_like_an_end_record(self, tmp_path):
+    def test_a_unit_may_look_like_an_end_record(self, tmp_path):
         end = b"\x04" + struct.pack("<Q", 99) + b"closed"
-        killed(write(tmp_path, struct.pack("<II", len(end), zlib.crc32(end)) + end, close=False))
+        kill_writer(write(tmp_path, struct.pack("<II", len(end), zlib.crc32(end)) + end, close=False))
         assert write(tmp_path, b"b").recovered
         assert read(tmp_path)[1:] == ([1, 2], [])
 
-    def test_another_version_is_not_touched(self, tmp_path):
+    def test_a_capture_of_another_version_is_refused(self, tmp_path):
         payload = b"\x01" + struct.pack("<I", 2) + b"{}"
         (tmp_path / "here-000001.cap").write_bytes(
             struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
@@ -316,8 +316,8 @@ class TestRecovery:
 
 
 class TestDamage:
-    def test_a_changed_byte_anywhere(self, tmp_path):
-        """No changed byte passes unseen, and none makes up a unit."""
+    def test_any_changed_byte_is_noticed(self, tmp_path):
+        """None makes up a unit."""
         source = tmp_path / "source"
         write(source, b"first", b"second", b"third")
         name = source / "here-000001.cap"
@@ -329,7 +329,7 @@ class TestDamage:
             assert set(raws) <= {b"first", b"second", b"third"}
 
     def test_damage_is_kept_as_evidence(self, tmp_path):
-        killed(write(tmp_path, b"first", b"second", b"third", close=False))
+        kill_writer(write(tmp_path, b"first", b"second", b"third", close=False))
         name = tmp_path / "here-000001.cap"
         broken = bytearray(name.read_bytes())
         broken[broken.index(b"second")] ^= 1
@@ -340,8 +340,8 @@ class TestDamage:
         assert (raws, arrivals) == ([b"first", b"third", b"after"], [1, 3, 4])
         assert problems == ["damage", "gap"]
 
-    def test_an_impossible_length_is_no_torn_record(self, tmp_path):
-        killed(write(tmp_path, b"first", b"second", close=False))
+    def test_an_impossible_length_is_damage(self, tmp_path):
+        kill_writer(write(tmp_path, b"first", b"second", close=False))
         name = tmp_path / "here-000001.cap"
         broken = bytearray(name.read_bytes())
         at = broken.index(b"second") - struct.calcsize("<BBBQQq") - 8
@@ -353,7 +353,7 @@ class TestDamage:
         assert raws == [b"first", b"after"]
         assert "damage" in problems
 
-    def test_a_lost_arrival(self, tmp_path):
+    def test_a_lost_arrival_is_a_gap(self, tmp_path):
         writer = CaptureWriter(tmp_path, "here", "x")
         stream = writer.stream("p")
         writer.unit(stream, b"a")
@@ -377,7 +377,7 @@ class TestFullDisk:
         yield limit
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    def test_nothing_half_written_stays(self, tmp_path, limit):
+    def test_a_full_disk_leaves_no_half_unit(self, tmp_path, limit):
         writer = write(tmp_path, b"a", close=False)
         size = (tmp_path / "here-000001.cap").stat().st_size
         writer.unit(stream := writer.stream("q"), b"x" * 1000)
@@ -392,7 +392,7 @@ class TestFullDisk:
         assert [(u.raw, u.peer) for u in units] == [(b"a", "peer:1"), (b"b", "q")]
         assert read(tmp_path)[1:] == ([1, 2], [])
 
-    def test_a_rotation_that_fails_is_tried_again(self, tmp_path, limit):
+    def test_a_failed_rotation_is_tried_again(self, tmp_path, limit):
         writer = CaptureWriter(tmp_path, "here", "x", segment_bytes=1)
         stream = writer.stream("p")
         writer.unit(stream, b"a")
@@ -419,8 +419,8 @@ class TestFullDisk:
         assert "gap" not in problems
 
 
-def test_only_the_standard_library():
-    """The pytest fixture must need nothing else (design §6)."""
+def test_capture_needs_only_the_standard_library():
+    """The pytest fixture must need nothing else."""
     source = Path(capture.__file__).read_text()
     lines = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
     modules = {line.split()[1].split(".")[0] for line in lines}
@@ -447,11 +447,11 @@ HOSTILE = [
 
 
 class TestHostile:
-    """Records with right CRCs that cannot be what they say."""
+    """Records with right CRCs and impossible content."""
 
     @pytest.mark.parametrize("evil", HOSTILE)
-    def test_they_are_damage_and_the_collector_starts(self, tmp_path, evil):
-        killed(write(tmp_path, b"a", close=False))
+    def test_impossible_records_count_as_damage(self, tmp_path, evil):
+        kill_writer(write(tmp_path, b"a", close=False))
         name = tmp_path / "here-000001.cap"
         place = name.stat().st_size
         with open(name, "ab") as file:
@@ -464,15 +464,15 @@ class TestHostile:
         assert [unit.arrival for unit in CaptureReader(tmp_path)] == [1, 2, 3]
 
     @pytest.mark.parametrize("evil", HOSTILE[:3] + HOSTILE[8:])
-    def test_a_segment_that_begins_with_one(self, tmp_path, evil):
+    def test_a_segment_may_begin_with_an_impossible_record(self, tmp_path, evil):
         (tmp_path / "here-000001.cap").write_bytes(evil)
         assert read(tmp_path)[2][0] == "damage"
         write(tmp_path, b"b")
         assert read(tmp_path)[0] == [b"b"]
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
-    def test_what_is_no_file_is_not_read(self, tmp_path, capsys):
-        """Nobody writes to the FIFO: who opened it would wait for ever."""
+    def test_only_regular_files_are_read(self, tmp_path, capsys):
+        """A FIFO without a writer would block its reader for ever."""
         os.mkfifo(tmp_path / "x-000001.cap")
         write(tmp_path, b"a")
         os.symlink(tmp_path / "here-000001.cap", tmp_path / "y-000001.cap")

@@ -1,4 +1,4 @@
-"""The Lumberjack collector over real sockets: what it acknowledges, keeps, refuses and does on request."""
+"""The Lumberjack collector over real sockets: acknowledgements, captures, refusals and faults."""
 
 import io
 import json
@@ -34,14 +34,14 @@ PRODUCER = "0a" * 10
 
 
 def event(sequence: int, producer: str = PRODUCER, **more: object) -> bytes:
-    """A document as our writer carries it."""
+    """Return a document as our writer carries it."""
     text = json.dumps({"message": f"line {sequence}", **more}, separators=(",", ":"))
     event_id = f"{producer}{sequence:012x}"
     return f'{text[:-1]},"@metadata":{{"_id":"{event_id}"}},"event.id":"{event_id}"}}'.encode()
 
 
 def block(**pairs: str) -> bytes:
-    """Version 1's map."""
+    """Return the map of version 1."""
     texts = [text.encode() for pair in pairs.items() for text in pair]
     return struct.pack(">I", len(pairs)) + b"".join(struct.pack(">I", len(text)) + text for text in texts)
 
@@ -116,8 +116,8 @@ class Writer:
         return self.until_closed() == b""
 
 
-def captured(directory: Path) -> list[bytes]:
-    """The windows in a capture."""
+def captured_windows(directory: Path) -> list[bytes]:
+    """Return the windows in a capture."""
     return [unit.raw for unit in CaptureReader(directory) if unit.direction == 0]
 
 
@@ -143,8 +143,8 @@ def collector():
 
 
 class TestWindows:
-    def test_recordings(self, collector, capsys):
-        """Answers are those of a recorded server; only where one wrote no ack do we close without one."""
+    def test_recorded_writers_get_the_recorded_answers(self, collector, capsys):
+        """Where one server wrote no ack and closed, closing without one is right, too."""
         cases = recordings.cases(recordings.LUMBERJACK)
         answers: dict[str, set[bytes]] = {}
         for case in cases:
@@ -163,7 +163,7 @@ class TestWindows:
             print(f"\n{recordings.summary('Lumberjack, collector over a socket', len(cases) - len(failed))}")
         assert not failed
 
-    def test_versions_on_one_port_and_one_connection(self, collector):
+    def test_one_connection_may_mix_protocol_versions(self, collector):
         with Writer(collector) as writer:
             assert writer.ship(event(1), event(2)) == (2, 2)
             assert writer.ship(block(line="a"), version=1, compressed=True) == (1, 1)
@@ -176,7 +176,7 @@ class TestWindows:
         with Writer(collector) as writer:
             assert writer.ship(event(1), event(2), first=101) == (2, 102)
 
-    def test_byte_by_byte(self, collector):
+    def test_windows_may_come_byte_by_byte(self, collector):
         data = window(event(1), event(2)) + window(event(3), compressed=True)
         with Writer(collector) as writer:
             writer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -184,7 +184,7 @@ class TestWindows:
                 writer.send(data[at : at + 1])
             assert [writer.ack(), writer.ack()] == [(2, 2), (2, 1)]
 
-    def test_many_windows_in_one_write(self, collector):
+    def test_each_window_of_one_write_is_acknowledged(self, collector):
         with Writer(collector) as writer:
             writer.send(b"".join(window(*[event(k)] * n) for k, n in enumerate([3, 1, 2, 7], 1)))
             assert [writer.ack()[1] for _ in range(4)] == [3, 1, 2, 7]
@@ -202,7 +202,7 @@ class TestWindows:
             writer.send(window(event(1)) + window(event(2)))
             assert writer.rest() == b"2A\0\0\0\1" * 2
 
-    def test_a_large_window(self, collector):
+    def test_a_window_of_5000_events_is_taken(self, collector):
         bodies = [event(n, text="x" * 700) for n in range(1, 5001)]
         with Writer(collector) as writer:
             assert writer.ship(*bodies) == (2, 5000)
@@ -211,7 +211,7 @@ class TestWindows:
 
 
 class TestCounts:
-    def test_all_are_there_when_the_ack_is(self, collector):
+    def test_counters_are_current_when_the_ack_arrives(self, collector):
         data = window(event(1), event(2)), window(event(3))
         with Writer(collector) as writer:
             for part in data:
@@ -260,7 +260,7 @@ class TestCounts:
 
 
 class TestKeepalive:
-    def test_while_the_answer_is_due(self):
+    def test_keepalives_are_sent_while_an_ack_is_due(self):
         with Collector(keepalive=0.02) as collector, Writer(collector) as writer:
             collector.hold()
             writer.send(window(block(line="a"), version=1))
@@ -271,24 +271,24 @@ class TestKeepalive:
             assert ack == (1, 1)
             assert collector.counts.keepalives >= 2
 
-    def test_while_a_window_is_not_whole(self):
+    def test_keepalives_are_sent_while_a_window_is_incomplete(self):
         with Collector(keepalive=0.02) as collector, Writer(collector) as writer:
             writer.send(window(event(1))[:-1])
             assert writer.ack() == (2, 0)
 
-    def test_none_when_nothing_is_due(self):
+    def test_no_keepalive_is_sent_on_an_idle_connection(self):
         with Collector(keepalive=0.01, idle=0.2) as collector, Writer(collector) as writer:
             assert writer.closed()
             assert collector.counts.idle_closes == 1
 
-    def test_off(self):
+    def test_keepalive_0_sends_none(self):
         with Collector(keepalive=0, idle=0.1) as collector, Writer(collector) as writer:
             writer.send(window(event(1))[:-1])
             assert writer.closed()
 
 
-class TestTooMany:
-    def test_who_comes_when_it_is_full_is_sent_away(self):
+class TestMaxConnections:
+    def test_connections_beyond_the_maximum_are_closed(self):
         with Collector(max_connections=2) as collector, Writer(collector) as first:
             assert first.ship(event(1)) == (2, 1)
             with Writer(collector) as second:
@@ -323,7 +323,7 @@ class TestBadWriters:
             window(b"null"),
         ],
     )
-    def test_are_cut_off_with_a_reason(self, collector, data):
+    def test_invalid_bytes_close_the_connection_with_a_reason(self, collector, data):
         with Writer(collector) as writer, Writer(collector) as honest:
             honest.ship(event(1))
             writer.send(data)
@@ -335,24 +335,24 @@ class TestBadWriters:
             assert honest.ship(event(2)) == (2, 1)
         assert len(collector.events(2)) == 2
 
-    def test_windows_before_the_fault_are_answered(self, collector):
+    def test_windows_before_an_error_are_acknowledged(self, collector):
         with Writer(collector) as writer:
             writer.send(window(event(1)) + b"garbage")
             assert writer.until_closed() == b"2A\0\0\0\1"
         assert len(collector.events()) == 1
 
-    def test_what_is_nested_too_deep_is_an_error_of_its_own(self):
+    def test_deep_nesting_has_its_own_error(self):
         deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
         with Collector(check=False, keep=True) as collector, Writer(collector) as writer:
             writer.ship(deep)
             with pytest.raises(ProtocolError, match="event: nested too deep"):
                 collector.events(1)
 
-    def test_what_is_no_json_may_be_let_in(self):
+    def test_check_false_takes_invalid_json(self):
         with Collector(check=False) as collector, Writer(collector) as writer:
             assert writer.ship(b"null", b"{") == (2, 2)
 
-    def test_bounds(self):
+    def test_windows_beyond_the_bounds_are_refused(self):
         with Collector(max_window=3, max_bytes=2000) as collector:
             for data in (
                 window(*[event(1)] * 4),
@@ -366,7 +366,7 @@ class TestBadWriters:
                 assert writer.ship(*[event(1)] * 3) == (2, 3)
             assert collector.counts.protocol_errors == 3
 
-    def test_gone_in_the_middle(self, collector):
+    def test_a_writer_may_disappear_inside_a_window(self, collector):
         for data in (window(event(1))[:-1], b"2", b""):
             with Writer(collector) as writer:
                 writer.send(data)
@@ -378,7 +378,7 @@ class TestBadWriters:
             assert writer.rest() == b""
         assert collector.counts.truncated >= 1
 
-    def test_who_never_reads_is_not_read_from(self):
+    def test_a_writer_that_never_reads_is_not_read_from(self):
         """A thousand keep-alives a window fill every buffer on the way; none is lost, memory is bounded."""
         n, data = 600, window(event(1))
         with Collector(faults="keepalive=every:1:1000") as collector, Writer(collector) as writer:
@@ -391,8 +391,8 @@ class TestBadWriters:
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(data=st.data())
-    def test_anything_may_come(self, collector, data):
-        """Valid windows with something cut out or put in: answered or closed, never a crash or a hang."""
+    def test_damaged_windows_are_answered_or_refused(self, collector, data):
+        """Something is cut out of valid windows or put in: an answer or a close follows, never a hang."""
         stream = (
             window(event(1), event(2)) + window(block(a="b"), version=1) + window(event(3), compressed=True)
         )
@@ -413,12 +413,12 @@ class TestBadWriters:
 # --- starting, stopping, waiting ---------------------------------------------------------------
 
 
-class TestLife:
-    def test_url_and_port(self, collector):
+class TestLifecycle:
+    def test_url_names_the_port(self, collector):
         assert collector.url == f"lumberjack://127.0.0.1:{collector.port}"
         assert collector.port > 0
 
-    def test_ipv6(self):
+    def test_an_ipv6_address_is_listened_on(self):
         try:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError as error:
@@ -427,18 +427,18 @@ class TestLife:
             assert collector.url == f"lumberjack://[::1]:{collector.port}"
             assert writer.ship(event(1)) == (2, 1)
 
-    def test_an_address_that_is_taken(self, collector, tmp_path):
+    def test_an_address_in_use_is_refused(self, collector, tmp_path):
         with pytest.raises(ConnectFailed, match=f"port {collector.port}: .*in use"):
             Collector(port=collector.port, capture=str(tmp_path / "c")).start()
         assert not (tmp_path / "c").exists()
 
-    def test_an_address_that_cannot_be(self):
+    def test_an_impossible_address_is_refused(self):
         with pytest.raises(ConnectFailed, match="listen"):
             Collector("no.such.host.invalid").start()
         with pytest.raises(ConfigError, match="port"):
             Collector(port=65536)
 
-    def test_a_capture_that_cannot_be(self, tmp_path):
+    def test_an_unusable_capture_is_refused(self, tmp_path):
         (tmp_path / "c").touch()
         collector = Collector(capture=str(tmp_path / "c"))
         with pytest.raises(LedgerError):
@@ -459,19 +459,19 @@ class TestLife:
         assert reader.problems == []
         assert collector.counts.acks == 3
 
-    def test_start_twice_is_an_error_and_stop_twice_is_not(self, collector):
+    def test_only_the_second_start_is_an_error(self, collector):
         with pytest.raises(ConfigError, match="running"):
             collector.start()
         collector.stop()
         collector.stop()
 
-    def test_stop_cuts_whoever_is_connected(self, collector):
+    def test_stop_closes_all_connections(self, collector):
         with Writer(collector) as writer:
             writer.ship(event(1))
             collector.stop()
             assert writer.closed()
 
-    def test_hold_and_release(self, collector):
+    def test_hold_delays_acknowledgements_until_release(self, collector):
         with Writer(collector) as writer:
             collector.hold()
             writer.send(window(event(1)) + window(event(2), event(3)))
@@ -480,7 +480,7 @@ class TestLife:
             collector.release()
             assert [writer.ack()[1], writer.ack()[1]] == [1, 2]
 
-    def test_cut(self, collector):
+    def test_cut_closes_connections_and_keeps_listening(self, collector):
         with Writer(collector) as one, Writer(collector) as two:
             one.ship(event(1))
             two.ship(event(2))
@@ -491,19 +491,19 @@ class TestLife:
         with Writer(collector) as writer:
             assert writer.ship(event(3)) == (2, 1)
 
-    def test_waiting_ends(self, collector):
+    def test_wait_for_and_events_time_out(self, collector):
         assert not collector.wait_for(events=1, timeout=0.01)
         with pytest.raises(TimeoutError, match="0 of 3 events"):
             collector.events(3, timeout=0.01)
 
-    def test_clear(self, collector):
+    def test_clear_forgets_kept_events(self, collector):
         with Writer(collector) as writer:
             writer.ship(event(1))
             collector.clear()
             writer.ship(event(2))
         assert [e["message"] for e in collector.events()] == ["line 2"]
 
-    def test_a_dead_thread_is_told(self, monkeypatch):
+    def test_the_error_of_a_dead_thread_is_kept(self, monkeypatch):
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         with Collector() as collector:
             monkeypatch.setattr(collector, "_admit", lambda *_: 1 // 0)
@@ -513,7 +513,7 @@ class TestLife:
             assert not collector.wait_for(events=1, timeout=PATIENCE)
             assert isinstance(collector.error, ZeroDivisionError)
 
-    def test_decode_wants_one_whole_window(self):
+    def test_decode_needs_exactly_one_window(self):
         assert decode(window(b'{"a":1}', b"{}")) == [{"a": 1}, {}]
         for wrong in (b"", b"2A\0\0\0\1", window(b"{}")[:-1], window(b"{}") * 2):
             with pytest.raises(ValueError, match="unit"):
@@ -521,7 +521,7 @@ class TestLife:
 
 
 class TestCapture:
-    def test_units_and_acks_in_order(self, tmp_path):
+    def test_windows_and_acks_are_captured_in_order(self, tmp_path):
         data = [
             window(event(1), event(2)),
             window(event(3), compressed=True),
@@ -548,21 +548,21 @@ class TestCapture:
                     writer.ship(event(n))
         assert len({unit.stream for unit in CaptureReader(tmp_path)}) == 3
 
-    def test_it_is_in_the_file_before_the_ack(self, tmp_path):
+    def test_windows_are_captured_before_the_ack(self, tmp_path):
         with Collector(capture=str(tmp_path)) as collector, Writer(collector) as writer:
             for n in range(1, 30):
                 writer.send(window(event(n)))
                 writer.ack()
-                assert len(captured(tmp_path)) == n
+                assert len(captured_windows(tmp_path)) == n
 
-    def test_rows_of_acks_do_not_wait_for_more_traffic(self, tmp_path):
+    def test_acks_are_captured_without_further_traffic(self, tmp_path):
         with Collector(capture=str(tmp_path)) as collector, Writer(collector) as writer:
             writer.ship(event(1))
             end = time.monotonic() + PATIENCE
             while len(list(CaptureReader(tmp_path))) < 2:
                 assert time.monotonic() < end
 
-    def test_what_cannot_be_captured_is_not_acknowledged(self, tmp_path):
+    def test_windows_not_captured_are_not_acknowledged(self, tmp_path):
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         with Collector(capture=str(tmp_path)) as collector:
             try:
@@ -591,7 +591,7 @@ class TestCapture:
 # --- faults --------------------------------------------------------------------------------------
 
 
-class Faulty:
+class FaultyCollector:
     """A collector with faults, its capture and its fault log."""
 
     def __init__(self, tmp_path: Path, faults: str) -> None:
@@ -600,7 +600,7 @@ class Faulty:
             capture=str(self.capture), faults=faults, fault_log=str(self.fault_log), count_duplicates=True
         )
 
-    def __enter__(self) -> "Faulty":
+    def __enter__(self) -> "FaultyCollector":
         self.collector.start()
         return self
 
@@ -612,15 +612,17 @@ class Faulty:
 
     def captured(self) -> list[list[int]]:
         """The sequences of the events in each captured window."""
-        return [[int(event_id[20:], 16) for event_id in ids([unit])] for unit in captured(self.capture)]
+        return [
+            [int(event_id[20:], 16) for event_id in ids([unit])] for unit in captured_windows(self.capture)
+        ]
 
     def logged_faults(self) -> list[tuple[str, list[str]]]:
         return logged_faults(self.fault_log)
 
 
 class TestCuts:
-    def test_before_write(self, tmp_path):
-        with Faulty(tmp_path, "cut-before-write=every:2") as faulty, faulty.connect() as writer:
+    def test_cut_before_write_captures_nothing(self, tmp_path):
+        with FaultyCollector(tmp_path, "cut-before-write=every:2") as faulty, faulty.connect() as writer:
             assert writer.ship(event(1)) == (2, 1)
             writer.send(window(event(2)))
             assert writer.closed()
@@ -628,8 +630,8 @@ class TestCuts:
         assert faulty.captured() == [[1]]
         assert (counts.cuts, counts.cuts_before_write) == (1, 1)
 
-    def test_before_ack(self, tmp_path):
-        with Faulty(tmp_path, "cut-before-ack=every:2") as faulty:
+    def test_cut_before_ack_captures_the_window(self, tmp_path):
+        with FaultyCollector(tmp_path, "cut-before-ack=every:2") as faulty:
             with faulty.connect() as writer:
                 assert writer.ship(event(1)) == (2, 1)
                 writer.send(window(event(2)))
@@ -641,23 +643,23 @@ class TestCuts:
         assert (counts.cuts, counts.cuts_before_ack) == (1, 1)
         assert (counts.duplicates, counts.copies) == (1, 1)
 
-    def test_after_ack(self, tmp_path):
-        with Faulty(tmp_path, "cut-after-ack=every:2") as faulty, faulty.connect() as writer:
+    def test_cut_after_ack_acknowledges_first(self, tmp_path):
+        with FaultyCollector(tmp_path, "cut-after-ack=every:2") as faulty, faulty.connect() as writer:
             writer.send(window(event(1)) + window(event(2), event(3)))
             assert writer.until_closed() == b"2A\0\0\0\1" + b"2A\0\0\0\2"
             assert faulty.collector.counts.cuts_after_ack == 1
         assert faulty.captured() == [[1], [2, 3]]
 
     @pytest.mark.parametrize("fault", ["cut-before-write", "cut-before-ack", "cut-after-ack"])
-    def test_what_is_behind_a_cut_never_arrives(self, tmp_path, fault):
-        with Faulty(tmp_path, f"{fault}=from:2:max:1") as faulty, faulty.connect() as writer:
+    def test_windows_behind_a_cut_never_arrive(self, tmp_path, fault):
+        with FaultyCollector(tmp_path, f"{fault}=from:2:max:1") as faulty, faulty.connect() as writer:
             writer.send(b"".join(window(event(n)) for n in range(1, 6)))
             acks = writer.until_closed()
             assert acks == b"2A\0\0\0\1" * (2 if fault == "cut-after-ack" else 1)
         assert faulty.captured() == ([[1]] if fault == "cut-before-write" else [[1], [2]])
 
-    def test_partial_cut(self, tmp_path):
-        with Faulty(tmp_path, "partial-cut=every:1:2:max:1") as faulty:
+    def test_partial_cut_acknowledges_a_part(self, tmp_path):
+        with FaultyCollector(tmp_path, "partial-cut=every:1:2:max:1") as faulty:
             with faulty.connect() as writer:
                 writer.send(window(event(1), event(2), event(3), first=11))
                 assert writer.until_closed() == b"2A\0\0\0\x0c"
@@ -666,39 +668,39 @@ class TestCuts:
             counts = faulty.collector.counts
         assert (counts.partial_acks, counts.cuts_before_ack, counts.duplicates) == (1, 1, 1)
 
-    def test_one_event_has_no_part(self, tmp_path):
+    def test_a_single_event_is_never_acknowledged_in_part(self, tmp_path):
         with (
-            Faulty(tmp_path, "partial-cut=every:1,partial-ack=every:1") as faulty,
+            FaultyCollector(tmp_path, "partial-cut=every:1,partial-ack=every:1") as faulty,
             faulty.connect() as writer,
         ):
             assert writer.ship(event(1)) == (2, 1)
             assert faulty.collector.faults_done == {"partial-cut": 0, "partial-ack": 1}
 
 
-class TestManners:
-    def test_partial_acks(self, tmp_path):
-        with Faulty(tmp_path, "partial-ack=every:1") as faulty, faulty.connect() as writer:
+class TestAckFaults:
+    def test_partial_ack_acknowledges_in_two_steps(self, tmp_path):
+        with FaultyCollector(tmp_path, "partial-ack=every:1") as faulty, faulty.connect() as writer:
             writer.send(window(*(event(n) for n in range(1, 6))))
             assert [writer.ack(), writer.ack()] == [(2, 2), (2, 5)]
             counts = faulty.collector.counts
         assert (counts.acks, counts.partial_acks) == (1, 1)
 
-    def test_keepalives_before_the_ack(self, tmp_path):
-        with Faulty(tmp_path, "keepalive=every:1:3") as faulty, faulty.connect() as writer:
+    def test_keepalive_fault_sends_keepalives_before_the_ack(self, tmp_path):
+        with FaultyCollector(tmp_path, "keepalive=every:1:3") as faulty, faulty.connect() as writer:
             writer.send(window(event(1)))
             assert [writer.ack()[1] for _ in range(4)] == [0, 0, 0, 1]
 
-    def test_a_late_ack_keeps_its_place(self, tmp_path):
-        with Faulty(tmp_path, "delay-ack=from:1:max:1:100ms") as faulty, faulty.connect() as writer:
+    def test_a_delayed_ack_keeps_its_place(self, tmp_path):
+        with FaultyCollector(tmp_path, "delay-ack=from:1:max:1:100ms") as faulty, faulty.connect() as writer:
             begun = time.monotonic()
             writer.send(window(event(1), event(2)) + window(event(3)))
             assert [writer.ack()[1], writer.ack()[1]] == [2, 1]
             assert time.monotonic() - begun >= 0.1
             assert faulty.collector.faults_done == {"delay-ack": 1}
 
-    def test_a_late_ack_is_late_for_its_connection_alone(self, tmp_path):
+    def test_a_delayed_ack_delays_only_its_connection(self, tmp_path):
         with (
-            Faulty(tmp_path, "delay-ack=from:1:max:1:3s") as faulty,
+            FaultyCollector(tmp_path, "delay-ack=from:1:max:1:3s") as faulty,
             faulty.connect() as late,
             faulty.connect() as other,
         ):
@@ -707,8 +709,8 @@ class TestManners:
             assert other.ship(event(2)) == (2, 1)
             assert faulty.collector.counts.acks == 1
 
-    def test_stall(self, tmp_path):
-        with Faulty(tmp_path, "stall=from:2:max:1") as faulty:
+    def test_stall_silences_one_connection(self, tmp_path):
+        with FaultyCollector(tmp_path, "stall=from:2:max:1") as faulty:
             with faulty.connect() as writer, faulty.connect() as other:
                 assert writer.ship(event(1)) == (2, 1)
                 writer.send(window(event(2)) + window(event(3)))
@@ -719,7 +721,7 @@ class TestManners:
             assert faulty.collector.counts.stalls == 1
         assert faulty.captured() == [[1], [2], [3], [4]]
 
-    def test_stall_with_keepalives(self):
+    def test_stall_alive_sends_keepalives(self):
         with (
             Collector(faults="stall=every:1:alive", keepalive=0.02) as collector,
             Writer(collector) as writer,
@@ -727,7 +729,7 @@ class TestManners:
             writer.send(window(event(1)))
             assert [writer.ack() for _ in range(3)] == [(2, 0)] * 3
 
-    def test_a_stall_of_the_quiet_kind(self):
+    def test_stall_sends_no_keepalives(self):
         with (
             Collector(faults="stall=every:1", keepalive=0.01, idle=0.2) as collector,
             Writer(collector) as writer,
@@ -736,9 +738,9 @@ class TestManners:
             assert writer.closed()
 
 
-class TestLies:
-    def test_discard(self, tmp_path):
-        with Faulty(tmp_path, "discard=every:2:per-connection,seed=1") as faulty:
+class TestDataFaults:
+    def test_discard_acknowledges_without_capturing(self, tmp_path):
+        with FaultyCollector(tmp_path, "discard=every:2:per-connection,seed=1") as faulty:
             for base in (0, 100):
                 with faulty.connect() as writer:
                     for n in range(1, 5):
@@ -752,17 +754,17 @@ class TestLies:
         assert (counts.events, counts.captured_events) == (16, 8)
 
     @pytest.mark.parametrize("compressed", [False, True])
-    def test_swap(self, tmp_path, compressed):
-        with Faulty(tmp_path, "swap=every:2:max:1:20s") as faulty, faulty.connect() as writer:
+    def test_swap_captures_two_windows_in_reverse(self, tmp_path, compressed):
+        with FaultyCollector(tmp_path, "swap=every:2:max:1:20s") as faulty, faulty.connect() as writer:
             parts = [window(event(n), event(n + 1), compressed=compressed) for n in (1, 3, 5, 7)]
             assert writer.ship(event(1), event(2), compressed=compressed) == (2, 2)
             writer.send(b"".join(parts[1:]))
             assert [writer.ack()[1] for _ in range(3)] == [2, 2, 2]
-        assert captured(faulty.capture) == [parts[0], parts[2], parts[1], parts[3]]
+        assert captured_windows(faulty.capture) == [parts[0], parts[2], parts[1], parts[3]]
         assert faulty.logged_faults() == [("swap", [name(3), name(4)])]
 
-    def test_the_ack_of_a_swapped_unit_waits_for_the_capture(self, tmp_path):
-        with Faulty(tmp_path, "swap=every:1:max:1:20s") as faulty, faulty.connect() as writer:
+    def test_a_swapped_window_is_acknowledged_after_capture(self, tmp_path):
+        with FaultyCollector(tmp_path, "swap=every:1:max:1:20s") as faulty, faulty.connect() as writer:
             writer.send(window(event(1)))
             other = faulty.connect()
             assert other.ship(event(9)) == (2, 1)  # not of this connection: no partner
@@ -772,8 +774,8 @@ class TestLies:
             other.sock.close()
         assert faulty.captured() == [[9], [2, 3], [1]]
 
-    def test_a_swap_without_a_partner_is_given_up(self, tmp_path):
-        with Faulty(tmp_path, "swap=every:1:50ms:max:1") as faulty:
+    def test_a_swap_without_a_partner_is_withdrawn(self, tmp_path):
+        with FaultyCollector(tmp_path, "swap=every:1:50ms:max:1") as faulty:
             with faulty.connect() as writer:
                 assert writer.ship(event(1)) == (2, 1)
             with faulty.connect() as writer:
@@ -786,8 +788,8 @@ class TestLies:
         assert faulty.captured() == [[1], [2], [4], [3]]
         assert faulty.logged_faults() == [("swap", [name(3)])]
 
-    def test_a_stop_in_the_middle_of_a_swap(self, tmp_path):
-        with Faulty(tmp_path, "swap=every:1:20s") as faulty, faulty.connect() as writer:
+    def test_stop_captures_a_window_held_for_a_swap(self, tmp_path):
+        with FaultyCollector(tmp_path, "swap=every:1:20s") as faulty, faulty.connect() as writer:
             writer.send(window(event(1)))
             assert faulty.collector.wait_for(lambda now: now.windows == 1, timeout=PATIENCE)
             faulty.collector.stop()
@@ -795,8 +797,8 @@ class TestLies:
         assert faulty.captured() == [[1]]
         assert faulty.logged_faults() == []
 
-    def test_duplicate(self, tmp_path):
-        with Faulty(tmp_path, "duplicate=every:2") as faulty, faulty.connect() as writer:
+    def test_duplicate_captures_a_window_twice(self, tmp_path):
+        with FaultyCollector(tmp_path, "duplicate=every:2") as faulty, faulty.connect() as writer:
             for n in (1, 3):
                 writer.ship(event(n), event(n + 1))
             counts = faulty.collector.counts
@@ -805,13 +807,13 @@ class TestLies:
         assert (counts.duplicates, counts.copies, counts.acks) == (2, 2, 2)
 
     @pytest.mark.parametrize("compressed", [False, True])
-    def test_corrupt(self, tmp_path, compressed):
-        with Faulty(tmp_path, "corrupt=every:1,seed=7") as faulty, faulty.connect() as writer:
+    def test_corrupt_changes_one_event(self, tmp_path, compressed):
+        with FaultyCollector(tmp_path, "corrupt=every:1,seed=7") as faulty, faulty.connect() as writer:
             sent = [[event(n), event(n + 1), event(n + 2)] for n in range(1, 61, 3)]
             for bodies in sent:
                 assert writer.ship(*bodies, compressed=compressed) == (2, 3)
         for bodies, unit, (fault, (event_id,)) in zip(
-            sent, captured(faulty.capture), faulty.logged_faults(), strict=True
+            sent, captured_windows(faulty.capture), faulty.logged_faults(), strict=True
         ):
             before, after = [json.loads(body) for body in bodies], decode(unit)
             changed = [n for n in range(3) if before[n] != after[n]]
@@ -819,13 +821,15 @@ class TestLies:
             assert [event_id] == [ids([unit])[n] for n in changed]
             assert fault == "corrupt"
 
-    def test_add(self, tmp_path):
-        with Faulty(tmp_path, "add=every:1,seed=2") as faulty, faulty.connect() as writer:
+    def test_add_captures_one_event_more(self, tmp_path):
+        with FaultyCollector(tmp_path, "add=every:1,seed=2") as faulty, faulty.connect() as writer:
             for n in range(1, 30):
                 assert writer.ship(event(2 * n), event(2 * n + 1), compressed=n % 2 == 0) == (2, 2)
         sent = {name(n) for n in range(100)}
         producers = set()
-        for unit, (fault, (event_id,)) in zip(captured(faulty.capture), faulty.logged_faults(), strict=True):
+        for unit, (fault, (event_id,)) in zip(
+            captured_windows(faulty.capture), faulty.logged_faults(), strict=True
+        ):
             assert (fault, ids([unit])[2:]) == ("add", [event_id])
             assert event_id not in sent
             producers.add(event_id[:20] == PRODUCER)
@@ -835,12 +839,12 @@ class TestLies:
         assert producers == {True, False}
 
     @pytest.mark.parametrize("fault", ["corrupt", "add", "duplicate", "discard", "swap"])
-    def test_version_1_and_events_without_ids(self, tmp_path, fault):
+    def test_data_faults_apply_to_version_1(self, tmp_path, fault):
         blocks = block(line="first"), block(**{"line": "second", "event.id": name(5)})
-        with Faulty(tmp_path, f"{fault}=from:1:max:1,seed=3") as faulty, faulty.connect() as writer:
+        with FaultyCollector(tmp_path, f"{fault}=from:1:max:1,seed=3") as faulty, faulty.connect() as writer:
             writer.send(window(*blocks, version=1) + window(*blocks, version=1, compressed=True))
             assert [writer.ack(), writer.ack()] == [(1, 2), (1, 2)]
-        units = [decode(unit) for unit in captured(faulty.capture)]
+        units = [decode(unit) for unit in captured_windows(faulty.capture)]
         plain = [{"line": "first"}, {"line": "second", "event.id": name(5)}]
         ((found, named),) = faulty.logged_faults()
         assert found == fault
@@ -854,37 +858,37 @@ class TestLies:
             assert units == [plain] * {"duplicate": 3, "discard": 1, "swap": 2}[fault]
             assert named == [name(5)]
 
-    def test_what_cannot_be_corrupted_is_left_alone(self, tmp_path):
-        with Faulty(tmp_path, "corrupt=every:1:max:1") as faulty, faulty.connect() as writer:
+    def test_a_window_that_cannot_be_corrupted_stays(self, tmp_path):
+        with FaultyCollector(tmp_path, "corrupt=every:1:max:1") as faulty, faulty.connect() as writer:
             writer.ship(b"{}")
             assert faulty.collector.faults_done == {"corrupt": 0}
             writer.ship(b'{"a":"b"}')
             assert faulty.collector.faults_done == {"corrupt": 1}
 
-    def test_a_lie_is_never_cut_short(self, tmp_path):
+    def test_a_data_fault_excludes_connection_faults(self, tmp_path):
         spec = "discard=every:2,cut-before-ack=every:2,stall=every:2,partial-cut=every:2"
-        with Faulty(tmp_path, spec) as faulty, faulty.connect() as writer:
+        with FaultyCollector(tmp_path, spec) as faulty, faulty.connect() as writer:
             for n in range(1, 5):
                 assert writer.ship(event(n), event(n + 10)) == (2, 2)
 
-    def test_same_seed_and_input_same_capture(self, tmp_path):
+    def test_a_seed_determines_the_capture(self, tmp_path):
         spec = "corrupt=p:0.3,add=p:0.3,discard=p:0.2,partial-ack=p:0.5,seed=%d"
         found = {}
         for run, seed in (("a", 5), ("b", 5), ("c", 6)):
             (tmp_path / run).mkdir()
-            with Faulty(tmp_path / run, spec % seed) as faulty, faulty.connect() as writer:
+            with FaultyCollector(tmp_path / run, spec % seed) as faulty, faulty.connect() as writer:
                 for n in range(1, 40):
                     writer.send(window(event(n), event(n + 100)))
                     while writer.ack()[1] < 2:
                         pass
-            found[run] = captured(faulty.capture), faulty.logged_faults()
+            found[run] = captured_windows(faulty.capture), faulty.logged_faults()
         assert found["a"] == found["b"] != found["c"]
 
-    def test_the_witness_lies_outside_the_capture(self, tmp_path):
+    def test_the_fault_log_must_be_outside_the_capture(self, tmp_path):
         with pytest.raises(ConfigError, match="outside the capture"):
             Collector(capture=str(tmp_path), fault_log=str(tmp_path / "w"), faults="discard=every:2").start()
 
-    def test_without_a_witness(self, tmp_path):
+    def test_the_fault_log_is_optional(self, tmp_path):
         with Collector(faults="discard=every:1") as collector, Writer(collector) as writer:
             assert writer.ship(event(1)) == (2, 1)
             assert collector.counts.captured_events == 0
@@ -894,13 +898,13 @@ class TestLies:
 
 
 class TestFixture:
-    def test_it_collects(self, log_collector):
+    def test_the_fixture_collects_events(self, log_collector):
         with Writer(log_collector) as writer:
             writer.ship(event(1))
         assert log_collector.events(1)[0]["message"] == "line 1"
 
-    def test_it_speaks_what_a_test_says(self, tmp_path):
-        """As somebody uses it who has this package installed."""
+    def test_the_fixture_takes_a_scheme(self, tmp_path):
+        """As in a project that has this package installed."""
         pytest.importorskip("zmq")
         tests = """
 import logclient, pytest
@@ -955,7 +959,7 @@ class TestPushed:
         assert done.stdout.splitlines()[-1].startswith("4 passed, 1 error"), done.stdout + done.stderr
         assert "log_collector_scheme: 'gopher' is none of lumberjack, logjam, plog, logux" in done.stdout
 
-    def test_nothing_is_imported_before_it_is_used(self):
+    def test_the_plugin_imports_nothing_at_first(self):
         code = """
 import sys, pytest
 before = set(sys.modules)
@@ -991,7 +995,7 @@ class Command:
 
 class TestCommand:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_it_runs_until_told(self, tmp_path, number):
+    def test_collect_runs_until_a_signal(self, tmp_path, number):
         command = Command("lumberjack://127.0.0.1:0", "--capture", str(tmp_path / "c"), "--json")
         ready = command.line()
         assert ready == {"url": f"lumberjack://127.0.0.1:{ready['port']}", "port": ready["port"]}
@@ -1004,10 +1008,10 @@ class TestCommand:
         assert report["url"] == ready["url"]
         assert (report["windows"], report["duplicates"], report["cuts"]) == (2, 2, 0)
         assert CaptureReader(tmp_path / "c").problems == []
-        assert len(captured(tmp_path / "c")) == 2
+        assert len(captured_windows(tmp_path / "c")) == 2
 
     def test_an_ignored_signal_stays_ignored(self, tmp_path):
-        """As a background job of a script: Ctrl-C is meant for the script."""
+        """As in a background job of a script: Ctrl-C is meant for the script."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             command = Command("lumberjack://127.0.0.1:0", "--capture", str(tmp_path / "c"), "--json")
@@ -1022,7 +1026,7 @@ class TestCommand:
         assert json.loads(out)["windows"] == 1
 
     @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
-    def test_a_capture_that_fails_is_said_and_is_an_exit_code(self, tmp_path):
+    def test_a_failing_capture_is_reported_with_exit_code_3(self, tmp_path):
         command = Command("lumberjack://127.0.0.1:0", "--capture", str(tmp_path / "c"))
         port = command.line()["port"]
         resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
@@ -1036,7 +1040,7 @@ class TestCommand:
         assert code == 3
         assert "not captured" not in err
 
-    def test_bounds_of_a_url(self, tmp_path):
+    def test_url_options_bound_connections(self, tmp_path):
         command = Command("lumberjack://127.0.0.1:0?max_connections=1&idle=60s", "--capture", str(tmp_path))
         port = command.line()["port"]
         with Writer(port) as first:
@@ -1045,7 +1049,7 @@ class TestCommand:
                 assert second.closed()
         assert command.end()[0] == 0
 
-    def test_several_at_once_for_a_time(self, tmp_path, capsys):
+    def test_several_collectors_run_for_a_time(self, tmp_path, capsys):
         out = io.StringIO()
         urls = ["lumberjack://127.0.0.1:0", "lumberjack://127.0.0.1:0,127.0.0.1:0"]
         code = main.run(urls, capture=str(tmp_path), faults="discard=every:2", seconds=0.01, out=out)
@@ -1055,13 +1059,13 @@ class TestCommand:
         assert len(CaptureReader(tmp_path).listeners) == 3
         assert capsys.readouterr().err.count("0 events in 0 windows over 0 connections\n") == 3
 
-    def test_json_at_the_end(self, tmp_path):
+    def test_json_reports_faults_and_reasons(self, tmp_path):
         out = io.StringIO()
         main.run(["lumberjack://127.0.0.1:0"], capture=None, seconds=0.01, as_json=True, out=out)
         report = json.loads(out.getvalue().splitlines()[1])
         assert report["faults"] == report["reasons"] == {}
 
-    def test_in_another_thread(self):
+    def test_collect_runs_in_another_thread(self):
         out = io.StringIO()
         thread = threading.Thread(
             target=main.run,
@@ -1072,7 +1076,7 @@ class TestCommand:
         thread.join(PATIENCE)
         assert json.loads(out.getvalue())["port"]
 
-    def test_a_server_that_dies_ends_it(self, monkeypatch):
+    def test_a_dead_server_ends_the_command(self, monkeypatch):
         def die(self, listener):
             raise RuntimeError("boom")
 
@@ -1089,12 +1093,12 @@ class TestCommand:
             ("lumberjack://u:p@127.0.0.1:0", "user:password@"),
         ],
     )
-    def test_bad_urls(self, tmp_path, url, words):
+    def test_invalid_collector_urls_are_refused(self, tmp_path, url, words):
         with pytest.raises(ConfigError, match=words):
             main.run([url], capture=str(tmp_path / "c"), seconds=0, out=io.StringIO())
         assert not (tmp_path / "c").exists()
 
-    def test_an_address_in_use_stops_the_others(self, collector):
+    def test_an_address_in_use_ends_the_command(self, collector):
         with pytest.raises(ConnectFailed):
             main.run(["lumberjack://127.0.0.1:0", collector.url], capture=None, out=io.StringIO())
 
@@ -1102,8 +1106,8 @@ class TestCommand:
 # --- kill -9 -------------------------------------------------------------------------------------
 
 
-class Shipper:
-    """A writer of its own thread: two windows in flight, unacknowledged ones sent again, in order."""
+class ResendingWriter:
+    """A writer with its own thread: two windows in flight, unacknowledged ones sent again, in order."""
 
     def __init__(self, port: int, producer: str, window: int) -> None:
         self.port = port
@@ -1148,8 +1152,8 @@ class Shipper:
             self.losses += bool(flying)
 
 
-def test_kill(tmp_path):
-    """kill -9 of the collector, ten times under load: whatever was acknowledged is in the capture.
+def test_killed_collectors_lose_no_acknowledged_window(tmp_path):
+    """kill -9 of the collector, ten times under load.
 
     Acks are late at random, so that some kills fall between the write and the ack.
     """
@@ -1157,7 +1161,7 @@ def test_kill(tmp_path):
     capture = tmp_path / "capture"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    shippers = [Shipper(port, f"{n:020x}", 60) for n in (1, 2)]
+    shippers = [ResendingWriter(port, f"{n:020x}", 60) for n in (1, 2)]
     kills = 0
     for kill in range(11):
         command = Command(

@@ -1,4 +1,4 @@
-"""The count of duplicates, compared with a plain counter of ids."""
+"""The count of duplicates equals that of a plain counter of ids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def columns(ids: list[tuple[int, int]]) -> Columns:
 
 
 @given(st.lists(RUNS, max_size=6), st.randoms(use_true_random=False))
-def test_agrees_with_a_plain_counter(runs, random):
+def test_counts_of_units_equal_a_plain_counter(runs, random):
     counter, seen = DuplicateCounter(), Counter()
     for low, first, count in runs:
         ids = [(low, sequence) for sequence in range(first, first + count)]
@@ -49,7 +49,7 @@ def test_agrees_with_a_plain_counter(runs, random):
 
 
 @given(st.lists(st.integers(0, 3000) | st.integers(0, (1 << 128) - 1), max_size=200))
-def test_ids_one_by_one(ids):
+def test_counts_of_single_ids_equal_a_plain_counter(ids):
     counter, seen = DuplicateCounter(), Counter(ids)
     for one in ids:
         counter.add_id(f"{one:032x}")
@@ -57,7 +57,7 @@ def test_ids_one_by_one(ids):
     assert counter.duplicates == sum(times > 1 for times in seen.values())
 
 
-def test_ids_of_a_unit_and_one_by_one_are_the_same():
+def test_ids_of_units_and_single_ids_are_the_same():
     counter = DuplicateCounter()
     counter.add(columns([(2, 5)]))
     counter.add_id(f"{7:016x}{2:04x}{5:012x}")

@@ -1,4 +1,4 @@
-"""The fault gate alone: units in; what is captured, what is answered and what is closed out."""
+"""The fault gate: for each unit, what is captured, answered and closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 class Text(Unit[str, str]):
-    """A unit whose events are the letters of a word; one of no letters expects no answer."""
+    """A unit whose events are the letters of a word; one without letters expects no answer."""
 
     def __init__(self, text: str, answered: bool = True) -> None:
         self.text = text
@@ -85,7 +85,9 @@ class Gate:
         ("add=every:1", ["ab", "+"], ["ab"]),
     ],
 )
-def test_what_a_fault_makes_of_a_unit(spec: str, captured: list[str], replies: list[str | None]) -> None:
+def test_each_fault_changes_captures_and_answers(
+    spec: str, captured: list[str], replies: list[str | None]
+) -> None:
     assert Gate(spec).admit("ab") == (captured, replies)
 
 
@@ -100,35 +102,35 @@ def test_a_data_fault_is_recorded_with_its_ids(spec: str, ids: list[str]) -> Non
 
 
 class TestStall:
-    def test_nothing_is_answered_any_more(self) -> None:
+    def test_a_stall_ends_all_answers(self) -> None:
         gate = Gate("stall=every:2:max:1")
         assert [gate.admit(text)[1] for text in ("a", "b", "c")] == [["a"], [], []]
         assert (gate.peer.stalled, gate.count["stalls"]) == (SILENT, 1)
 
-    def test_with_signs_of_life(self) -> None:
+    def test_a_stall_may_send_keepalives(self) -> None:
         gate = Gate("stall=every:1:max:1:alive")
         gate.admit("a")
         assert gate.peer.stalled == ALIVE
 
-    def test_a_cut_ends_it(self) -> None:
+    def test_a_cut_ends_a_stall(self) -> None:
         gate = Gate("stall=every:1:max:1,cut-before-ack=from:2:every:1")
         assert [gate.admit(text)[1] for text in ("a", "b")] == [[], [None]]
 
 
 class TestWithdrawn:
     @pytest.mark.parametrize("spec", ["partial-cut=every:1", "partial-ack=every:1", "partial-cut=every:1:5"])
-    def test_a_part_of_one_event_cannot_be_acknowledged(self, spec: str) -> None:
+    def test_partial_faults_of_one_event_are_withdrawn(self, spec: str) -> None:
         gate = Gate(spec)
         assert gate.admit("a") == (["a"], ["a"])
         assert set(gate.faults.done.values()) == {0}
 
-    def test_what_cannot_be_corrupted_is_captured_as_it_is(self) -> None:
+    def test_an_impossible_corruption_is_withdrawn(self) -> None:
         gate = Gate("corrupt=every:1")
         assert gate.admit("A") == (["A"], ["A"])
         assert (gate.faults.done, gate.log) == ({"corrupt": 0}, [])
 
     @pytest.mark.parametrize("spec", ["stall=every:1", "no-reply=every:1", "delay-ack=every:1:1s"])
-    def test_nobody_waits_for_an_answer(self, spec: str) -> None:
+    def test_answer_faults_without_an_answer_are_withdrawn(self, spec: str) -> None:
         gate = Gate(spec, "logjam")
         assert gate.admit("a", answered=False) == (["a"], [])
         assert set(gate.faults.done.values()) == {0}
@@ -136,7 +138,7 @@ class TestWithdrawn:
 
 
 class TestSwap:
-    def test_captured_after_the_next_one(self) -> None:
+    def test_a_swapped_unit_is_captured_after_the_next(self) -> None:
         gate = Gate("swap=every:2")
         assert gate.admit("a")[0] == ["a"]
         captured, replies = gate.admit("b")
@@ -145,7 +147,7 @@ class TestSwap:
         assert gate.admit("c") == (["c", "b"], ["c"])
         assert (held.due, gate.log, gate.faults.done) == (0.0, [("swap", ["b"])], {"swap": 1})
 
-    def test_no_next_one_in_time(self) -> None:
+    def test_a_swap_ends_without_a_partner_in_time(self) -> None:
         gate = Gate("swap=every:1:2s")
         gate.admit("a", now=10.0)
         held = gate.replies[-1]
@@ -154,7 +156,7 @@ class TestSwap:
         assert gate.gate.expire(12.0) == [(gate.peer, "a")]
         assert (held.due, gate.gate.due, gate.log, gate.faults.done) == (0.0, NEVER, [], {"swap": 0})
 
-    def test_no_next_one_at_the_end_of_the_connection(self) -> None:
+    def test_a_swap_ends_with_its_connection(self) -> None:
         gate = Gate("swap=every:1")
         gate.admit("a")
         assert gate.gate.holds(gate.peer)
@@ -162,14 +164,14 @@ class TestSwap:
         assert gate.gate.abort_swap(gate.peer) == []
         assert not gate.gate.holds(gate.peer)
 
-    def test_each_peer_has_its_own(self) -> None:
+    def test_each_peer_has_its_own_swap(self) -> None:
         gate = Gate("swap=every:1")
         gate.admit("a")
         assert gate.gate.admit(Peer(2), Text("b"), 0.0).captured == []
         assert gate.admit("c")[0] == ["c", "a"]
 
 
-def test_a_late_ack_and_the_cut_in_its_place() -> None:
+def test_a_delayed_ack_may_become_a_delayed_cut() -> None:
     gate = Gate("delay-ack=every:1:3s,cut-before-ack=every:2")
     assert gate.admit("a", now=10.0) == (["a"], ["a"])
     assert gate.replies[-1].due == 13.0
