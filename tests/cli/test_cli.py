@@ -1,4 +1,4 @@
-"""The command line: what is refused, with which exit code, in one line."""
+"""The command line: refused arguments, exit codes and one-line errors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def command(
     )
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], code: int = 2) -> str:
-    """Run in this process; the one line on stderr."""
+def error_line(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], code: int = 2) -> str:
+    """Run in this process; return the one line on stderr."""
     assert cli.main(arguments) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -41,7 +41,7 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], code: 
 
 @pytest.fixture
 def dead_port() -> int:
-    """A port where nobody listens."""
+    """A port that refuses connections."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -89,10 +89,10 @@ class TestUsage:
             (["demo", "--events", "-1"], "--events"),
         ],
     )
-    def test_exit_2_and_one_line(
+    def test_wrong_usage_is_exit_2_and_one_line(
         self, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
     ) -> None:
-        assert says in refused(capsys, arguments)
+        assert says in error_line(capsys, arguments)
 
     @pytest.mark.parametrize(
         "url",
@@ -104,11 +104,11 @@ class TestUsage:
         ],
     )
     def test_a_password_in_a_url_is_never_printed(self, capsys: pytest.CaptureFixture[str], url: str) -> None:
-        assert "hunter2" not in refused(capsys, ["send", url, "x"])
+        assert "hunter2" not in error_line(capsys, ["send", url, "x"])
         assert cli.main(["--debug", "send", url, "x"]) == 2
         assert "hunter2" not in "".join(capsys.readouterr())
 
-    def test_debug_shows_the_traceback_wherever_it_stands(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_debug_shows_the_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         for arguments in (
             ["--debug", "send", "h", "x"],
             ["send", "h", "x", "--debug"],
@@ -119,7 +119,7 @@ class TestUsage:
             assert "Traceback" in err
             assert err.splitlines()[-1].startswith("logclient: ")
 
-    def test_version_and_help(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_version_and_help_are_exit_0(self, capsys: pytest.CaptureFixture[str]) -> None:
         for arguments in (["--version"], ["--help"], ["send", "--help"], ["verify", "--help"]):
             with pytest.raises(SystemExit) as exit:
                 cli.main(arguments)
@@ -129,7 +129,7 @@ class TestUsage:
         for word in ("demo", "send", "collect", "verify"):
             assert word in out
 
-    def test_as_a_module_in_its_own_process(self) -> None:
+    def test_the_package_runs_as_a_module(self) -> None:
         done = command("send", "lumberjack://me:hunter2@h")
         assert done.returncode == 2
         assert done.stderr.count(b"\n") == 1
@@ -139,7 +139,7 @@ class TestUsage:
         assert done.returncode == 0
         assert done.stdout.decode().split() == ["logclient", logclient.__version__]
 
-    def test_help_loads_no_command_and_nothing_heavy(self) -> None:
+    def test_help_loads_no_command_and_no_heavy_module(self) -> None:
         script = (
             "import sys\n"
             "before = set(sys.modules)\n"  # a measurement of coverage is there already
@@ -157,7 +157,7 @@ class TestUsage:
 
 
 class TestErrorsOfCommands:
-    """Whatever a command raises ends in one line and its exit code."""
+    """An error that a command raises ends in one line and its exit code."""
 
     @pytest.mark.parametrize(
         ("error", "code", "says"),
@@ -179,7 +179,7 @@ class TestErrorsOfCommands:
             ),
         ],
     )
-    def test_one_line(
+    def test_errors_of_commands_are_one_line(
         self,
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
@@ -191,9 +191,9 @@ class TestErrorsOfCommands:
             raise error
 
         monkeypatch.setattr("logclient.cli.demo.run", fail)
-        assert says in refused(capsys, ["demo"], code)
+        assert says in error_line(capsys, ["demo"], code)
 
-    def test_output_that_nobody_reads(self) -> None:
+    def test_a_closed_output_pipe_is_no_error(self) -> None:
         read, write = os.pipe()
         os.close(read)
         script = "import sys; from logclient import cli; sys.exit(cli.main(['send', '--help']))"

@@ -91,7 +91,7 @@ def run(tmp_path: Path, *command: str) -> str:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_bash(folder: Path, line: str) -> None:
+def test_completion_in_bash(folder: Path, line: str) -> None:
     program = (
         f"source {script('bash', folder)}; COMP_LINE=$1; COMP_POINT=${{#1}}; _logclient\n"
         'printf "%s\\n" "${COMPREPLY[@]}"'
@@ -102,14 +102,14 @@ def test_bash(folder: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_fish(folder: Path, line: str) -> None:
+def test_completion_in_fish(folder: Path, line: str) -> None:
     program = f"source {script('fish', folder)}; complete -C $argv[1]"
     found = run(folder, installed("fish"), "-N", "-c", program, f"logclient {line}").splitlines()
     assert sorted(one.partition("\t")[0] for one in found) == sorted(LINES[line].split())
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_as_it_is_typed(folder: Path, shell: str) -> None:
+def test_completion_of_typed_keys(folder: Path, shell: str) -> None:
     from tests.cli.terminal import Terminal
 
     begin = {
@@ -132,17 +132,17 @@ def test_as_it_is_typed(folder: Path, shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_the_command_prints_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
     assert capsys.readouterr().out == completion.script(shell)
 
 
-def test_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", "tcsh"]) == 2
     assert "invalid choice: 'tcsh' (choose from" in capsys.readouterr().err
 
 
-def test_every_command_and_option_is_in_each() -> None:
+def test_scripts_have_every_command_and_option() -> None:
     for shell in completion.SHELLS:
         text = completion.script(shell)
         for command in completion._commands(make_parser()):

@@ -1,4 +1,4 @@
-"""``logclient doctor``: which step fails, and how to fix it."""
+"""``logclient doctor``: which step fails, and the advice for it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from logclient.logux.collector import Collector as LoguxServer
 from logclient.lumberjack.collector import Collector
 from logclient.plog.collector import Collector as PlogServer
 from tests import support
-from tests.cli.test_cli_unreachable import answering, banner, black_hole, closes, dead, never_reads, tls, web
+from tests.cli.test_cli_unreachable import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
 
 FINE = {"ok", "warning", "skipped"}
 
 
 @pytest.fixture(autouse=True)
 def synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of this machine is nothing that a test can know."""
+    """A test cannot know the state of this machine's clock."""
     monkeypatch.setattr(doctor, "_synchronized", lambda: True)
 
 
 def examine(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Run ``doctor --json`` on one endpoint: the finding of each step."""
+    """Run ``doctor --json`` on one endpoint; return the finding of each step."""
     assert cli.main(["doctor", *arguments, "--timeout", "1s", "--json"]) == code
     out, err = capsys.readouterr()
     assert err == ""
@@ -48,8 +48,8 @@ WELL = {"name": "ok", "connect": "ok", "protocol": "ok", "clock": "ok", "event":
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
-    """Between words, and what goes on stands below where it began. Elsewhere lines stay whole."""
+def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
+    """Between words, and continued lines are indented. Other outputs get whole lines."""
     from tests.cli.terminal import Terminal
 
     with dead() as port:
@@ -64,8 +64,8 @@ def test_lines_end_where_the_terminal_does(tmp_path: Path) -> None:
     assert " ".join(found[0].split()) in " ".join(done.stdout.split()) and len(done.stdout.splitlines()) == 4
 
 
-class TestWell:
-    def test_lumberjack(self, capsys: pytest.CaptureFixture[str]) -> None:
+class TestHealthyServers:
+    def test_lumberjack_passes_every_step(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as server:
             found = examine(capsys, server.url)
             [event] = server.events(1)
@@ -76,13 +76,13 @@ class TestWell:
         assert found["event"]["found"].startswith("acknowledged in ")
         assert all(finding["mend"] == "" for finding in found.values())
 
-    def test_no_event(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_no_event_skips_the_event(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server:
             found = examine(capsys, server.url, "--no-event")
             assert server.counts.events == 0
         assert statuses(found) == WELL | {"event": "skipped"}
 
-    def test_logux_tells_its_time(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_logux_passes_and_reports_its_clock(self, capsys: pytest.CaptureFixture[str]) -> None:
         support.need("websockets")
         with LoguxServer() as server:
             found = examine(capsys, server.url)
@@ -92,7 +92,7 @@ class TestWell:
             r"ours is synchronized; the server's differs by -?\d+ ms", found["clock"]["found"]
         )
 
-    def test_plog_has_neither_connections_nor_acknowledgements(
+    def test_plog_skips_the_connection(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with PlogServer() as server:
@@ -100,13 +100,13 @@ class TestWell:
         assert statuses(found) == WELL | {"connect": "skipped"}
         assert found["event"]["found"].endswith("ms; this protocol has no acknowledgements")
 
-    def test_a_name(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_host_name_is_resolved(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server:
             found = examine(capsys, f"lumberjack://localhost:{server.port}")
         assert found["name"]["found"].startswith("localhost is ")
         assert "127.0.0.1" in found["name"]["found"]
 
-    def test_words_for_people(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_text_output_names_steps_and_advice(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server, dead() as port:
             assert cli.main(["doctor", f"lumberjack://127.0.0.1:{server.port},127.0.0.1:{port}"]) == 3
         lines = capsys.readouterr().out.splitlines()
@@ -121,7 +121,7 @@ class TestWell:
         ]
 
 
-class TestIll:
+class TestBrokenServers:
     @pytest.mark.parametrize(
         ("bound", "found", "mend"),
         [
@@ -133,7 +133,7 @@ class TestIll:
         ],
         ids=["closed", "silent"],
     )  # fmt: skip
-    def test_a_datagram_without_an_answer(
+    def test_an_unanswered_datagram_is_explained(
         self, bound: bool, found: str, mend: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -157,7 +157,7 @@ class TestIll:
             (web, "protocol", "an HTTP server answers", "this is no lumberjack server"),
         ],
     )
-    def test_the_step_that_fails_is_the_last(
+    def test_the_failing_step_is_the_last(
         self, capsys: pytest.CaptureFixture[str], place: Any, step: str, says: str, mend: str
     ) -> None:
         with place() as port:
@@ -168,12 +168,12 @@ class TestIll:
         assert says in finding["found"]
         assert mend in finding["mend"]
 
-    def test_a_name_that_nobody_knows(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_name_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
         found = examine(capsys, "lumberjack://nosuch.invalid", code=3)
         assert statuses(found) == {"name": "failed"}
         assert found["name"]["mend"]
 
-    def test_a_look_up_that_takes_too_long(
+    def test_a_slow_look_up_times_out(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from threading import Event
@@ -184,19 +184,19 @@ class TestIll:
         end.set()
         assert found["name"]["found"] == "h: no answer to the look-up in 1 s"
 
-    def test_an_event_that_breaks_the_silence(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A server that answers to events only, as go-lumber's does."""
+    def test_a_server_that_answers_events_only_passes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """As go-lumber's does."""
 
         def serve(sock: socket.socket) -> None:
             while data := sock.recv(65536):
                 if b"C" in data or b"J" in data:
                     sock.sendall(b"2A\0\0\0\1")
 
-        with answering(serve) as port:
+        with serve_each(serve) as port:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}")
         assert statuses(found) == WELL | {"protocol": "skipped"}
 
-    def test_one_address_of_several(
+    def test_one_dead_address_of_several_is_a_warning(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with Collector() as server, dead() as port:
@@ -209,7 +209,9 @@ class TestIll:
         assert f"127.0.0.1:{port}: connection refused" in found["connect"]["found"]
         assert "remove them from the name" in found["connect"]["mend"]
 
-    def test_clocks(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_clock_differences_are_explained(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         support.need("websockets")
         monkeypatch.setattr(doctor, "_CLOCK_MS", -1)
         with LoguxServer() as server:
@@ -231,7 +233,7 @@ class TestTls:
 
         return Authority(tmp_path / "ours")
 
-    def test_well(self, capsys: pytest.CaptureFixture[str], ours: Any) -> None:
+    def test_tls_passes_with_the_right_authority(self, capsys: pytest.CaptureFixture[str], ours: Any) -> None:
         from tests.support.tls import context
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
@@ -245,7 +247,7 @@ class TestTls:
         assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
         assert "give that authority's certificate as ca" in found["TLS"]["found"]
 
-    def test_a_certificate_that_ends_soon(
+    def test_a_certificate_near_its_end_is_a_warning(
         self, capsys: pytest.CaptureFixture[str], ours: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from tests.support.tls import context
@@ -258,7 +260,7 @@ class TestTls:
             "renew the certificate at the server",
         )
 
-    def test_a_server_without_it(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_tls_to_a_plain_server_is_explained(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as server:
             found = examine(capsys, f"lumberjack+tls://127.0.0.1:{server.port}", code=3)
         assert (list(found)[-1], found["TLS"]["status"]) == ("TLS", "failed")
@@ -266,7 +268,9 @@ class TestTls:
             found["TLS"]["mend"] == "if the server has no TLS on this port, use lumberjack://"
         )
 
-    def test_a_client_without_it(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_plain_to_a_tls_server_is_explained(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         with tls(tmp_path) as port:
             found = examine(capsys, f"lumberjack://127.0.0.1:{port}", code=3)
         assert found["protocol"]["status"] == "failed"
@@ -274,7 +278,7 @@ class TestTls:
         assert found["protocol"]["mend"] == "use lumberjack+tls://"
 
 
-def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_doctor_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
         (["doctor"], "required: URL"),
         (["doctor", "http://h"], "scheme: 'http' is none of"),

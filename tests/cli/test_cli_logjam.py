@@ -38,8 +38,8 @@ def quote(key: bytes) -> str:
     return percent(key.decode(), safe="")
 
 
-class Running:
-    """``collect`` in a process of its own, until it is told to end."""
+class CollectProcess:
+    """``collect`` in its own process, until it is told to end."""
 
     def __init__(self, urls: list[str], capture: Path, *arguments: str, stderr: int | None = None) -> None:
         command = [sys.executable, "-m", "logclient", "collect", *urls, "--capture", str(capture), "--json"]
@@ -51,7 +51,7 @@ class Running:
         assert self.process.stdout is not None
         self.listens = [json.loads(self.process.stdout.readline()) for _ in urls]
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> CollectProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,15 +75,15 @@ def subscriber() -> Iterator[Any]:
 
 
 class TestCollect:
-    def test_a_device_as_the_url_says(self, tmp_path: Path, subscriber: Any) -> None:
+    def test_collect_runs_a_device_as_its_url_says(self, tmp_path: Path, subscriber: Any) -> None:
         url = "logjam://127.0.0.1:0?push=0&publish=0&device=77&recompress=zlib&allow_invalid=true&heartbeat=0.2s"
-        with Running([url], tmp_path) as run:
+        with CollectProcess([url], tmp_path) as run:
             self.ask(run, subscriber)
             (end,) = run.ends()
         assert (end["captured_events"], end["acks"], end["published"]) == (2, 1, 2)
         assert end["heartbeats"] > 0
 
-    def ask(self, run: Running, subscriber: Any) -> None:
+    def ask(self, run: CollectProcess, subscriber: Any) -> None:
         (said,) = run.listens
         assert set(said) == {"url", "port", "push", "publish"}
         assert said["url"] == f"logjam://127.0.0.1:{said['port']}"
@@ -105,9 +105,9 @@ class TestCollect:
         assert {zlib.decompress(frames[2]) for frames in published} == {event(1), event(2)}
         assert {int.from_bytes(frames[3][4:8], "big") for frames in published} == {77}
 
-    def test_several_of_them(self, tmp_path: Path) -> None:
+    def test_collect_runs_several_devices(self, tmp_path: Path) -> None:
         urls = ["logjam://127.0.0.1:0?publish=none", "logjam+push://127.0.0.1:0", "lumberjack://127.0.0.1:0"]
-        with Running(urls, tmp_path) as run:
+        with CollectProcess(urls, tmp_path) as run:
             asks, pushes, _ = run.listens
             with Producer(asks["port"]) as one, Producer(pushes["port"], zmq.PUSH) as two:
                 assert one.ship(1) == [ACCEPTED]
@@ -123,10 +123,10 @@ class TestCollect:
         assert ends[1]["captured_events"] > 0 == ends[1]["acks"]
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_consumer(self, tmp_path: Path, number: int) -> None:
+    def test_collect_runs_a_consumer(self, tmp_path: Path, number: int) -> None:
         with Collector(device=7, heartbeat=0.05) as device, Producer(device.port) as producer:
             url = f"logjam+sub://127.0.0.1:{device.publish_port}"
-            with Running([f"{url}?topics=logs"], tmp_path) as run:
+            with CollectProcess([f"{url}?topics=logs"], tmp_path) as run:
                 assert run.listens == [{"url": url, "connects": [device.publish_url]}]
                 assert device.wait_for(lambda counts: counts.subscriptions == 1, timeout=PATIENCE)
                 producer.ship(1, 2)
@@ -149,10 +149,10 @@ class TestCollect:
             time.sleep(0.01)
 
     @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits of another process")
-    def test_a_consumer_that_cannot_capture(self, tmp_path: Path) -> None:
+    def test_a_consumer_reports_a_failing_capture(self, tmp_path: Path) -> None:
         with Collector(heartbeat=0) as device, Producer(device.port) as producer:
             url = f"logjam+sub://127.0.0.1:{device.publish_port}"
-            with Running([url], tmp_path / "c", stderr=subprocess.PIPE) as run:
+            with CollectProcess([url], tmp_path / "c", stderr=subprocess.PIPE) as run:
                 assert device.wait_for(lambda counts: counts.subscriptions == 1, timeout=PATIENCE)
                 resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
                 producer.ship(b"x" * 3000)
@@ -161,7 +161,9 @@ class TestCollect:
                 assert said.startswith(f"{url}: not captured: capture: ")
                 run.ends(code=ExitCode.UNREACHABLE)
 
-    def test_a_consumer_without_a_device(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_consumer_without_a_device_is_exit_3(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A socket of another kind answers no consumer."""
         with Collector() as device:
             url = f"logjam+sub://127.0.0.1:{device.publish_port},127.0.0.1:{device.port}"
@@ -196,7 +198,9 @@ class TestCollect:
             ("lumberjack://127.0.0.1:0?push=2", "push: unknown option"),
         ],
     )
-    def test_usage(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, says: str) -> None:
+    def test_wrong_collector_urls_are_explained(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, says: str
+    ) -> None:
         faults = [] if "faults" not in says else ["--faults", "discard=every:2"]
         arguments = ["collect", url, "--capture", str(tmp_path / "c"), "--for", "1s", *faults]
         assert cli.main(arguments) == ExitCode.USAGE
@@ -204,15 +208,17 @@ class TestCollect:
         assert says in err
         assert err.count("\n") == 1
 
-    def test_a_fault_that_no_device_has(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_faults_of_other_protocols_are_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         arguments = ["collect", "logjam://127.0.0.1:0", "--capture", str(tmp_path / "c"), "--faults"]
         assert cli.main([*arguments, "partial-ack=every:2"]) == ExitCode.USAGE
         assert "partial-ack" in capsys.readouterr().err
 
-    def test_faults_strike(self, tmp_path: Path) -> None:
+    def test_faults_apply_to_a_device(self, tmp_path: Path) -> None:
         fault_log = tmp_path / "fault_log"
         faults = ["--faults", "discard=every:3,seed=1", "--fault-log", str(fault_log)]
-        with Running(["logjam://127.0.0.1:0"], tmp_path / "c", *faults) as run:
+        with CollectProcess(["logjam://127.0.0.1:0"], tmp_path / "c", *faults) as run:
             with Producer(run.listens[0]["port"]) as asks:
                 assert asks.ship(*range(1, 10)) == [ACCEPTED] * 9
             (end,) = run.ends()
@@ -235,7 +241,9 @@ class TestDecode:
         files.write_segments(tmp_path / "c", "main", rows, protocol="logjam")
         return tmp_path / "c"
 
-    def test_messages_and_replies(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_shows_messages_and_replies(
+        self, capture: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert cli.main(["decode", "logjam", str(capture)]) == ExitCode.BROKEN
         out = capsys.readouterr().out
         assert "request of 5 frames, shop-production, logs.shop.production, zlib, device 0, created 5" in out
@@ -247,7 +255,7 @@ class TestDecode:
         assert "\x1b" not in out
         assert "to 127.0.0.1:9, arrival 2, 2026-11-20T06:13:52.893000Z" in out
 
-    def test_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_writes_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["decode", "logjam", str(capture), "--json"])
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert rows[0].items() >= {
@@ -258,7 +266,7 @@ class TestDecode:
         assert rows[2]["direction"] == "to"
         assert rows[2]["status"] == "202 Accepted"
 
-    def test_raw_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_reads_raw_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "bytes"
         path.write_bytes(files.message(event(1)) + files.ACCEPTED)
         assert cli.main(["decode", "logjam", str(path)]) == ExitCode.OK
@@ -275,7 +283,7 @@ class TestPing:
         assert err == ""
         return out
 
-    def test_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_measures_a_device(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as device:
             said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production")
             assert said.startswith(f"127.0.0.1:{device.port}: connected in ")
@@ -287,7 +295,7 @@ class TestPing:
             assert device.counts.pings == 9
             assert device.counts.events == 0
 
-    def test_an_event_that_the_importer_takes(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_sends_an_event_that_the_importer_accepts(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as device:
             said = self.ping(capsys, ExitCode.OK, f"{device.url}/shop-production", "--event")
             assert ", an event was acknowledged in " in said
@@ -295,7 +303,7 @@ class TestPing:
         assert importer_takes(document)
         assert document["lines"][0][2].startswith("logclient ping from ")
 
-    def test_where_nothing_is_answered(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_of_a_push_port_says_there_are_no_answers(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as device:
             url = f"{device.push_url}/shop-production"
             said = self.ping(capsys, ExitCode.OK, url)
@@ -303,7 +311,7 @@ class TestPing:
             assert "an event was handed over in" in self.ping(capsys, ExitCode.OK, url, "--event")
             assert len(device.events(1)) == 1
 
-    def test_each_endpoint_has_its_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_prints_a_line_for_each_endpoint(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector() as gone:
             pass
         with Collector() as device:
@@ -321,13 +329,13 @@ class TestPing:
         ):
             assert says in line
 
-    def test_who_never_answers(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_of_a_silent_server_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as hole:
             url = f"logjam://127.0.0.1:{hole.getsockname()[1]}"
             said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
         assert "cannot connect: no answer to the handshake in time" in said
 
-    def test_a_server_with_keys(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_with_curve_keys(self, capsys: pytest.CaptureFixture[str]) -> None:
         if not zmq.has("curve"):
             pytest.skip("this libzmq has no CURVE")
         public, secret = zmq.curve_keypair()
@@ -362,7 +370,9 @@ def answer(server: Any) -> None:
 
 
 class TestSend:
-    def test_lines_are_documents(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_send_makes_a_document_of_each_line(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         path = tmp_path / "log"
         path.write_text("one\ntwo\n")
         with Collector(keep=True) as device:
@@ -374,7 +384,7 @@ class TestSend:
         assert [document["lines"][0][2] for document in documents] == ["one", "two"]
         assert all(map(importer_takes, documents))
 
-    def test_what_is_pushed_is_handed_over(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_pushed_events_are_handed_over(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "log"
         path.write_text('{"action":"A#b"}\n{"action":"A#c"}\n')
         with Collector(keep=True) as device:
@@ -384,7 +394,9 @@ class TestSend:
             assert (fates["sent"], fates["acked"], fates["handed"]) == (2, 0, 2)
             assert [document["action"] for document in device.events(2)] == ["A#b", "A#c"]
 
-    def test_nobody_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_send_to_a_dead_device_is_exit_3(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         path = tmp_path / "log"
         path.write_text("one\n")
         with Collector() as device:
@@ -393,7 +405,7 @@ class TestSend:
         assert cli.main(["send", url, str(path), "--timeout", "1s"]) == ExitCode.UNREACHABLE
         assert "connection refused" in capsys.readouterr().err
 
-    def test_without_an_app_env(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_send_needs_an_app_env(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "log"
         path.write_text("one\n")
         assert cli.main(["send", "logjam://127.0.0.1:1", str(path)]) == ExitCode.USAGE

@@ -21,14 +21,14 @@ support.need("websockets")
 
 from websockets.sync.server import ServerConnection  # noqa: E402
 
-from tests.transports.test_websocket import served  # noqa: E402
+from tests.transports.test_websocket import serve_library  # noqa: E402
 
 TOKEN = "x7Zq, not for anybody else"
 
 
 @contextmanager
-def saying(*answers: str) -> Iterator[str]:
-    """The URL of a WebSocket server that sends these, and what it hears where there is a ``{}``."""
+def websocket_url(*answers: str) -> Iterator[str]:
+    """Run a WebSocket server that sends these; ``{}`` stands for the message it received. Yield its URL."""
 
     def handle(far: ServerConnection) -> None:
         heard = far.recv()
@@ -37,7 +37,7 @@ def saying(*answers: str) -> Iterator[str]:
         for _ in far:
             pass
 
-    with served(handle) as port:
+    with serve_library(handle) as port:
         yield f"logux://127.0.0.1:{port}"
 
 
@@ -54,7 +54,7 @@ class TestPing:
         assert TOKEN[:4] not in out
         return out
 
-    def test_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_of_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with LoguxServer(tmp_path, token=TOKEN, skew=60_000, subprotocol=3) as server:
             url = f"{server.url}?token=env:TOKEN"
             found = json.loads(self.ping(capsys, ExitCode.OK, url, "--count", "3", "--json"))
@@ -73,27 +73,29 @@ class TestPing:
             assert said["status"] == "refused"  # type: ignore[index]
             assert "wrong-subprotocol: 1 is supported, 0 is used" in said["why"]  # type: ignore[index]
 
-    def test_who_sends_back_what_it_gets(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_of_an_echo_server_is_refused_without_the_token(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         for answer in ("{}", "you said {}", '{"you":"said", "what": {}}'):
-            with saying(answer) as url:
+            with websocket_url(answer) as url:
                 said = self.ping(capsys, ExitCode.UNREACHABLE, f"{url}?token=env:TOKEN")
                 assert ", but something else answers: " in said
 
-    def test_headers_may_come_first(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_takes_headers_before_the_answer(self, capsys: pytest.CaptureFixture[str]) -> None:
         answers = ['["headers",{"env":"development\\u001b[31m"}]', '["debug","error","x"]',
                    '["connected",5,"server:x",[1,1],{"subprotocol":"1.0.0"}]']  # fmt: skip
-        with saying(*answers) as url:
+        with websocket_url(*answers) as url:
             said = self.ping(capsys, ExitCode.OK, url)
         assert (
             ', env development\\x1b[31m, node id server:x, protocol 5, subprotocol "1.0.0", clock -' in said
         )
 
-    def test_silence(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with saying() as url:
+    def test_ping_of_a_silent_server_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with websocket_url() as url:
             said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
         assert "then silence for 0.3 s: a Logux server answers to connect at once" in said
 
-    def test_no_websocket(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_without_websocket_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as hole:
             url = f"logux://127.0.0.1:{hole.getsockname()[1]}"
             said = self.ping(capsys, ExitCode.UNREACHABLE, url, "--timeout", "300ms")
@@ -101,7 +103,9 @@ class TestPing:
 
 
 class TestDecode:
-    def test_a_capture(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_shows_a_capture_without_the_token(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         action = f'{{"type":"log/add","data":{{"m":"\\u001b"}},"id":"{files.event_id(P, 1)}"}}'
         units = [
             (f'["connect",5,"10:a:b",0,{{"token":"{TOKEN}"}}]', 0),
@@ -126,7 +130,7 @@ class TestDecode:
         assert found[3]["meta"] == {"id": [5, 1], "time": 5}
         assert TOKEN not in out + json.dumps(found)
 
-    def test_messages_in_lines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_decode_reads_messages_in_lines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "messages"
         path.write_text('["ping",1]\n["pong",2]\n')
         assert cli.main(["decode", "logux", str(path)]) == ExitCode.OK

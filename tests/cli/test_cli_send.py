@@ -1,4 +1,4 @@
-"""``logclient send`` and ``collect`` against each other: what arrives, what is counted, how it ends."""
+"""``logclient send`` and ``collect``: delivered events, counts, and how they end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def server() -> Iterator[Collector]:
 
 @pytest.fixture
 def dead_url() -> str:
-    """An address where nobody listens."""
+    """A URL whose port refuses connections."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return f"lumberjack://127.0.0.1:{sock.getsockname()[1]}?backoff_max=100ms"
@@ -59,15 +59,15 @@ def messages(server: Collector, n: int) -> list[str]:
 
 
 def send(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    """Run ``send --json`` in this process; what it printed."""
+    """Run ``send --json`` in this process; return the printed result."""
     assert cli.main(["send", *arguments, "--json"]) == code, capsys.readouterr().err
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert result["exit"] == code
     return result
 
 
-def _until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
-    """The command has begun to read its standard input: what is in the pipe is gone."""
+def _wait_until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+    """Wait until the command reads its standard input: the pipe is empty."""
     import fcntl
     import struct
     import termios
@@ -80,7 +80,7 @@ def _until_it_reads(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
 
 
 class TestText:
-    def test_lines_arrive_in_order_and_every_one_is_acked(
+    def test_lines_arrive_in_order_and_are_acked(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         one, two = tmp_path / "one.log", tmp_path / "two.log"
@@ -119,7 +119,7 @@ class TestText:
             "nul \x00 end",
         ]
 
-    def test_a_line_that_is_too_long_fails_alone(
+    def test_a_line_too_long_fails_alone(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
@@ -147,7 +147,7 @@ class TestText:
         assert result["acked"] == 21
         assert result["seconds"] >= 0.2
 
-    def test_words_for_people(
+    def test_text_output_has_all_counts(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
@@ -158,7 +158,7 @@ class TestText:
         for words in ("acked 2,", "failed 1 (too_large 1)", "dropped 0", "blank lines 1", "bytes replaced 1"):
             assert words in out
 
-    def test_an_empty_file_is_no_failure(
+    def test_an_empty_file_is_exit_0(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "empty").touch()
@@ -166,9 +166,9 @@ class TestText:
 
 
 class TestFiles:
-    """What a line says of where it comes from, and what a file may be."""
+    """Kinds of files, and the fields that describe the origin of a line."""
 
-    def test_a_line_says_when_it_was_read_and_where(
+    def test_a_line_has_its_time_and_file(
         self,
         server: Collector,
         tmp_path: Path,
@@ -224,7 +224,7 @@ class TestFiles:
         assert messages(server, 2) == ["one", "two"]
 
     @pytest.mark.parametrize("method", COMPRESS)
-    def test_what_can_be_had_of_damaged_data_is_sent(
+    def test_the_readable_part_of_damaged_data_is_sent(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
     ) -> None:
         lines = [f"{n} {os.urandom(100).hex()}" for n in range(20_000)]
@@ -262,7 +262,7 @@ class TestFiles:
         ],
         ids=["zip", "tar", "tar.gz", "utf-16", "journal", "elf", "bytes", "sparse"],
     )
-    def test_other_binary_data_is_refused_before_anything_is_sent(
+    def test_binary_files_are_refused_before_sending(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, says: str
     ) -> None:
         good, bad = tmp_path / "good.log", tmp_path / "bad.log"
@@ -287,7 +287,7 @@ class TestFiles:
         assert done.stderr == said
 
     @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1251", "koi8-r", "shift_jis", "iso2022_jp"])
-    def test_text_in_any_encoding_is_text(
+    def test_text_in_any_encoding_is_sent(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str], encoding: str
     ) -> None:
         words = {"latin-1": "\xe4\xf6\xfc", "cp1251": "Привет", "koi8-r": "Привет"}.get(encoding, "日本語")
@@ -295,7 +295,7 @@ class TestFiles:
         file.write_bytes(f"\x1b[31m{words * 10}\x1b[0m\a\n".encode(encoding) * 50)
         assert send(capsys, server.url, str(file))["acked"] == 50
 
-    def test_a_library_that_is_not_there_is_named(
+    def test_a_missing_library_is_named(
         self,
         dead_url: str,
         tmp_path: Path,
@@ -313,7 +313,7 @@ class TestFiles:
 
 
 class TestNdjson:
-    def test_objects_travel_as_they_are(
+    def test_json_objects_are_sent_unchanged(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.ndjson"
@@ -324,7 +324,7 @@ class TestNdjson:
         assert first["a"] == [1.5, "☃", None]
         assert second["message"] == "x"
 
-    def test_what_is_no_object_is_refused_by_its_line_number(
+    def test_invalid_json_lines_are_refused_by_number(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         bad = ["[1]", '"text"', "5", "null", "{", '{"a": NaN}', '{"a": 1} x', "{'a': 1}", "[" * 100_000]
@@ -340,7 +340,7 @@ class TestNdjson:
         for number in range(2, 2 + len(bad)):
             assert f"a.ndjson:{number}: not a JSON object\n" in err
 
-    def test_many_refusals_are_counted_not_listed(
+    def test_many_refusals_are_counted_and_ten_listed(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.ndjson"
@@ -350,7 +350,7 @@ class TestNdjson:
         assert "lines refused 500" in out
         assert err.count("not a JSON object") == 10
 
-    def test_a_line_that_is_too_long_is_refused(
+    def test_a_json_line_too_long_is_refused(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.ndjson"
@@ -360,8 +360,8 @@ class TestNdjson:
         assert messages(server, 1) == ["after"]
 
 
-class TestWhatGoesWrong:
-    def test_nobody_there_is_exit_3_with_one_line(
+class TestFailures:
+    def test_a_dead_server_is_exit_3_with_one_line(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
@@ -374,7 +374,7 @@ class TestWhatGoesWrong:
         assert [line for line in err.splitlines() if "nothing could be reached for 0.3s" in line]
         assert "Traceback" not in err
 
-    def test_a_full_queue_waits_and_gives_up_all_the_same(
+    def test_a_full_queue_times_out(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
@@ -396,7 +396,7 @@ class TestWhatGoesWrong:
         assert "connected, but nothing was acknowledged for 0.3s" in err
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that opens and cannot be read")
-    def test_a_file_that_cannot_be_read(
+    def test_an_unreadable_file_is_exit_2(
         self, dead_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file = tmp_path / "a.log"
@@ -404,7 +404,7 @@ class TestWhatGoesWrong:
         assert cli.main(["send", dead_url, str(file), "/proc/self/mem"]) == 2
         assert capsys.readouterr().err == "logclient: /proc/self/mem: Input/output error\n"
 
-    def test_a_file_that_cannot_be_read_to_its_end(
+    def test_a_file_cut_short_is_exit_1(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         file, short = tmp_path / "a.log", tmp_path / "short.gz"
@@ -430,19 +430,23 @@ class TestWhatGoesWrong:
 
 
 class TestPlog:
-    """Nothing is acknowledged, but the server counts what it has seen."""
+    """Nothing is acknowledged, but the server counts the events it has seen."""
 
     def lines(self, tmp_path: Path) -> str:
         path = tmp_path / "lines"
         path.write_text("".join(f"line {number}\n" for number in range(100)))
         return str(path)
 
-    def test_nothing_is_lost(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_no_loss_is_reported_when_all_arrived(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with plog.Collector() as server:
             result = send(capsys, f"plog://127.0.0.1:{server.port}", self.lines(tmp_path))
         assert (result["handed"], result["lost"], result["loss_reason"]) == (100, 0, "")
 
-    def test_what_is_lost_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_losses_are_reported_by_the_servers_counters(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         for arguments in ([], ["--json"]):
             with plog.Collector(faults="drop=every:10") as server:
                 url = f"plog://127.0.0.1:{server.port}"
@@ -452,7 +456,7 @@ class TestPlog:
             said = f'"lost": {dropped}' if arguments else f"lost {dropped} by the server's counters"
             assert said in capsys.readouterr().out
 
-    def test_a_server_that_does_not_count_is_said(
+    def test_losses_are_unknown_without_counters(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
@@ -462,7 +466,7 @@ class TestPlog:
         assert "handed 100" in (said := capsys.readouterr().out)
         assert "lost unknown (stat: no answer in 1 s" in said
 
-    def test_other_protocols_tell_what_was_acknowledged(
+    def test_other_protocols_report_no_losses(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         result = send(capsys, f"lumberjack://127.0.0.1:{server.port}", self.lines(tmp_path))
@@ -470,7 +474,7 @@ class TestPlog:
 
 
 class TestProcesses:
-    def test_standard_input_that_pauses_is_no_lack_of_progress(self, server: Collector) -> None:
+    def test_a_pause_of_standard_input_does_not_time_out(self, server: Collector) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "logclient", "send", server.url, "--timeout", "200ms", "--json"],
             stdin=subprocess.PIPE,
@@ -487,7 +491,7 @@ class TestProcesses:
         assert process.returncode == 0, err
         assert json.loads(out)["acked"] == 2
 
-    def test_interrupted_while_it_reads(self, server: Collector) -> None:
+    def test_an_interrupt_while_reading_delivers_and_reports(self, server: Collector) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "logclient", "send", server.url, "-"],
             stdin=subprocess.PIPE,
@@ -511,7 +515,7 @@ class TestProcesses:
         assert b"Traceback" not in err
         assert b"Fatal" not in err
 
-    def test_terminated_it_delivers_what_it_has_read(self, server: Collector, tmp_path: Path) -> None:
+    def test_sigterm_delivers_the_lines_read(self, server: Collector, tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "logclient", "send", server.url, "--ledger", str(tmp_path / "ledger")],
             stdin=subprocess.PIPE,
@@ -560,7 +564,7 @@ class TestProcesses:
         assert json.loads(out)["acked"] == 2
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-    def test_a_named_pipe(self, server: Collector, tmp_path: Path) -> None:
+    def test_a_named_pipe_is_read_to_its_end(self, server: Collector, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         process = subprocess.Popen(
             [sys.executable, "-m", "logclient", "send", server.url, str(tmp_path / "pipe"), "--json"],
@@ -577,7 +581,7 @@ class TestProcesses:
         "arguments",
         [["send", "lumberjack://{dead}"], ["ping", "lumberjack://{silent}"], ["decode", "lumberjack"]],
     )
-    def test_interrupted_while_nothing_happens(self, dead_url: str, arguments: list[str]) -> None:
+    def test_an_interrupt_ends_an_idle_command(self, dead_url: str, arguments: list[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
             place = f"127.0.0.1:{silent.getsockname()[1]}"
             arguments = [a.format(dead=dead_url.partition("//")[2], silent=place) for a in arguments]
@@ -595,7 +599,7 @@ class TestProcesses:
             if arguments[0] == "ping":
                 stack.enter_context(silent.accept()[0]).recv(1)
             else:
-                _until_it_reads(process, process.stdin)
+                _wait_until_it_reads(process, process.stdin)
             process.send_signal(signal.SIGINT)
             once = True
             try:
@@ -614,7 +618,7 @@ class TestProcesses:
         assert err[-1] == b"logclient: interrupted"
         assert len(err) <= 2 or not once  # and why it waited
 
-    def test_unreachable_in_its_own_process(self, dead_url: str) -> None:
+    def test_an_unreachable_server_is_exit_3(self, dead_url: str) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "logclient", "send", dead_url, "--timeout", "0.2"],
             input=b"line\n",
@@ -626,7 +630,7 @@ class TestProcesses:
         assert b"nothing could be reached" in done.stderr
         assert b"Traceback" not in done.stderr
 
-    def test_collect_prints_where_it_listens_and_what_it_counted(
+    def test_collect_prints_its_port_and_counts(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         process = subprocess.Popen(
@@ -657,7 +661,9 @@ class TestProcesses:
         assert counts["captured_events"] == 500 + counts["copies"]
         assert os.listdir(tmp_path / "capture")
 
-    def test_collect_stops_by_itself(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_collect_ends_after_the_given_time(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         capture = str(tmp_path / "capture")
         assert cli.main(["collect", "lumberjack://127.0.0.1:0", "--capture", capture, "--for", "50ms"]) == 0
         assert "0 events in 0 windows over 0 connections" in capsys.readouterr().err
@@ -671,7 +677,7 @@ class TestProcesses:
             (["lumberjack://me:hunter2@127.0.0.1:0"], 2, "user:password@ is not accepted"),
         ],
     )
-    def test_what_collect_refuses(
+    def test_collect_refuses_wrong_arguments(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
     ) -> None:
         assert cli.main(["collect", *arguments, "--capture", str(tmp_path / "c")]) == code
@@ -680,7 +686,7 @@ class TestProcesses:
         assert err.count("\n") == 1
         assert "hunter2" not in err
 
-    def test_collect_where_somebody_listens_already(
+    def test_collect_on_a_used_port_is_exit_3(
         self, server: Collector, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert cli.main(["collect", server.url, "--capture", str(tmp_path / "c")]) == 3
@@ -688,7 +694,7 @@ class TestProcesses:
 
 
 class TestProgress:
-    def test_percent_rate_and_time_left(self) -> None:
+    def test_progress_has_percent_rate_and_time_left(self) -> None:
         estimate = RateEstimate()
         assert estimate.text(100.0, 0, 0.0) == "0%, "  # too early to say more
         assert estimate.text(102.0, 5000, 0.25) == "25%, 2,500/s, 0:06 left, "
@@ -700,7 +706,7 @@ class TestProgress:
         assert estimate.text(117.0, 20_000, 0.999) == "99%, 1,500/s, 0:00 left, "
 
     @pytest.mark.skipif(sys.platform == "win32", reason="no such terminals")
-    def test_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
+    def test_progress_is_shown_in_a_terminal(self, server: Collector, tmp_path: Path) -> None:
         from tests.cli.terminal import Terminal
 
         file = tmp_path / "a.log"
@@ -711,12 +717,12 @@ class TestProgress:
             terminal.until(r"\r +\rsent 3000 in .*: acked 3000, ")
             assert terminal.process.wait(PATIENCE) == 0
 
-    def test_without_a_size_there_is_the_rate(self) -> None:
+    def test_progress_without_a_size_has_only_the_rate(self) -> None:
         estimate = RateEstimate()
         assert estimate.text(0.0, 0, None) == ""
         assert estimate.text(4.0, 10, None) == "2/s, "
 
-    def test_a_terminal_gets_one_line_rewritten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_terminal_gets_one_rewritten_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):
             def isatty(self) -> bool:
                 return True
@@ -730,7 +736,7 @@ class TestProgress:
         progress.clear()
         assert screen.getvalue() == "\ra long line\rshort      \r     \r"
 
-    def test_a_file_gets_a_line_now_and_then(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_gets_a_line_every_ten_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         screen = io.StringIO()
         monkeypatch.setattr(sys, "stderr", screen)
         progress = ProgressLine()

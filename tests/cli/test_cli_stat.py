@@ -1,4 +1,4 @@
-"""``logclient stat``: plog servers' counters, for people and for programs."""
+"""``logclient stat``: counters of plog servers and Logjam devices, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import support
 from tests.support.patience import PATIENCE
 
 
-def test_counters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stat_prints_counters_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     with Collector() as server:
         url = f"plog://127.0.0.1:{server.port}"
         with logclient.connect(url, mtu=1500) as client:
@@ -39,7 +39,7 @@ def test_counters(capsys: pytest.CaptureFixture[str]) -> None:
         assert found["stat"]["defragmenter"] == {"evictions": 0, "hits": 3, "misses": 1}
 
 
-def test_who_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_server_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, Collector() as server:
         hole.bind(("127.0.0.1", 0))
         ports = hole.getsockname()[1], server.port
@@ -53,14 +53,14 @@ def test_who_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
         assert [answer is None for answer in answers] == [True, False]
 
 
-def test_other_protocols_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_protocols_have_no_counters(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stat", "lumberjack://127.0.0.1"]) == ExitCode.USAGE
     why = "stat: lumberjack servers cannot be asked for counters, only plog servers"
     assert why in capsys.readouterr().err
 
 
 class TestLogjam:
-    def test_what_a_device_says(
+    def test_a_device_reports_its_counters(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         support.need("zmq")
@@ -83,8 +83,8 @@ class TestLogjam:
             stat = {"device": 7, "sequence": 5, "per_second": 0.0}
             assert found == {"endpoint": f"127.0.0.1:{port}", "why": "", "stat": stat}
 
-    def test_who_says_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A socket of another kind, one that says other things, and nobody at all."""
+    def test_servers_without_statistics_are_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A socket of another kind, one that sends other things, and a closed port."""
         zmq = support.need("zmq")
         from logclient.logjam import collector as logjam
 
@@ -110,14 +110,14 @@ class TestLogjam:
         for parts in ([], [b"x", b"1"], [b"1", b"9" * 21], [b"1", b"-1"], [b"1", b"2", b"3"]):
             publisher.send_multipart([b"stats", *parts])
 
-    def test_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_wrong_stat_usage_is_explained(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["stat", "plog://127.0.0.1", "--port", "9621"]) == ExitCode.USAGE
         assert "--port: only for Logjam devices" in capsys.readouterr().err
         assert cli.main(["stat", "logjam://127.0.0.1", "--port", "0"]) == ExitCode.USAGE
         assert "must be a whole number from 1 to 65535" in capsys.readouterr().err
 
 
-def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envi_prints_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole, Collector(max_size=131_072) as server:
         hole.bind(("127.0.0.1", 0))
         good, silent = (f"127.0.0.1:{port}" for port in (server.port, hole.getsockname()[1]))
@@ -140,5 +140,5 @@ def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
     ("ms", "words"),
     [(0, "0 min 0 s"), (61_999, "1 min 1 s"), (3_660_000, "1 h 1 min"), (180_000_000, "2 d 2 h")],
 )
-def test_uptime(ms: int, words: str) -> None:
+def test_uptime_is_described_in_two_units(ms: int, words: str) -> None:
     assert describe_uptime(ms) == words

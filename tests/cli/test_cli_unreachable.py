@@ -1,4 +1,4 @@
-"""``send`` and ``ping`` where there is nobody, nobody who listens, or somebody else."""
+"""``send`` and ``ping`` with closed ports, silent hosts and servers of other protocols."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.patience import PATIENCE
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A server on a free port; `answer` has each connection in a thread of its own."""
+def serve_each(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Run a server that handles each connection with `answer` in its own thread; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as open_ones:
         end = threading.Event()
 
@@ -67,15 +67,15 @@ def black_hole() -> Iterator[int]:
 
 
 def never_reads() -> AbstractContextManager[int]:
-    return answering(lambda sock: None)
+    return serve_each(lambda sock: None)
 
 
 def closes() -> AbstractContextManager[int]:
-    return answering(lambda sock: (sock.recv(65536), sock.close()))
+    return serve_each(lambda sock: (sock.recv(65536), sock.close()))
 
 
 def banner() -> AbstractContextManager[int]:
-    return answering(lambda sock: sock.sendall(b"SSH-2.0-\x1b[31mserver\r\n"))
+    return serve_each(lambda sock: sock.sendall(b"SSH-2.0-\x1b[31mserver\r\n"))
 
 
 def takes_one_byte_at_a_time(sock: socket.socket) -> None:
@@ -107,7 +107,7 @@ def tls(tmp_path: Path) -> Iterator[int]:
         except OSError:
             pass
 
-    with answering(shake) as port:
+    with serve_each(shake) as port:
         yield port
 
 
@@ -123,7 +123,7 @@ def command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
 
 
 class TestSend:
-    """Exit 3, one line that names what and why, whatever the place is."""
+    """Exit 3 and one line that names address and cause, in every case."""
 
     def refused(self, url: str, stdin: bytes = b"a line\n") -> str:
         done = command("send", url, "--timeout", "800ms", stdin=stdin)
@@ -134,7 +134,7 @@ class TestSend:
         return done.stderr
 
     @pytest.mark.parametrize("stdin", [b"a line\n", b"x" * 1000 + b"\n" + b"y\n" * 100_000])
-    def test_dead_port(self, stdin: bytes) -> None:
+    def test_send_to_a_closed_port(self, stdin: bytes) -> None:
         with dead() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}", stdin)
         assert said == (
@@ -142,33 +142,33 @@ class TestSend:
             f"cannot connect to 127.0.0.1:{port}: connection refused\n"
         )
 
-    def test_black_hole(self) -> None:
+    def test_send_to_a_black_hole(self) -> None:
         with black_hole() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
         assert "nothing could be reached for 0.8s: cannot connect to" in said
         assert "no answer to the connection attempt in time" in said
 
-    def test_accepts_and_never_reads(self) -> None:
+    def test_send_to_a_server_that_never_reads(self) -> None:
         with never_reads() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}?compression=0", (b"x" * 6000 + b"\n") * 2000)
         assert said.endswith("connected, but nothing was acknowledged for 0.8s\n")
 
-    def test_closes_at_once(self) -> None:
+    def test_send_to_a_server_that_closes_at_once(self) -> None:
         with closes() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
         assert "connected, but nothing was acknowledged for 0.8s: 127.0.0.1" in said
 
-    def test_somebody_else(self) -> None:
+    def test_send_to_a_server_of_another_protocol(self) -> None:
         with banner() as port:
             said = self.refused(f"lumberjack://127.0.0.1:{port}")
         assert "expected an ack frame" in said
         assert "\x1b" not in said
 
-    def test_a_name_that_nobody_knows(self) -> None:
+    def test_send_to_an_unknown_name(self) -> None:
         said = self.refused("lumberjack://nosuch.invalid")
         assert "nothing could be reached for 0.8s: cannot connect to nosuch.invalid:5044: " in said
 
-    def test_of_several_endpoints_one_that_works_is_enough(self, tmp_path: Path) -> None:
+    def test_send_needs_one_live_endpoint_of_several(self, tmp_path: Path) -> None:
         with dead() as port, Collector() as server:
             url = f"lumberjack://127.0.0.1:{port},127.0.0.1:{server.port}?backoff_min=10ms&backoff_max=50ms"
             done = command("send", url, stdin=b"a\n")
@@ -178,7 +178,7 @@ class TestSend:
         assert done.stderr.count("\n") == 1
         assert "connection refused" in done.stderr
 
-    def test_a_server_that_dies_in_the_middle_is_exit_1(self, tmp_path: Path) -> None:
+    def test_send_to_a_server_that_dies_midway_is_exit_1(self, tmp_path: Path) -> None:
         with Collector(faults="stall=every:2") as server:
             url = f"{server.url}?window=1&compression=0"
             done = command("send", url, "--timeout", "500ms", stdin=b"a\nb\nc\n")
@@ -194,7 +194,7 @@ class TestPing:
         assert done.stderr == ""
         return done.stdout
 
-    def test_a_server_of_ours(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_of_a_live_server(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as server:
             said = self.ping(server.url)
             assert said.startswith(f"127.0.0.1:{server.port}: connected in ")
@@ -207,7 +207,7 @@ class TestPing:
             assert server.counts.events == 0
             assert server.counts.protocol_errors == 0
 
-    def test_an_event_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ping_sends_an_event_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
         with Collector(keep=True) as server:
             assert ", an event was acknowledged in " in self.ping(server.url, "--event")
             (event,) = server.events(1)
@@ -215,7 +215,7 @@ class TestPing:
         assert event["tags"] == "logclient-ping"
         assert event["@timestamp"].endswith("Z")
 
-    def test_each_endpoint_has_its_line_and_all_must_do(self, tmp_path: Path) -> None:
+    def test_ping_needs_every_endpoint(self, tmp_path: Path) -> None:
         with (
             Collector() as server,
             dead() as nobody,
@@ -225,7 +225,7 @@ class TestPing:
             banner() as other,
             web() as page,
             tls(tmp_path) as secure,
-            answering(takes_one_byte_at_a_time) as slow,
+            serve_each(takes_one_byte_at_a_time) as slow,
         ):
             ports = [server.port, nobody, hole, silent, closing, other, page, secure, slow]
             url = "lumberjack://" + ",".join(f"127.0.0.1:{port}" for port in ports) + ",nosuch.invalid"
@@ -250,7 +250,7 @@ class TestPing:
             assert says in line
             assert line.isprintable()
 
-    def test_json_and_one_that_answers_is_not_enough(self) -> None:
+    def test_ping_json_fails_with_one_dead_endpoint(self) -> None:
         with (
             dead() as nobody,
             never_reads() as silent,
@@ -267,25 +267,25 @@ class TestPing:
         assert [bool(one["why"]) for one in found] == [True, True, True, True, False]
         assert all(one["tls"] is None for one in found)
 
-    def test_an_event_that_is_not_acknowledged(self) -> None:
+    def test_ping_reports_an_unacknowledged_event(self) -> None:
         with never_reads() as port:
             said = self.ping(f"lumberjack://127.0.0.1:{port}", "--event", "--timeout", "400ms", code=3)
         assert "an event was not acknowledged in 0.4 s" in said
 
-    def test_silence_that_an_event_breaks(self) -> None:
-        """A server that answers to events only, as go-lumber's does."""
+    def test_ping_of_a_server_that_answers_events_only(self) -> None:
+        """As go-lumber's does."""
 
         def serve(sock: socket.socket) -> None:
             while data := sock.recv(65536):
                 if b"C" in data or b"J" in data:
                     sock.sendall(b"2A\0\0\0\1")
 
-        with answering(serve) as port:
+        with serve_each(serve) as port:
             url = f"lumberjack://127.0.0.1:{port}"
             assert "then silence" in self.ping(url, "--timeout", "400ms", code=3)
             assert "an event was acknowledged" in self.ping(url, "--timeout", "400ms", "--event")
 
-    def test_usage(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_wrong_ping_usage_is_explained(self, capsys: pytest.CaptureFixture[str]) -> None:
         for arguments, says in (
             (["ping"], "required: URL"),
             (["ping", "http://h"], "scheme: 'http' is none of"),
@@ -298,7 +298,7 @@ class TestPing:
 
 
 class TestTls:
-    """The same where there is TLS: one line that says what somebody has to mend."""
+    """Over TLS: one line that names the cause and its remedy."""
 
     @pytest.fixture
     def ours(self, tmp_path: Path) -> Any:
@@ -319,14 +319,14 @@ class TestTls:
         return sent.stderr, found["why"], found["status"]
 
     @pytest.mark.parametrize("version", ["1.2", "1.3"])
-    def test_a_client_certificate_that_is_missing(self, ours: Any, version: str) -> None:
+    def test_a_missing_client_certificate_is_named(self, ours: Any, version: str) -> None:
         from tests.support.tls import context
 
         with Collector(tls=context(version, ours.issue("server"), ca=ours.ca)) as server:
             for said in self.lines(f"{server.url}?ca={ours.ca}")[:2]:
                 assert "client certificate" in said
 
-    def test_certificates_that_are_not_accepted(self, ours: Any, tmp_path: Path) -> None:
+    def test_refused_certificates_are_explained(self, ours: Any, tmp_path: Path) -> None:
         from tests.support.tls import Authority, context
 
         theirs = Authority(tmp_path / "theirs")
@@ -341,7 +341,7 @@ class TestTls:
                 assert says in pinged
                 assert status == "refused"
 
-    def test_no_tls_there(self) -> None:
+    def test_tls_to_a_plain_server_is_explained(self) -> None:
         with Collector() as server:
             sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{server.port}")
         assert "TLS" in sent
@@ -349,7 +349,7 @@ class TestTls:
         assert status in ("refused", "unreachable")
 
     @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
-    def test_tls_there(self, scheme: str, tmp_path: Path) -> None:
+    def test_plain_to_a_tls_server_is_explained(self, scheme: str, tmp_path: Path) -> None:
         if scheme == "logux":
             support.need("websockets")
         with tls(tmp_path) as port:
@@ -360,21 +360,21 @@ class TestTls:
         hints = ("does the server want TLS?", "the server speaks TLS", "does it require TLS")
         assert any(hint in sent.stderr for hint in hints)
 
-    def test_a_server_that_took_events_wants_no_tls(self) -> None:
+    def test_a_server_that_took_events_gets_no_tls_advice(self) -> None:
         with Collector(faults="cut-before-ack=from:2:per-connection") as server:
             done = command("send", f"{server.url}?window=1&inflight=1", stdin=b"a\nb\nc\n")
         assert "acked 3" in done.stdout
         assert done.stderr  # a connection was lost
         assert "TLS" not in done.stderr
 
-    def test_a_black_hole(self) -> None:
+    def test_ping_over_tls_to_a_black_hole(self) -> None:
         with black_hole() as port:
             sent, pinged, status = self.lines(f"lumberjack+tls://127.0.0.1:{port}")
         assert "no answer to the connection attempt in time" in sent
         assert pinged == "cannot connect: no answer to the connection attempt in time"
         assert status == "unreachable"
 
-    def test_what_ping_tells_of_a_certificate(self, ours: Any) -> None:
+    def test_ping_reports_the_servers_certificate(self, ours: Any) -> None:
         from tests.support.tls import context
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:

@@ -1,4 +1,4 @@
-"""``logclient decode`` and what it is made of: wire bytes as lines for people, whatever they are."""
+"""``logclient decode`` and its parts: any bytes of the wire become readable lines."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def compressed(content: bytes, version: bytes = b"2") -> bytes:
     return version + b"C" + struct.pack(">I", len(payload)) + payload
 
 
-def lines(data: bytes, limit: int = readable.BODY_SHOWN) -> list[str]:
+def decoded_lines(data: bytes, limit: int = readable.BODY_SHOWN) -> list[str]:
     return [line for frame in frames(data) for line in readable.lines(frame, limit)]
 
 
-def vectors() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """(name, bytes of one direction, case) of every recorded sequence."""
+def recorded_sequences() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """Yield (name, bytes of one direction, case) of every recorded sequence."""
     for kind in (recordings.LUMBERJACK, recordings.LUMBERJACK_EDGE):
         for case in recordings.cases(kind):
             for key in ("writer_hex", "reader_hex", "writer_chunks_hex"):
@@ -52,21 +52,21 @@ def vectors() -> Iterator[tuple[str, bytes, dict[str, Any]]]:
                     yield f"{case['name']} {key}", bytes.fromhex(text), case
 
 
-def refused(data: bytes) -> bool:
-    """By the reader that our servers use."""
+def refused_by_reader(data: bytes) -> bool:
+    """Whether the reader of our servers refuses these bytes."""
     reader = Reader()
     reader.receive_data(data)
     reader.receive_eof()
     return reader.error is not None
 
 
-def objected(found: list[Frame]) -> bool:
-    """Whether a fault was shown of those that a reader looks for: it does not look into bodies."""
+def has_reader_fault(found: list[Frame]) -> bool:
+    """Whether a fault is shown that a reader looks for; a reader does not look into bodies."""
     return any(frame.wrong not in ("", "not one JSON object in UTF-8") for frame in found)
 
 
-def sane(data: bytes, found: list[Frame]) -> None:
-    """What holds whatever the bytes are."""
+def assert_frames_cover(data: bytes, found: list[Frame]) -> None:
+    """Assert the rules for any bytes: frames follow each other and cover all of them."""
     at = 0
     for frame in found:
         if frame.depth == 0:
@@ -82,15 +82,15 @@ def sane(data: bytes, found: list[Frame]) -> None:
 
 class TestVectors:
     def test_every_recorded_sequence_is_shown(self) -> None:
-        for name, data, _ in vectors():
+        for name, data, _ in recorded_sequences():
             found = list(frames(data))
-            sane(data, found)
+            assert_frames_cover(data, found)
             if not name.endswith("reader_hex"):
-                assert objected(found) == refused(data), name
+                assert has_reader_fault(found) == refused_by_reader(data), name
 
-    def test_the_frames_are_those_that_were_recorded(self) -> None:
+    def test_decoded_frames_equal_the_recorded_ones(self) -> None:
         compared = 0
-        for name, data, case in vectors():
+        for name, data, case in recorded_sequences():
             side = name.rpartition(" ")[2].replace("_hex", "_frames")
             if side not in case:
                 continue
@@ -138,40 +138,40 @@ class TestVectors:
             ("synthetic_v1W0", "1W window of 0 events"),
         ],
     )
-    def test_what_is_wrong_is_named(self, name: str, says: str) -> None:
+    def test_recorded_faults_are_named(self, name: str, says: str) -> None:
         if name.startswith("synthetic"):
             data = bytes.fromhex(recordings.example(recordings.LUMBERJACK, name)["writer_hex"])
         else:
             chunks = recordings.example(recordings.LUMBERJACK_EDGE, name)["writer_chunks_hex"]
             data = bytes.fromhex("".join(chunks))
-        assert any(says in line for line in lines(data))
+        assert any(says in line for line in decoded_lines(data))
 
 
 class TestFrames:
-    def test_a_compressed_window(self) -> None:
+    def test_a_compressed_window_shows_its_frames(self) -> None:
         data = window(2) + compressed(event(1, b'{"a":1}') + event(2, b'{"b":"\xe2\x98\x83"}'))
         size = len(data) - 12
-        assert lines(data) == [
+        assert decoded_lines(data) == [
             "       0  2W window of 2 events",
             f"       6  2C compressed, {size} bytes, 38 inflated",
             '           0  2J sequence 1, 7 bytes: {"a":1}',
             '          17  2J sequence 2, 11 bytes: {"b":"☃"}',
         ]
 
-    def test_version_1_and_acks(self) -> None:
+    def test_version_1_and_acks_are_shown(self) -> None:
         block = pair_block({"line": "x", "host": "h"})
-        assert lines(b"1W\0\0\0\1" + compressed(b"1D\0\0\0\1" + block, b"1"))[-1].endswith(
+        assert decoded_lines(b"1W\0\0\0\1" + compressed(b"1D\0\0\0\1" + block, b"1"))[-1].endswith(
             "1D sequence 1, 2 pairs: line=x, host=h"
         )
-        assert lines(encode_ack(2, 0) + encode_ack(1, 7)) == [
+        assert decoded_lines(encode_ack(2, 0) + encode_ack(1, 7)) == [
             "       0  2A ack 0 (keep-alive)",
             "       6  1A ack 7",
         ]
-        assert "a 'W' frame among acks" in "".join(lines(encode_ack(2, 1) + window(0)))
+        assert "a 'W' frame among acks" in "".join(decoded_lines(encode_ack(2, 1) + window(0)))
 
-    def test_a_frame_that_is_cut_is_shown_as_far_as_it_goes(self) -> None:
+    def test_a_cut_frame_is_shown_as_far_as_it_goes(self) -> None:
         data = window(1) + event(1, b'{"message":"hello"}')[:-8]
-        found = lines(data)
+        found = decoded_lines(data)
         assert found[1].endswith('2J sequence 1, 19 bytes: {"message":')
         assert "WRONG at byte 6: cut: 21 of its 29 bytes" in found[2]
         assert (
@@ -180,7 +180,7 @@ class TestFrames:
         )
         for at in range(1, len(data)):
             shorter = list(frames(data[:at]))
-            sane(data[:at], shorter)
+            assert_frames_cover(data[:at], shorter)
             assert shorter[-1].wrong
 
     def test_after_a_fault_the_next_window_is_judged_again(self) -> None:
@@ -192,32 +192,32 @@ class TestFrames:
 
     def test_long_bodies_are_cut_between_characters(self) -> None:
         body = b'{"a":"' + "☃".encode() * 1000 + b'"}'
-        (_, line) = lines(window(1) + event(1, body), 10)
+        (_, line) = decoded_lines(window(1) + event(1, body), 10)
         assert line.endswith('3,008 bytes: {"a":"☃ ... of 3,008 bytes')
         block = pair_block({f"key{n}": "v" * 50 for n in range(100)})
-        (_, line) = lines(b"1W\0\0\0\1" + b"1D\0\0\0\1" + block, 80)
+        (_, line) = decoded_lines(b"1W\0\0\0\1" + b"1D\0\0\0\1" + block, 80)
         assert line.endswith(f"key1={'v' * 50}, ... of {len(block):,} bytes")
 
-    def test_nothing_that_a_terminal_obeys_comes_out(self) -> None:
+    def test_control_characters_are_escaped(self) -> None:
         nasty = "\x1b[31m\x00\r\n\x7f\x9b2J\u202e\u2066\u200f\u2028\ufeff\ud800"
         body = b'{"a":"' + nasty.encode("utf-8", "surrogatepass") + b'"}'
-        (text, *_) = lines(window(1) + event(1, body))[1:]
+        (text, *_) = decoded_lines(window(1) + event(1, body))[1:]
         assert text.isprintable()
         assert r"\x1b[31m\x00\x0d\x0a\x7f\u{9b}2J\u{202e}\u{2066}\u{200f}\u{2028}\u{feff}\xed\xa0\x80" in text
 
     @given(st.binary(max_size=300))
-    def test_arbitrary_bytes(self, data: bytes) -> None:
-        sane(data, list(frames(data)))
+    def test_arbitrary_bytes_are_decoded(self, data: bytes) -> None:
+        assert_frames_cover(data, list(frames(data)))
 
     @given(st.lists(st.sampled_from(b"12WJDCAx\x00\x01\x02\x0a\xff"), max_size=60).map(bytes))
-    def test_bytes_that_look_like_frames(self, data: bytes) -> None:
+    def test_bytes_like_frames_are_decoded(self, data: bytes) -> None:
         found = list(frames(data))
-        sane(data, found)
+        assert_frames_cover(data, found)
         if data[1:2] != b"A":
-            assert objected(found) == refused(data)
+            assert has_reader_fault(found) == refused_by_reader(data)
 
     @given(st.data())
-    def test_a_bit_flipped(self, data: st.DataObject) -> None:
+    def test_flipped_bits_are_decoded(self, data: st.DataObject) -> None:
         bodies = [b'{"a":%d}' % n for n in range(3)]
         content = b"".join(event(n + 1, body) for n, body in enumerate(bodies))
         pairs = b"1D\0\0\0\1" + pair_block({"line": "hello", "": ""})
@@ -225,19 +225,19 @@ class TestFrames:
         for _ in range(data.draw(st.integers(1, 3))):
             wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         found = list(frames(bytes(wire)))
-        sane(bytes(wire), found)
+        assert_frames_cover(bytes(wire), found)
         if bytes(wire[1:2]) != b"A":
-            assert objected(found) == refused(bytes(wire))
+            assert has_reader_fault(found) == refused_by_reader(bytes(wire))
 
 
-class TestBombs:
-    def test_what_inflates_too_far_is_not_opened(self) -> None:
+class TestDecompressionBombs:
+    def test_a_bomb_is_not_inflated(self) -> None:
         data = window(1) + compressed(event(1, b'{"a":"' + b" " * 100_000 + b'"}'))
         found = list(frames(data, max_inflated=50_000))
         assert len(found) == 2
         assert "not opened: it inflates to more than 50,000 bytes" in found[1].wrong
 
-    def test_nested_frames_share_the_bound_and_end(self) -> None:
+    def test_nested_frames_share_one_bound(self) -> None:
         inner = compressed(event(1, b'{"a":"' + b" " * 900 + b'"}'))
         data = window(1) + compressed(inner)
         assert not any(frame.wrong for frame in frames(data, max_inflated=2000))
@@ -248,15 +248,15 @@ class TestBombs:
         assert max(frame.depth for frame in found) == 2
         assert found[-1].wrong == "a compressed frame nested more than once is not opened"
 
-    def test_few_of_many_pairs_are_kept(self) -> None:
+    def test_only_a_few_of_many_pairs_are_kept(self) -> None:
         n = 200_000
         (_, frame) = frames(b"1W\0\0\0\1" + b"1D\0\0\0\1" + struct.pack(">I", n) + bytes(8 * n))
         assert frame.length == 4 + 8 * n
         assert len(frame.body) == 1000
         assert not frame.wrong
 
-    def test_memory_seen_from_outside(self, tmp_path: Path) -> None:
-        """512 MiB of one event, 512 MiB of tiny ones: only 64 MiB are inflated, by us and by the reader."""
+    def test_memory_is_bounded_for_bombs(self, tmp_path: Path) -> None:
+        """512 MiB of one event, 512 MiB of tiny ones: only 64 MiB are inflated, here and in the reader."""
         for name, head, filler in (
             ("one", b"2J\0\0\0\1\x20\0\0\0", b" " * (1 << 20)),
             ("many", b"", b"2C\0\0\0\0" * (1 << 17)),
@@ -299,7 +299,7 @@ GOOD = window(2) + compressed(event(1, b'{"a":1}') + event(2, b'{"a":2}'))
 
 
 class TestCommand:
-    def test_raw_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_raw_bytes_are_decoded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "raw"
         file.write_bytes(GOOD + b"HTTP/1.1 400")
         out, err = run(capsys, str(file), code=1)
@@ -314,7 +314,9 @@ class TestCommand:
         file.write_bytes(b"")
         assert run(capsys, str(file)) == ([], ["0 frames, 0 wrong"])
 
-    def test_json_limit_and_bytes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_limit_and_bytes_shape_the_output(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         file = tmp_path / "raw"
         file.write_bytes(GOOD)
         out, err = run(capsys, str(file), "--json")
@@ -330,14 +332,14 @@ class TestCommand:
         assert err == ["logclient: stopped after 3 frames, there are more"]
         assert run(capsys, str(file), "--limit", "4")[1] == ["4 frames, 0 wrong"]
 
-    def test_hexadecimal(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_hexadecimal_input_is_decoded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "hex"
         file.write_text("32 41 00 00\n00 05\n")
         assert run(capsys, str(file), "--hex")[0] == ["       0  2A ack 5"]
         file.write_text("3")
         assert "--hex needs hexadecimal digits" in run(capsys, str(file), "--hex", code=2)[1][0]
 
-    def test_standard_input_and_a_reader_that_has_enough(self) -> None:
+    def test_standard_input_and_a_closed_output_pipe(self) -> None:
         command = [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"]
         done = subprocess.run(command, input=GOOD, capture_output=True, check=True, timeout=2 * PATIENCE)
         assert done.stdout.count(b"\n") == 4
@@ -350,7 +352,7 @@ class TestCommand:
         assert done.returncode == 1
         assert done.stderr in (b"", b"4 frames, 0 wrong\n")  # noticed at the first line, or at the last
 
-    def test_a_screen_that_has_no_snowman(self) -> None:
+    def test_unprintable_characters_are_replaced(self) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "logclient", "decode", "lumberjack", "-"],
             input=window(1) + event(1, '{"a":"☃"}'.encode()),
@@ -371,7 +373,9 @@ class TestCommand:
             (["lumberjack", "x", "--limit", "0"], "--limit: must be a whole number from 1"),
         ],
     )
-    def test_usage(self, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    def test_wrong_decode_usage_is_explained(
+        self, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    ) -> None:
         assert cli.main(["decode", *arguments]) == 2
         err = capsys.readouterr().err
         assert says in err
@@ -391,7 +395,7 @@ class TestCapture:
             writer.unit(writer.stream("x"), b"stop")
         return tmp_path / "capture"
 
-    def test_each_unit_is_headed(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_each_unit_has_a_heading(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out, err = run(capsys, str(capture), code=1)
         heads = [line for line in out if not line.startswith(" ")]
         assert len(heads) == 4
@@ -402,14 +406,14 @@ class TestCapture:
         assert err == ["12 frames, 1 wrong"]
         assert run(capsys, str(capture / "main-000001.cap"), code=1)[0] == out
 
-    def test_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_capture_is_decoded_as_json(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = [json.loads(line) for line in run(capsys, str(capture), "--json", code=1)[0]]
         assert {row["listener"] for row in found} == {"main"}
         assert [row["arrival"] for row in found if row["depth"] == 0 and row["offset"] == 0] == [1, 2, 3, 4]
         assert found[4]["direction"] == "to"
         assert found[4]["ack"] == 2
 
-    def test_damage_is_named(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_damage_of_a_capture_is_named(self, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         segment = capture / "main-000001.cap"
         data = bytearray(segment.read_bytes())
         data[data.index(GOOD) + 10] ^= 1
@@ -420,11 +424,11 @@ class TestCapture:
         assert "no end record" in err[2]
         assert err[3] == "8 frames, 3 wrong"
 
-    def test_an_empty_directory_has_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_empty_directory_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(capsys, str(tmp_path)) == ([], ["0 frames, 0 wrong"])
 
 
-def test_escape_leaves_text_alone() -> None:
+def test_escape_keeps_printable_text() -> None:
     assert readable.escape("plain ☃ text") == "plain ☃ text"
     assert readable.hexdump(b"\x00A\xff", 32) == [
         "00000020  00 41 ff                                          |.A.|"

@@ -1,4 +1,4 @@
-"""The demo: what it sends, when it believes the verifier, and the whole of it once in small."""
+"""The demo: what it sends, when it trusts the verifier, and a small complete run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def event_id(producer: str, sequence: int) -> str:
 
 
 class TestFolder:
-    def test_what_is_no_demos_is_never_deleted(self, tmp_path: Path) -> None:
+    def test_foreign_folders_are_never_deleted(self, tmp_path: Path) -> None:
         (tmp_path / "lumberjack-honest").mkdir()
         (tmp_path / "lumberjack-honest" / "precious").touch()
         (tmp_path / "a.log").write_text("line\n")
@@ -40,7 +40,7 @@ class TestFolder:
             demo([str(tmp_path / "a.log")], out=str(tmp_path), verify=lambda *_: pytest.fail("it ran"))
         assert (tmp_path / "lumberjack-honest" / "precious").exists()
 
-    def test_what_an_earlier_demo_left_is(self, tmp_path: Path) -> None:
+    def test_folders_of_earlier_demos_are_deleted(self, tmp_path: Path) -> None:
         for _ in range(2):
             clear(tmp_path / "run")
             assert [path.name for path in (tmp_path / "run").iterdir()] == [".logclient-demo"]
@@ -53,8 +53,8 @@ HONEST = dict.fromkeys(
 COUNTS = {"cuts": 7, "cuts_before_ack": 5, "copies": 200}
 
 
-class TestHonest:
-    def test_as_it_must_be(self) -> None:
+class TestFaultlessRun:
+    def test_a_clean_verdict_passes(self) -> None:
         assert judgement.judge_honest(0, HONEST, COUNTS, 1000) == []
 
     @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ class TestHonest:
             (0, {"duplicated": 199}, {}, "duplicated is 199, the collector counted 200"),
         ],
     )
-    def test_not_as_it_must_be(
+    def test_any_other_verdict_fails(
         self, code: int, verdict: dict[str, int], counts: dict[str, int], says: str
     ) -> None:
         (trouble,) = judgement.judge_honest(code, HONEST | verdict, COUNTS | counts, 1000)
         assert says in trouble
 
 
-class TestLiar:
+class TestFaultyRun:
     @staticmethod
     def judge(
         lied: dict[str, list[list[str]]], found: dict[str, set[str]], planned: str, code: int = 1, **more: int
@@ -97,11 +97,11 @@ class TestLiar:
             [event_id(p, n) for n in range(at, at + 200)] for p in (A, B, C) for at in range(1, 2000, 250)
         ]
 
-    def test_caught_to_the_event(self, discards: list[list[str]]) -> None:
+    def test_faults_must_be_found_to_the_event(self, discards: list[list[str]]) -> None:
         ids = {one for unit in discards for one in unit}
         assert self.judge({"discard": discards}, {"lost": ids}, "discard=every:5") == []
 
-    def test_one_id_too_few_or_too_many_or_another_is_not_caught(self, discards: list[list[str]]) -> None:
+    def test_a_wrong_set_of_ids_fails(self, discards: list[list[str]]) -> None:
         ids = {one for unit in discards for one in unit}
         some = next(iter(ids))
         for wrong in (ids - {some}, ids | {event_id(A, 9999)}, (ids - {some}) | {event_id(A, 9999)}):
@@ -120,14 +120,14 @@ class TestLiar:
             ({"lost": 5}, "lost is 5, but 4800 ids are listed"),
         ],
     )
-    def test_all_else_must_be_right_too(
+    def test_other_findings_must_be_right_too(
         self, discards: list[list[str]], more: dict[str, int], says: str
     ) -> None:
         ids = {one for unit in discards for one in unit}
         (trouble,) = self.judge({"discard": discards}, {"lost": ids}, "discard=every:5", **more)
         assert says in trouble
 
-    def test_too_little_at_stake_is_not_caught(self, discards: list[list[str]]) -> None:
+    def test_too_few_faults_fail(self, discards: list[list[str]]) -> None:
         for few in (
             discards[:19],
             [*discards[:8]] * 3,
@@ -138,7 +138,7 @@ class TestLiar:
             assert "must be 20 of at most 200 over 3" in trouble
         assert self.judge({}, {}, "discard=every:5") == ["discard: never happened"]
 
-    def test_the_second_liar(self) -> None:
+    def test_the_second_faulty_run_is_checked(self) -> None:
         lied = {
             "swap": [[event_id(A, n) for n in range(1, 201)]],
             "duplicate": [[event_id(B, n) for n in range(1, 201)]],
@@ -156,7 +156,7 @@ class TestLiar:
 
 
 class TestNetwork:
-    """A run over a bad network: what it cost must be named, and nothing else."""
+    """A run over a bad network: its losses must be named, and nothing else."""
 
     PLOG = next(protocol for protocol in SCENARIOS if protocol.name == "plog")
 
@@ -176,7 +176,9 @@ class TestNetwork:
     def doubled(self) -> list[list[str]]:
         return [[event_id(B, n)] for n in range(1, 151)]
 
-    def test_named_to_the_event(self, dropped: list[list[str]], doubled: list[list[str]]) -> None:
+    def test_network_losses_must_be_named_to_the_event(
+        self, dropped: list[list[str]], doubled: list[list[str]]
+    ) -> None:
         lied = {"drop": dropped, "duplicate": doubled}
         found = {"missing": {ids[0] for ids in dropped}, "duplicated": {ids[0] for ids in doubled}}
         assert self.judge(lied, found) == []
@@ -191,28 +193,28 @@ class TestNetwork:
         (trouble,) = self.judge(lied, found | {"missing": found["missing"] - {event_id(A, 7)}})
         assert trouble.startswith("missing: 199 ids found, 200 in the fault log")
 
-    def test_too_little_at_stake(self, dropped: list[list[str]]) -> None:
+    def test_too_few_network_losses_fail(self, dropped: list[list[str]]) -> None:
         few = {"missing": {ids[0] for ids in dropped[:99]}}
         troubles = self.judge({"drop": dropped[:99]}, few)
         assert len(troubles) == 2 and all("must be at least 100" in trouble for trouble in troubles)
 
 
 class TestProcesses:
-    def test_a_collector_that_does_not_start(self, tmp_path: Path) -> None:
+    def test_a_collector_that_does_not_start_is_reported(self, tmp_path: Path) -> None:
         with (
             pytest.raises(ConnectFailed, match=r"collector: did not start: .*'explode' is no fault"),
             Collector("lumberjack://127.0.0.1:0", "explode=every:1", tmp_path / "c", None, tmp_path),
         ):
             pytest.fail("it started")
 
-    def test_a_collector_that_dies(self, tmp_path: Path) -> None:
+    def test_a_collector_that_dies_is_reported(self, tmp_path: Path) -> None:
         with Collector("lumberjack://127.0.0.1:0", "seed=1", tmp_path / "c", None, tmp_path) as one:
             one._process.kill()
             with pytest.raises(LogclientError, match="collector: ended with -9: it printed nothing"):
                 one.stop()
 
     @pytest.mark.spark
-    def test_a_verifier_judges_one_run_after_another(self, scene: Scene, tmp_path: Path) -> None:
+    def test_one_verifier_judges_all_runs(self, scene: Scene, tmp_path: Path) -> None:
         scene.write_ledger().write_capture()
         whole, less, none = scene.capture, tmp_path / "less", tmp_path / "none"
         less.mkdir()
@@ -228,7 +230,9 @@ class TestProcesses:
         assert (scene.out / "report.html").exists()
 
     @pytest.mark.spark
-    def test_a_verifier_that_does_not_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_verifier_that_does_not_start_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with (
             Verifier(tmp_path / "log") as verifier,
@@ -237,7 +241,7 @@ class TestProcesses:
             verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
     @pytest.mark.spark
-    def test_a_verifier_that_dies(self, tmp_path: Path) -> None:
+    def test_a_verifier_that_dies_is_reported(self, tmp_path: Path) -> None:
         with Verifier(tmp_path / "log") as verifier:
             verifier._process.kill()
             with pytest.raises(LogclientError, match=r"^verify: it ended: it printed nothing"):
@@ -245,7 +249,7 @@ class TestProcesses:
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Verify:
-    """Judge without Spark, by the same stages; in the demo itself it is a process of its own."""
+    """Judge without Spark, by the same stages; the demo itself uses another process."""
 
     from tests import verify_inprocess
 
@@ -258,7 +262,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Verify:
     return verify
 
 
-def check(folder: Path, events: int, out: str) -> None:
+def assert_demo_output(folder: Path, events: int, out: str) -> None:
     runs = json.loads((folder / "verdict.json").read_text())["runs"]
     assert [(run["name"], run["liar"], run["exit"], run["caught"]) for run in runs] == [
         (f"{protocol}-{name}", liar, int(liar), liar)
@@ -266,11 +270,11 @@ def check(folder: Path, events: int, out: str) -> None:
         for name, liar in (("honest", False), ("discards", True), ("tampers", True))
     ]
     for protocol in PROTOCOLS:
-        check_protocol([run for run in runs if run["protocol"] == protocol], events, out)
+        assert_protocol_output([run for run in runs if run["protocol"] == protocol], events, out)
     assert "verdict.json" in out
 
 
-def check_protocol(runs: list[dict[str, Any]], events: int, out: str) -> None:
+def assert_protocol_output(runs: list[dict[str, Any]], events: int, out: str) -> None:
     honest, discards, tampers = runs
     assert honest["events"] == events
     assert honest["duplicated"] == honest["collector_duplicated"] > 0
@@ -296,7 +300,7 @@ def check_protocol(runs: list[dict[str, Any]], events: int, out: str) -> None:
 
 
 @pytest.mark.spark
-def test_the_whole_of_it_in_small(
+def test_a_small_demo_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.log"
@@ -306,12 +310,12 @@ def test_the_whole_of_it_in_small(
     )
     out = capsys.readouterr().out
     assert code == ExitCode.OK, out
-    check(tmp_path / "out", 40_000, out)
+    assert_demo_output(tmp_path / "out", 40_000, out)
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command_itself(tmp_path: Path) -> None:
+def test_the_demo_command_passes(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "logclient", "demo", "--out", str(tmp_path / "out")],
         capture_output=True,
@@ -320,12 +324,13 @@ def test_the_command_itself(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    check(tmp_path / "out", 200_000, done.stdout)
+    assert_demo_output(tmp_path / "out", 200_000, done.stdout)
 
 
 @pytest.mark.spark
-def test_a_verifier_that_finds_nothing_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo must fail when the verifier is fooled: else it would show nothing."""
+def test_the_demo_fails_if_the_verifier_finds_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
 
     def blind(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         (checked / "violations").mkdir(parents=True)

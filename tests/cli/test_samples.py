@@ -1,4 +1,4 @@
-"""Log lines to try things with: where they come from, and those that are made."""
+"""Sample log lines: from files, from the system, or generated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def system(tmp_path: Path) -> Path:
 
 
 class TestFiles:
-    def test_they_are_read_as_lines(self, tmp_path: Path) -> None:
+    def test_files_are_read_as_lines(self, tmp_path: Path) -> None:
         one, two = tmp_path / "one.log", tmp_path / "two.log"
         one.write_bytes(b"first\r\n\nan error \xff\n")
         two.write_bytes(b"a warning\na debug line")
@@ -35,26 +35,26 @@ class TestFiles:
         assert [line.level for line in lines] == [logging.INFO, logging.ERROR, logging.WARNING, logging.DEBUG]
         assert (lines[0].program, lines[0].file) == ("one", str(one))
 
-    def test_one_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
+    def test_an_unreadable_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No such file"):
             samples.choose([str(tmp_path / "none")])
 
-    def test_without_lines_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_file_without_lines_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "empty").touch()
         with pytest.raises(ConfigError, match=r"no log lines found in .*empty"):
             samples.choose([str(tmp_path / "empty")])
 
-    def test_only_so_much_is_kept(self, tmp_path: Path) -> None:
+    def test_the_bytes_kept_are_bounded(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("x\n" * 60_000)
         assert len(samples.choose([str(tmp_path / "a")] * 2).lines) == 100_000
 
-    def test_their_length_does_not_matter(self, tmp_path: Path) -> None:
+    def test_lines_of_any_length_are_kept(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("short\n")
         assert samples.choose([str(tmp_path / "a")], near=(90, 150)).source == "1 file"
 
 
 class TestSystem:
-    def test_its_text_logs_are_taken(self, system: Path) -> None:
+    def test_text_logs_of_the_system_are_taken(self, system: Path) -> None:
         (system / "apt").mkdir()
         (system / "apt" / "a.log").write_text("one\n")
         (system / "b.log").write_text("two ☃\n")
@@ -62,7 +62,7 @@ class TestSystem:
         assert source == f"2 text logs in {system}"
         assert [line.text for line in lines] == ["one", "two ☃"]
 
-    def test_journals_and_compressed_logs_are_not(self, system: Path) -> None:
+    def test_journals_and_compressed_logs_are_ignored(self, system: Path) -> None:
         cases = {
             "text": "line ☃\n".encode(),
             "empty": b"",
@@ -74,13 +74,13 @@ class TestSystem:
             (system / name).write_bytes(data)
         assert {line.program for line in samples.choose(system=system).lines} == {"text", "cut"}
 
-    def test_without_any_lines_are_generated(self, system: Path) -> None:
+    def test_without_system_logs_lines_are_generated(self, system: Path) -> None:
         lines, source = samples.choose(system=system)
         assert source == "the generator (seed 7)"
         assert lines == list(samples.generate(len(lines), 7))
 
     @pytest.mark.parametrize(("size", "taken"), [(89, False), (90, True), (150, True), (151, False)])
-    def test_lines_of_another_length_are_left_out_if_asked(
+    def test_lines_may_be_limited_by_length(
         self, system: Path, size: int, taken: bool
     ) -> None:
         (system / "a.log").write_text(("x" * size + "\n") * 10)
@@ -88,11 +88,11 @@ class TestSystem:
 
 
 class TestGenerated:
-    def test_a_seed_makes_the_same_lines(self) -> None:
+    def test_a_seed_determines_the_generated_lines(self) -> None:
         assert list(samples.generate(200, 1)) == list(samples.generate(200, 1))
         assert list(samples.generate(200, 1)) != list(samples.generate(200, 2))
 
-    def test_they_are_as_real_ones(self) -> None:
+    def test_generated_lines_resemble_real_ones(self) -> None:
         made = samples.Samples(list(samples.generate(5000)), "")
         assert 110 < made.mean < 125
         assert len({line.text for line in made.lines}) > 4500
@@ -104,7 +104,7 @@ class TestGenerated:
         assert {logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR} == set(levels)
         assert levels.count(logging.INFO) > 4000
 
-    def test_awkward_ones_arrive_as_they_were_logged(self) -> None:
+    def test_awkward_lines_arrive_unchanged(self) -> None:
         lines = [line.text for line in samples.generate(300, awkward=True)]
         assert "" in lines
         assert any("Traceback" in line and "\n" in line for line in lines)
