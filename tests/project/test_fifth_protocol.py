@@ -1,0 +1,241 @@
+"""A new protocol costs one package and its rows in the registry, as a toy protocol and the sources show."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logclient
+from logclient import registry
+from logclient.client import Outcome
+from tests.project.test_layering import PACKAGE, PROTOCOLS, modules
+from tests.support.patience import PATIENCE
+
+CORE = '''
+"""Toy protocol: each event is a line with its sequence and body; the server answers the sequence."""
+
+from logclient._ext.constants import INFLIGHT
+from logclient._ext.hash import xxh64
+from logclient.delivery.contract import CloseWanted, Core, Fatal, Progress, Settled, Wire
+
+
+class Toy(Core):
+    @classmethod
+    def from_config(cls, config, producer):
+        return cls(config.inflight)
+
+    def __init__(self, inflight):
+        self.inflight = inflight
+        self.connected(0.0, None)
+
+    def connected(self, now, random):
+        self.awaited, self.out, self.events, self.buffer, self.closing = [], [], [], b"", False
+
+    def connection_lost(self):
+        self.connected(0.0, None)
+
+    def credit(self, now):
+        return self.inflight - len(self.awaited), 1 << 20
+
+    def encode(self, batch, events, now):
+        taken = batch.pending(events)
+        for event in taken:
+            line = b"%d %s\\n" % (event.seq, event.body)
+            batch.mark(event.seq, INFLIGHT, 0, xxh64(event.body))
+            self.awaited.append(event.seq)
+            self.out.append(Wire([line]))
+        return len(taken)
+
+    def data_to_send(self):
+        return self.out
+
+    def sent(self, rest=0):
+        self.out = []
+
+    def receive_data(self, data, now):
+        *lines, self.buffer = (self.buffer + data).split(b"\\n")
+        for line in lines:
+            if not self.awaited or line != b"%d" % self.awaited[0]:
+                self.events.append(Fatal(ValueError("an answer to nothing"), False))
+                return
+            seq = self.awaited.pop(0)
+            self.events += [Settled("acked", "", [(seq, seq)]), Progress()]
+
+    def events_received(self):
+        events, self.events = self.events, []
+        yield from events
+        if self.closing and not self.awaited:
+            self.closing = False
+            yield CloseWanted()
+
+    def next_timeout(self, now):
+        return None
+
+    def handle_timeout(self, now):
+        pass
+
+    def begin_close(self, now):
+        self.closing = True
+'''
+
+CONFIG = '''
+"""Options of the toy protocol."""
+
+from logclient.config.common import Config
+from logclient.config.option import option
+from logclient.config.readers import integer
+
+
+class ToyConfig(Config):
+    """The configuration of a client of the toy protocol."""
+
+    title = "Toy"
+
+    inflight: int = option(integer(1, 1000), "10", "Most events sent and not yet acknowledged.")
+'''
+
+# Modules outside the protocols' own packages that name a protocol in their code, and why. A fifth protocol
+# is added to the tables among them only if it wants that service: a collector, faults, a verdict, a command.
+# Delivery, client, handler, formatting and configuration are not among them, but for texts.
+MAY_NAME_A_PROTOCOL = {
+    "registry.py": "the table of protocols",
+    "__init__.py": "public names of the protocols' packages",
+    "cli/": "examples in help texts, and commands for servers of one protocol",
+    "collectors/faults.py": "the table of faults that a collector of each protocol has",
+    "collectors/kafka.py": "only the plog collector writes to Kafka",
+    "collectors/main.py": "the table of collectors",
+    "collectors/pytest_plugin.py": "the collectors that the fixture starts",
+    "config/url.py": "an example of a URL in an error",
+    "integrations/": "middleware that makes Logjam's documents of requests",
+    "transports/websocket.py": "the extra to install where websockets is missing",
+    "transports/zmq.py": "the extra to install where pyzmq is missing",
+    "verify/": "the tables of decoders and columns",
+}
+
+
+class LineServer:
+    """Reads lines of the toy protocol and answers their sequences."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, bytes]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> LineServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with sock, sock.makefile("rb") as file:
+                for line in file:
+                    number, _, body = line.rstrip(b"\n").partition(b" ")
+                    self.got.append((int(number), body))
+                    sock.sendall(number + b"\n")
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of the toy protocol and its two rows in the registry; nothing else knows of it."""
+    package = tmp_path / "toy_protocol"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "core.py").write_text(CORE)
+    (package / "config.py").write_text(CONFIG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    row = registry.Scheme(
+        protocol="toy",
+        core="toy_protocol.core:Toy",
+        transport="logclient.transports.tcp:Tcp",
+        document="ecs",
+        client="logclient.client:Client",
+        port=4242,
+        tls=False,
+    )
+    monkeypatch.setitem(registry.SCHEMES, "toy", row)
+    monkeypatch.setitem(registry.CONFIGS, "toy", "toy_protocol.config:ToyConfig")
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "toy_protocol"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_registered_protocol_works_with_a_client() -> None:
+    with LineServer() as server, logclient.connect(f"toy://127.0.0.1:{server.port}?inflight=3") as client:
+        deliveries = [client.submit({"n": n}) for n in range(100)]
+        assert [delivery.result(PATIENCE) for delivery in deliveries] == [Outcome("acked")] * 100
+        assert client.config.protocol == "toy" and client.stats().acked == 100
+        assert [number for number, _ in server.got] == list(range(1, 101))
+        assert [json.loads(body)["n"] for _, body in server.got] == list(range(100))
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_registered_protocol_works_with_a_handler() -> None:
+    log = logging.Logger("app")
+    with LineServer() as server:
+        handler = logclient.Handler(f"toy://127.0.0.1:{server.port}")
+        log.addHandler(handler)
+        log.warning("%d of %s", 1, "two")
+        assert handler.client.flush(PATIENCE) == 0
+        handler.close()
+        ((number, body),) = server.got
+    assert number == 1 and json.loads(body)["message"] == "1 of two"
+
+
+@pytest.mark.usefixtures("toy")
+def test_options_of_a_registered_protocol_are_checked() -> None:
+    with pytest.raises(logclient.ConfigError, match="inflight: must be a whole number from 1 to 1000"):
+        logclient.connect("toy://127.0.0.1?inflight=0")
+    with pytest.raises(logclient.ConfigError, match="compression: not an option of toy"):
+        logclient.connect("toy://127.0.0.1", compression=3)
+
+
+def names_a_protocol(path: Path) -> bool:
+    """Whether the code of a module names a protocol: its comments and docstrings do not count."""
+    source = path.read_text(encoding="utf-8")
+    texts: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    name = re.compile("|".join(sorted(PROTOCOLS)), re.IGNORECASE)
+    return any(
+        name.search(token.string)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in (tokenize.NAME, tokenize.STRING) and token.start[0] not in texts
+    )
+
+
+@pytest.mark.tree
+def test_only_listed_modules_name_a_protocol() -> None:
+    outside = [path.relative_to(PACKAGE) for path in modules()]
+    outside = [path for path in outside if path.parts[0] not in PROTOCOLS]
+    naming = {path.as_posix() for path in outside if names_a_protocol(PACKAGE / path)}
+    listed = tuple(MAY_NAME_A_PROTOCOL)
+
+    def is_listed(name: str) -> bool:
+        return any(name == one or (one.endswith("/") and name.startswith(one)) for one in listed)
+
+    assert sorted(name for name in naming if not is_listed(name)) == []
+    stale = [one for one in listed if not any(is_listed(name) and name.startswith(one) for name in naming)]
+    assert stale == [], "listed, but names none any more"
