@@ -1,4 +1,4 @@
-"""The benchmark harness: it refuses what is not exact, and the sink counts what was sent."""
+"""The benchmark harness: it refuses inexact counts, and the sinks count what was sent."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def busy():
     return sum(range(300))
 
 
-def test_a_count_that_is_not_exact_stops_the_row():
+def test_an_inexact_count_stops_the_row():
     with pytest.raises(harness.NotExact, match="liar: 4 units counted, 5 were done"):
         harness.compare([harness.Contender("liar", busy, 5, lambda: 4)], rounds=1, at_least=0.0001)
     with pytest.raises(harness.NotExact, match="late"):
@@ -35,7 +35,7 @@ def test_a_count_that_is_not_exact_stops_the_row():
         )
 
 
-def test_each_contender_runs_as_often_in_each_round():
+def test_each_contender_runs_equally_often():
     ran = []
     contenders = [harness.Contender(name, lambda name=name: ran.append(name), 1) for name in "abc"]
     samples = harness.compare(contenders, rounds=4, seed=3, at_least=0.0)
@@ -50,7 +50,7 @@ def test_two_contenders_of_one_name_are_refused():
         harness.compare([harness.Contender("a", busy, 1)] * 2, rounds=1, at_least=0.0)
 
 
-def test_ratios_are_of_pairs_of_the_same_round():
+def test_ratios_compare_runs_of_the_same_round():
     samples = {"a": {"cpu": [10.0, 100.0, 30.0]}, "b": {"cpu": [5.0, 50.0, 10.0]}}
     assert harness.ratio(samples, "a", "b").median == 2.0
 
@@ -59,13 +59,13 @@ def test_ratios_are_of_pairs_of_the_same_round():
     ("value", "op", "bound", "reached"),
     [(2.0, "<=", 2.0, True), (2.01, "<=", 2.0, False), (9.99, ">=", 10, False), (10, ">=", 10, True)],
 )
-def test_a_target_is_reached_or_it_is_not(value, op, bound, reached):
+def test_verdicts_compare_with_the_target(value, op, bound, reached):
     samples = {"over": {"cpu": [value] * 3}, "under": {"cpu": [1.0] * 3}}
     (verdict,) = harness.judge(samples, [harness.Target("over", "under", op, bound)])
     assert verdict.reached is reached
 
 
-def test_a_peer_that_is_missing_is_said_to_be():
+def test_a_missing_peer_is_named():
     (verdict,) = harness.judge({"a": {"cpu": [1.0]}}, [harness.Target("a", "b", ">=", 2)])
     assert verdict.reached is None
     assert verdict.why == "b is not installed"
@@ -79,7 +79,7 @@ def row(name="some", value=1.0, others=0.1):
     )
 
 
-def test_a_section_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
+def test_only_the_rows_section_of_the_page_changes(tmp_path):
     page = tmp_path / "performance.md"
     page.write_text("# Performance\n\nwords\n")
     harness.record(row("one"), page)
@@ -93,7 +93,7 @@ def test_a_section_of_the_page_is_replaced_and_the_rest_stays(tmp_path):
     assert "load 0.5 before, 0.8 after" in text
 
 
-def test_a_busy_machine_is_said_to_be():
+def test_a_busy_machine_is_reported():
     assert "other programs used 0.10 cores" in harness.markdown(row())
     assert "not to be quoted" not in harness.markdown(row())
     assert "not to be quoted" in harness.markdown(row(others=0.5))
@@ -102,7 +102,7 @@ def test_a_busy_machine_is_said_to_be():
     assert not neighbours.cores() < 0
 
 
-def test_what_a_row_writes(tmp_path, capsys):
+def test_a_row_writes_its_results(tmp_path, capsys):
     harness.show(row(), tmp_path)
     assert "a title" in capsys.readouterr().out
     said = json.loads((tmp_path / "some.json").read_text())
@@ -110,7 +110,7 @@ def test_what_a_row_writes(tmp_path, capsys):
     assert "reached" in (tmp_path / "some.md").read_text()
 
 
-def test_log_calls_are_half_with_arguments_and_a_tenth_with_extra():
+def test_log_calls_have_the_documented_mix():
     made = data.records(1000)
     assert sum(bool(r.args) for r in made) == 500
     assert sum(hasattr(r, "took_ms") for r in made) == 100
@@ -124,7 +124,7 @@ def fresh_pool():
     data.pool.cache_clear()
 
 
-def test_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_pool):
+def test_generated_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_pool):
     files = [tmp_path / "one.log", tmp_path / "two.log"]
     for path in files:
         path.write_text("12345678\n")
@@ -145,7 +145,7 @@ def said(logged=10, **fates):
         (said(dropped=7, acked=3), "by a dead server"),
     ],
 )
-def test_fates_that_do_not_add_up_stop_the_row(wrong, why):
+def test_outcomes_that_do_not_add_up_stop_the_row(wrong, why):
     dead.exact("black hole", said(dropped=7, failed=3), None)
     with pytest.raises(harness.NotExact, match=why):
         dead.exact("black hole", wrong, None)
@@ -169,7 +169,7 @@ def acked(connection):
     return int.from_bytes(data[2:], "big")
 
 
-def test_the_sink_counts_and_acks_cut_at_every_byte(running):
+def test_the_sink_acks_windows_cut_at_every_byte(running):
     s, c, dump = running
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain = window(b'{"a":1}', 3)
@@ -184,7 +184,7 @@ def test_the_sink_counts_and_acks_cut_at_every_byte(running):
     assert dump.read_bytes() == b'{"a":1}\n' * 9
 
 
-def test_the_sink_inflates(running):
+def test_the_sink_reads_compressed_windows(running):
     s, c, _ = running
     if not s.zlib:
         pytest.skip("the sink was built without zlib")
@@ -199,7 +199,7 @@ def test_the_sink_inflates(running):
     assert (s.counts().events, s.counts().compressed) == (1000, 2)
 
 
-def test_the_sink_that_peeks_counts_what_windows_say_and_acks_by_the_first_header(tmp_path, monkeypatch):
+def test_the_peeking_sink_trusts_window_headers(tmp_path, monkeypatch):
     if not (shutil.which("cc") or shutil.which("gcc")):
         support.missing("no C compiler for the benchmarks' sink")
     monkeypatch.setattr(sink, "BINARY", tmp_path / "sink")
@@ -219,7 +219,7 @@ def test_the_sink_that_peeks_counts_what_windows_say_and_acks_by_the_first_heade
 @pytest.mark.parametrize(
     "bad", [b"\x01W\0\0\0\1", b"2J\0\0\0\1\0\0\0\1x", b"2W\0\0\0\0", b"2W\0\0\0\1" * 2, b"2Z\0\0\0\1"]
 )
-def test_the_sink_refuses_what_is_no_lumberjack(running, bad):
+def test_the_sink_refuses_invalid_lumberjack(running, bad):
     s, c, _ = running
     c.sendall(bad)
     assert c.recv(1) == b""
@@ -273,7 +273,7 @@ def logjam_sink(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "ours"), [(b"DEALER", b"ROUTER"), (b"PUSH", b"PULL")])
-def test_the_sink_counts_logjam_and_answers_requests_cut_at_every_byte(logjam_sink, kind, ours):
+def test_the_sink_answers_logjam_cut_at_every_byte(logjam_sink, kind, ours):
     s, c, dump = logjam_sink
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     wire = GREETING + ready(kind) + logjam(b"{}") + logjam(b"x" * 300, request=True) + logjam(b"y" * 300)
@@ -302,7 +302,7 @@ def test_the_sink_counts_logjam_and_answers_requests_cut_at_every_byte(logjam_si
         pytest.param(SHAKEN + zmtp(b"", b"a-b", b"logs", b"{}", META, b""), id="six frames"),
     ],
 )
-def test_the_sink_refuses_what_is_no_logjam(logjam_sink, bad):
+def test_the_sink_refuses_invalid_logjam(logjam_sink, bad):
     s, c, _ = logjam_sink
     c.sendall(bad)
     with pytest.raises(sink.SinkError, match="broke the protocol"):
@@ -310,7 +310,7 @@ def test_the_sink_refuses_what_is_no_logjam(logjam_sink, bad):
     assert s.counts().events == 0
 
 
-def test_each_way_of_row_logjam_sends_what_it_says(monkeypatch):
+def test_each_contender_of_row_logjam_sends_its_events(monkeypatch):
     support.need("zmq")
     if not (shutil.which("cc") or shutil.which("gcc")):
         support.missing("no C compiler for the benchmarks' sink")
@@ -326,7 +326,7 @@ def test_each_way_of_row_logjam_sends_what_it_says(monkeypatch):
     }
 
 
-def test_a_window_that_never_ended_is_counted(running):
+def test_an_unfinished_window_is_counted(running):
     s, c, _ = running
     c.sendall(b"2W\0\0\0\2" + window(b"{}", 1)[6:])
     c.shutdown(socket.SHUT_WR)
@@ -355,7 +355,7 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["C sendmmsg", "C GSO", "Python", "logclient gso"])
-def test_the_sink_of_datagrams_counts_messages(way: str) -> None:
+def test_the_datagram_sink_counts_messages(way: str) -> None:
     if sys.platform != "linux" or not shutil.which("cc"):
         support.missing("no C compiler for the benchmarks' sink, or no sendmmsg")
     support.need("mmh3")
@@ -419,7 +419,7 @@ def stub(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_the_stub_says_of_each_action_that_it_was_processed(stub, whole):
+def test_the_logux_stub_processes_each_action(stub, whole):
     s, c = stub
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in upgrade(c)   # RFC 6455, section 1.3
     nasty = {"type": "log/add", "data": {"a": 'b"]}\\', "id": [{"id": 7}]}, "id": "x"}
@@ -475,7 +475,7 @@ def test_the_stub_says_of_each_action_that_it_was_processed(stub, whole):
         pytest.param(b"\x81\xff\x7f" + bytes(20), id="too long"),
     ],
 )
-def test_the_stub_refuses_what_is_no_logux(stub, bad):
+def test_the_logux_stub_refuses_invalid_messages(stub, bad):
     s, c = stub
     upgrade(c)
     c.sendall(bad)
@@ -500,7 +500,7 @@ def quickly(monkeypatch):
 
 
 @pytest.mark.long
-def test_row_logux_compares_what_it_says(quickly):
+def test_row_logux_has_all_contenders(quickly):
     row = quickly.run(rounds=1, quick=True)   # raises where a server has not counted every action
     js, paced, ours = quickly.JS, quickly.PACED, quickly.OURS
     for server in (quickly.REAL, quickly.STUB):
@@ -509,7 +509,7 @@ def test_row_logux_compares_what_it_says(quickly):
     assert sum(v.op == ">=" for v in row.verdicts) == 8
 
 
-def test_a_way_of_each_kind_of_row_logux_counts_what_it_sends(quickly, tmp_path):
+def test_contenders_of_row_logux_count_their_events(quickly, tmp_path):
     from contextlib import ExitStack
 
     with quickly.Stub() as server, ExitStack() as stack:

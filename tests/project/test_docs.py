@@ -1,7 +1,4 @@
-"""The documents are true: links lead somewhere, tests and code that they name exist.
-
-Their commands are run by test_docs_run.py.
-"""
+"""The documents are true: links work, and tests and code that they name exist."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ pytestmark = [pytest.mark.tree, pytest.mark.unit]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_in_pages_exist(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     broken = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
     assert not broken
 
 
-def test_the_way_to_report_is_found() -> None:
+def test_the_readme_leads_to_security_reports() -> None:
     assert "](SECURITY.md)" in (ROOT / "README.md").read_text()
     text = (ROOT / "SECURITY.md").read_text()
     assert "private vulnerability reporting" in text
@@ -47,7 +44,7 @@ def test_every_guarantee_names_a_test(page: str) -> None:
     assert not missing
 
 
-def test_operations_know_every_reason_and_counter() -> None:
+def test_operations_lists_every_reason_and_counter() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     reasons = {reason for reason in REASONS if reason}
     assert reasons == set(re.findall(r"^\| `(\w+)` \| ", page.partition("| reason |")[2], re.MULTILINE))
@@ -103,13 +100,13 @@ def unknown_places(places: list[tuple[str, str]], root: Path = ROOT) -> list[str
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
-def test_every_place_in_the_code_exists(page: str) -> None:
+def test_every_place_named_in_the_code_exists(page: str) -> None:
     places = places_in(ROOT / "docs" / page)
     assert places
     assert unknown_places(places) == []
 
 
-def test_a_place_that_is_gone_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_place_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("class C:\n    def m(self): ...\n\n\ndef f(): ...\n\n\nX: int = 1\n")
     (tmp_path / "b.pyx").write_text(
         "cdef class K:\n    cdef ssize_t go(self, int n) noexcept nogil:\n        return 0\n\n"
@@ -122,7 +119,7 @@ def test_a_place_that_is_gone_is_noticed(tmp_path: Path) -> None:
     assert unknown_places(places_in(page), tmp_path) == gone
 
 
-def test_the_glossary_names_what_is_in_the_code() -> None:
+def test_every_name_in_the_glossary_is_in_the_code() -> None:
     page = (ROOT / "docs" / "glossary.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", page, re.M)
     sources = [*(ROOT / "logclient").rglob("*.py"), *(ROOT / "_ext").rglob("*.[ph]*")]
@@ -150,7 +147,7 @@ def test_every_mutant_still_applies() -> None:
     assert not stale
 
 
-def test_random_mutants_are_programs() -> None:
+def test_random_mutants_are_valid_programs() -> None:
     places = found(seed=1)
     assert places == found(seed=1) and places != found(seed=2)
     for place in places[:25]:

@@ -108,14 +108,14 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-def test_lists_name_what_is_there() -> None:
+def test_lists_name_only_existing_commands() -> None:
     commands = {text.text for text in FOUND.commands}
     assert set(INSTEAD) <= commands
     assert set(SERVERS) <= commands
 
 
 @pytest.mark.parametrize("command", INSTEAD)
-def test_what_runs_in_place_of_a_command_exists(command: str) -> None:
+def test_replacements_of_commands_exist(command: str) -> None:
     reason = INSTEAD[command]
     if made := re.search(r"`make (\w+)`", reason):
         assert dry_run(f"make {made[1]}")
@@ -127,7 +127,7 @@ def test_what_runs_in_place_of_a_command_exists(command: str) -> None:
 # -- names of commands, and how they are used
 
 
-def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setenv("COLUMNS", "10000")  # lines are not folded
         cli.main([*command.split()[1:], "--help"])
@@ -136,9 +136,9 @@ def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", sorted({text.text for text in FOUND.names if "make" not in text.text}))
-def test_commands_that_are_named_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_commands_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name.startswith("logclient"):
-        assert helped(name, capsys)
+        assert help_of(name, capsys)
     elif name.startswith("python -m "):
         module = ROOT.joinpath(*name.removeprefix("python -m ").split("."))
         assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
@@ -150,12 +150,12 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
 @pytest.mark.parametrize("usage", dict.fromkeys(FOUND.usages), ids=str)
-def test_usages_have_the_options_that_there_are(usage: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usages_name_the_existing_options(usage: Text, capsys: pytest.CaptureFixture[str]) -> None:
     words = usage.text.split()
     if words[0] == "python":
         assert (ROOT / (words[2].replace(".", "/") + ".py")).exists()
         return
-    there = set(OPTION.findall(helped(" ".join(words[:2]), capsys))) - {"--help"}
+    there = set(OPTION.findall(help_of(" ".join(words[:2]), capsys))) - {"--help"}
     named = set(OPTION.findall(usage.text))
     if usage.page == "docs/commands.md" and len(words) > 3:
         assert named == there
@@ -167,15 +167,15 @@ HEADINGS = re.findall(r"^## (\w+)$", (ROOT / "docs" / "commands.md").read_text()
 
 
 def test_every_command_is_on_its_page(capsys: pytest.CaptureFixture[str]) -> None:
-    there = re.findall(r"^    (\w+)", helped("logclient", capsys).partition("commands:")[2], re.MULTILINE)
+    there = re.findall(r"^    (\w+)", help_of("logclient", capsys).partition("commands:")[2], re.MULTILINE)
     assert sorted(HEADINGS) == sorted(there)
     assert all(any(usage.text.startswith(f"logclient {name} ") for usage in FOUND.usages) for name in there)
 
 
 @pytest.mark.parametrize("command", HEADINGS)
-def test_the_example_in_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one that can be read. (The README runs most of these.)"""
-    text = helped(f"logclient {command}", capsys).partition("Example: ")[2]
+def test_help_examples_can_be_parsed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The README runs most of them."""
+    text = help_of(f"logclient {command}", capsys).partition("Example: ")[2]
     example = shlex.split(text.partition(" > ")[0])
     assert example[:2] == ["logclient", command]
     assert make_parser().parse_args(example[1:]).run
@@ -196,13 +196,13 @@ def dry_run(command: str) -> str:
     return done.stdout
 
 
-def made() -> list[str]:
+def make_commands() -> list[str]:
     texts = [*FOUND.commands, *FOUND.names]
     return list(dict.fromkeys(text.text for text in texts if text.text.startswith("make ")))
 
 
-@pytest.mark.parametrize("command", made())
-def test_make_has_the_targets_and_takes_the_variables(command: str) -> None:
+@pytest.mark.parametrize("command", make_commands())
+def test_make_has_the_named_targets_and_variables(command: str) -> None:
     recipe = dry_run(command)
     _, _, *given = shlex.split(command)
     programs = re.findall(r"-m (?:bench|fuzz|tests\.\w+)\b|tools/\w+\.py|(?<=bin/)logclient demo", recipe)
@@ -234,7 +234,7 @@ def listening(machine: IsolatedMachine, command: str, folder: Path) -> ExitStack
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_command(command: Text, machine: IsolatedMachine, here: Path) -> None:
+def test_each_command_of_the_pages_runs(command: Text, machine: IsolatedMachine, here: Path) -> None:
     home = Path(machine.environment["HOME"])
     for name in (".zfunc", ".config/fish/completions"):
         (home / name).mkdir(parents=True, exist_ok=True)
@@ -257,8 +257,8 @@ def test_a_command(command: Text, machine: IsolatedMachine, here: Path) -> None:
         assert said.strip() or command.text.startswith("source ")
 
 
-def test_what_pip_installs(machine: IsolatedMachine, tmp_path: Path) -> None:
-    """In the environment of the tests all of it is there, so pip has nothing to fetch."""
+def test_pip_commands_install_known_packages(machine: IsolatedMachine, tmp_path: Path) -> None:
+    """All of it is installed in the environment of the tests, so pip fetches nothing."""
     commands = {text.text for text in FOUND.commands if text.text.startswith("pip ")} - set(INSTEAD)
     assert len(commands) > 7
     wanted = [word for command in sorted(commands) for word in shlex.split(command)[2:]]
@@ -267,15 +267,15 @@ def test_what_pip_installs(machine: IsolatedMachine, tmp_path: Path) -> None:
     assert "does not provide the extra" not in said
 
 
-def test_the_readme(
+def test_the_readme_works_in_its_order(
     machine: IsolatedMachine,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """All of it in a row, as one who reads it types it. The verdict is about all that was sent before it."""
-    serve, *rest = typed("README.md")
+    """As one who reads it types it. The verdict is about all that was sent before it."""
+    serve, *rest = commands_of("README.md")
     [ten_lines, _] = [text for text in FOUND.samples if text.page == "README.md"]
     with Server(machine, serve, here):
         said = machine.run([sys.executable, "-c", ten_lines.text], here)
@@ -296,13 +296,13 @@ def test_the_readme(
     assert "203 of 203 events arrived intact" in capsys.readouterr().out
 
 
-def typed(page: str) -> list[str]:
-    """The commands of a page that are not of make or pip, in their order."""
+def commands_of(page: str) -> list[str]:
+    """Return the commands of a page that are not of make or pip, in their order."""
     commands = [text.text for text in FOUND.commands if text.page == page]
     return [command for command in commands if not command.startswith(("make ", "pip "))]
 
 
-def test_the_tutorial(
+def test_the_tutorial_works_in_its_order(
     machine: IsolatedMachine,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -310,8 +310,8 @@ def test_the_tutorial(
     request: pytest.FixtureRequest,
 ) -> None:
     _, first_steps, prove_it = STORIES
-    serve, *rest = typed(first_steps)
-    verify, lie, verify_lies = typed(prove_it)
+    serve, *rest = commands_of(first_steps)
+    verify, lie, verify_lies = commands_of(prove_it)
     records, events = samples(first_steps)
     with Server(machine, serve, here):
         machine.run([sys.executable, "-c", records.text], here)
@@ -344,7 +344,9 @@ def verdicts() -> list[Text]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("command", [text for text in verdicts() if "run/capture" in text.text], ids=str)
-def test_a_verdict(command: Text, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_verify_command_runs(
+    command: Text, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It finds run/ledger and run/capture, or what the README has made. (A table is looked for by the JVM,
     in the folder where the session was begun.)"""
     scene_of(command, tmp_path)
@@ -355,7 +357,9 @@ def test_a_verdict(command: Text, spark: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.long  # a JVM for each
 @pytest.mark.spark
 @pytest.mark.parametrize("command", verdicts(), ids=str)
-def test_a_verdict_in_a_process_of_its_own(command: Text, machine: IsolatedMachine, tmp_path: Path) -> None:
+def test_each_verify_command_runs_in_its_own_process(
+    command: Text, machine: IsolatedMachine, tmp_path: Path
+) -> None:
     scene = scene_of(command, tmp_path)
     pyarrow, parquet = support.need("pyarrow"), support.need("pyarrow.parquet")
     rows = pyarrow.table({"line": [bytes(body) for body in scene.bodies.values()]})
@@ -412,8 +416,8 @@ PROGRAMS = {
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-def told(example: str) -> str:
-    """The command that the docstring of a sample gives."""
+def documented_command(example: str) -> str:
+    """Return the command in the docstring of a sample."""
     found = [
         command
         for file in sorted((EXAMPLES / example).glob("*.py"))
@@ -424,12 +428,12 @@ def told(example: str) -> str:
 
 
 @pytest.mark.parametrize("example", PROGRAMS)
-def test_a_program_says_how_it_is_run(example: str) -> None:
-    assert told(example).startswith("LOG_URL=")
+def test_each_example_documents_its_command(example: str) -> None:
+    assert documented_command(example).startswith("LOG_URL=")
 
 
-def test_every_program_is_run() -> None:
-    """The one for multiprocessing takes arguments: test_prefork_multiprocessing.py::test_pool_workers_deliver_all_records."""
+def test_every_example_is_run() -> None:
+    """multiprocessing takes arguments, so tests/lifecycle/test_prefork_multiprocessing.py runs it."""
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == {*PROGRAMS, "multiprocessing"}
 
@@ -438,10 +442,10 @@ def test_every_program_is_run() -> None:
     "example",
     [pytest.param(name, marks=[pytest.mark.long] if name == "celery" else []) for name in PROGRAMS],
 )
-def test_a_program(example: str, machine: IsolatedMachine, here: Path) -> None:
+def test_each_example_delivers(example: str, machine: IsolatedMachine, here: Path) -> None:
     folder = here / example
     shutil.copytree(EXAMPLES / example, folder)
-    command = told(example)
+    command = documented_command(example)
     url = re.sub(r"(:\d+)/.*", r"\1", command.split()[0].removeprefix("LOG_URL="))
     with Server(machine, f"logclient collect {url} --capture capture", here):
         running = machine.start(f"exec env {command}", folder)  # so that its signals reach the program itself
@@ -679,7 +683,7 @@ def samples(page: str) -> list[Text]:
 SAMPLES = [pair for page, stages in STAGES.items() for pair in zip(samples(page), stages, strict=False)]
 
 
-def test_every_sample_has_its_stage() -> None:
+def test_every_sample_is_run() -> None:
     code = [text for text in FOUND.samples if text.language != "mermaid"]
     there = {f"{text.page} {text.language}".removesuffix(" python") for text in code}
     assert there == set(STAGES) | OTHERS
@@ -688,7 +692,7 @@ def test_every_sample_has_its_stage() -> None:
 
 
 @pytest.mark.parametrize(("sample", "stage"), SAMPLES[1:], ids=[str(text) for text, _ in SAMPLES[1:]])
-def test_a_sample(sample: Text, stage: Stage, machine: IsolatedMachine, here: Path) -> None:
+def test_each_sample_runs(sample: Text, stage: Stage, machine: IsolatedMachine, here: Path) -> None:
     for name, source in {"server.pem": "me.pem", "clients.pem": "ca.pem"}.items():
         shutil.copy(Path(machine.environment["HOME"]).parent / "etc" / "logs" / source, here / name)
     if stage.pytest:
@@ -720,8 +724,8 @@ def test_a_sample(sample: Text, stage: Stage, machine: IsolatedMachine, here: Pa
         end(process)
 
 
-def test_the_sample_in_javascript(machine: IsolatedMachine, here: Path) -> None:
-    """@logux/server with the code of the page takes an event, and keeps it."""
+def test_the_javascript_sample_runs(machine: IsolatedMachine, here: Path) -> None:
+    """@logux/server with the code of the page takes an event and keeps it."""
     [sample] = [text for text in FOUND.samples if text.language == "js"]
     (here / "server.mjs").write_text(
         f"async function keep(id, time, data) {{ console.log('kept', id, data.message) }}\n{sample.text}"
@@ -737,8 +741,8 @@ def test_the_sample_in_javascript(machine: IsolatedMachine, here: Path) -> None:
 
 
 @pytest.mark.spark
-def test_samples_for_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frame comes about. What such frames hold is in test_verify_capture.py."""
+def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame can be made; test_verify_capture.py checks the content of such frames."""
     from tests.verify_scene import Scene
 
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""How extensions are laid out below `_ext/`, tried with a small tree that setup.py builds."""
+"""Layout of extensions below `_ext/`, tried with a small tree that setup.py builds."""
 
 import os
 import shutil
@@ -66,7 +66,7 @@ def build(tree: Path) -> None:
     run(tree, "setup.py", "--quiet", "build_ext", "--inplace")
 
 
-def test_parts_and_sub_packages_are_told_apart(tree: Path) -> None:
+def test_parts_and_sub_packages_are_distinguished(tree: Path) -> None:
     ext = tree / "_ext"
     assert sorted(extensions.modules(ext)) == ["room.base", "user", "whole"]
     assert extensions.modules(ext, ".pyi") == {"room.base": ext / "room" / "base.pyi"}
@@ -75,7 +75,7 @@ def test_parts_and_sub_packages_are_told_apart(tree: Path) -> None:
     assert extensions.parts(ext / "room.pyx") == []  # would be beside the sub-package
 
 
-def test_a_declaration_without_a_source_is_taken_away(tree: Path) -> None:
+def test_a_declaration_without_a_source_is_removed(tree: Path) -> None:
     shared = tree / "shared" / "logclient" / "_ext" / "room" / "base.pxd"
     extensions.share_declarations(tree / "_ext", tree / "shared")
     before = shared.stat().st_mtime_ns
@@ -87,7 +87,7 @@ def test_a_declaration_without_a_source_is_taken_away(tree: Path) -> None:
 
 
 @pytest.mark.timeout(20 * PATIENCE)
-def test_both_are_built_and_rebuilt_when_a_part_changes(tree: Path) -> None:
+def test_extensions_are_rebuilt_when_a_part_changes(tree: Path) -> None:
     build(tree)
     assert run(tree, "-c", PROGRAM).split() == ["2", "7"]
     part = tree / "_ext" / "whole" / "second.pxi"

@@ -1,9 +1,4 @@
-"""What macOS and Windows have in place of Linux's ways, forced here.
-
-The extensions are built a second time as those systems would get them (LOGCLIENT_LIKE, see setup.py), and
-the tests of the rooms they change run against that build, from a copy beside it. For Windows Python itself
-loses what it lacks there (``like_windows.py``). What differs in Python alone is forced in this process.
-"""
+"""Replacements for Linux features on macOS and Windows, forced here."""
 
 import functools
 import os
@@ -55,8 +50,8 @@ print(queue.WAKE, pump, capture.CRC_FOLDS, lumberjack.Codec(bytes(10), compressi
 
 
 @functools.cache
-def built(like: str) -> Path:
-    """logclient as `like` would get it, compiled when a source has changed; to be put on a path."""
+def build_like(like: str) -> Path:
+    """Build logclient as `like` would get it when a source has changed; return a folder for the path."""
     base = ROOT / "build" / f"like-{like}"
     with pythons.locked(base.with_suffix(".lock")):
         environment = clean_environment(LOGCLIENT_LIKE=like)
@@ -72,7 +67,7 @@ def built(like: str) -> Path:
 
 
 def run(like: str, names: list[str], where: Path) -> None:
-    lib = built(like)
+    lib = build_like(like)
     pythons.copy_tests(where)
     shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
     environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where))
@@ -138,7 +133,7 @@ WINDOWS_CONFIG = """
 @pytest.mark.long
 @pytest.mark.tree
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_c_compiles_elsewhere(target: str, tmp_path: Path) -> None:
+def test_the_c_code_compiles_for_other_systems(target: str, tmp_path: Path) -> None:
     zig = shutil.which("zig") or shutil.which("python-zig")
     if zig is None:
         pytest.skip("no zig, which has every system's C headers")
@@ -170,23 +165,23 @@ class TestBuilds:
         ("windows", "condition False False python zlib 9"),
         ("macos", "pipe True False zlib 9"),
     ])  # fmt: skip
-    def test_it_is_what_it_says(self, like: str, has: str, tmp_path: Path) -> None:
-        environment = clean_environment(PYTHONPATH=str(built(like)))
+    def test_simulated_builds_use_the_fallbacks(self, like: str, has: str, tmp_path: Path) -> None:
+        environment = clean_environment(PYTHONPATH=str(build_like(like)))
         command = [sys.executable, "-c", HAS]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.stdout.strip() == has, done.stderr
 
-    def test_here_it_is_neither(self) -> None:
+    def test_this_build_uses_linux_features(self) -> None:
         assert queue.WAKE == "eventfd"
 
     @pytest.mark.parametrize("like", SHORT)
-    def test_the_rooms_that_differ(self, like: str, tmp_path: Path) -> None:
+    def test_different_parts_pass_their_tests(self, like: str, tmp_path: Path) -> None:
         run(like, SHORT[like], tmp_path / "run")
 
     @pytest.mark.long
     @pytest.mark.timeout(120 * PATIENCE)
     @pytest.mark.parametrize("like", LONG)
-    def test_all_that_would_run_there(self, like: str, tmp_path: Path) -> None:
+    def test_all_portable_tests_pass_in_simulated_builds(self, like: str, tmp_path: Path) -> None:
         run(like, [*LONG[like], *SHORT[like]], tmp_path / "run")
 
 
@@ -201,12 +196,12 @@ def connect(port: int) -> tcp.TcpLink:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the compiled pump, whose clock it is, is not there")
-def test_the_pumps_clock_is_pythons() -> None:
-    """Deadlines cross over; on macOS two monotonic clocks drift apart whenever the machine sleeps."""
+def test_the_pump_uses_pythons_clock() -> None:
+    """Deadlines pass between them; on macOS two monotonic clocks differ after each sleep of the machine."""
     assert time.monotonic() <= queue.monotonic() <= time.monotonic()
 
 
-def test_no_sigpipe_where_send_cannot_say_so(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigpipe_is_disabled_on_the_socket(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Any option stands for macOS's.
     monkeypatch.setattr(tcp, "NO_SIGPIPE", socket.SO_OOBINLINE)
     link = connect(listener.getsockname()[1])
@@ -215,7 +210,7 @@ def test_no_sigpipe_where_send_cannot_say_so(listener: Any, monkeypatch: pytest.
     link.close()
 
 
-def test_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tcp_works_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection, one that is taken, bytes that arrive: all by select()."""
     monkeypatch.delattr(select, "poll", raising=False)
     with socket.socket() as free:
@@ -236,14 +231,14 @@ def test_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     link.close()
 
 
-def test_words_of_a_socket_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_errors_have_windows_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "errorTab", {10061: "Connection refused."}, raising=False)
     assert tcp._words(10061) == "Connection refused."
     assert tcp._words(1) == os.strerror(1)
 
 
-def test_a_collectors_port_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows SO_REUSEADDR would share it with anybody."""
+def test_a_collector_uses_its_port_exclusively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows SO_REUSEADDR would share it with any process."""
     asked: list[int] = []
 
     class Recorded(socket.socket):

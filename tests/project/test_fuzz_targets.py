@@ -1,4 +1,4 @@
-"""The fuzz targets over their seeds, in the normal build: what ``make fuzz`` goes on from, in seconds."""
+"""The fuzz targets run their seeds in the normal build: the start of ``make fuzz``, in seconds."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def seeds(name: str) -> list[bytes]:
     return found
 
 
-def test_seeds(name: str, seeds: list[bytes]) -> None:
+def test_targets_accept_their_seeds(name: str, seeds: list[bytes]) -> None:
     target = load(name)
     for seed in seeds:
         target.run(exact(seed))
 
 
-def test_damaged_seeds(name: str, seeds: list[bytes]) -> None:
-    """As the fuzzer makes them, but a few hundred and without looking where they lead."""
+def test_targets_accept_damaged_seeds(name: str, seeds: list[bytes]) -> None:
+    """As the fuzzer makes them, but a few hundred and without guidance by coverage."""
     target, random = load(name), Random(7)
     for _ in range(300):
         data = bytearray(random.choice(seeds))
@@ -64,7 +64,7 @@ def test_damaged_seeds(name: str, seeds: list[bytes]) -> None:
         target.run(exact(bytes(data)))
 
 
-def test_short_inputs(name: str) -> None:
+def test_targets_accept_short_inputs(name: str) -> None:
     target = load(name)
     for size in range(8):
         target.run(exact(bytes(size)))
@@ -72,8 +72,8 @@ def test_short_inputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["logjam_replies", "logux_replies", "lumberjack_acks"])
-def test_a_difference_from_the_twin_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In what it does with answers: the rows of decoders are compared cell by cell."""
+def test_a_difference_from_the_reference_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their handling of answers: the rows of decoders are compared cell by cell."""
     target = load(name)
     if name == "logux_replies":
         monkeypatch.setattr(target.oracle, "recognise", lambda message, node: None)
@@ -104,8 +104,7 @@ def test_a_codec_has_at_least_three_planted_bugs() -> None:
         assert len({plant.name for plant in load(name).PLANTS}) >= 3
 
 
-def test_the_build_has_no_switch_for_bugs() -> None:
-    """They are text that only fuzz/ has."""
+def test_planted_bugs_are_only_in_fuzz() -> None:
     sources = (p for p in (ROOT / "_ext").rglob("*") if p.suffix in (".pyx", ".pxi", ".pxd", ".pyi", ".h"))
     for path in [ROOT / "setup.py", *sources]:
         assert not re.search(r"(?i)\bplant|\bfuzz", path.read_text()), path.name
@@ -149,8 +148,8 @@ REACHED = [
 
 
 @pytest.mark.parametrize(("name", "wanted"), REACHED)
-def test_reachable_lines(name: str, wanted: set[str]) -> None:
-    """What the roots call is found, down to what reads the bytes; what is apart is not."""
+def test_lines_reachable_from_a_target_are_found(name: str, wanted: set[str]) -> None:
+    """They include the lines that read the bytes, and not the parts declared apart."""
     target = load(name)
     found = {f.name for f in lines.reachable(ROOT, target.EXTENSIONS[0], target.ROOTS, target.APART)}
     assert wanted <= found
@@ -158,12 +157,12 @@ def test_reachable_lines(name: str, wanted: set[str]) -> None:
     assert "python_inflate" not in found
 
 
-def test_every_target_names_roots_that_are_there(name: str) -> None:
+def test_every_target_names_existing_roots(name: str) -> None:
     target = load(name)
     assert lines.reachable(ROOT, target.EXTENSIONS[0], target.ROOTS, target.APART)
 
 
-def test_pieces() -> None:
+def test_inputs_are_cut_into_pieces() -> None:
     view = memoryview(b"12345")
     assert [bytes(p) for p in pieces(view, 0)] == [b"12345"]
     assert [bytes(p) for p in pieces(view, 2)] == [b"12", b"34", b"5"]
@@ -172,6 +171,6 @@ def test_pieces() -> None:
     assert len(exact(b"")) == 0
 
 
-def test_no_allocation_fails_here() -> None:
+def test_allocations_fail_only_in_the_fuzz_build() -> None:
     assert not memory.CAN_FAIL
     memory.fail_at(1)

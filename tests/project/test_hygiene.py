@@ -1,4 +1,4 @@
-"""What must not be in a file of the tree."""
+"""Content that must be in no file of the repository."""
 
 import re
 import subprocess
@@ -67,28 +67,28 @@ def found(pattern: re.Pattern[str]) -> list[str]:
     return lines
 
 
-def test_no_machine_paths() -> None:
+def test_no_file_has_a_machine_path() -> None:
     assert found(MACHINE_PATHS) == []
 
 
-def test_no_package_sources() -> None:
+def test_no_file_names_a_package_registry() -> None:
     assert found(REGISTRIES) == []
 
 
-def test_no_folder_beside_the_tree() -> None:
+def test_no_file_names_a_folder_beside_the_tree() -> None:
     """A clone needs nothing but itself."""
     assert found(OUTSIDE) == []
 
 
-def test_no_secrets() -> None:
+def test_no_file_has_a_secret() -> None:
     assert found(SECRETS) == []
 
 
-def test_nothing_large() -> None:
+def test_no_file_is_large() -> None:
     assert [f"{p.relative_to(ROOT)}: {p.stat().st_size}" for p in tracked() if p.stat().st_size > LIMIT] == []
 
 
-def test_nothing_built() -> None:
+def test_no_built_file_is_tracked() -> None:
     built = {".so", ".pyd", ".o", ".pyc", ".whl", ".egg", ".jar"}
     generated = {".c", ".html"}
     wrong = [p for p in tracked() if p.suffix in built or (p.suffix in generated and "_ext" in p.parts)]

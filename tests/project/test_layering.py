@@ -1,4 +1,4 @@
-"""The arrows of the house: who may import whom, read from the sources and tried in fresh interpreters."""
+"""Directions of imports: read from the sources and tried in fresh interpreters."""
 
 import ast
 import re
@@ -88,7 +88,7 @@ pytestmark = [pytest.mark.tree, pytest.mark.unit]
 
 
 def below(room: str) -> set[str]:
-    """The rooms that a room may import, itself left out."""
+    """Return the rooms that a room may import, without itself."""
     found: set[str] = set()
     todo = set(ARROWS[room])
     while todo:
@@ -107,7 +107,7 @@ def ext_room(name: str) -> str:
 
 
 def room_of(parts: tuple[str, ...]) -> str:
-    """The room of a module, given by the parts of its name after `logclient`."""
+    """Return the room of a module, given by the parts of its name after `logclient`."""
     if not parts:
         return "root"
     first = parts[0]
@@ -129,7 +129,7 @@ def room_of(parts: tuple[str, ...]) -> str:
 
 
 def protocol_of(parts: tuple[str, ...]) -> str:
-    """The protocol that a module belongs to; empty when it belongs to none."""
+    """Return the protocol to which a module belongs; empty when it belongs to none."""
     if parts[:1] == ("_ext",):
         parts = parts[1:]
     return parts[0] if parts and parts[0] in PROTOCOLS else ""
@@ -149,7 +149,7 @@ def is_module(parts: tuple[str, ...]) -> bool:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Every import at any depth: line, top-level name, and for our own the parts after `logclient`."""
+    """Yield every import at any depth: line, top-level name, and for our own the parts after `logclient`."""
     me = parts_of(path)
     here = me if path.name == "__init__.py" else me[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -173,7 +173,7 @@ def modules() -> list[Path]:
 
 
 def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
-    """Why module `me` may not import module `it` (both without `logclient`); empty when it may."""
+    """Return why module `me` may not import module `it` (both without `logclient`); empty when it may."""
     mine, its = room_of(me), room_of(it)
     own = protocol_of(me)
     if mine in LEAVES:
@@ -201,8 +201,7 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
     return "" if its in below(mine) else f"{its} is not below {mine}"
 
 
-def test_rule_itself() -> None:
-    """The judge, judged: what must be refused is refused."""
+def test_the_rule_refuses_wrong_imports() -> None:
     wrong = [
         ("transports.tcp", "lumberjack.core"),
         ("transports.tcp", "delivery.engine"),
@@ -269,7 +268,7 @@ def test_rule_itself() -> None:
     assert [(pair, judge(pair)) for pair in right if judge(pair)] == []
 
 
-def test_imports_go_down() -> None:
+def test_imports_follow_the_arrows() -> None:
     broken = []
     for path in modules():
         me = parts_of(path)
@@ -279,7 +278,7 @@ def test_imports_go_down() -> None:
     assert not broken, "\n".join(broken)
 
 
-def test_nothing_imports_tests_or_tools() -> None:
+def test_the_package_imports_no_tests_or_tools() -> None:
     strange = {"tests", "tools", "bench", "setup", "_ext"}
     broken = [
         f"{path.relative_to(ROOT)}:{line}: {top}"
@@ -291,7 +290,7 @@ def test_nothing_imports_tests_or_tools() -> None:
 
 
 def test_only_the_registry_names_modules_in_strings() -> None:
-    """`module:attribute` is an import too; it would be a way around every rule above."""
+    """`module:attribute` is an import too, which would evade every rule above."""
     name = re.compile(r"""["']logclient(\.\w+)+:\w+["']""")
     others = [path for path in modules() if path.name != "registry.py"]
     assert [str(p.relative_to(ROOT)) for p in others if name.search(p.read_text(encoding="utf-8"))] == []
@@ -302,7 +301,7 @@ def sans_io() -> list[Path]:
     return [path for path in modules() if room_of(parts_of(path)) == "protocols"]
 
 
-def test_cores_name_no_clock_and_no_wire() -> None:
+def test_cores_import_no_clock_and_no_socket() -> None:
     broken = []
     for path in sans_io():
         for line, top, _ in imports(path):
@@ -319,7 +318,7 @@ IMPORT = re.compile(
 
 
 def cimports(text: str) -> Iterator[tuple[str, ...]]:
-    """What a Cython file imports of ours, by either kind of import: parts after `logclient`."""
+    """Yield what a Cython file imports of ours, by either kind of import: parts after `logclient`."""
     for match in IMPORT.finditer(re.sub(r"#.*", "", text)):
         base = tuple(part for part in (match[1] or match[4] or "").split(".") if part)
         names = [name.split()[0] for name in (match[2] or match[3] or "").split(",") if name.strip()]
@@ -327,7 +326,7 @@ def cimports(text: str) -> Iterator[tuple[str, ...]]:
         yield from deeper or [base]
 
 
-def test_cimports_are_found() -> None:
+def test_both_forms_of_cimport_are_found() -> None:
     text = """
 from libc.stdlib cimport free
 from logclient._ext cimport (
@@ -349,7 +348,7 @@ def ext_sources() -> Iterator[tuple[Path, str, str]]:
             yield path, f"_ext/{name.as_posix()}", name.parts[0].partition(".")[0]
 
 
-def test_extensions_go_down() -> None:
+def test_extensions_follow_the_arrows() -> None:
     broken = []
     for path, shown, name in ext_sources():
         mine = ext_room(name)
@@ -373,14 +372,14 @@ def test_codecs_make_no_system_call() -> None:
     assert not broken
 
 
-def test_no_folder_of_that_name() -> None:
+def test_ext_in_the_package_is_no_folder() -> None:
     """logclient/_ext may be the link that `make build` sets, never a folder."""
     where = PACKAGE / "_ext"
     assert where.is_symlink() or not where.exists()
 
 
 @pytest.mark.parametrize("name", [".".join(parts_of(path)) for path in sans_io()])
-def test_core_alone(name: str) -> None:
+def test_a_core_loads_without_clock_and_socket(name: str) -> None:
     """In an interpreter that has loaded nothing else, not even `site`."""
     module = f"logclient.{name}"
     home = Path(logclient.__file__).parent.parent

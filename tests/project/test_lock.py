@@ -1,4 +1,4 @@
-"""The lock files: what they hold, what installs them, and that pip refuses a file of another hash."""
+"""The lock files: their content, their users, and pip's refusal of a file with another hash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entries(name: str) -> dict[str, str]:
     return lock.entries((ROOT / name).read_text(encoding="utf-8"))
 
 
-def test_there_is_one_for_each_stage() -> None:
+def test_each_stage_has_a_lock_file() -> None:
     assert sorted(lock.lock_file(stage).name for stage in lock.STAGES) == LOCKS
 
 
@@ -44,7 +44,7 @@ def test_each_package_has_a_version_and_hashes(name: str) -> None:
     assert [one for one, entry in found.items() if "--hash=sha256:" not in entry] == []
 
 
-def test_a_package_is_in_two_files_only_for_more_platforms() -> None:
+def test_a_package_is_repeated_only_for_more_platforms() -> None:
     seen: dict[str, dict[str, str]] = {"": {}}
     for stage in lock.STAGES:
         seen[stage] = dict(seen[lock.AFTER.get(stage, "")])
@@ -64,14 +64,14 @@ def test_a_package_has_one_version_in_all_files() -> None:
     assert len(set(found)) == len(dict(found))
 
 
-def test_nothing_is_missing_in_this_environment() -> None:
+def test_no_dependency_is_missing_here() -> None:
     """No dependency is fetched beside the locks, so they must have all."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30 * PATIENCE)
     assert done.returncode == 0, done.stdout
 
 
-def test_everything_that_is_asked_for_is_locked() -> None:
+def test_every_requirement_is_locked() -> None:
     packages: set[str] = set()
     for stage, requirements in lock.needs().items():
         packages |= entries(lock.lock_file(stage).name).keys()
@@ -79,30 +79,30 @@ def test_everything_that_is_asked_for_is_locked() -> None:
         assert asked <= packages, stage
 
 
-def test_the_demo_installs_nothing_that_only_tests_need() -> None:
+def test_the_demo_installs_no_test_dependency() -> None:
     packages = entries("requirements-build.lock") | entries("requirements-demo.lock")
     unwanted = {"confluent-kafka", "fastapi", "flask", "gunicorn", "celery", "pytest", "hypothesis"}
     assert packages.keys().isdisjoint(unwanted | {"cibuildwheel", "build", "ruff", "mypy", "msgspec"})
-    wanted = dry("demo")
+    wanted = dry_run("demo")
     for stamp in ("build", "demo", "system"):
         assert f"touch .venv/.{stamp}" in wanted
     for word in ("requirements-test.lock", "npm ci", "kafka.py fetch"):
         assert word not in wanted
     for word in ("requirements-test.lock", "kafka.py fetch"):
-        assert word in dry("demo", "KAFKA=1")
+        assert word in dry_run("demo", "KAFKA=1")
     for word in ("requirements-demo.lock", "requirements-test.lock", "npm ci", "kafka.py fetch"):
-        assert word in dry("deps")
+        assert word in dry_run("deps")
 
 
-def dry(*arguments: str) -> str:
-    """What make would run if nothing were there: -B takes everything for out of date."""
+def dry_run(*arguments: str) -> str:
+    """Return what make would run if nothing were there: -B takes everything for out of date."""
     command = ["make", "--no-print-directory", "-B", "-n", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30 * PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_make_installs_by_hash_only() -> None:
+def test_make_installs_only_by_hash() -> None:
     text = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text(encoding="utf-8"))
     installs = [line for line in text.splitlines() if "pip install" in line]
     locked = [line for line in installs if "--editable ." not in line]
@@ -121,7 +121,7 @@ def test_build_requirements_have_bounds() -> None:
         assert specifiers.SpecifierSet(bounds).contains(version)
 
 
-def test_what_belongs_to_a_package() -> None:
+def test_dependencies_of_a_package_are_found() -> None:
     packages = lock.closure(["pytest", "hypothesis"], lock.packages())
     assert {"pytest", "pluggy", "iniconfig", "colorama", "hypothesis", "sortedcontainers"} <= packages.keys()
     assert packages.keys().isdisjoint({"pytest-cov", "coverage", "numpy"})

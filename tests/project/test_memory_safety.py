@@ -1,7 +1,4 @@
-"""What Python code may do while compiled code runs, or before an object was made: never a crash.
-
-What would end the process runs in one of its own. `tests/support/hostile_records.py` has the records.
-"""
+"""Python code that runs inside compiled code, or before an object was made, never crashes it."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ EXTENSIONS = sorted(p.stem.split(".")[0] for p in Path(logclient._ext.__path__[0
 
 
 def run(code: str, *arguments: str) -> str:
-    """What a program prints; it must end well. Memory that was freed is overwritten there."""
+    """Run a program, which must succeed, and return its output. Freed memory is overwritten there."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
         cwd=TESTED, env={**clean_environment(), "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
@@ -41,8 +38,8 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_records_that_change_while_they_are_encoded() -> None:
-    """Each attribute in turn runs Python code that replaces all the others; their memory is used again."""
+def test_records_may_change_while_they_are_encoded() -> None:
+    """Each attribute in turn runs Python code that replaces all the others; their memory is reused."""
     said = run(HOSTILE_RECORDS)
     assert said == "held\n"
 
@@ -115,7 +112,7 @@ print("done")
 
 
 @pytest.mark.parametrize("module", EXTENSIONS)
-def test_objects_that_were_never_made(module: str) -> None:
+def test_methods_before_init_raise_and_do_not_crash(module: str) -> None:
     """Every method of every compiled class, before `__init__` and after one that failed."""
     assert run(UNMADE, module).endswith("done\n")
 
@@ -139,35 +136,35 @@ USES: dict[str, Any] = {
 class TestBeforeInit:
     @pytest.mark.parametrize("use", USES)
     @pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-    def test_client(self, kind: type[client.Client], use: str) -> None:
+    def test_a_client_before_init_raises_type_error(self, kind: type[client.Client], use: str) -> None:
         with pytest.raises(TypeError, match="__init__"):
             USES[use](kind.__new__(kind))
 
-    def test_plog(self) -> None:
+    def test_a_plog_client_before_init_raises(self) -> None:
         with pytest.raises(TypeError, match="__init__"):
             plog.Client.__new__(plog.Client).stat()
 
-    def test_logjam(self) -> None:
+    def test_a_logjam_client_before_init_raises(self) -> None:
         logjam = pytest.importorskip("logclient.logjam")
         with pytest.raises(TypeError, match="__init__"):
             logjam.Client.__new__(logjam.Client).request("Home#index")
 
-    def test_logux(self) -> None:
+    def test_a_logux_client_before_init_raises(self) -> None:
         logux = pytest.importorskip("logclient.logux")
         with pytest.raises(TypeError, match="__init__"):
             logux.Client.__new__(logux.Client).subscribe("a")
 
-    def test_log_calls_are_ignored(self) -> None:
+    def test_log_calls_before_init_are_ignored(self) -> None:
         handler = Handler.__new__(Handler)
         assert handler.handle(RECORD) is False
         handler.emit(RECORD)
 
     @pytest.mark.parametrize("use", ["flush", "close"])
-    def test_handler(self, use: str) -> None:
+    def test_a_handler_before_init_raises_type_error(self, use: str) -> None:
         with pytest.raises(TypeError, match="__init__"):
             getattr(Handler.__new__(Handler), use)()
 
-    def test_a_subclass_that_logs_first(self) -> None:
+    def test_a_subclass_may_log_before_init(self) -> None:
         class Early(Handler):
             def __init__(self, url: str) -> None:
                 self.handle(RECORD)
@@ -180,11 +177,11 @@ class TestBeforeInit:
         assert handler.client.stats().sent == 1
         handler.close()
 
-    def test_names_itself(self) -> None:
+    def test_repr_before_init_says_so(self) -> None:
         assert repr(Handler.__new__(Handler)) == "<Handler before its __init__>"
         assert repr(client.Client.__new__(client.Client)) == "<Client before its __init__>"
 
-    def test_twice(self) -> None:
+    def test_a_second_bind_raises_type_error(self) -> None:
         with logclient.connect(NOWHERE, close_timeout=0.0) as one, pytest.raises(TypeError, match="already"):
             one._bind(one.encoder, print)
 
@@ -192,7 +189,7 @@ class TestBeforeInit:
 @pytest.mark.parametrize(
     "odd", [None, 1, [1], bytearray(b"{}"), memoryview(b"{}")], ids=lambda odd: type(odd).__name__
 )
-def test_what_is_no_event_fails_with_a_reason(odd: Any) -> None:
+def test_invalid_events_fail_with_a_reason(odd: Any) -> None:
     with logclient.connect(NOWHERE, close_timeout=0.0) as one:
         with pytest.raises(EncodeTypeError):
             one.send(odd)
@@ -204,7 +201,7 @@ def test_what_is_no_event_fails_with_a_reason(odd: Any) -> None:
     assert one.stats().failed == {"unencodable": 2}
 
 
-def test_what_a_finalizer_logs_in_the_sender_thread_is_shipped() -> None:
+def test_records_of_finalizers_in_the_sender_are_shipped() -> None:
     """`weakref.finalize`, as `__del__`: a garbage collection may run both there."""
 
     class Thing:
@@ -272,7 +269,7 @@ ADDRESSED += ["pump", "pump.tcp"]
 
 @pytest.mark.long
 @pytest.mark.tree
-def test_under_address_sanitizer() -> None:
+def test_hostile_records_pass_address_sanitizer() -> None:
     """Records that change while they are read, and objects before their `__init__`."""
     from fuzz import build
     from fuzz.target import MissingError

@@ -1,7 +1,4 @@
-"""The nemesis: what its parts do, a short form of it, and the schedules that once failed.
-
-The long form is ``make nemesis``.
-"""
+"""The nemesis: its parts, a short run, and the schedules that once failed."""
 
 from __future__ import annotations
 
@@ -29,34 +26,34 @@ STORED_SCHEDULES = sorted(STORED.glob("*.json"))
 
 
 class TestSchedule:
-    def test_a_seed_determines_it(self) -> None:
+    def test_a_seed_determines_the_schedule(self) -> None:
         assert [make(seed) for seed in range(20)] == [make(seed) for seed in range(20)]
         assert len({make(seed).text() for seed in range(20)}) == 20
 
-    def test_it_is_the_same_when_read_from_a_file(self, tmp_path: Path) -> None:
+    def test_a_saved_schedule_is_read_back(self, tmp_path: Path) -> None:
         for seed in range(20):
             made = make(seed, SHORT)
             made.save(tmp_path / "schedule.json")
             assert Schedule.load(tmp_path / "schedule.json") == made
 
     @pytest.mark.parametrize("lane", LANES)
-    def test_every_kind_strikes_every_lane_that_has_it(self, lane: str) -> None:
+    def test_every_kind_of_fault_strikes_its_lanes(self, lane: str) -> None:
         made = [s for s in map(make, range(1, 101)) if s.lane == lane]
         assert {fault.kind for s in made for fault in s.faults} == set(kinds_of(lane))
 
-    def test_descriptors_are_exhausted_for_long_in_every_tenth(self) -> None:
+    def test_every_tenth_schedule_exhausts_descriptors_longer(self) -> None:
         for seed in range(1, 101):
             long = [f for f in make(seed).faults if f.kind == "descriptors" and f.seconds == LONG.exhausted]
             assert len(long) == (seed % 10 == 0)
 
-    def test_collectors_know_the_faults_they_are_given(self) -> None:
+    def test_collectors_know_the_scheduled_faults(self) -> None:
         for seed in range(1, 101):
             made = make(seed)
             given = Faults(made.injected, made.lane.partition("+")[0])
             changes = [fault.name for fault in given.faults if fault.name in DATA_FAULTS]
             assert changes == [], "what is acknowledged is kept"
 
-    def test_seeds_are_read(self) -> None:
+    def test_lists_of_seeds_are_read(self) -> None:
         assert seeds("3,7,20-22") == [3, 7, 20, 21, 22]
 
 
@@ -71,12 +68,12 @@ def life(**known: Any) -> Life:
 
 
 class TestJudge:
-    """A process that ended in order has violated nothing; each of these has."""
+    """A process that ended as planned has violated nothing; each of these cases is a violation."""
 
     plan = make(1, SHORT)._replace(ending="close")
     client = {"failed": {}, "ledger_error": "", "last_error": ""}
 
-    def test_in_order(self) -> None:
+    def test_an_orderly_end_is_no_violation(self) -> None:
         assert judge.of_process(life(), self.plan) == []
         assert judge.of_process(life(code=-9, killed=True, report=None), self.plan) == []
         assert judge.of_process(life(clients=[{**self.client, "failed": {"closed": 3}}]), self.plan) == []
@@ -102,10 +99,10 @@ class TestJudge:
             {"clients": [{**client, "ledger_error": "too many open files"}]},
         ],
     )
-    def test_violations(self, known: dict[str, Any]) -> None:
+    def test_each_violation_is_found(self, known: dict[str, Any]) -> None:
         assert len(judge.of_process(life(**known), self.plan)) == 1
 
-    def test_a_strike_hits_what_is_in_flight_at_its_moment(self, tmp_path: Path) -> None:
+    def test_a_strike_hits_events_in_flight_at_its_time(self, tmp_path: Path) -> None:
         ms = 1_000_000
         samples = tmp_path / "samples"
         taken = [(10, "0 0 5"), (20, "3 0 5"), (30, "0 2 8"), (40, "0 0 8")]
@@ -116,7 +113,7 @@ class TestJudge:
         # Without acknowledgements, what waits and what was just handed over count too.
         assert judge.in_flight(strikes, lives, one_way=True) == ({"cut": 6}, {"cut": 2})
 
-    def test_a_result_is_a_line(self) -> None:
+    def test_a_result_is_written_as_a_line(self) -> None:
         struck = {"cut": 2}, {"cut": 1}
         result = Result(1, "plog", ["3 lost"], "", 1, {"events": 3}, 2, 0, 0, 0, 0, *struck, 1.5)
         assert Result.read(result.line()) == result
@@ -129,7 +126,7 @@ class TestShrink:
     def plan(self) -> Schedule:
         return make(1)._replace(faults=self.faults, injected="stall=p:0.1", ending="exit")
 
-    def test_what_it_takes_to_fail_is_kept(self) -> None:
+    def test_shrinking_keeps_the_faults_that_matter(self) -> None:
         def failed(candidate: Schedule) -> bool:
             return {"cut", "fork"} <= {fault.kind for fault in candidate.faults}
 
@@ -138,11 +135,11 @@ class TestShrink:
         assert [fault.kind for fault in small.faults] == ["cut", "fork"]
         assert (small.injected, small.ending) == ("", "close")
 
-    def test_what_fails_seldom_is_not_shrunk(self) -> None:
+    def test_a_rare_failure_is_not_shrunk(self) -> None:
         assert shrink(self.plan(), lambda _: False) is None
 
     @pytest.mark.parametrize("failures", range(RUNS + 1))
-    def test_three_of_ten(self, failures: int) -> None:
+    def test_three_failures_of_ten_are_enough(self, failures: int) -> None:
         # The failures come last, the worst place for who stops early.
         outcomes = iter([False] * (RUNS - failures) + [True] * failures)
         assert fails(self.plan(), lambda _: next(outcomes)) == (failures >= ENOUGH)
@@ -168,7 +165,7 @@ class TestRuns:
 
         return run
 
-    def test_short_form(self, run: Callable[[list[Schedule]], list[Result]]) -> None:
+    def test_a_short_run_finds_no_violation(self, run: Callable[[list[Schedule]], list[Result]]) -> None:
         results = run([make(seed, SHORT) for seed in SEEDS])
         assert {result.lane for result in results} == set(LANES)
         assert [text for result in results for text in result.violations] == []
@@ -179,7 +176,7 @@ class TestRuns:
 
     @pytest.mark.long
     @pytest.mark.timeout(3600)
-    def test_what_once_failed(self, run: Callable[[list[Schedule]], list[Result]]) -> None:
+    def test_stored_schedules_pass_now(self, run: Callable[[list[Schedule]], list[Result]]) -> None:
         if not STORED_SCHEDULES:
             return  # none has been stored yet
         results = run([Schedule.load(path) for path in STORED_SCHEDULES for _ in range(RUNS)])
@@ -197,7 +194,7 @@ def test_stored_schedules_can_be_read() -> None:
     assert all(Schedule.load(path).faults for path in STORED_SCHEDULES)
 
 
-def test_a_killed_producer_is_not_expected_to_say_goodbye() -> None:
+def test_a_killed_producer_needs_no_final_report() -> None:
     plan = make(1)._replace(ending="sigterm")
     assert judge.of_process(life(code=-signal.SIGTERM), plan) == []
     assert judge.of_process(life(code=0), plan) != []

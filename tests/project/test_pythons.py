@@ -1,4 +1,4 @@
-"""Every other Python of the machine: a wheel from the source distribution, in its own environment."""
+"""Every other Python of the machine: a wheel from the source distribution in its own environment."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ HERE = sorted(
 )
 
 
-def test_source_distribution() -> None:
+def test_the_source_distribution_is_complete() -> None:
     with tarfile.open(pythons.sdist()) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
     wanted = {p.relative_to(ROOT).as_posix() for p in pythons.sources()} | {"logclient/py.typed"}
@@ -32,7 +32,7 @@ def test_source_distribution() -> None:
 
 
 def interpreters() -> list[pythons.Interpreter]:
-    """The others; this one runs from the tree."""
+    """Return the other interpreters; this one runs from the tree."""
     found = pythons.interpreters()[1:]
     if not found:
         pytest.skip("no other Python 3.11 or newer on this machine")
@@ -44,8 +44,8 @@ def dotted(path: str) -> str:
     return path.rpartition("_ext/")[2].partition(".")[0].replace("/", ".")
 
 
-def test_extensions_import() -> None:
-    """Each from its wheel, with nothing of the tree on the path."""
+def test_extensions_import_from_each_wheel() -> None:
+    """With nothing of the tree on the path."""
     imports = "; ".join(f"import logclient._ext.{name} as m; print(m.__file__)" for name in HERE)
     for interpreter in interpreters():
         done = subprocess.run(
@@ -61,7 +61,7 @@ def test_extensions_import() -> None:
         assert all("site-packages" in f.parts for f in files)
 
 
-def test_entry_points() -> None:
+def test_entry_points_and_extras_are_installed() -> None:
     program = """
 from importlib.metadata import distribution
 found = distribution("logclient")
@@ -83,7 +83,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         assert rest == "Apache-2.0 []"
 
 
-def test_wheels() -> None:
+def test_wheels_hold_exactly_the_package() -> None:
     interpreters()
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "logclient").rglob("*.py")}
     modules = {m for m in modules if not m.startswith("logclient/_ext/")}
@@ -103,8 +103,8 @@ def test_wheels() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(120 * PATIENCE)
-def test_the_tests() -> None:
-    """All that need neither Spark nor the tree, in each of them."""
+def test_the_tests_pass_in_each_python() -> None:
+    """All that need neither Spark nor the tree."""
     interpreters()
     command = [sys.executable, str(ROOT / "tools" / "pythons.py"), "test", "-q"]
     done = subprocess.run(command, env=clean_environment())

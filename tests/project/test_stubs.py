@@ -1,4 +1,4 @@
-"""The stubs of the extensions say what the extensions have: types are checked against nothing else."""
+"""The stubs of the extensions agree with the extensions: types are checked against nothing else."""
 
 import ast
 import importlib
@@ -31,7 +31,8 @@ def stub(name: str) -> ast.Module:
 
 
 def names_of(body: list[ast.stmt]) -> set[str]:
-    """What a module or class body of a stub defines; names only for types begin with an underscore."""
+    """Return the names that a module or class body of a stub defines; names only for types begin with an
+    underscore."""
     found: set[str] = set()
     for node in body:
         match node:
@@ -49,7 +50,7 @@ def names_of(body: list[ast.stmt]) -> set[str]:
 
 
 def module_names(module: ModuleType) -> set[str]:
-    """Its own public names: not what it has imported to use."""
+    """Return the public names of a module, without its imports."""
     others = [importlib.import_module(f"logclient._ext.{n}") for n in MODULES]
     mine = names_of(stub(module.__name__.removeprefix(PREFIX)).body)
     found = set()
@@ -63,19 +64,18 @@ def module_names(module: ModuleType) -> set[str]:
     return found
 
 
-def test_there_are_extensions() -> None:
+def test_extensions_are_built() -> None:
     assert {n for n in extensions.modules(ROOT / "_ext") if extensions.on_windows(n)} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_names(name: str) -> None:
+def test_stubs_name_what_the_extensions_have(name: str) -> None:
     module = importlib.import_module(f"logclient._ext.{name}")
     assert names_of(stub(name).body) == module_names(module)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_members(name: str) -> None:
-    """Classes too, method by method."""
+def test_stubs_have_the_members_of_each_class(name: str) -> None:
     module = importlib.import_module(f"logclient._ext.{name}")
     for node in stub(name).body:
         cls = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
@@ -91,8 +91,8 @@ def test_members(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_parameters(name: str) -> None:
-    """Functions and methods take what their stub says, in that order, with defaults in the same places."""
+def test_stubs_have_the_parameters_of_each_function(name: str) -> None:
+    """In that order, with defaults in the same places."""
     module = importlib.import_module(f"logclient._ext.{name}")
     pairs: list[tuple[str, ast.FunctionDef, object]] = []
     for node in stub(name).body:

@@ -1,4 +1,4 @@
-"""The workflow that makes the wheels, and what looks at a wheel before anybody installs it."""
+"""The workflow that makes the wheels, and the checks of a wheel before it is installed."""
 
 import ast
 import json
@@ -41,7 +41,7 @@ def steps(job: dict[str, Any], word: str) -> list[str]:
     return [step[word] for step in job["steps"] if word in step]
 
 
-def test_the_copy_that_github_reads() -> None:
+def test_the_workflow_equals_its_copy() -> None:
     assert (ROOT / ".github" / "workflows" / "wheels.yml").read_bytes() == (ROOT / "wheels.yml").read_bytes()
 
 
@@ -68,7 +68,7 @@ def test_actions_are_pinned(workflow: dict[str, Any]) -> None:
     assert len({name for name, _, _ in pinned}) == len(set(pinned))
 
 
-def test_tools_are_those_of_the_lock(workflow: dict[str, Any]) -> None:
+def test_build_tools_come_from_the_lock(workflow: dict[str, Any]) -> None:
     runs = [run for job in workflow["jobs"].values() for run in steps(job, "run")]
     commands = [line for run in runs for line in run.splitlines()]
     shown = [words for words in map(str.split, commands) if "--show" in words]
@@ -79,7 +79,7 @@ def test_tools_are_those_of_the_lock(workflow: dict[str, Any]) -> None:
     assert all({"--require-hashes", "--no-deps", "-r"} <= set(words) for words in installs)
 
 
-def test_permissions(workflow: dict[str, Any]) -> None:
+def test_the_workflow_has_minimal_permissions(workflow: dict[str, Any]) -> None:
     assert workflow["permissions"] == {}
     assert {name: job["permissions"] for name, job in workflow["jobs"].items()} == {
         "sdist": {"contents": "read"},
@@ -101,8 +101,8 @@ def test_only_a_tag_publishes(workflow: dict[str, Any]) -> None:
     assert download == {"path": "dist", "merge-multiple": True}
 
 
-def test_what_is_built(workflow: dict[str, Any]) -> None:
-    """By cibuildwheel's own word, for the runners that the workflow names."""
+def test_every_system_and_python_is_built(workflow: dict[str, Any]) -> None:
+    """As cibuildwheel itself says, for the runners that the workflow names."""
     need("cibuildwheel")
     platforms: dict[str, str] = {}
     for runner in workflow["jobs"]["wheels"]["strategy"]["matrix"]["include"]:
@@ -116,7 +116,7 @@ def test_what_is_built(workflow: dict[str, Any]) -> None:
     assert all(re.match(r"cp3(1[1-9]|[2-9]\d)t?-", name) for name in names)
 
 
-def test_how_a_wheel_is_tried() -> None:
+def test_wheels_are_tested_from_the_sdist() -> None:
     """The sources that the commands name are in the source distribution, and so are the commands."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
     for name in options["test-sources"]:
@@ -131,7 +131,7 @@ def test_how_a_wheel_is_tried() -> None:
 
 
 def metadata(folder: Path) -> Message:
-    """What an index would show of a wheel of this tree."""
+    """Return the metadata of a wheel of this tree, as an index would show it."""
     program = (
         "import sys; from setuptools import build_meta; "
         "print(build_meta.prepare_metadata_for_build_wheel(sys.argv[1]))"
@@ -144,8 +144,8 @@ def metadata(folder: Path) -> Message:
     return message_from_string(found.read_text(encoding="utf-8"))
 
 
-def test_what_an_index_shows(tmp_path: Path) -> None:
-    """No link of it leads nowhere, and no extra brings what only benchmarks use."""
+def test_the_metadata_suits_an_index(tmp_path: Path) -> None:
+    """No link is relative, and no extra installs a dependency that only benchmarks use."""
     shown = metadata(tmp_path)
     text = str(shown.get_payload())
     assert shown["Description-Content-Type"] == "text/markdown" and "## Ten lines that work" in text
@@ -157,7 +157,7 @@ def test_what_an_index_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="setuptools looks for that compiler by itself")
-def test_a_missing_compiler_is_said_at_once() -> None:
+def test_a_missing_compiler_is_named_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext"],
         cwd=ROOT, env=clean_environment(CC="no-such-compiler -O2"), capture_output=True, text=True,
@@ -179,7 +179,7 @@ def wheel() -> Path:
 
 
 @pytest.mark.timeout(30 * PATIENCE)
-def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
+def test_a_damaged_wheel_is_refused(wheel: Path, tmp_path: Path) -> None:
     assert wheels.check_wheel(wheel).startswith(f"{len(extensions.modules(ROOT / '_ext'))} extensions")
 
     def changed(*, without: str = "", extra: str = "") -> Path:
@@ -209,8 +209,8 @@ def test_a_whole_wheel_and_one_that_is_not(wheel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "well"), [("tests/clock.c", True), ("_ext/record.c", False), ("_ext/record.so", False)]
 )
-def test_a_source_distribution_has_no_c_but_of_tests(tmp_path: Path, more: str, well: bool) -> None:
-    """What Cython has written is made anew at each build; what tests compile is source."""
+def test_the_sdist_has_no_generated_c(tmp_path: Path, more: str, well: bool) -> None:
+    """Cython's output is made anew at each build; C files of tests are sources."""
     folders = ("_ext", "docs", "tests", "tools", "logclient")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".git")]
@@ -227,8 +227,8 @@ def test_a_source_distribution_has_no_c_but_of_tests(tmp_path: Path, more: str, 
             wheels.check_sdist(archive)
 
 
-def test_what_is_in_a_wheel_is_listed(wheel: Path) -> None:
-    """In CycloneDX, where PEP 770 wants it; nothing in it differs from build to build."""
+def test_a_wheel_lists_its_components(wheel: Path) -> None:
+    """In CycloneDX, where PEP 770 wants it; it is the same in each build."""
     version, info = wheel.name.split("-")[1], "-".join(wheel.name.split("-")[:2]) + ".dist-info"
     with zipfile.ZipFile(wheel) as file:
         parts = json.loads(file.read(f"{info}/sboms/logclient.cdx.json"))
@@ -243,8 +243,8 @@ def test_what_is_in_a_wheel_is_listed(wheel: Path) -> None:
 
 
 @pytest.mark.timeout(30 * PATIENCE)
-def test_what_is_installed_is_looked_at(wheel: Path, tmp_path: Path) -> None:
-    """Whole: a line. An extension that does not load, or the tree in place of an installation: not."""
+def test_a_damaged_installation_is_refused(wheel: Path, tmp_path: Path) -> None:
+    """A missing extension, or the tree in place of an installation, is an error."""
     python = pythons.make(pythons.others()[0]).path
     tool = tmp_path / "tools"
     shutil.copytree(ROOT / "tools", tool)
