@@ -19,17 +19,22 @@ TYPES = ROOT / "logclient" / "options.py"
 PAGE_HEAD = """\
 # Options
 
-Made from the options in `logclient/config/` by `python -m tools.options`.
+Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-An option stands in the URL (`?window=500&overflow=block`) or is given as a keyword, which wins. Values in a
-URL may be percent-encoded. Durations: `5`, `5s`, `200ms`, `5m`, `1h`. Sizes: bytes, or `64KiB`, `64k`, `1MiB`
-and `1M` (1024), `64kB` and `1MB` (1000). Secrets are never written in a URL: give `env:NAME`, `file:PATH`, or
-a keyword.
+Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
+URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
 
-Type checkers and editors know them as keywords: `logclient.Options` is a `TypedDict`, for
-`**options: Unpack[logclient.Options]` in functions of your own.
+- A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
+- A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
+  1000.
 
-An option of a protocol replaces one of the same name for every protocol.
+For type checkers and editors, `logclient.Options` is a `TypedDict` of all keywords. Use it in your own
+functions as `**options: Unpack[logclient.Options]`.
+
+If a protocol has an option with the name of a common one, the protocol's option applies.
+
+`make generated` writes this page from the declarations in `logclient/config/` and in the packages of the
+protocols.
 """
 
 TYPES_HEAD = '''\

@@ -53,27 +53,27 @@ class Config:
     max_events: int = option(
         integer(1, 100_000_000),
         "250000",
-        "Most events held: queued, in flight and kept for retransmission.",
+        "Largest number of events held: queued, in flight or kept for a resend.",
     )
     max_bytes: int = option(
         size(1024, 1 << 40),
         "64MiB",
-        "Most bytes held, counted in the same way.",
+        "Largest size of the events held, in bytes.",
     )
     max_event_bytes: int = option(
         size(64, 1 << 30),
         "1MiB",
-        "An encoded event longer than this fails as too_large.",
+        "Largest size of an encoded event; a longer one fails as too_large.",
     )
     truncate: bool = option(
         boolean,
         "false",
-        "Cut the message of a too large event, and mark it, instead of failing the event.",
+        "Cut and mark the message of an event that is too large, instead of failing the event.",
     )
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),
         "drop_new",
-        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order), raise (QueueFull; "
+        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull; "
         "not in a Handler).",
         shown="drop_new (Handler: drop_oldest)",
     )
@@ -85,13 +85,13 @@ class Config:
     keep_level: int = option(
         level,
         "ERROR",
-        "Events of this level and above are dropped last; none: no level is preferred.",
+        "Events of this level and above are dropped last; none: all levels are treated alike.",
     )
     identity: str = option(
         choice("id", "own", "none"),
         "id",
-        "id: each event carries its id; own: an id that the application gives, which must be unique; none: "
-        "no id, and verify compares multisets of hashes. See formats.md.",
+        "id: each event carries its id; own: the application provides a unique id; none: events carry no "
+        "id, and verify compares them as a multiset of hashes. See formats.md.",
     )
     check: bool = option(
         boolean,
@@ -101,51 +101,52 @@ class Config:
     connect_timeout: float = option(
         duration(0.001, 3600),
         "10s",
-        "Limit for one attempt to connect to one address.",
+        "Longest time for one attempt to connect to one address.",
     )
     silence: float = option(
         duration(0.001, _DAY),
         "30s",
-        "The connection is closed when the server owes an answer and sends nothing for this time.",
+        "The connection is closed when the server owes an answer and sends no byte for this time.",
     )
     progress_timeout: float = option(
         duration(0.001, 30 * _DAY),
         "5m",
-        "The connection is closed when nothing is acknowledged for this time; keep-alives do not count.",
+        "The connection is closed when nothing is acknowledged for this time, even if keep-alives arrive.",
     )
     backoff_min: float = option(
         duration(0.001, 3600),
         "100ms",
-        "First upper bound of the random wait before a new attempt to connect.",
+        "Upper bound of the first random wait before a new attempt to connect; it doubles with each "
+        "attempt.",
     )
     backoff_max: float = option(
         duration(0.001, _DAY),
         "30s",
-        "Last upper bound of that wait.",
+        "Largest upper bound of that wait.",
     )
     auth_backoff_min: float = option(
         duration(0.001, _DAY),
         "30s",
-        "First upper bound of the wait after rejected credentials (certificate, key or token); half of it "
-        "is random.",
+        "Upper bound of the first wait after rejected credentials (certificate, key or token); at least "
+        "half of it is kept, the rest is random.",
         tls_only=True,
     )
     auth_backoff_max: float = option(
         duration(0.001, _DAY),
         "5m",
-        "Last upper bound of that wait.",
+        "Largest upper bound of that wait.",
         tls_only=True,
     )
     max_age: float | None = option(
         optional(duration(0.001, 365 * _DAY)),
         "none",
-        "Events that wait longer than this fail as max_age; none: without limit.",
+        "Events that wait longer than this fail as max_age; none: no limit.",
     )
     poison: str = option(
         choice("fail", "keep"),
         "fail",
-        "What becomes of an event on which the server ends its connections while it takes others: fail (it "
-        "fails as poison) or keep (it stays in quarantine and is tried again now and then).",
+        "What happens to an event on which the server ends its connections while it accepts others: fail "
+        "(it fails as poison) or keep (it stays in quarantine and is tried again every few minutes).",
     )
     flush_timeout: float = option(
         duration(0, _DAY),
@@ -160,7 +161,7 @@ class Config:
     atexit_timeout: float = option(
         duration(0, 3600),
         "2s",
-        "How long the end of the process waits for the last events.",
+        "How long the end of the process waits for queued events.",
     )
     linger: float = option(
         duration(0, 1),
@@ -183,13 +184,13 @@ class Config:
     cert: str | None = option(
         optional(file_path),
         "none",
-        "The client's certificate, with those between it and its authority: a PEM file.",
+        "The client's certificate, followed by intermediate ones: a PEM file.",
         tls_only=True,
     )
     key: str | None = option(
         optional(file_path),
         "none",
-        "Private key of that certificate: a PEM file; none: it is in the file of cert.",
+        "Private key of that certificate: a PEM file; none: the key is in the file of cert.",
         tls_only=True,
     )
     tls_password: Secret | None = option(
@@ -201,14 +202,14 @@ class Config:
     server_name: str | None = option(
         optional(host),
         "none",
-        "Name or address that the server's certificate must have.",
+        "Name or address that the server's certificate must contain.",
         shown="the host of the URL",
         tls_only=True,
     )
     verify: str = option(
         choice("full", "none"),
         "full",
-        "full: check the server's certificate and name; none: accept any certificate. Only for tests.",
+        "full: check the server's certificate and name; none: accept any certificate, for tests only.",
         tls_only=True,
     )
 

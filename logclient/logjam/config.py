@@ -21,31 +21,32 @@ class LogjamConfig(Config):
     max_event_bytes: int = option(
         size(64, (64 << 20) - 64),
         "8MiB",
-        "An encoded event longer than this fails as too_large; servers cannot take more than 64 MiB.",
+        "Largest size of an encoded event; a longer one fails as too_large. Servers cannot take more than "
+        "64 MiB.",
     )
     mode: str = option(
         choice("request", "async"),
         "request",
-        "request: the server answers each message, which is then acked; async: it does not, and events are "
+        "request: the server answers each message, and events are acked; async: it does not, and events are "
         "handed.",
         shown="request (logjam+push: async)",
     )
     topic: str = option(
         text,
         "",
-        "Topic of events without one of their own; <app>-<env> is the path of the URL.",
+        "Topic of events that name none; <app>-<env> is the path of the URL.",
         shown="logs.<app>.<env>",
     )
     inflight: int = option(
         integer(1, 65536),
         "256",
-        "Most requests without a reply.",
+        "Largest number of requests without a reply.",
     )
     compression: str = option(
         choice("auto", "none", "zlib", "snappy", "lz4"),
         "auto",
-        "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that "
-        "works without the GIL here. See logjam.md.",
+        "How bodies from compress_over on are compressed; auto: the first of snappy, lz4 and zlib that runs "
+        "without the GIL here. See logjam.md.",
     )
     compress_over: int = option(
         size(0, 64 << 20),
@@ -57,19 +58,19 @@ class LogjamConfig(Config):
     hwm: int = option(
         integer(1, 10_000_000),
         "1000",
-        "High-water mark: messages that ZeroMQ holds for one connection. When it breaks they are lost, or "
-        "(requests) sent again.",
+        "High-water mark: the number of messages that ZeroMQ holds for one connection. When the connection "
+        "breaks, they are lost or (requests) sent again.",
     )
     heartbeat: float = option(
         duration(0, 3600),
         "0",
-        "Interval of ZeroMQ's own pings; two without an answer end the connection; 0: none.",
+        "Interval of ZeroMQ's own pings; two unanswered ones end the connection; 0: no pings.",
     )
     curve_server: str | None = option(
         optional(curve_key),
         "none",
-        "The server's public CURVE key, 40 characters of Z85: the connection is encrypted, and only to that "
-        "server.",
+        "The server's public CURVE key, 40 characters of Z85. It encrypts the connection, which then goes "
+        "only to that server.",
     )
     curve_secret: Secret | None = option(
         secret,
@@ -80,7 +81,7 @@ class LogjamConfig(Config):
     zone: str | None = option(
         optional(text),
         "none",
-        "Time zone of the importer, such as Europe/Berlin: it reads started_at as its local time.",
+        "Time zone of the importer, such as Europe/Berlin, which reads started_at as its local time.",
         shown="this machine's",
     )
     host_name: str | None = option(
@@ -96,8 +97,8 @@ class LogjamConfig(Config):
     mask: tuple[str, ...] = option(
         names,
         "",
-        "More parts of names, with commas between them; = before a whole name. Values of headers and "
-        "parameters with such names are masked, besides those with password, token and the like.",
+        "Further parts of names, separated by commas; = before a whole name. Values of headers and "
+        "parameters with such names are masked, in addition to password, token and similar ones.",
     )
 
     @classmethod

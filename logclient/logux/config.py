@@ -112,17 +112,17 @@ class LoguxConfig(Config):
     window: int = option(
         integer(1, 10_000),
         "100",
-        "Most actions in a sync message.",
+        "Largest number of actions in a sync message.",
     )
     window_bytes: int = option(
         size(1024, 64 << 20),
         "256KiB",
-        "Most bytes of actions in a sync message, without ids; a longer action is sent alone.",
+        "Largest size of the actions in a sync message, without ids; a longer action is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),
         "4",
-        "Most sync messages with actions that have no outcome yet.",
+        "Largest number of sync messages whose actions have no outcome yet.",
     )
     user: str = option(
         Reader("text", _user),
@@ -132,7 +132,7 @@ class LoguxConfig(Config):
     subprotocol: int | str = option(
         subprotocol_version,
         "1",
-        "Version of the application's own protocol, which the server may refuse; 0: send none.",
+        "Version of the application's own protocol, which the server may refuse; 0: none is sent.",
     )
     strict_spec: bool = option(
         boolean,
@@ -153,7 +153,7 @@ class LoguxConfig(Config):
     on_doubt: str = option(
         choice("new_client", "same", "drop"),
         "new_client",
-        "What becomes of actions without an answer after a break: new_client adds them again under a new "
+        "What happens to actions without an answer after a break: new_client adds them again under a new "
         "client id, same under the same id, drop fails them as doubt. See logux.md.",
     )
     ping: float = option(
@@ -164,8 +164,8 @@ class LoguxConfig(Config):
     processing_timeout: float = option(
         duration(0.001, _DAY),
         "20s",
-        "A server that has received actions and processes none of the oldest for this time has a blocked "
-        "queue: unanswered actions are treated as after a break, under a new client id.",
+        "If the server processes none of the oldest actions for this time, its queue counts as blocked: "
+        "unanswered actions are then treated as after a break, under a new client id.",
     )
     deflate: str = option(
         choice("off", "on"),
@@ -181,19 +181,20 @@ class LoguxConfig(Config):
         # The value is not shown: it may be a proxy with its password.
         choice("env", "none", instead="the environment names it, as in https_proxy"),
         "env",
-        "env: through the proxy that the environment names, as in https_proxy and no_proxy; none: directly.",
+        "env: use the proxy of the environment (https_proxy, no_proxy and so on); none: connect directly.",
     )
     http_headers: tuple[tuple[str, Secret], ...] | None = option(
         Reader("headers", _http_headers, secret=True),
         None,
         "Further headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization or "
-        "Origin: as a keyword a mapping; in a URL env:NAME or file:PATH of lines Name: value. Values are "
+        "Origin. As a keyword a mapping; in a URL env:NAME or file:PATH with lines Name: value. Values are "
         "secrets.",
     )
     state: str | None = option(
         file_path,
         None,
-        "File in which one client keeps its client id and what it has received, across restarts.",
+        "File in which one client keeps its client id, and the number of the last action received, across "
+        "restarts.",
     )
     auth_backoff_min: float = redeclared(Config, "auth_backoff_min", tls_only=False)
     auth_backoff_max: float = redeclared(Config, "auth_backoff_max", tls_only=False)

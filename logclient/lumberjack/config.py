@@ -20,17 +20,18 @@ class LumberjackConfig(Config):
     window: int = option(
         integer(1, 10_000),
         "2048",
-        "Most events in a window (batch). Servers refuse more than 10000.",
+        "Largest number of events in a window. Servers refuse more than 10000.",
     )
     window_bytes: int = option(
         size(1024, 64 << 20),
         "1MiB",
-        "Most bytes of events in a window, uncompressed and without ids; a longer event is sent alone.",
+        "Largest size of the events in a window, uncompressed and without ids; a longer event is sent "
+        "alone.",
     )
     inflight: int = option(
         integer(1, 64),
         "2",
-        "Most windows sent and not yet acknowledged.",
+        "Largest number of windows that are sent and not yet acknowledged.",
     )
     compression: int = option(
         integer(0, 9),
@@ -45,8 +46,8 @@ class LumberjackConfig(Config):
     frames: str = option(
         choice("json", "data"),
         "json",
-        "json, or data (pairs of strings). It follows from the version; only strict_spec leaves a choice, "
-        "and its default is json.",
+        "json, or data (pairs of strings). It follows from the version; only with strict_spec can it be "
+        "chosen, and json is then the default.",
         shown="json (version=1: data)",
     )
     strict_spec: bool = option(
@@ -57,8 +58,8 @@ class LumberjackConfig(Config):
     trust: str = option(
         choice("none", "metadata"),
         "none",
-        "metadata: send the @metadata of an application, except its _id; none: leave it out. Raw bytes are "
-        "not changed.",
+        "metadata: send the application's @metadata, except its _id; none: leave it out. Raw bytes are not "
+        "changed.",
     )
 
     @classmethod

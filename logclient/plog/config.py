@@ -23,13 +23,13 @@ class PlogConfig(Config):
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
         "256KiB",
-        "An encoded event longer than this, with its id, fails as too_large; servers take more only if "
-        "their defrag.max_size is raised.",
+        "Largest size of an encoded event with its id; a longer one fails as too_large. Servers accept more "
+        "only if their defrag.max_size is raised.",
     )
     event_type: str = option(
         text,
         "log",
-        "Type in event documents; a server's pipeline may know only a few.",
+        "Type in event documents; a server's pipeline may accept only certain types.",
     )
     mtu: int | None = option(
         optional(integer(576, 65_535)),
@@ -40,8 +40,8 @@ class PlogConfig(Config):
     unboxed: bool = option(
         boolean,
         "false",
-        "Send events without a header where that is possible; the server then notices no lost ones, and "
-        "checks nothing.",
+        "Send events without a header where possible; the server then neither notices lost events nor "
+        "checks a hash.",
     )
     topic: str = option(
         text,
@@ -52,7 +52,7 @@ class PlogConfig(Config):
     tags: str = option(
         text,
         "",
-        "Further tags of each event, with commas between them.",
+        "Further tags of each event, separated by commas.",
     )
     pace: int = option(
         integer(0, 1_000_000_000),
@@ -62,7 +62,7 @@ class PlogConfig(Config):
     burst: int | None = option(
         optional(integer(1, 1_000_000)),
         "none",
-        "Most packets sent at once after a pause.",
+        "Largest number of packets sent at once after a pause.",
         shown="6.4 ms of the pace, 64 at least",
     )
     pace_bytes: int = option(
@@ -73,8 +73,8 @@ class PlogConfig(Config):
     feedback: str = option(
         choice("none", "auto", "stat"),
         "none",
-        "auto: the pace follows the server's receive queue if that is on this machine, else its counters "
-        "(STAT); stat: its counters; none: only the pace, after a slow start.",
+        "auto: the pace follows the server's receive queue on the same machine, else its counters (STAT); "
+        "stat: its counters; none: a fixed pace after a slow start.",
     )
     host_name: str | None = option(
         optional(text),
