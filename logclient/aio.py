@@ -52,13 +52,19 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client whose waits are awaited.
+    """A client for asyncio, whose waiting methods are awaited.
+
+    ::
+
+        async with logclient.AsyncClient("lumberjack://127.0.0.1:5044") as client:
+            client.send({"message": "hello"})
+            outcome = await client.submit({"message": "followed"})
 
     ``send``, ``stats`` and ``on`` may be called from any thread that runs a loop; the rest is awaited there.
-    A cancelled await takes nothing back: the event is still delivered, a ``close`` goes on.
+    Cancelling an await takes nothing back: the event is still delivered, and a ``close`` continues.
 
-    ``ping`` is for Logux, plog and Logjam, the methods and properties after it are for Logux: with another
-    protocol they raise a ConfigError.
+    ``ping`` works with Logux, plog and Logjam. The methods and properties after it work only with Logux.
+    With another protocol they raise a ConfigError.
 
     Args:
         url: as for ``logclient.connect``; or a client.
@@ -121,7 +127,7 @@ class AsyncClient:
         return int(engine.remaining)
 
     def stats(self) -> Stats:
-        """Take a snapshot of all counts that adds up."""
+        """Return all counts in one consistent snapshot."""
         found: Stats = self.client.stats()
         return found
 

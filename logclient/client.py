@@ -44,15 +44,27 @@ Level = int | str
 
 
 def connect(url: str, /, **options: Unpack[Options]) -> Client:
-    """Make a client for `url`, as in ``lumberjack+tls://host:5044,other:5044?window=500``.
+    """Make a client for a URL.
 
-    Options given by name win over those in the URL (docs/options.md).
+    This opens no connection: the first event starts a sender, which connects.
 
-    No connection is made yet: the first event starts a sender, which connects.
+    ::
+
+        with logclient.connect("lumberjack://127.0.0.1:5044", ledger="run/") as client:
+            client.send({"message": "hello"})
+
+    Args:
+        url: scheme, one or more endpoints, and options, such as
+            ``lumberjack+tls://host:5044,other:5044?window=500``.
+        options: see docs/options.md. They take precedence over those in the URL.
+
+    Returns:
+        The client of the URL's protocol.
 
     Raises:
         ConfigError: the URL or an option breaks a rule.
         LedgerError: the ledger's directory cannot be used.
+        MissingExtra: a package that the protocol needs is not installed.
     """
     return open_client(parse(url, **options))
 
@@ -114,11 +126,11 @@ UNMADE: Any = _Unmade()
 class Client(FastClient):
     """Ships events to one server (or one of several) and knows the outcome of each.
 
-    Every method may be called from any thread. ``send`` is compiled (``_ext/record.pyx``) and never
-    waits for the network.
+    ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` is compiled, and
+    waits only with ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
 
     Args:
-        config: see ``logclient.config.parse``.
+        config: the result of ``logclient.config.parse``.
 
     Raises:
         ConfigError: an option outside its range.
@@ -191,8 +203,16 @@ class Client(FastClient):
     def submit(self, event: Event, level: Level = INFO) -> Delivery:
         """Send an event and follow it: ``submit(event).result(5.0)``.
 
+        Args:
+            event: a mapping, a string or bytes, as for ``send``.
+            level: a level of ``logging``, as a number or by its name, for ``keep_level``.
+
+        Returns:
+            The delivery of this event.
+
         Raises:
-            EncodeError: the event cannot be encoded; it is counted as failed.
+            EncodeError: the event cannot be encoded; it is counted as failed (a ValueError or a TypeError).
+            QueueFull: with ``overflow=raise``.
         """
         submit = self._engine.submit
         kept = level_index(level)
@@ -206,7 +226,14 @@ class Client(FastClient):
         return submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until all events sent before this call are settled; return how many are not."""
+        """Wait until all events sent before this call have an outcome.
+
+        Args:
+            timeout: seconds; None: the option ``flush_timeout``.
+
+        Returns:
+            How many of these events have no outcome yet; 0 if all have one.
+        """
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
     def flush_if_reachable(self) -> int:
@@ -214,13 +241,16 @@ class Client(FastClient):
         return self._engine.flush_if_reachable(self.config.flush_timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver the queued events and end; return how many events were given up.
+        """Deliver the queued events and end.
 
-        One line reports events that were given up. A call that was interrupted, by Ctrl-C for example, may be
-        made again and goes on. Meanwhile delivery goes on, and the end of the process waits for it.
+        One line reports events that were given up. If a call is interrupted, for example by Ctrl-C, delivery
+        continues, the end of the process waits for it, and another call of ``close`` resumes the wait.
 
         Args:
             timeout: seconds; None: the option ``close_timeout``.
+
+        Returns:
+            How many events were given up.
         """
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
 
@@ -229,21 +259,25 @@ class Client(FastClient):
         self._engine.retire_in_background(RETIRE_WAIT)
 
     def stats(self) -> Stats:
-        """Take a snapshot of all counts that adds up."""
+        """Return all counts in one consistent snapshot."""
         return self._engine.stats()
 
     @property
     def closed(self) -> bool:
-        """Whether events are refused."""
+        """Whether the client is closed and refuses events."""
         return self._engine.closed
 
     @property
     def producer(self) -> str:
-        """The first 20 hexadecimal digits of this process's ids; new after a fork."""
+        """The first 20 hexadecimal digits of the ids of this client; a forked child has others."""
         return self._engine.producer.hex()
 
     def event_id(self, seq: int) -> str:
-        """Return the id of the event with this sequence: 32 hexadecimal digits."""
+        """Return the id of an event: 32 hexadecimal digits.
+
+        Args:
+            seq: the sequence, as returned by ``send``.
+        """
         return f"{self.producer}{seq:012x}"
 
     def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:

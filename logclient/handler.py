@@ -53,9 +53,9 @@ class Handler(FastHandler, logging.Handler):
     that a garbage collection runs in that thread belong to the application and are shipped.
 
     Args:
-        url: of the server; see ``logclient.connect``. No connection is made and no thread started before
-            the first record.
-        level: records below it are not handled.
+        url: the server, as for ``logclient.connect``. The first record opens the connection and starts a
+            thread.
+        level: a level of ``logging``; records below it are ignored.
         client: a client to use instead of `url`. It is not closed with the handler.
         options: as for ``logclient.connect``; plain values, fit for ``dictConfig``.
 

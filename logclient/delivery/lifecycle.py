@@ -290,13 +290,16 @@ def _in_signal_handler() -> bool:
 
 
 def flush_on_sigterm(timeout: float = 2.0) -> None:
-    """Deliver what is queued when SIGTERM comes, then go on with the handler that was installed before.
+    """Deliver queued events when SIGTERM comes, then run the previous handler, or end the process.
 
-    This is never installed without being asked: signal handlers belong to the application. Call it from the
-    main thread, after the application has installed its own handler.
+    Call it from the main thread, after the application has installed its own handler. logclient never
+    installs a signal handler on its own.
 
     Args:
         timeout: seconds for delivery.
+
+    Raises:
+        ValueError: this is not the main thread.
     """
     previous = signal.getsignal(signal.SIGTERM)
 

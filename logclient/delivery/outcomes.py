@@ -20,11 +20,11 @@ SLICE = 0.05
 
 
 class Outcome(NamedTuple):
-    """What finally became of an event.
+    """The final state of an event.
 
     Attributes:
         status: ``acked``, ``handed``, ``failed`` or ``dropped``.
-        reason: why it failed or was dropped.
+        reason: why it failed or was dropped (docs/operations.md); empty otherwise.
     """
 
     status: str
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """More that the server has sent about the event; ignored when outcomes are compared.
+        """Further fields that the server has sent about the event; ignored when outcomes are compared.
 
         For a Logux action that was undone: the reason and the other fields of the undo.
         """
@@ -60,7 +60,7 @@ class _Detailed(Outcome):
 
 
 class Delivery:
-    """One submitted event. A failed event raises nothing: see the outcome.
+    """Follows one submitted event; made by ``Client.submit``. A failed event raises nothing: see the outcome.
 
     Args:
         seq: the event's sequence, once there is one.
@@ -89,10 +89,10 @@ class Delivery:
         In a callback of the event loop of gevent or eventlet itself it does not wait.
 
         Args:
-            timeout: seconds; None: without end.
+            timeout: seconds; None: no limit.
 
         Returns:
-            The outcome, or None when there is none in time.
+            The outcome, or None if there is none in time.
         """
         if self._outcome is not None or lifecycle.cannot_wait(0):
             return self._outcome

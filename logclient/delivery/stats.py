@@ -27,11 +27,13 @@ class Stats(NamedTuple):
     inflight: int
     """Sent, and without an outcome."""
     acked: int
+    """Acknowledged by the server."""
     handed: int
+    """Taken by the kernel or by ZeroMQ, in protocols without acknowledgements."""
     failed: dict[str, int]
-    """By reason."""
+    """Given up: reason -> number."""
     dropped: dict[str, int]
-    """By reason."""
+    """Refused or removed because of a bound, and never sent: reason -> number."""
     refused: int
     """Given to the client after close."""
     resent: int
@@ -46,18 +48,19 @@ class Stats(NamedTuple):
     callbacks: int
     """Callbacks of submitted events that wait to be run."""
     connects: int
+    """Connections that were established."""
     disconnects: int
     """Connections that ended before close, for any reason."""
     in_doubt: int
-    """Handed events of connections that broke afterwards. The last of them may never have left this machine
-    (queues of ZeroMQ and the kernel): any number of them may be missing."""
+    """Events handed over connections that broke afterwards: an upper bound of those that may be missing."""
     in_doubt_estimate: int
-    """An estimate of how many of these never arrived (see ``delivery.doubt``)."""
+    """An estimate of how many of these did not arrive; see docs/operations.md."""
     quarantined: int
     """Queued events that are suspected of ending connections. They wait for a decision."""
     batches: int
     """Batches sent."""
     bytes_sent: int
+    """Bytes written to connections, before TLS."""
     turns: int
     """Returns of the sender to Python: about its GIL acquisitions."""
     last_error: str
@@ -65,7 +68,7 @@ class Stats(NamedTuple):
     ledger_error: str
     """The reason for which the ledger stopped, or empty. A stopped ledger lists no further events."""
     url: str
-    """Redacted."""
+    """The URL, without secrets."""
     tls: str
     """Protection of the newest connection: version, cipher, and whether the certificate is not verified."""
     compressor: str

@@ -329,14 +329,15 @@ class Subscriber:
     """A SUB socket on one or several devices. A context manager, an iterator; for one thread.
 
     Args:
-        endpoints: where devices publish, ``tcp://host:9606``: one, or several.
-        app_envs: see `Tracker`.
-        topics: see `Tracker`.
-        gaps: take everything over the wire, to find missing messages.
-        hwm: messages that libzmq holds for us; the device drops more, which is a gap.
+        endpoints: one or more addresses where devices publish, such as ``tcp://host:9606``.
+        app_envs: return only messages of these; empty: of all.
+        topics: return only messages of these; empty: of all. ``logs`` includes topics that begin with
+            ``logs.``.
+        gaps: receive everything, so that missing messages can be noticed.
+        hwm: number of messages that libzmq holds; the device drops more, which is a gap.
         max_bytes: bytes of one frame; the sender of a larger one is disconnected.
-        curve_server: the devices' public CURVE key, 40 characters of Z85; None: in clear.
-        curve_secret: our secret key, for devices that accept known consumers only; None: a new one.
+        curve_server: the devices' public CURVE key, 40 characters of Z85; None: not encrypted.
+        curve_secret: the consumer's secret key, if devices accept only known consumers; None: a new one.
         capture: directory for a capture of everything that comes, heartbeats included. A message is in it
             before it is returned. None: no capture.
         run: a name for this run, kept in the capture.

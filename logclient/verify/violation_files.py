@@ -160,14 +160,14 @@ def _producer_names(packed: PackedLedger, families: set[str]) -> pa.Array:
 
 
 def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator[tuple[str, str]]:
-    """Iterate over every fault of a verdict.
+    """Iterate over every event of a verdict that is not ``ok``, and every duplicated or reordered one.
 
     Args:
         out: the folder that `run` was given.
-        kind: only faults of this kind.
+        kind: only this word, such as ``lost``; None: all.
 
     Yields:
-        Kind and id. An id is 32 hex digits. What carries no such id comes as ``~`` and the hash of its own id
+        Word and id. An id has 32 hex digits. For other events it is ``~`` and the hash of the own id
         (32 digits) or of its body (16 digits).
     """
     folder = os.path.join(out, "violations")
