@@ -42,34 +42,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(arguments.run(arguments))
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # here, where a broken pipe is still handled
+                sys.stdout.flush()  # inside the try block, which handles a broken pipe
     except KeyboardInterrupt:
-        return _failed(ExitCode.BROKEN, "interrupted", debug)
+        return _report_failure(ExitCode.BROKEN, "interrupted", debug)
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does. Without this, Python would complain at exit.
+        # The reader of our output has ended, as `head` does. Otherwise Python would report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.BROKEN
     except (ConfigError, UsageError) as error:
-        return _failed(ExitCode.USAGE, str(error), debug)
+        return _report_failure(ExitCode.USAGE, str(error), debug)
     except (ConnectFailed, MissingExtra) as error:
-        return _failed(ExitCode.UNREACHABLE, str(error), debug)
+        return _report_failure(ExitCode.UNREACHABLE, str(error), debug)
     except (LedgerError, OSError) as error:
-        # A file or directory of the command line that cannot be used.
+        # A file or directory of the command line is not usable.
         where = f"{error.filename}: " if error.filename is not None else ""
-        return _failed(ExitCode.USAGE, where + (error.strerror or str(error)), debug)
+        return _report_failure(ExitCode.USAGE, where + (error.strerror or str(error)), debug)
     except LogclientError as error:
-        return _failed(ExitCode.BROKEN, str(error), debug)
+        return _report_failure(ExitCode.BROKEN, str(error), debug)
     except Exception as error:
-        return _failed(
+        return _report_failure(
             ExitCode.BROKEN, f"internal error, --debug shows where: {type(error).__name__}: {error}", debug
         )
 
 
-def _failed(code: ExitCode, why: str, debug: bool) -> ExitCode:
-    """Print why a command failed, in one line."""
+def _report_failure(code: ExitCode, reason: str, debug: bool) -> ExitCode:
+    """Print the reason of a failure in one line, and return the exit code."""
     if debug:
         import traceback
 
         traceback.print_exc()
-    print("logclient: " + " ".join(why.split()), file=sys.stderr)
+    print("logclient: " + " ".join(reason.split()), file=sys.stderr)
     return code

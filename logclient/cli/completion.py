@@ -1,4 +1,4 @@
-"""``logclient completion``: print a script for bash, zsh or fish, made from the parser."""
+"""``logclient completion``: print a completion script for bash, zsh or fish, made from the parser."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ class _Argument(NamedTuple):
     """An option or a positional argument of a command."""
 
     names: list[str]  # such as --ledger; empty: a positional argument
-    kind: str  # of its value: file, directory, words, any; empty: it takes none
-    words: list[str]  # the values it may have, if kind is words
-    many: bool  # it takes more than one value
+    kind: str  # of its value: file, directory, words, any; empty: no value
+    words: list[str]  # the possible values, if kind is words
+    many: bool  # whether it takes more than one value
     metavar: str
     help: str
 
 
 class _Command(NamedTuple):
+    """A command with its arguments; an empty name: the program itself."""
+
     name: str
     help: str
     arguments: list[_Argument]
@@ -36,7 +38,7 @@ class _Command(NamedTuple):
         return [argument for argument in self.arguments if argument.names]
 
     @property
-    def places(self) -> list[_Argument]:
+    def positionals(self) -> list[_Argument]:
         return [argument for argument in self.arguments if not argument.names]
 
 
@@ -98,7 +100,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-# -- bash: works with 3.2, which macOS has, and without the package bash-completion
+# -- bash: also version 3.2, which macOS has, and without the package bash-completion
 
 
 def _bash(prog: str, top: _Command, commands: list[_Command]) -> str:
@@ -109,7 +111,7 @@ def _bash(prog: str, top: _Command, commands: list[_Command]) -> str:
             if option.kind:
                 pattern = "|".join(f"'{command.name} {name}'" for name in option.names)
                 cases.append(f"        {pattern}) kind={_quoted(_bash_kind(option))} ;;")
-        for number, place in enumerate(command.places):
+        for number, place in enumerate(command.positionals):
             cases.append(f"        '{command.name} {number}') kind={_quoted(_bash_kind(place))} ;;")
             if place.many:
                 cases.append(f"        '{command.name} '[0-9]*) kind={_quoted(_bash_kind(place))} ;;")
@@ -132,7 +134,7 @@ _BASH = """\
 # Completion of {prog} in bash, made by: {prog} completion bash
 # Into ~/.bashrc:  source <({prog} completion bash)
 
-_{prog}_kind() {{ # sets kind to what argument $2 of command $1 takes
+_{prog}_kind() {{ # sets kind to the kind of values of argument $2 of command $1
     kind=
     case "$1 $2" in
 {cases}
@@ -226,7 +228,7 @@ def _zsh_specs(command: _Command) -> Iterator[str]:
             if star:
                 value = f":*-*:{_zsh_value(option)}"
             yield _quoted(f"{others}{name}{equals}[{help}]{value}")
-    for number, place in enumerate(command.places, 1):
+    for number, place in enumerate(command.positionals, 1):
         yield _quoted(f"{'*' if place.many else number}:{_zsh_value(place)}")
 
 
@@ -285,24 +287,24 @@ def _fish(prog: str, top: _Command, commands: list[_Command]) -> str:
         for option in command.options:
             if option.kind:
                 valued[option.many] += [f"'{command.name} {name}'" for name in option.names]
-    rows = [" -f"]
+    completions = [" -f"]
     at = f" -n '__{prog}_at \"\" 0'"
-    rows += [at + _fish_option(option) for option in top.options]
-    rows += [f"{at} -a {command.name} -d {_fish_quoted(command.help)}" for command in commands]
+    completions += [at + _fish_option(option) for option in top.options]
+    completions += [f"{at} -a {command.name} -d {_fish_quoted(command.help)}" for command in commands]
     for command in commands:
         at = f" -n '__{prog}_at {command.name}"
-        rows += [f"{at}'{_fish_option(option)}" for option in command.options]
-        rows += [
+        completions += [f"{at}'{_fish_option(option)}" for option in command.options]
+        completions += [
             f"{at} {name}'{_fish_value(option)}"
             for option in command.options
             for name in option.names
             if option.many
         ]
-        rows += [
+        completions += [
             f"{at} {number}{' more' if place.many else ''}'{_fish_value(place)}"
-            for number, place in enumerate(command.places)
+            for number, place in enumerate(command.positionals)
         ]
-    lines = [f"complete -c {prog}{row}\n" for row in rows]
+    lines = [f"complete -c {prog}{completion}\n" for completion in completions]
     one, many = (" ".join(valued[which]) for which in (False, True))
     return _FISH.format(prog=prog, one=one, many=many) + "".join(lines)
 

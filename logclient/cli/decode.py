@@ -1,4 +1,4 @@
-"""``logclient decode``: captured bytes as readable frames, with offsets and what is wrong."""
+"""``logclient decode``: print captured bytes as readable frames, with offsets and errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["add_arguments", "run"]
 
 
 class _Part(NamedTuple):
-    """Bytes to decode, and where they come from."""
+    """Bytes to decode, with their origin."""
 
     data: Bytes
     heading: str
     """A line to print before the frames; empty: none."""
     fields: dict[str, Any]
-    """The same for ``--json``."""
+    """The origin as fields for ``--json``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the frames of a file; returns BROKEN when anything in it is wrong."""
+    """Print the frames of a file.
+
+    Returns:
+        BROKEN when a frame or the capture has an error, else OK.
+    """
     name: str = arguments.file
     frames = registry.load_sibling(arguments.protocol, "frames")
     as_json: bool = arguments.json
@@ -65,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(part.heading)
         for frame in frames(part.data):
             if seen == limit:
-                print(f"logclient: stopped after {limit} frames, there are more", file=sys.stderr)
+                print(f"logclient: stopped after {limit} frames; there are more", file=sys.stderr)
                 return ExitCode.BROKEN if wrong else ExitCode.OK
             seen += 1
             wrong += bool(frame.wrong)
@@ -75,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\n".join(lines(frame, width)))
     problems = capture.problems if capture is not None else []
     for problem in problems:
-        # An unclosed segment is no error: it is still being written, or its collector was killed.
+        # An unclosed segment is not an error: it is still being written, or its collector was killed.
         wrong += problem.kind != "unclosed"
         where = f"{problem.segment} at byte {problem.offset}"
         print(f"logclient: {escape(where)}: {escape(problem.reason)}", file=sys.stderr)
@@ -131,4 +135,4 @@ def _time(us: int) -> str:
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(us // 1_000_000)) + f".{us % 1_000_000:06d}Z"
     except (ValueError, OverflowError, OSError):
-        return f"{us} us"  # the CRC is right: such a time was written
+        return f"{us} us"  # out of range, although the CRC of the record is right

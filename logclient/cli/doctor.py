@@ -1,6 +1,7 @@
-"""``logclient doctor``: test each step from here to an acknowledged event, and say how to fix one that fails.
+"""``logclient doctor``: test each step up to an acknowledged event, and name a fix for each step that fails.
 
-The command looks up names and connects by itself. It asks the server and sends the event as ``ping`` does.
+The command looks up names and connects without a client. Then it probes the server and sends an event as
+``ping`` does.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = ["Finding", "add_arguments", "examine", "run"]
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 _MOST_ADDRESSES = 8
+"""The most addresses of a name that are tested."""
 _FEW_DAYS = 14
 """A certificate that ends within this number of days is worth a warning."""
 
@@ -45,7 +47,7 @@ _CLOCK_MS = 1000
 """Milliseconds by which a server's clock may differ."""
 
 _TIME_ERROR = 5
-"""What adjtimex(2) returns when the clock is not synchronized."""
+"""The result of adjtimex(2) for a clock that is not synchronized."""
 
 
 class Finding(NamedTuple):
@@ -55,7 +57,7 @@ class Finding(NamedTuple):
     status: str
     found: str
     mend: str = ""
-    """How to fix it; empty: nothing is wrong, or `found` says it."""
+    """The fix; empty: none is needed, or `found` includes it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings for each endpoint; returns UNREACHABLE unless no step failed."""
+    """Print the findings for each endpoint.
+
+    Returns:
+        UNREACHABLE when a step failed, else OK.
+    """
     given = config.parse(arguments.url).without_files()
     progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -75,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = []
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)
-        with ClientMessages():  # the findings say it
+        with ClientMessages():  # the findings include them
             for finding in examine(given, endpoint, arguments.timeout, event=not arguments.no_event):
                 progress.clear()
                 findings.append(finding)
@@ -83,27 +89,27 @@ def run(arguments: argparse.Namespace) -> int:
                     print(*map(escape, _lines(finding, width)), sep="\n", flush=True)
                 progress.show(f"  examining {name} ...")
         progress.clear()
-        fine = all(finding.status != FAILED for finding in findings)
-        passed += fine
+        healthy = all(finding.status != FAILED for finding in findings)
+        passed += healthy
         if arguments.json:
             steps = [finding._asdict() for finding in findings]
-            print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": fine, "steps": steps}))
+            print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": healthy, "steps": steps}))
     return ExitCode.OK if passed == len(given.endpoints) else ExitCode.UNREACHABLE
 
 
 def _lines(finding: Finding, width: int) -> list[str]:
-    """Write a finding as lines.
+    """Format a finding as lines.
 
     Args:
         finding: The finding.
         width: Columns of the terminal; 0: lines are not wrapped.
     """
     mark = "FAILED" if finding.status == FAILED else "-" if finding.status == SKIPPED else finding.status
-    lines = _folded(f"  {mark:8} {finding.step:9} ", finding.found, width)
-    return [*lines, *_folded(f"{'':11}to fix:  ", finding.mend, width)] if finding.mend else lines
+    lines = _wrapped(f"  {mark:8} {finding.step:9} ", finding.found, width)
+    return [*lines, *_wrapped(f"{'':11}to fix:  ", finding.mend, width)] if finding.mend else lines
 
 
-def _folded(head: str, text: str, width: int) -> list[str]:
+def _wrapped(head: str, text: str, width: int) -> list[str]:
     if len(head) + len(text) <= width or width < 2 * len(head):
         return [head + text]
     # Names, addresses and options stay whole, so that they can be copied.
@@ -125,14 +131,14 @@ def examine(
         event: Send an event.
 
     Returns:
-        A finding for each step, in order.
+        The findings, one for each step, in order.
     """
     from logclient.transports.udp import Udp
 
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     stream = not isinstance(transport, Udp)
     if transport.proxied(endpoint):
-        yield Finding("name", SKIPPED, "the proxy of the environment looks it up")
+        yield Finding("name", SKIPPED, "left to the proxy of the environment")
         yield Finding("connect", SKIPPED, "through that proxy")
     else:
         addresses, finding = _look_up(endpoint, stream, timeout)
@@ -144,7 +150,7 @@ def examine(
         if finding.status == FAILED:
             return
     [check] = check_endpoints(given.replace(endpoints=(endpoint,)), timeout, event=event)
-    yield from _checked(check, stream)
+    yield from _findings(check, stream)
 
 
 _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
@@ -154,7 +160,16 @@ _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
 
 
 def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
-    """Look up the host; returns its addresses with their families, and the finding."""
+    """Look up the host.
+
+    Args:
+        endpoint: Host and port.
+        stream: Whether the transport has connections.
+        timeout: Seconds for the look-up.
+
+    Returns:
+        The addresses with their families, and the finding.
+    """
     host, port = endpoint
     found: list[Any] = []
     failure: list[OSError] = []
@@ -166,7 +181,7 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
             failure.append(error)
 
     begun = time.monotonic()
-    thread = threading.Thread(target=look, daemon=True)  # a look-up cannot be stopped, so it is left behind
+    thread = threading.Thread(target=look, daemon=True)  # a look-up cannot be stopped, only abandoned
     thread.start()
     while thread.is_alive() and time.monotonic() - begun < timeout:
         thread.join(0.1)
@@ -189,7 +204,7 @@ def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[l
 
 
 def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Finding:
-    """Connect to every address: a client takes the first that answers, after waiting for those before it."""
+    """Connect to every address: a client tries them in turn, and waits for each one that does not answer."""
     reached, failures = [], []
     for family, address in addresses[:_MOST_ADDRESSES]:
         begun = time.monotonic()
@@ -200,12 +215,12 @@ def _connect(given: config.Config, addresses: list[Any], timeout: float) -> Find
             reached.append(f"{_address(address)} in {milliseconds(time.monotonic() - begun)}")
         except OSError as error:
             failures.append((address, error))
-    said = [f"{_address(address)}: {describe_error(error)}" for address, error in failures]
+    failed = [f"{_address(address)}: {describe_error(error)}" for address, error in failures]
     if not reached:
-        return Finding("connect", FAILED, ", ".join(said), _fix_connection(given, *failures[0]))
+        return Finding("connect", FAILED, ", ".join(failed), _fix_connection(given, *failures[0]))
     if failures:
         fix = "repair these addresses, or remove them from the name: a client tries them, too"
-        return Finding("connect", WARNING, ", ".join(reached + said), fix)
+        return Finding("connect", WARNING, ", ".join(reached + failed), fix)
     return Finding("connect", OK, ", ".join(reached))
 
 
@@ -214,7 +229,7 @@ def _address(address: Any) -> str:
 
 
 def _fix_connection(given: config.Config, address: Any, error: OSError) -> str:
-    """Say how to fix that there is no connection."""
+    """Return the fix for a failed connection."""
     port = address[1]
     if error.errno == errno.ECONNREFUSED:
         return f"{_fix_server(given, port)}: nothing listens on {port} there"
@@ -232,21 +247,21 @@ def _fix_server(given: config.Config, port: int) -> str:
 # -- the server
 
 
-def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
+def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
     given = check.given
     encryption = "TLS" if given.tls else "CURVE" if given.options.get("curve_server") is not None else ""
     if check.stage == "connect":
         yield Finding(
             encryption or "protocol",
             FAILED,
-            check.words.removeprefix("cannot connect: "),
+            check.explanation.removeprefix("cannot connect: "),
             _fix_handshake(check),
         )
         return
     if encryption:
         yield _security(encryption, check.security)
     if check.stage == "ask" and check.status != "ok":
-        words = check.words.removeprefix("but ").removeprefix("then ")
+        words = check.explanation.removeprefix("but ").removeprefix("then ")
         yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))
         return
     yield _protocol(check)
@@ -254,7 +269,7 @@ def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
     if not check.event:
         yield Finding("event", SKIPPED, "none was sent")
     elif check.event_s is None:
-        words = check.words.removeprefix("an event was ")
+        words = check.explanation.removeprefix("an event was ")
         fix = "read the server's log: it accepted the connection and does not acknowledge"
         yield Finding("event", FAILED, words, fix)
     else:
@@ -263,9 +278,9 @@ def _checked(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
 
 
 def _fix_handshake(check: EndpointCheck) -> str:
-    """Say how to fix that a connection was made, but the handshake failed."""
+    """Return the fix for a failed handshake on a connection."""
     if check.status == "refused":
-        return ""  # the error says it
+        return ""  # the error includes it
     if check.given.tls:
         plain = check.given.scheme.removesuffix("+tls")
         return f"if the server has no TLS on this port, use {plain}://"
@@ -275,14 +290,14 @@ def _fix_handshake(check: EndpointCheck) -> str:
 def _security(encryption: str, facts: dict[str, Any]) -> Finding:
     words = describe_security(facts)
     if encryption == "TLS" and not facts["verified"]:
-        return Finding(encryption, WARNING, words, "remove verify=none: with it any server is believed")
+        return Finding(encryption, WARNING, words, "remove verify=none: with it any server is accepted")
     if facts.get("days_left", _FEW_DAYS) < _FEW_DAYS:
         return Finding(encryption, WARNING, words, "renew the certificate at the server")
     return Finding(encryption, OK, words)
 
 
 def _fix_answer(check: EndpointCheck) -> str:
-    """Say how to fix that the answer is missing or wrong."""
+    """Return the fix for a missing or wrong answer."""
     given = check.given
     if check.status == "refused":
         return ""
@@ -297,7 +312,7 @@ def _fix_answer(check: EndpointCheck) -> str:
 
 
 def _fix_datagram(check: EndpointCheck) -> str:
-    """Say how to fix that a datagram has no answer, or a wrong one."""
+    """Return the fix for a datagram with a missing or wrong answer."""
     port = check.endpoint[1]
     if check.status == "broken":
         return f"{_fix_server(check.given, port)}: nothing listens on {port} there"
@@ -327,7 +342,7 @@ def _clock(check: EndpointCheck) -> Finding:
     if ahead is not None and abs(ahead) > _CLOCK_MS:
         words = f"the server's is {abs(ahead) / 1000:.1f} s {'ahead of' if ahead > 0 else 'behind'} ours"
         return Finding("clock", WARNING, words, fix)
-    server = "the server does not tell its time" if ahead is None else f"the server's differs by {ahead} ms"
+    server = "the server does not report its time" if ahead is None else f"the server's differs by {ahead} ms"
     synchronized = _synchronized()
     if synchronized is False:
         return Finding("clock", WARNING, f"ours is not synchronized; {server}", fix)
@@ -337,7 +352,7 @@ def _clock(check: EndpointCheck) -> Finding:
 
 
 def _synchronized() -> bool | None:
-    """Ask the kernel whether its clock is synchronized; None: it does not say."""
+    """Ask the kernel whether its clock is synchronized; None: unknown."""
     if sys.platform != "linux":
         return None
     try:

@@ -20,17 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings of each endpoint; returns UNREACHABLE unless all of them answer."""
+    """Print the settings of each endpoint.
+
+    Returns:
+        OK when all endpoints answer, else UNREACHABLE.
+    """
     given = config.parse(arguments.url)
     ask = plog_question(given, "envi", "for settings", lambda client: client.envi(arguments.timeout))
     code = ExitCode.OK
-    for name, settings, why in answers(given.endpoints, ask):
+    for name, settings, reason in answers(given.endpoints, ask):
         if settings is None:
             code = ExitCode.UNREACHABLE
         if arguments.json:
-            print(json.dumps({"endpoint": name, "why": why, "envi": settings}), flush=True)
+            print(json.dumps({"endpoint": name, "why": reason, "envi": settings}), flush=True)
         else:
-            print(escape(f"{name}: {why}".rstrip()))
+            print(escape(f"{name}: {reason}".rstrip()))
             for line in settings.splitlines() if settings is not None else ():
                 print(escape(f"  {line}"), flush=True)
     return code

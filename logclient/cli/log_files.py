@@ -1,4 +1,4 @@
-"""Log files for ``logclient send``: lines of plain or compressed text; binary data is refused.
+"""Log files for ``logclient send``: lines of plain or compressed text, but no binary data.
 
 Every error is an OSError with the name of the file: for a file that cannot be opened, binary data, and
 compressed data that is damaged or ends early.
@@ -17,12 +17,12 @@ from typing import Any
 
 from logclient.errors import MissingExtra
 
-__all__ = ["STDIN", "LogFile", "check", "shown"]
+__all__ = ["STDIN", "LogFile", "check", "display_name"]
 
 STDIN = "-"
 _BUFFER = 1 << 16
 _HEAD = 8192
-"""Bytes at the beginning that are examined."""
+"""Bytes that are examined at the beginning of a file."""
 
 
 def _gzip(file: io.BufferedReader[io.FileIO]) -> Any:
@@ -69,7 +69,7 @@ _BINARY = (
     (rb"\xff\xfe|\xfe\xff", "UTF-16 text (iconv -f utf-16 -t utf-8 makes lines of it)"),
 )
 _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"
-"""Control characters that are not in logs: all but bell to carriage return, and escape."""
+"""Control characters that logs do not contain: all except bell to carriage return, and escape."""
 
 
 def check(name: str) -> int | None:
@@ -81,7 +81,7 @@ def check(name: str) -> int | None:
         name: The path, or ``-`` for standard input.
 
     Returns:
-        The size in bytes as it is stored; None: it is not a regular file.
+        The stored size in bytes; None: not a regular file.
 
     Raises:
         OSError: The file cannot be read, or is not text.
@@ -96,8 +96,8 @@ def check(name: str) -> int | None:
     return None
 
 
-def shown(name: str) -> str:
-    """Return the name of a file as messages show it."""
+def display_name(name: str) -> str:
+    """Return the name of a file for messages."""
     return "standard input" if name == STDIN else name
 
 
@@ -123,7 +123,7 @@ class LogFile:
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
             """Bytes as stored, before decompression; None: not a regular file."""
             self._decompress()
-            found = _binary(self._head())
+            found = _recognize_binary(self._head())
             if found:
                 raise OSError(errno.EINVAL, f"not text, but {found}", name)
         except BaseException as error:
@@ -137,14 +137,14 @@ class LogFile:
 
     def _decompress(self) -> None:
         head = self._head()
-        for method, begins, opened in _COMPRESSED:
-            if re.match(begins, head):
-                inflated = _Inflated(opened(self._stored), method, self.name)
+        for method, pattern, open_stream in _COMPRESSED:
+            if re.match(pattern, head):
+                inflated = _Inflated(open_stream(self._stored), method, self.name)
                 self._file = io.BufferedReader(inflated, _BUFFER)
                 return
 
     def position(self) -> int:
-        """Return how many stored bytes were read; 0 unless the file is regular. From any thread."""
+        """Return the number of stored bytes that were read, from any thread; 0: not a regular file."""
         try:
             return self._stored.tell() if self.size is not None else 0
         except ValueError:  # closed
@@ -154,7 +154,7 @@ class LogFile:
         """Read the lines.
 
         Args:
-            longest: Bytes of a line; the rest of a longer one is skipped.
+            longest: The most bytes of a line; the rest of a longer line is skipped.
 
         Returns:
             Pairs of a number from 1 and the line without its end.
@@ -186,7 +186,7 @@ class LogFile:
 
 
 class _Inflated(io.RawIOBase):
-    """A decompressed stream; damaged data raises an error only after all bytes before it were read."""
+    """A decompressed stream that yields all bytes before damaged data, and then raises the error."""
 
     def __init__(self, stream: Any, method: str, name: str) -> None:
         self._stream = stream
@@ -209,18 +209,18 @@ class _Inflated(io.RawIOBase):
         return len(data)
 
 
-def _binary(head: bytes) -> str:
+def _recognize_binary(head: bytes) -> str:
     """Recognize binary data.
 
     Args:
         head: The beginning of a file. Bytes that are not UTF-8 may be text in another encoding.
 
     Returns:
-        What it is; empty: text.
+        A description of the data; empty: text.
     """
-    for begins, what in _BINARY:
-        if re.match(begins, head):
-            return what
+    for pattern, description in _BINARY:
+        if re.match(pattern, head):
+            return description
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    # Random bytes have one control character in ten; real logs have a few. One in twenty tells them apart.
+    # One random byte in ten is a control character; real logs have only a few. The limit is one in twenty.
     return "binary data" if controls > 4 + len(head) // 20 else ""

@@ -9,10 +9,10 @@ __all__ = ["ClientMessages"]
 
 
 class ClientMessages(logging.Handler):
-    """Keeps the log messages of clients while it is entered, so that a command can report them itself.
+    """A log handler that keeps the messages of clients while it is entered, for a command to report.
 
     Args:
-        prefix: What messages begin with and is left out.
+        prefix: A beginning that is removed from messages.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -32,10 +32,10 @@ class ClientMessages(logging.Handler):
         self.kept.append(record.getMessage().removeprefix(self.prefix))
 
     def print(self, skip: str = "") -> None:
-        """Print the kept messages and forget them.
+        """Print and clear the kept messages.
 
         Args:
-            skip: Messages with this text in them are not printed.
+            skip: Text of messages that are not printed; empty: print all.
         """
         for text in self.kept:
             if not skip or skip not in text:

@@ -20,26 +20,26 @@ __all__ = [
     "rate",
 ]
 
-# name, one line of help, arguments of an example
+# Name, one line of help, arguments of an example.
 _COMMANDS = (
     ("demo", "ship log lines to servers with faults, and let Spark judge each run", "--out demo"),
     ("send", "ship the lines of files", "lumberjack://127.0.0.1:5044 /var/log/syslog --ledger run/ledger"),
     ("collect", "run servers that capture what they receive",
      "lumberjack://127.0.0.1:5044 --capture run/capture"),
-    ("verify", "compare a ledger with what arrived, in Spark",
+    ("verify", "compare a ledger with the events that arrived, in Spark",
      "--ledger run/ledger --capture run/capture --out run"),
     ("ping", "test whether servers answer in their protocol", "lumberjack+tls://a.example.org,b.example.org"),
-    ("doctor", "find what keeps events from a server, and how to fix it", "lumberjack+tls://logs.example.org"),
+    ("doctor", "find out why events do not reach a server, and how to fix it", "lumberjack+tls://logs.example.org"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),
     ("envi", "print the settings of plog servers, which include secrets", "plog://logs.example.org:23456"),
-    ("decode", "show captured bytes as frames, and what is wrong with them",
+    ("decode", "show captured bytes as frames, with their errors",
      "lumberjack run/capture --limit 20"),
     ("completion", "print a script that completes this command line in a shell", "zsh > ~/.zfunc/_logclient"),
 )  # fmt: skip
 
 
 class UsageError(Exception):
-    """A command line that cannot be read."""
+    """A command line with an error."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class CommandParser(_Parser):
-    """The parser of one command, which gets its arguments from the command's module when it is used."""
+    """The parser of one command, which loads its arguments from the command's module at its first use."""
 
     module = ""
     _loaded = False
@@ -67,7 +67,7 @@ class CommandParser(_Parser):
         self.set_defaults(run=command.run)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Load the command first: argparse calls this for the command that is given."""
+        """Load the command, then parse: argparse calls this method only for the command that is given."""
         self.load()
         return super().parse_known_args(args, namespace)
 
@@ -81,13 +81,17 @@ class _Version(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command line; its result has ``run``, the function of the command."""
+    """Make the parser of the whole command line.
+
+    Returns:
+        A parser whose results have ``run``, the function of the command.
+    """
     parser = _Parser(
         prog="logclient",
         description="Ships logs, and can prove what arrived.",
         epilog="See logclient COMMAND --help for the arguments of a command. Exit codes: 0 success (all "
         "events delivered, the promise holds); 1 events lost or failed, or the promise is broken; 2 wrong "
-        "command line, option or file; 3 no server could be reached, or the evidence does not tell.",
+        "command line, option or file; 3 no server could be reached, or the evidence is incomplete.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -109,15 +113,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: str, printed: str) -> None:
-    """Add what the commands have in common that ask each endpoint of a URL.
+    """Add the common arguments of the commands that handle each endpoint of a URL.
 
     Args:
         parser: The parser of the command.
-        done: What is done with an endpoint, for the help; likewise the others.
-        awaited: What the time-out is for.
-        printed: What is printed.
+        done: For the help text: the action on an endpoint, as a participle.
+        awaited: For the help text: the object of the time-out.
+        printed: For the help text: the output.
     """
-    parser.add_argument("url", metavar="URL", help=f"the servers; each endpoint is {done} by itself")
+    parser.add_argument("url", metavar="URL", help=f"the servers; each endpoint is {done} separately")
     parser.add_argument(
         "--timeout",
         type=duration,
@@ -134,7 +138,7 @@ def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: 
 
 
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
-    """Make an argparse type of a function that raises ValueError, so that the user sees the error's text.
+    """Make an argparse type that shows the text of a ValueError to the user.
 
     Args:
         read: Converts the text of an argument.

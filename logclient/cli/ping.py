@@ -1,7 +1,7 @@
-"""``logclient ping``: check that servers can be reached and answer in their protocol, and how fast.
+"""``logclient ping``: check that servers answer in their protocol, and measure how fast.
 
 Each endpoint is checked in its own thread, with the protocol's ``Probe`` over a link of the transport. A
-probe adds no event to any index. ``--event`` does, through an ordinary client.
+probe sends no event. With ``--event``, an ordinary client also sends one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 _GRACE_S = 1.0
-"""Seconds beyond the time-out for an attempt to connect, which looks at the clock only now and then."""
+"""Seconds beyond the time-out for an attempt to connect, which checks the clock only at intervals."""
 
-# How the answers of other servers begin.
+# The first bytes of answers from other servers, in lower case.
 _OTHER_SERVERS = (
     (b"http/", "an HTTP server"),
     (b"<html", "an HTTP server"),
@@ -55,11 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each endpoint; returns UNREACHABLE unless all of them answer correctly."""
+    """Print a line for each endpoint.
+
+    Returns:
+        OK when all endpoints answer correctly, else UNREACHABLE.
+    """
     code = ExitCode.OK
     given = config.parse(arguments.url)
     checks = check_endpoints(given, arguments.timeout, count=arguments.count, event=arguments.event)
-    with ClientMessages():  # the line says it
+    with ClientMessages():  # the line includes them
         for check in checks:
             print(json.dumps(check.fields()) if arguments.json else escape(check.line()), flush=True)
             if check.status != "ok":
@@ -76,9 +80,9 @@ def check_endpoints(
         given: The configuration; its ledger and state file are not used.
         timeout: Seconds for the connection, and for each answer.
         count: Round trips to measure.
-        event: Send an event, too.
+        event: Whether to send an event, too.
 
-    Returns:
+    Yields:
         The finished checks, in the order of the endpoints.
     """
     given = given.without_files().replace(connect_timeout=min(given.connect_timeout, timeout))
@@ -91,12 +95,12 @@ def check_endpoints(
         thread.start()
     end = time.monotonic() + timeout + _GRACE_S
     for check, thread in zip(checks, threads, strict=True):
-        # In slices: a Ctrl-C that comes just before a wait does not end that wait.
+        # Wait in slices: a Ctrl-C that comes just before a wait does not end that wait.
         while thread.is_alive() and not (check.connecting and time.monotonic() > end):
             thread.join(0.1)
-        if check.connecting:  # in a name look-up, which cannot be stopped: leave that thread behind
+        if check.connecting:  # in a name look-up, which cannot be stopped: abandon the thread
             check = EndpointCheck(given, check.endpoint, transport, timeout, count, event)
-            check.words = f"cannot connect: no answer to the name look-up in {timeout:g} s"
+            check.explanation = f"cannot connect: no answer to the name look-up in {timeout:g} s"
         if check.failure is not None:
             raise check.failure
         yield check
@@ -105,10 +109,12 @@ def check_endpoints(
 class EndpointCheck:
     """The check of one endpoint, and its results.
 
-    ``status`` is one of: ``unreachable`` (no connection), ``refused`` (one side does not accept the other's
-    credentials), ``broken`` (the connection ended without an answer), ``foreign`` (the server speaks
-    something else), ``silent`` (no answer), ``ok``. ``stage`` is how far it came: ``connect``, ``ask`` or
-    ``event``.
+    Attributes:
+        status: ``unreachable`` (no connection), ``refused`` (one side does not accept the other's
+            credentials), ``broken`` (the connection ended without an answer), ``foreign`` (the server speaks
+            another protocol), ``silent`` (no answer), or ``ok``.
+        stage: The last stage that was reached: ``connect``, ``ask`` or ``event``.
+        explanation: The status in words; empty: ok.
     """
 
     def __init__(
@@ -128,10 +134,10 @@ class EndpointCheck:
         self.event = event
         self.connecting = True
         self.stage = "connect"
-        self.answers_tls = False  # although the scheme is without TLS
+        self.answers_tls = False  # whether a TLS server answers, although the scheme is without TLS
         self.failure: Exception | None = None
         self.status = "unreachable"
-        self.words = ""
+        self.explanation = ""
         self.connect_s: float | None = None
         self.round_trips_s: list[float] = []
         self.event_s: float | None = None
@@ -145,7 +151,7 @@ class EndpointCheck:
         return config.host_port(*self.endpoint)
 
     def run(self) -> None:
-        """Run the check in the calling thread; an unexpected exception is kept in `failure`."""
+        """Run the check in the calling thread, and keep an unexpected exception in `failure`."""
         try:
             self._run()
         except Exception as error:
@@ -153,16 +159,16 @@ class EndpointCheck:
 
     def _run(self) -> None:
         begun = time.monotonic()
-        # Each address of a name has the whole time-out; all of them together hardly more.
+        # One address of a name may use the whole time-out; all of them together get half a second more.
         end = begun + self.timeout + _GRACE_S / 2
         try:
             link = self.transport.connect(self.endpoint, Attempt(lambda: time.monotonic() > end))
             self.connect_s = time.monotonic() - begun
         except CredentialError as error:
-            self.status, self.words = "refused", str(error)
+            self.status, self.explanation = "refused", str(error)
             return
         except OSError as error:
-            self.words = f"cannot connect: {describe_error(error)}"
+            self.explanation = f"cannot connect: {describe_error(error)}"
             return
         finally:
             self.connecting = False
@@ -173,7 +179,7 @@ class EndpointCheck:
             CredentialError,
             ProtocolError,
         ) as error:  # after the handshake in TLS 1.3; an answer of Logux
-            self.status, self.words = "refused", str(error)
+            self.status, self.explanation = "refused", str(error)
         except OSError as error:
             self._broken(describe_error(error))
         finally:
@@ -190,7 +196,7 @@ class EndpointCheck:
             begun = time.monotonic()
             question = probe.ask()
             if not question:
-                self.words = "but this protocol has no answers"
+                self.explanation = "but this protocol has no answers"
                 break
             link.send(question)
             if not self._await_answer(link, probe, begun):
@@ -202,13 +208,17 @@ class EndpointCheck:
         self.status = "ok"
 
     def _await_answer(self, link: Any, probe: Any, begun: float) -> bool:
-        """Wait for the answer; returns False when there is none, and sets the status."""
+        """Wait for the answer.
+
+        Returns:
+            True when the right answer came. Otherwise False, and the status is set.
+        """
         repeated = False
         while True:
             waited = time.monotonic() - begun
             if waited >= self.timeout:
                 self.status = "silent"
-                self.words = f"then silence for {self.timeout:g} s: {probe.silence}"
+                self.explanation = f"then silence for {self.timeout:g} s: {probe.silence}"
                 return False
             if not repeated and waited >= self.timeout / 2:
                 repeated = True
@@ -234,10 +244,10 @@ class EndpointCheck:
         )
         self.status = "foreign"
         self.answers_tls = server == "a TLS server"
-        self.words = f"but {server} answers: {shown(self._without_token(data), 60)}"
+        self.explanation = f"but {server} answers: {shown(self._without_token(data), 60)}"
 
     def _without_token(self, data: bytes) -> bytes:
-        """Mask our token in an answer: a server may send back what it received."""
+        """Mask our token in an answer: a server may echo the request."""
         secret = self.given.options.get("token")
         if secret is None:
             return data
@@ -246,14 +256,14 @@ class EndpointCheck:
 
     def _broken(self, why: str) -> None:
         self.status = "broken"
-        self.words = f"then {why}, without an answer"
-        if not self.given.tls and self._tries_tls():
+        self.explanation = f"then {why}, without an answer"
+        if not self.given.tls and self._is_tls_server():
             self.answers_tls = True
             self.status = "foreign"
-            self.words = "but a TLS server answers"
+            self.explanation = "but a TLS server answers"
 
-    def _tries_tls(self) -> bool:
-        """Try a TLS handshake: most TLS servers end other connections without an answer."""
+    def _is_tls_server(self) -> bool:
+        """Try a TLS handshake: most TLS servers close other connections without an answer."""
         import socket
         import ssl
 
@@ -270,13 +280,13 @@ class EndpointCheck:
         return True
 
     def _send_event(self) -> None:
-        """Send one event through a client; its text says that it is a ping."""
+        """Send one event through a client. Its text names the ping."""
         from socket import gethostname
 
         from logclient.client import open_client
         from logclient.formatters import timestamp
 
-        # Logjam's client makes a document of a text that its importer takes.
+        # Logjam's client turns a text into a document that the importer accepts.
         text = f"logclient ping from {gethostname()}"
         event: str | dict[str, str] = text
         if registry.lookup(self.given.scheme).document == "ecs":
@@ -293,14 +303,14 @@ class EndpointCheck:
             self.event_s = taken
             self.event_outcome = "acknowledged" if outcome.status == "acked" else "handed over"
             if self.status == "silent" and outcome.status == "handed":
-                self.stage = "ask"  # the kernel took it, which says nothing of a server
+                self.stage = "ask"  # the kernel took the event, which does not prove that a server exists
             else:
-                self.status, self.words = "ok", ""
+                self.status, self.explanation = "ok", ""
             return
         if outcome is not None:
             why = f"{outcome.status}, {outcome.reason}"
         self.status = "silent"
-        self.words = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
+        self.explanation = f"an event was not acknowledged in {self.timeout:g} s{why and f': {why}'}"
 
     # -- the results
 
@@ -326,8 +336,8 @@ class EndpointCheck:
                 )
         if self.event_s is not None:
             parts.append(f"an event was {self.event_outcome} in {milliseconds(self.event_s)}")
-        if self.words:
-            parts.append(self.words)
+        if self.explanation:
+            parts.append(self.explanation)
         return f"{self.name}: {', '.join(parts)}"
 
     def fields(self) -> dict[str, Any]:
@@ -336,7 +346,7 @@ class EndpointCheck:
             "endpoint": self.name,
             "protocol": self.given.protocol,
             "status": self.status,
-            "why": self.words,
+            "why": self.explanation,
             "connect_ms": _rounded(self.connect_s),
             "round_trip_ms": [_rounded(trip) for trip in self.round_trips_s],
             "event_ms": _rounded(self.event_s),
@@ -349,9 +359,9 @@ def describe_security(facts: dict[str, Any]) -> str:
     """Describe the encryption of a connection and the server's certificate or key.
 
     Args:
-        facts: Of a link, as its ``facts()`` returns them.
+        facts: The result of a link's ``facts()``.
     """
-    if "mechanism" in facts:  # ZeroMQ's
+    if "mechanism" in facts:  # of ZeroMQ
         return f"{facts['mechanism']}, the server has the expected key"
     words = f"{facts['version']} {facts['cipher']}"
     if "not_after" not in facts:
@@ -366,13 +376,13 @@ def describe_security(facts: dict[str, Any]) -> str:
 
 
 def describe_error(error: OSError) -> str:
-    """Describe an error in the middle of a sentence."""
+    """Describe an error, for the middle of a sentence."""
     text = str(error.strerror or error or type(error).__name__)
     return text[:1].lower() + text[1:] if error.strerror else text
 
 
 def milliseconds(seconds: float) -> str:
-    """Write a short time in milliseconds."""
+    """Format a short time in milliseconds."""
     return f"{seconds * 1000:.2f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
 

@@ -1,4 +1,4 @@
-"""What commands show while they work."""
+"""Progress lines of commands, with the rate and the time left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections import deque
 __all__ = ["ProgressLine", "RateEstimate"]
 
 _LINE_S = 10.0
-"""Seconds between two progress lines where stderr is no terminal."""
+"""Seconds between two progress lines where stderr is not a terminal."""
 _RATE_S = 10.0
 """Seconds over which the rate is measured."""
 _RATE_FROM_S = 1.0
 """Seconds before the first rate is shown."""
 _LONGEST_LEFT_S = 100 * 3600
+"""The longest time left that is shown, in seconds."""
 
 
 class ProgressLine:
@@ -26,7 +27,7 @@ class ProgressLine:
         self._width = 0
 
     def show(self, text: str) -> None:
-        """Show the text in place of the one before."""
+        """Show the text in place of the previous one."""
         if self.terminal:
             import shutil
 
@@ -38,25 +39,25 @@ class ProgressLine:
             print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Take the line away: before other output, and at the end."""
+        """Remove the line, before other output and at the end."""
         if self._width:
             print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
             self._width = 0
 
 
 class RateEstimate:
-    """The rate of a work over the last seconds, and the time that is left."""
+    """The rate over the last seconds, and the time left."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, float]] = deque()  # time, done, fraction
 
     def text(self, now: float, done: int, fraction: float | None) -> str:
-        """Describe the progress: percent, rate and time left, as far as they are known.
+        """Describe the progress by percent, rate and time left, as far as they are known.
 
         Args:
             now: Seconds of a monotonic clock.
-            done: How many events are done.
-            fraction: Of the whole work, from 0 to 1; None: its size is not known.
+            done: The number of events done.
+            fraction: The share of the work that is done, from 0 to 1; None: unknown.
 
         Returns:
             The beginning of a progress line, such as ``25%, 2,500/s, 0:06 left, ``.

@@ -16,24 +16,27 @@ Answer = TypeVar("Answer")
 
 
 def plog_question(
-    given: config.Config, name: str, what: str, ask: Callable[[Client], Answer]
+    given: config.Config, name: str, subject: str, ask: Callable[[Client], Answer]
 ) -> Callable[[config.Endpoint], Answer]:
-    """Make a function that asks a plog server at an endpoint through a client of its own.
+    """Make a function that asks the plog server at an endpoint through a new client.
 
     Args:
         given: The configuration.
         name: The command, for the error.
-        what: What is asked for, for the error.
-        ask: Asks with a client.
+        subject: The subject of the question, for the error, such as ``for counters``.
+        ask: Gets the answer through a client.
+
+    Returns:
+        The function.
 
     Raises:
         ConfigError: The scheme is not ``plog``.
     """
     if given.scheme != "plog":
-        raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {what}, only plog servers")
+        raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {subject}, only plog servers")
 
     def ask_endpoint(endpoint: config.Endpoint) -> Answer:
-        with ClientMessages():  # the error says it
+        with ClientMessages():  # the error includes them
             client = Client(given.without_files().replace(endpoints=(endpoint,)))
             try:
                 return ask(client)
@@ -48,8 +51,12 @@ def answers(
 ) -> Iterator[tuple[str, Answer | None, str]]:
     """Ask each endpoint in turn.
 
-    Returns:
-        For each endpoint: its name, its answer or None, and why there is none.
+    Args:
+        endpoints: The endpoints.
+        ask: Gets the answer of one endpoint.
+
+    Yields:
+        The name of the endpoint, its answer or None, and the error or an empty text.
     """
     for endpoint in endpoints:
         name = config.host_port(*endpoint)

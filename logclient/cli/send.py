@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from logclient import config, registry
-from logclient.cli.log_files import STDIN, LogFile, check, shown
+from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.cli.signals import TerminationSignals
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "run"]
 
 _PROGRESS_S = 0.25
-"""Seconds between two looks at the client, and between two progress lines on a terminal."""
+"""Seconds between two checks of the client, and between two progress lines on a terminal."""
 _COUNTERS_S = 1.0
 """Seconds to wait for a server's counters. A server that does not answer is not asked again."""
 _CLOSE_S = 5.0
 _BLOCK_BEYOND_S = 60.0
-"""Seconds that a full queue waits longer than ``--timeout``: the main thread gives up first."""
+"""Seconds beyond ``--timeout`` that a caller waits for a full queue: the main thread gives up first."""
 _SHOWN_REFUSALS = 10
-"""Refused lines that are named on stderr; further ones are counted."""
+"""The number of refused lines that are named on stderr; further ones are only counted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("url", metavar="URL", help="scheme://host[:port][,host...][?option=value&...]")
-    # The default is given because argparse takes the argument for required without one.
+    # Without a default, argparse would require the argument.
     parser.add_argument(
         "files",
         nargs="*",
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send the lines and report what became of them.
+    """Send the lines and report their outcomes.
 
     Returns:
         OK when every event is acknowledged or handed over, UNREACHABLE when none is, else BROKEN.
@@ -74,12 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     if STDIN in files and arguments.repeat > 1:
         raise UsageError("--repeat: standard input cannot be read again")
     given = config.parse(arguments.url, ledger=arguments.ledger)
-    sizes = [check(name) for name in files]  # a wrong name is an error before anything is sent
+    sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
     from logclient.client import connect
 
     options: dict[str, Any] = {"ledger": arguments.ledger}
     if "connect_timeout" not in given.given:
-        # An attempt must end before we give up, so that its error is known.
+        # An attempt must end before the command gives up, so that its error is known.
         options["connect_timeout"] = min(given.connect_timeout, arguments.timeout / 2)
     if "overflow" not in given.given:
         options.update(overflow="block", block_timeout=arguments.timeout + _BLOCK_BEYOND_S)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _FileSender:
-    """One ``send``: a thread reads and sends, the main thread watches and gives up."""
+    """One run of ``send``: a thread reads and sends, while the main thread waits and may give up."""
 
     def __init__(
         self,
@@ -107,21 +107,21 @@ class _FileSender:
         self.signals = signals
         self.files = files
         self.total: int | None = None
-        """Bytes of all files; None: not known."""
+        """Bytes of all files; None: unknown."""
         if None not in sizes:
             self.total = sum(size or 0 for size in sizes) * arguments.repeat
-        # Other clients make their protocol's document of a plain text.
+        # The clients of other protocols turn a plain text into a document.
         self.timestamp = timestamp if registry.lookup(given.scheme).document == "ecs" else None
         self.repeat: int = arguments.repeat
         self.rate: float | None = arguments.rate
         self.ndjson: bool = arguments.format == "ndjson"
         self.timeout: float = arguments.timeout
         self.as_json: bool = arguments.json
-        # A longer line is cut there. The client then reports too_large (or truncates), and a file without
-        # line ends need not fit into memory.
+        # Longer lines are cut here: the client still reports them as too_large (or truncates them), and a
+        # file without line ends need not fit into memory.
         self.longest = given.max_event_bytes + 1
-        self.file: LogFile | None = None  # the one that is being read
-        self.read = 0  # bytes of the files before it
+        self.file: LogFile | None = None  # the current file
+        self.read = 0  # bytes of the files before the current one
         self.sent = 0
         self.blank = 0
         self.replaced = 0
@@ -130,7 +130,7 @@ class _FileSender:
         self.error: Exception | None = None
         self.stop = threading.Event()
         self.begun = time.monotonic()
-        self.loss: Loss | None = None  # where the server's counters tell
+        self.loss: Loss | None = None  # by the server's counters; None: unknown
 
     def run(self) -> int:
         """Send everything and print the report; returns the exit code."""
@@ -150,11 +150,11 @@ class _FileSender:
             if counters is not None and not stalled and not self.signals.first:
                 self.loss = counters.loss()
             before = self.client.stats()
-            # After an interrupt, a client that never connected is not waited for.
-            hopeless = stalled or (self.signals.first and not before.connects)
+            # After an interrupt, do not wait for a client that never connected.
+            abandon = stalled or (self.signals.first and not before.connects)
             try:
                 self.signals.raises = True
-                self.client.close(timeout=0.0 if hopeless else _CLOSE_S)
+                self.client.close(timeout=0.0 if abandon else _CLOSE_S)
                 self.signals.raises = False
             except KeyboardInterrupt:
                 self.signals.raises = False
@@ -162,7 +162,7 @@ class _FileSender:
             stats = self.client.stats()
             interrupted = self.signals.word
             if not stalled:
-                # Events that were given up are counted in the report.
+                # The report counts the events that were given up.
                 messages.print(skip=" given up: ")
         code = self._exit_code(stats, stalled, interrupted)
         self._report(stats, code)
@@ -172,7 +172,7 @@ class _FileSender:
             print(f"logclient: {self.url}: {self._why_stalled(before)}", file=sys.stderr)
         elif isinstance(self.error, OSError):
             why = self.error.strerror or self.error
-            print(f"logclient: {shown(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
+            print(f"logclient: {display_name(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
         elif self.error is not None:
             raise self.error
         elif interrupted:
@@ -180,7 +180,7 @@ class _FileSender:
         return code
 
     def _watch_counters(self) -> Watch | None:
-        """Ask a plog server for its counters: nothing is acknowledged there, and they tell what is lost."""
+        """Start to watch a plog server's counters: without acknowledgements, only they show losses."""
         if self.client.config.protocol != "plog":
             return None
         from logclient.plog import Client as PlogClient
@@ -215,24 +215,24 @@ class _FileSender:
         since = time.monotonic()
         estimate = RateEstimate()
         while True:
-            patience = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
+            wait_s = min(_PROGRESS_S, max(0.0, since + self.timeout - time.monotonic()))
             if reader.is_alive():
-                reader.join(patience)
+                reader.join(wait_s)
                 left = -1
             else:
-                left = self.client.flush(timeout=patience)
+                left = self.client.flush(timeout=wait_s)
             stats = self.client.stats()
             settled = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
             now = time.monotonic()
             waiting = stats.queued + stats.inflight
-            # Time counts only while events wait: not for a slow input or a low rate, and not for events
-            # that may just have come.
+            # Time counts only while events wait for longer than one check. A slow input or a low rate is no
+            # reason to give up.
             if settled != settled_before or not waiting or not waited:
                 settled_before, since = settled, now
             waited = waiting
             if messages.kept and stats.acked + stats.handed > delivered:
                 progress.clear()
-                messages.print()  # it went on; what stops everything is reported once, at the end
+                messages.print()  # only of problems that have passed; the last one is reported at the end
             delivered = stats.acked + stats.handed
             text = estimate.text(now, settled, self._fraction(settled))
             text += (
@@ -245,7 +245,7 @@ class _FileSender:
                 return False
 
     def _fraction(self, settled: int) -> float | None:
-        """Return how much of the input has its outcome, from 0 to 1; None: its size is not known."""
+        """Return the share of the input that has its outcome, from 0 to 1; None: unknown."""
         if not self.total:
             return None
         read = self.read
@@ -280,9 +280,9 @@ class _FileSender:
                         return
                 try:
                     if not self.client.send(event) and self.client.closed:
-                        return  # given up while this one waited for room
+                        return  # the main thread gave up while this event waited for room
                 except (TypeError, ValueError, BufferError):
-                    pass  # the client has counted it as failed or dropped
+                    pass  # the client counts it as failed or dropped
                 self.sent += 1
             self.file, self.read = None, self.read + file.position()
 
@@ -304,7 +304,7 @@ class _FileSender:
             return raw.decode()
         except UnicodeDecodeError:
             text = raw.decode("utf-8", "replace")
-            # The bytes of U+FFFD decode to it, so only further ones are replacements.
+            # Subtract characters U+FFFD that are in the input.
             self.replaced += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
             return text
 
@@ -312,7 +312,7 @@ class _FileSender:
         if not raw.strip():
             self.blank += 1
             return None
-        import json  # here, because only some runs need it
+        import json  # here, because only some runs need the module
 
         if len(raw) == self.longest:
             why = f"longer than {self.longest - 1} bytes"
@@ -326,7 +326,7 @@ class _FileSender:
             why = "not a JSON object"
         self.refused += 1
         if self.refused <= _SHOWN_REFUSALS:
-            print(f"logclient: {shown(name)}:{number}: {why}", file=sys.stderr)
+            print(f"logclient: {display_name(name)}:{number}: {why}", file=sys.stderr)
         return None
 
     # -- the report
@@ -379,5 +379,5 @@ class _FileSender:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
     raise ValueError(name)

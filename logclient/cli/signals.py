@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for commands that must end in order."""
+"""Handling of SIGINT and SIGTERM for commands that must end in order."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ __all__ = ["TerminationSignals"]
 
 
 class TerminationSignals:
-    """Notes SIGINT and SIGTERM while it is entered, so that they interrupt nothing halfway.
+    """A context manager that records SIGINT and SIGTERM, so that they interrupt no operation.
 
-    A signal after the first raises KeyboardInterrupt while `raises` is set. An ignored signal stays ignored.
+    After the first signal, a further one raises KeyboardInterrupt while `raises` is set. Ignored signals stay
+    ignored.
     """
 
     def __init__(self) -> None:
         self.first = 0
-        """The number of the first signal; 0: there was none."""
+        """The number of the first signal; 0: no signal came."""
         self.raises = False
         self._before: dict[int, Any] = {}
 
     @property
     def word(self) -> str:
-        """What the first signal did to the command; empty: there was none."""
+        """The effect of the first signal, ``interrupted`` or ``terminated``; empty: no signal came."""
         return {0: "", int(signal.SIGINT): "interrupted"}.get(self.first, "terminated")
 
-    def _note(self, number: int, frame: object) -> None:
+    def _record(self, number: int, frame: object) -> None:
         if self.first and self.raises:
             raise KeyboardInterrupt
         self.first = number
@@ -35,7 +36,7 @@ class TerminationSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets it
-                    self._before[number] = signal.signal(number, self._note)
+                    self._before[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *_: object) -> None:

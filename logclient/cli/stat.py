@@ -1,6 +1,7 @@
 """``logclient stat``: print the counters of plog servers and Logjam devices.
 
-A plog server is asked. A Logjam device publishes its counters each second, on a port of their own.
+A plog server answers a request for its counters. A Logjam device publishes its counters each second on a
+separate port.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "describe_uptime", "run"]
 
 _DERIVED = ("seen_messages", "failed_to_send")
-"""Properties of a plog server's answer that are printed besides its fields."""
+"""Properties of a plog server's answer that are printed in addition to its fields."""
 
 
 class _Counters(NamedTuple):
@@ -32,9 +33,9 @@ class _Counters(NamedTuple):
 
     title: str
     fields: dict[str, Any]
-    """For ``--json``."""
+    """The counters for ``--json``."""
     lines: list[str]
-    """For people."""
+    """The counters as text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the counters of each endpoint; returns UNREACHABLE unless all of them answer."""
+    """Print the counters of each endpoint.
+
+    Returns:
+        OK when all endpoints answer, else UNREACHABLE.
+    """
     given = config.parse(arguments.url)
     endpoints: tuple[config.Endpoint, ...] = given.endpoints
     if isinstance(given, LogjamConfig):
@@ -58,15 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
             given, "stat", "for counters", lambda client: _plog_counters(client.stat(arguments.timeout))
         )
     code = ExitCode.OK
-    for name, found, why in answers(endpoints, ask):
-        if found is None:
+    for name, counters, reason in answers(endpoints, ask):
+        if counters is None:
             code = ExitCode.UNREACHABLE
         if arguments.json:
-            fields = None if found is None else found.fields
-            print(json.dumps({"endpoint": name, "why": why, "stat": fields}), flush=True)
+            fields = None if counters is None else counters.fields
+            print(json.dumps({"endpoint": name, "why": reason, "stat": fields}), flush=True)
             continue
-        print(escape(f"{name}: {why if found is None else found.title}"))
-        for line in () if found is None else found.lines:
+        print(escape(f"{name}: {reason if counters is None else counters.title}"))
+        for line in () if counters is None else counters.lines:
             print(escape(f"  {line}"), flush=True)
     return code
 
@@ -77,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _logjam_devices(
     given: LogjamConfig, arguments: argparse.Namespace
 ) -> tuple[tuple[config.Endpoint, ...], Callable[[config.Endpoint], _Counters]]:
-    """Return where the devices publish their counters, and a function that waits for those of one."""
+    """Return the endpoints at which devices publish counters, and a function that reads one device's."""
     from logclient.logjam import subscriber
 
     stats_port = subscriber.STATS_PORT if arguments.port is None else arguments.port
@@ -93,24 +98,24 @@ def _logjam_devices(
     return tuple((host, stats_port) for host, _ in given.endpoints), ask
 
 
-def _device_counters(found: subscriber.Stat) -> _Counters:
-    rate = "unknown" if found.per_second is None else f"{found.per_second:,.0f}"
-    lines = [f"sequence: {found.sequence}", f"published per second: {rate}"]
-    return _Counters(f"device {found.device}", found._asdict(), lines)
+def _device_counters(counters: subscriber.Stat) -> _Counters:
+    rate = "unknown" if counters.per_second is None else f"{counters.per_second:,.0f}"
+    lines = [f"sequence: {counters.sequence}", f"published per second: {rate}"]
+    return _Counters(f"device {counters.device}", counters._asdict(), lines)
 
 
 # -- plog
 
 
-def _plog_counters(found: PlogStat) -> _Counters:
-    derived = dict(zip(_DERIVED, (found.seen_messages, found.failed_to_send), strict=True))
-    values: dict[str, Any] = {**derived, **found._asdict()}
-    fields = {**found._asdict(), **derived, "defragmenter": found.defragmenter._asdict()}
-    return _Counters(f"up {describe_uptime(found.uptime)}", fields, _plog_lines(values))
+def _plog_counters(counters: PlogStat) -> _Counters:
+    derived = dict(zip(_DERIVED, (counters.seen_messages, counters.failed_to_send), strict=True))
+    values: dict[str, Any] = {**derived, **counters._asdict()}
+    fields = {**counters._asdict(), **derived, "defragmenter": counters.defragmenter._asdict()}
+    return _Counters(f"up {describe_uptime(counters.uptime)}", fields, _plog_lines(values))
 
 
 def _plog_lines(values: dict[str, Any]) -> list[str]:
-    """Write counters as lines: those by size are added up, and empty ones left out."""
+    """Format counters as lines: add up those by size, and leave out empty ones."""
     lines = []
     for name, value in values.items():
         if name in ("uptime", "raw") or value in (None, "", ()):
@@ -126,7 +131,7 @@ def _plog_lines(values: dict[str, Any]) -> list[str]:
 
 
 def describe_uptime(milliseconds: int) -> str:
-    """Write an uptime in its two largest units."""
+    """Describe an uptime in its two largest units."""
     seconds = milliseconds // 1000
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     if days:

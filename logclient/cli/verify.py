@@ -1,4 +1,4 @@
-"""``logclient verify``: compare a ledger with what arrived. See `logclient.verify`."""
+"""``logclient verify``: compare a ledger with the events that arrived. See `logclient.verify`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from logclient.errors import ExitCode
 __all__ = ["add_arguments", "run"]
 
 _SIGNALS_S = 0.25
-"""Seconds between two looks at the signals."""
+"""Seconds between two checks for signals."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--ledger", required=True, metavar="DIR", help="the ledger of the producers")
     arrived = parser.add_mutually_exclusive_group(required=True)
-    arrived.add_argument("--capture", metavar="DIR", help="what arrived: the capture of collectors")
+    arrived.add_argument("--capture", metavar="DIR", help="arrived events: the capture of collectors")
     arrived.add_argument(
-        "--kafka", metavar="HOST:PORT/TOPIC", help="what arrived: a Kafka topic with the bodies of events"
+        "--kafka", metavar="HOST:PORT/TOPIC", help="arrived events: a Kafka topic with their bodies"
     )
     arrived.add_argument(
-        "--table", metavar="TABLE", help="what arrived: a table, a folder of Parquet files, or FORMAT:PATH"
+        "--table", metavar="TABLE", help="arrived events: a table, a folder of Parquet files, or FORMAT:PATH"
     )
     parser.add_argument(
         "--kafka-config", metavar="FILE", help="settings of the Kafka consumer, as lines of NAME=VALUE"
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--max-{word}",
             type=argument_type(_limit, "limit"),
             metavar="N|N%",
-            help=f"exit with 1 when more events than this are {word}",
+            help=f"exit with 1 when more than N events are {word}",
         )
     parser.add_argument(
         "--allow-open",
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help="with --allow-open: events made later may be undecided (ISO 8601, or seconds since 1970)",
+        help="with --allow-open: later events may be undecided (ISO 8601, or seconds since 1970)",
     )
     parser.add_argument(
         "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the verdict; returns its exit code."""
+    """Print the verdict and return its exit code."""
     from logclient.verify import job
 
     progress = ProgressLine()
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseException as error:
             ended.append(error)
 
-    # Python runs signal handlers in the main thread: in another thread nothing is interrupted halfway.
+    # Python runs signal handlers in the main thread, so they do not interrupt the verification in its thread.
     with TerminationSignals() as signals:
         thread = threading.Thread(target=work, name="logclient-verify-main", daemon=True)
         thread.start()

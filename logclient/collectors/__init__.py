@@ -1,1 +1,1 @@
-"""Servers for tests and demos that capture what they receive, and what they share."""
+"""The common part of the collectors: servers for tests and demos that capture everything they receive."""

@@ -1,8 +1,8 @@
 """Captures: the wire units that arrived at a collector, in order.
 
 The format is in ``docs/formats.md``: append-only segments of records with length and CRC. This module needs
-the standard library only, for the pytest fixture. The verifier has its own compiled reader; this one is its
-reference in tests.
+only the standard library, for the pytest fixture. The verifier has its own compiled reader; in tests this
+reader is the reference.
 
 Two rules make a capture evidence. A unit is handed to the operating system before its ack is sent, so an
 acknowledged unit survives ``kill -9`` of the collector (but not a power cut: nothing is fsynced). And
@@ -26,7 +26,7 @@ from logclient.files import open_regular, private_directory
 
 try:
     import fcntl
-except ImportError:  # Windows: only O_EXCL keeps a second collector away
+except ImportError:  # Windows: only O_EXCL prevents a second collector
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["CaptureReader", "CaptureWriter", "Problem", "Unit"]
@@ -35,7 +35,7 @@ VERSION = 1
 SEGMENT, STREAM, UNIT, END = 1, 2, 3, 4
 FROM_PEER, TO_PEER = 0, 1
 
-#: A longer record is damage, not a torn one.
+#: A longer record counts as damage, not as torn.
 MAX_RECORD = 1 << 30
 SEGMENT_BYTES = 256 << 20
 #: Upper bound of arrivals and of segment numbers.
@@ -67,9 +67,9 @@ class Unit(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a capture is incomplete.
+    """A reason why a capture is incomplete.
 
-    ``kind`` is ``damage`` (bytes that are no record, or an unreadable file), ``gap`` (no segment has the
+    ``kind`` is ``damage`` (bytes that are not a record, or an unreadable file), ``gap`` (no segment has the
     arrivals ``first`` to ``last``) or ``unclosed`` (no end record: the collector was killed, or still runs).
     """
 
@@ -83,13 +83,13 @@ class Problem(NamedTuple):
 
 class _Record(NamedTuple):
     offset: int
-    end: int  # where the next one starts; the end of the file when that is unknown
+    end: int  # the start of the next record; the end of the file if that is unknown
     payload: bytes  # empty: unreadable, see `problem`
     problem: str  # "", "torn" (the end of the record is missing) or a description of the damage
 
 
 def _records(file: BinaryIO) -> Iterator[_Record]:
-    """Yield the records of one segment, up to damage that hides where the next one starts."""
+    """Yield the records of one segment, up to damage that hides the start of the next one."""
     size = os.fstat(file.fileno()).st_size
     offset = 0
     while offset < size:
@@ -99,7 +99,7 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
             return
         length, crc = _RECORD.unpack(head)
         if length == 0 or length > MAX_RECORD:
-            # A crash of the machine may leave a tail of zeros that were never written.
+            # A crash of the machine may leave zeros at the end of the file.
             zeros = length == 0 and crc == 0 and not any(iter(lambda: file.read(1 << 20).strip(b"\0"), b""))
             yield _Record(offset, size, b"", "torn" if zeros else f"a record of {length} bytes")
             return
@@ -110,15 +110,15 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
         end = offset + _RECORD.size + length
         if crc32(payload) != crc:
             yield _Record(offset, end, b"", f"CRC of a record of {length} bytes is wrong")
-        elif not _sound(payload):
+        elif not _is_valid(payload):
             yield _Record(offset, end, b"", f"an impossible record of {length} bytes, type {payload[0]}")
         else:
             yield _Record(offset, end, payload, "")
         offset = end
 
 
-def _sound(payload: bytes) -> bool:
-    """Return True when a record is valid for its type."""
+def _is_valid(payload: bytes) -> bool:
+    """Return whether a record is valid for its type."""
     head = {SEGMENT: _HEAD, STREAM: _STREAM, UNIT: _UNIT, END: _END}.get(payload[0])
     if head is None or len(payload) < head.size:
         return False
@@ -145,24 +145,25 @@ def _record(payload: bytes) -> bytes:
 
 
 class CaptureWriter:
-    """Append units to the capture of one listener. Not thread-safe: one thread writes.
+    """A writer of the capture of one listener. Not thread-safe: one thread writes.
 
-    A capture that an earlier collector left is continued, and so is ``arrival``. Where that one was killed,
-    the torn record is cut off and its segment gets ``end(recovered)``. Where it closed the segment, the end
-    record becomes ``end(resumed)``. So each segment but the last says that another one follows.
+    The writer continues the capture of an earlier collector, and its ``arrival``. If that collector was
+    killed, the torn record is cut off and its segment gets ``end(recovered)``. If it closed the segment, the
+    end record becomes ``end(resumed)``. So the end of each segment except the last announces a next one.
 
     Args:
-        directory: created with mode 0700 when it is missing.
-        listener: the same over restarts; the first part of each segment's name.
-        protocol: the protocol of the units (``lumberjack``).
-        url: where the collector listens, redacted; several URLs are joined by commas.
-        source: whose order this is, ``producers`` (who sent it here) or ``devices`` (who published it).
-        run: any name for this run, kept in each segment.
-        segment_bytes: a longer segment is closed and the next one started.
+        directory: the directory; a new one has mode 0700.
+        listener: the name of the listener, the same over restarts; the first part of segment names.
+        protocol: the protocol of the units, such as ``lumberjack``.
+        url: the redacted URL of the collector; several URLs are joined by commas.
+        source: the origin of the order of units: ``producers`` that sent them, or ``devices`` that published
+            them.
+        run: a name for this run, kept in each segment.
+        segment_bytes: the size at which a segment is closed and the next one begins.
 
     Raises:
         ConfigError: the listener's name cannot be a file name.
-        LedgerError: the directory or a segment cannot be used: owner, mode, another collector in it.
+        LedgerError: the directory or a segment is not usable: owner, mode, another collector in it.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class CaptureWriter:
             raise ConfigError(f"listener: {listener!r} must be letters, digits, '.', '_', '-' (at most 200)")
         self.directory = os.fspath(directory)
         self.listener = listener
-        self.recovered = False  # the capture that was found had not been closed
+        self.recovered = False  # whether an earlier capture was found that had not been closed
         self._protocol = protocol
         self._url = url
         self._run = run if run is not None else time.strftime(f"%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
@@ -214,7 +215,7 @@ class CaptureWriter:
 
     @property
     def pending(self) -> bool:
-        """True when something waits for ``flush``."""
+        """Whether units wait for ``flush``."""
         return bool(self._pending)
 
     def _path(self, name: str) -> str:
@@ -236,7 +237,7 @@ class CaptureWriter:
         try:
             owner = os.fstat(fd).st_uid
             if hasattr(os, "geteuid") and owner != os.geteuid():
-                raise LedgerError(f"capture: {path} belongs to uid {owner}, not to us")
+                raise LedgerError(f"capture: {path} belongs to uid {owner}, not to this user")
             if fcntl is not None:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -248,7 +249,7 @@ class CaptureWriter:
         return fd
 
     def _take_over(self) -> int:
-        """Close the segment that an earlier collector left; return the descriptor with its lock, or -1."""
+        """Close the last segment of an earlier collector; return the descriptor with its lock, or -1."""
         segments = _segments(self.directory).get(self.listener, [])
         while segments:
             number, name = segments.pop()
@@ -257,7 +258,7 @@ class CaptureWriter:
                 if self._recover(fd, name):
                     self._number = number
                     return fd
-                # Killed before the header was whole: the segment is empty, and its number is used again.
+                # An incomplete header: the segment is empty, and its number is used again.
                 if fcntl is not None:
                     os.unlink(self._path(name))  # while it is locked
             except BaseException:
@@ -269,7 +270,7 @@ class CaptureWriter:
         return -1
 
     def _recover(self, fd: int, name: str) -> bool:
-        """Find the next arrival of a segment, and close it if necessary; return False when it is empty."""
+        """Find the next arrival of a segment, and close it if necessary; return False if it is empty."""
         end = 0
         closed_at = -1
         reason = b""
@@ -280,7 +281,7 @@ class CaptureWriter:
                 if record.problem == "torn":
                     break
                 end = record.end
-                if record.problem:  # damage stays, and the reader reports it
+                if record.problem:  # keep damage, for the reader to report
                     seen = True
                     continue
                 kind = record.payload[0]
@@ -309,12 +310,12 @@ class CaptureWriter:
         return True
 
     def _continue_at(self, arrival: int) -> None:
-        """Set the next arrival to one that was found, unless it is too high to be true."""
+        """Set the next arrival to one that was found, unless it is implausibly high."""
         if arrival < MANY >> 1:
             self._next = arrival
 
     def _resume(self, fd: int) -> None:
-        """Change the end record of a closed segment to say that another one follows."""
+        """Change the end record of a closed segment to announce a next one."""
         try:
             os.lseek(fd, self._closed_at, os.SEEK_SET)
             os.write(fd, self._end("resumed"))
@@ -348,18 +349,18 @@ class CaptureWriter:
             raise LedgerError(f"capture: {self._path(name)}: {error.strerror}") from error
         self._fd, self._number, self._size = fd, number, size
         self._announced.clear()
-        # This makes stream numbers unique in the whole capture without reading older segments.
+        # Stream numbers are then unique in the whole capture, without reading older segments.
         if not self._streams:
             self._streams = number << 32
 
     def stream(self, peer: str) -> int:
-        """Return the number of a new stream from `peer`, unused in this capture so far."""
+        """Return the number of a new stream from `peer`, unique in this capture."""
         self._streams += 1
         self._peers[self._streams] = peer
         return self._streams
 
     def end_stream(self, stream: int) -> None:
-        """Forget a stream on which no more units will come."""
+        """Forget a stream that has ended."""
         self._peers.pop(stream, None)
         self._announced.discard(stream)
 
@@ -390,11 +391,11 @@ class CaptureWriter:
         return arrival
 
     def flush(self) -> None:
-        """Hand all appended units to the operating system. Acks may be sent only after this.
+        """Hand all appended units to the operating system. Acks may only be sent afterwards.
 
         Raises:
-            LedgerError: the disk is full or gone. None of the units is in the file, their arrivals are given
-                to the next units, and the file ends with a whole record.
+            LedgerError: the disk is full or gone. None of the units is in the file, the next units get their
+                arrivals, and the file ends with a whole record.
         """
         pending = self._pending
         if not pending:
@@ -421,7 +422,7 @@ class CaptureWriter:
             try:
                 os.ftruncate(self._fd, self._size)
             except OSError:
-                pass  # a torn record stays: the reader reports it, and the next start cuts it off
+                pass  # keep the torn record: the reader reports it, and the next start cuts it off
             raise LedgerError(f"capture: {self.directory}: {error.strerror}") from error
 
     def _finish(self, reason: str) -> None:
@@ -432,7 +433,7 @@ class CaptureWriter:
             self._fd = -1
 
     def close(self, reason: str = "closed") -> None:
-        """Write what waits for ``flush`` and the end record. Idempotent."""
+        """Write the pending units and the end record. Idempotent."""
         if self._fd < 0:
             return
         try:
@@ -477,7 +478,7 @@ class _Header(NamedTuple):
 
 
 def _header(payload: bytes) -> _Header | str:
-    """Return the first record of a segment, or what is wrong with it."""
+    """Return the first record of a segment, or a description of its error."""
     version = _HEAD.unpack_from(payload)[1]
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
@@ -485,17 +486,17 @@ def _header(payload: bytes) -> _Header | str:
         header = json.loads(payload[_HEAD.size :])
         run, protocol, first = header["run"], header["protocol"], header["first_arrival"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return "a header that cannot be read"
+        return "the header is unreadable"
     if not (isinstance(run, str) and isinstance(protocol, str) and type(first) is int and 0 < first < MANY):
-        return "a header that cannot be read"
+        return "the header is unreadable"
     return _Header(run, protocol, first)
 
 
 class CaptureReader:
-    """Iterate over the units of a capture, listener by listener in the order of arrival.
+    """An iterator over the units of a capture, listener by listener in the order of arrival.
 
-    Unreadable parts are skipped and listed in ``problems``, which is complete after the iteration. A capture
-    that is still being written can be read; its last segment is then unclosed.
+    It skips unreadable parts and lists them in ``problems``, which is complete after the iteration. It can
+    read a capture that is still being written; the last segment is then unclosed.
 
     Args:
         path: a capture's directory, or one segment.
@@ -526,12 +527,12 @@ class CaptureReader:
 
     @property
     def listeners(self) -> list[str]:
-        """The listeners' names, in the order in which they are read."""
+        """The names of the listeners, in the order of reading."""
         return sorted(self._listeners)
 
     @property
     def segments(self) -> list[str]:
-        """The segments' file names, in the order in which they are read."""
+        """The file names of the segments, in the order of reading."""
         return [name for listener in self.listeners for _, name in self._listeners[listener]]
 
     def __iter__(self) -> Iterator[Unit]:
@@ -548,7 +549,7 @@ class CaptureReader:
             self.problems.append(Problem("gap", name, offset, reason, expected, arrival - 1))
 
     def _segment(self, listener: str, name: str, expected: int) -> Generator[Unit, None, int]:
-        """Yield the units of a segment; return the arrival that is expected next."""
+        """Yield the units of a segment; return the next expected arrival."""
         run = protocol = ""
         peers: dict[int, str] = {}
         closed = False

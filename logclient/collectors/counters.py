@@ -1,4 +1,4 @@
-"""Counters of the collectors: the fields that all of them have, and those of collectors that acknowledge."""
+"""Counters of the collectors: those of all collectors, and those of collectors that acknowledge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AckCounts", "Counts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """A snapshot of what a collector has seen and done since it was made."""
+    """A snapshot of a collector's counters since its creation."""
 
     connections: int = 0
     open: int = 0  # connections now
@@ -33,13 +33,13 @@ class Counts:
         return cls().as_dict()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name; `cuts` is a sum of some of them and is left out."""
+        """Return the fields by name, without `cuts`, which is a sum of some of them."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AckCounts(Counts):
-    """Counters of a collector that acknowledges units, and whose faults may cut or stall a connection."""
+    """The counters of a collector that acknowledges units, with faults that cut or stall a connection."""
 
     acks: int = 0
     cuts_before_write: int = 0

@@ -18,13 +18,13 @@ def flip_bit(
 
     Args:
         body: the event's body.
-        random: chooses the place.
-        parse: returns a JSON value, or the body itself when that is no JSON; a ValueError or RecursionError
+        random: the generator that chooses the place.
+        parse: returns a JSON value, or the body itself if it is not JSON; a ValueError or RecursionError
             rejects the attempt.
         keep: members of the JSON object that must not change.
 
     Returns:
-        The changed body, or None when each of 100 attempts was rejected.
+        The changed body; None: all of 100 attempts were rejected.
     """
     try:
         before = parse(body)
@@ -36,14 +36,14 @@ def flip_bit(
             continue
         tried = body[:at] + changed + body[at + 1 :]
         try:
-            if _same_but_a_value(before, parse(tried), keep):
+            if _differs_in_a_value(before, parse(tried), keep):
                 return tried
         except (ValueError, RecursionError):
             continue
     return None
 
 
-def _same_but_a_value(before: Any, after: Any, keep: Collection[str]) -> bool:
+def _differs_in_a_value(before: Any, after: Any, keep: Collection[str]) -> bool:
     if isinstance(before, bytes):
         return isinstance(after, bytes) and before != after and before[:1] == after[:1]
     if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():

@@ -1,4 +1,4 @@
-"""Which event ids were captured more than once."""
+"""The count of event ids that were captured more than once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class DecodedIds(Protocol):
 
 
 class DuplicateCounter:
-    """Count the ids seen more than once.
+    """A counter of ids that are seen more than once.
 
     It keeps two bits for each sequence, in pages. The sequences of our producers are dense, so tens of
-    millions of ids fit in a few megabytes. An arbitrary id costs a page, at most a few hundred bytes.
+    millions of ids fit in a few megabytes. An arbitrary id needs a page of at most a few hundred bytes.
     """
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class DuplicateCounter:
         self._twice: dict[int, int] = {}
 
     def add(self, decoded: DecodedIds) -> None:
-        """Add the ids of decoded events; sequence 0 means that an event has none."""
+        """Add the ids of decoded events; sequence 0 means that an event has no id."""
         high, low, sequences = (
             column.tolist() for column in (decoded.prefix_high, decoded.prefix_low, decoded.sequence)
         )
         if not sequences:
             return
         first, n = sequences[0], len(sequences)
-        # A unit usually holds a run of one producer, which is added without a loop over its events.
+        # A unit usually holds consecutive ids of one producer, which need no loop over events.
         if (
             first
             and sequences == list(range(first, first + n))
@@ -63,7 +63,7 @@ class DuplicateCounter:
         self._add_run(int(event_id, 16), 1)
 
     def _add_run(self, first: int, count: int) -> None:
-        """Add `count` ids that follow one another, from the 128-bit number `first` on."""
+        """Add `count` consecutive ids, from the 128-bit number `first` on."""
         while count > 0:
             page, start = first >> _PAGE_BITS, first & (_PAGE - 1)
             n = min(count, _PAGE - start)
@@ -81,5 +81,5 @@ class DuplicateCounter:
 
 
 def _prefix(high: int, low: int) -> int:
-    """Return the producer's 80 bits where they stand in an id."""
+    """Return the producer's 80 bits at their place in an id."""
     return (high << 16 | low) << 48

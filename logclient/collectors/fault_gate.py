@@ -2,7 +2,7 @@
 
 No I/O and no clock. The loop of a collector passes each whole unit to `FaultGate.admit` and carries out the
 `Decision`: it captures the units of ``captured`` at once, and sends ``replies`` in order after the capture
-was handed to the operating system. plog, which has neither acks nor connections, uses `HeldUnits` alone.
+was handed to the operating system. plog, which has neither acks nor connections, only uses `HeldUnits`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 NEVER = float("inf")
 
-#: Values of `Peer.stalled`: it gets nothing any more, or keep-alives only.
+#: Values of `Peer.stalled`: the peer gets no more bytes, or only keep-alives.
 SILENT, ALIVE = 1, 2
 
 T = TypeVar("T")
@@ -31,14 +31,14 @@ D = TypeVar("D")
 
 
 class Reply(Generic[D]):
-    """One step for a peer: send `data`, or close its connection where `data` is None.
+    """One step for a peer: send `data`, or close its connection if `data` is None.
 
     Args:
-        data: what is sent.
-        count: the counter that the step increases, "" for none.
-        due: monotonic seconds before which it is not done.
-        rows: what the capture records of it.
-        settles: number of events whose outcome it reports.
+        data: the bytes or messages to send.
+        count: the counter that the step increases; empty: none.
+        due: the earliest time of the step, in monotonic seconds.
+        rows: the records of the step in the capture.
+        settles: the number of events whose outcome it reports.
     """
 
     __slots__ = ("count", "data", "due", "rows", "settles")
@@ -63,16 +63,16 @@ class Peer(Generic[D]):
     def __init__(self, number: int) -> None:
         self.number = number
         self.stream = 0  # in the capture
-        self.replies: deque[Reply[D]] = deque()  # done in order
-        self.closing = False  # nothing more is taken from it; it is closed after its replies
+        self.replies: deque[Reply[D]] = deque()  # carried out in order
+        self.closing = False  # whether reading has ended and the replies are followed by a close
         self.stalled = 0  # SILENT or ALIVE
 
 
 class ReplyPlan(NamedTuple):
-    """How a unit is to be answered."""
+    """The plan for the replies to a unit."""
 
     fault: str = ""  # the connection fault
-    partial: int = 0  # events to acknowledge before the rest, or alone with ``partial-cut``; 0: none
+    partial: int = 0  # events to acknowledge before the rest, or only these with ``partial-cut``; 0: none
     keepalives: int = 0  # before the ack
     due: float = 0.0  # of the ack, monotonic seconds
 
@@ -81,48 +81,48 @@ PROMPT = ReplyPlan()
 
 
 class Unit(Generic[K, D]):
-    """One whole unit of a protocol, as far as faults concern it."""
+    """One whole unit of a protocol, with the operations that faults need."""
 
     __slots__ = ()
 
     @property
     def size(self) -> int:
-        """Number of events in it."""
+        """The number of events in the unit."""
         raise NotImplementedError
 
     @property
     def answers(self) -> int:
-        """Number of events that can be acknowledged one by one."""
+        """The number of events that can be acknowledged one by one."""
         return self.size
 
     @property
     def is_answered(self) -> bool:
-        """True when the peer waits for an answer."""
+        """Whether the peer waits for an answer."""
         return True
 
     def original(self) -> K:
-        """Return it unchanged."""
+        """Return the unchanged unit."""
         raise NotImplementedError
 
     def event_ids(self) -> list[str]:
-        """Return the ids of its events, those without an id left out."""
+        """Return the ids of the events that have one."""
         raise NotImplementedError
 
     def corrupted(self, random: Random) -> tuple[list[K], list[str]] | None:
-        """Return it with one event changed, and that event's id; None where that is impossible."""
+        """Return the unit with one event changed, and that event's id; None: impossible."""
         raise NotImplementedError
 
     def with_added(self, random: Random) -> tuple[list[K], list[str]] | None:
-        """Return it with an event that was never sent, and that event's id; None where that is impossible."""
+        """Return the unit with an event that was never sent, and that event's id; None: impossible."""
         raise NotImplementedError
 
     def replies(self, plan: ReplyPlan) -> list[Reply[D]]:
-        """Return the replies to it. The last one is its ack, if it is acknowledged at all."""
+        """Return the replies to the unit. The last one is the ack, if there is one."""
         raise NotImplementedError
 
 
 class Decision(NamedTuple, Generic[K, D]):
-    """The result for a unit. The last reply has no data where the connection is to be closed."""
+    """The result for a unit. The last reply has no data if the connection is to be closed."""
 
     captured: list[K]
     replies: list[Reply[D]]
@@ -130,7 +130,7 @@ class Decision(NamedTuple, Generic[K, D]):
 
 
 class Held(NamedTuple, Generic[T]):
-    """A unit that waits for the next one of its peer, by a fault."""
+    """A unit that a fault keeps until the next one of its peer."""
 
     unit: T
     act: Act
@@ -138,26 +138,26 @@ class Held(NamedTuple, Generic[T]):
 
 
 class HeldUnits(Generic[T]):
-    """Units that are overtaken by the next one of their peer; at most one for each peer."""
+    """Units to be overtaken by the next one of their peer, at most one for each peer."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._held: dict[int, Held[T]] = {}
 
     def get(self, number: int) -> Held[T] | None:
-        """Return what is held of a peer."""
+        """Return the held unit of a peer, or None."""
         return self._held.get(number)
 
     def hold(self, number: int, unit: T, act: Act, now: float) -> None:
-        """Hold a unit until `release`, or as long as the fault says."""
+        """Hold a unit until `release`, or until the time of the fault has passed."""
         self._held[number] = Held(unit, act, now + act.fault.value)
 
     def release(self, number: int) -> T:
-        """Return the held unit of a peer, whose next one has come."""
+        """Release the held unit of a peer after its next one."""
         return self._held.pop(number).unit
 
     def abort(self, number: int) -> T | None:
-        """Return the held unit of a peer, if there is one, and withdraw the fault: no next unit came."""
+        """Release the held unit of a peer, if any, and withdraw the fault: no next unit came."""
         held = self._held.pop(number, None)
         if held is None:
             return None
@@ -166,7 +166,7 @@ class HeldUnits(Generic[T]):
 
     @property
     def due(self) -> float:
-        """Monotonic time at which the next one expires."""
+        """The monotonic time at which the next held unit expires."""
         return min((held.until for held in self._held.values()), default=NEVER) if self._held else NEVER
 
     def expired(self, now: float) -> list[int]:
@@ -186,12 +186,12 @@ class _Swapped(NamedTuple, Generic[P, K, D]):
 
 
 class FaultGate(Generic[P, K, D]):
-    """Apply the faults of one collector to its units.
+    """The gate that applies the faults of one collector to its units.
 
     Args:
-        faults: those of the collector.
-        count: the collector's counters; ``stalls`` and ``unanswered`` are increased.
-        record: called with each data fault and the ids of its events, as `FaultLog.write` is.
+        faults: the faults of the collector.
+        count: the collector's counters; the gate increases ``stalls`` and ``unanswered``.
+        record: called with each data fault and the ids of its events, like `FaultLog.write`.
     """
 
     def __init__(
@@ -204,11 +204,11 @@ class FaultGate(Generic[P, K, D]):
 
     @property
     def due(self) -> float:
-        """Monotonic time at which `expire` has something to do."""
+        """The monotonic time at which the next held unit expires."""
         return self._held.due
 
     def holds(self, peer: P) -> bool:
-        """Return True when a swap holds a unit of this peer."""
+        """Return whether a swap holds a unit of this peer."""
         return self._held.get(peer.number) is not None
 
     def admit(self, peer: P, unit: Unit[K, D], now: float) -> Decision[K, D]:
@@ -231,12 +231,12 @@ class FaultGate(Generic[P, K, D]):
         return Decision(captured, replies, how.fault)
 
     def abort_swap(self, peer: P) -> list[K]:
-        """Return the unit that a swap holds of this peer, to be captured now: no other one will come."""
+        """Release the unit of this peer that a swap holds, for capture without a swap."""
         swapped = self._held.abort(peer.number)
         return [] if swapped is None else [self._let_pass(swapped)]
 
     def expire(self, now: float) -> list[tuple[P, K]]:
-        """Return the units that were held for too long, to be captured now."""
+        """Release the units that were held for too long, for capture without a swap."""
         found = []
         for number in self._held.expired(now):
             swapped = self._held.abort(number)
@@ -245,7 +245,7 @@ class FaultGate(Generic[P, K, D]):
         return found
 
     def _reply_plan(self, peer: P, plan: Plan, unit: Unit[K, D], now: float) -> ReplyPlan:
-        """Withdraw what cannot be done to this unit, and return the rest."""
+        """Withdraw the faults that are impossible with this unit, and return the rest."""
         end = plan.connection
         if end is not None and not unit.is_answered and end.fault.name in ("stall", "no-reply"):
             self._faults.withdraw(end)
@@ -274,13 +274,13 @@ class FaultGate(Generic[P, K, D]):
     def _capture(
         self, peer: P, unit: Unit[K, D], act: Act | None, replies: list[Reply[D]], now: float
     ) -> list[K]:
-        """Return what is captured of a unit; record the data fault."""
+        """Return the units to capture in place of a unit, and record the data fault."""
         name = "" if act is None else act.fault.name
         if act is None:
             return [unit.original()]
         changed: tuple[list[K], list[str]] | None
         if name == "swap":
-            # Its ack waits until it is captured: this fault is about the order, not about what is kept.
+            # The ack waits until the unit is captured, because the fault only changes the order.
             ack = replies[-1] if replies else None
             if ack is not None:
                 ack.due = NEVER
@@ -302,7 +302,7 @@ class FaultGate(Generic[P, K, D]):
         return captured
 
     def _complete_swap(self, number: int) -> K:
-        """Return the first unit of a swap, whose second one has just been captured."""
+        """Release the first unit of a swap after the second one was captured."""
         swapped = self._held.release(number)
         self._record("swap", swapped.unit.event_ids())
         return self._let_pass(swapped)

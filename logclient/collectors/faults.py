@@ -1,13 +1,13 @@
-"""Faults that a collector commits on request: their grammar, and the units to which each one applies.
+"""Faults of a collector: the grammar of their specification, and the units to which each fault applies.
 
 ::
 
     cut-before-ack=every:5,delay-ack=p:0.1:200ms,discard=every:7:max:20,seed=3
 
-Every item but ``seed`` is a fault, an equals sign and the fault's terms, separated by colons, in any order:
+Each item except ``seed`` is a fault, an equals sign and terms in any order, separated by colons:
 
 =================  =============================================================================
-``every:N``        at each N-th wire unit (1 when neither ``every`` nor ``p`` is given)
+``every:N``        at each N-th wire unit (1 without ``every`` and ``p``)
 ``p:X``            at each unit with probability X
 ``from:N``         not before the N-th unit, from which counting starts
 ``max:N``          at most N times
@@ -18,23 +18,23 @@ Some faults have one more term, shown in the second column: ``stall=every:9:aliv
 ``delay-ack=p:0.1:200ms``.
 
 ====================  ==========  =============================================================
-``cut-before-write``              the unit is not captured, the connection is cut
+``cut-before-write``              not captured, and the connection is cut
 ``cut-before-ack``                captured, then cut before the ack
 ``cut-after-ack``                 captured and acknowledged, then cut
 ``stall``             ``alive``   captured, and this connection never gets an ack again; with
-                                  ``alive`` it goes on sending keep-alives
+                                  ``alive`` it still gets keep-alives
 ``no-reply``                      captured and never answered; later units are answered
 ``partial-cut``       ``K``       ack K events of the window (default half of them), then cut
 ``partial-ack``       ``K``       ack K events, then all
 ``delay-ack``         ``TIME``    the ack waits (``200ms``, ``1.5s``); the term is required
 ``keepalive``         ``N``       N keep-alives (default 1) before the ack
 ``discard``                       acknowledged and not captured
-``swap``              ``TIME``    captured after the next unit of its connection; not applied when
-                                  there is none within TIME (default 1 s)
+``swap``              ``TIME``    captured after the next unit of its connection; not applied if none
+                                  comes within TIME (default 1 s)
 ``duplicate``                     captured twice
-``corrupt``                       a byte of one event's body is flipped; what is captured is
-                                  still JSON with the same id
-``add``                           an event that was never sent is added to what is captured
+``corrupt``                       captured with a bit flipped in the body of one event, which is still
+                                  JSON with the same id
+``add``                           captured with an additional event that was never sent
 ``drop``                          lost on the way to the server
 ``reorder``           ``TIME``    overtaken by the next one; TIME as for ``swap``
 ``garble``                        a bit of its payload is flipped on the way
@@ -42,16 +42,16 @@ Some faults have one more term, shown in the second column: ``stall=every:9:aliv
 
 A unit is a Lumberjack window, a Logjam message, a plog datagram, or a Logux sync that has actions.
 Lumberjack has no ``no-reply``; Logjam has no ``partial-cut``, ``partial-ack`` and ``keepalive``. plog has
-only the faults from ``discard`` on, and only plog has ``drop``, ``reorder`` and ``garble``.
+only the faults from ``discard`` on, and is the only one with ``drop``, ``reorder`` and ``garble``.
 
 The ack of a Logux sync is ``synced`` and one outcome for each of its actions. With ``no-reply`` only
-``synced`` is sent, as the real server does when it is jammed; with ``partial-cut`` K outcomes are sent. There
-is no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
+``synced`` is sent, like by the real server under overload; with ``partial-cut`` K outcomes are sent. There is
+no ``partial-ack`` and no ``keepalive``, and ``stall`` with ``alive`` answers pings.
 
-The same seed and input give the same faults: each fault has a random stream of its own, drawn from once per
-unit. At most one data fault applies to a unit, the first of: drop, discard, swap, reorder, duplicate,
-corrupt, garble, add. That unit is then answered as without faults, with no cut and no stall, so that the ids
-in the fault log are exactly the ids in the verdict.
+The same seed and input give the same faults: each fault has a separate random stream, with one draw per unit.
+At most one data fault applies to a unit, the first of: drop, discard, swap, reorder, duplicate, corrupt,
+garble, add. That unit is then answered as without faults, without a cut or stall, so that the ids in the
+fault log are exactly the ids in the verdict.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from logclient.errors import ConfigError, LedgerError
 
 __all__ = ["Act", "Fault", "FaultLog", "Faults", "Plan"]
 
-#: Faults on data; the fault log names the events. At most one applies to a unit.
+#: Faults of data, in the order of precedence; the fault log names the events. At most one applies to a unit.
 DATA_FAULTS = ("drop", "discard", "swap", "reorder", "duplicate", "corrupt", "garble", "add")
-#: Faults on the connection: whether the unit is answered. At most one applies to a unit.
+#: Faults of the connection, which decide whether a unit is answered. At most one applies to a unit.
 CONNECTION_FAULTS = (
     "cut-before-write", "cut-before-ack", "partial-cut", "cut-after-ack", "stall", "no-reply",
 )  # fmt: skip
-#: Faults on the form of the ack; several may apply together.
+#: Faults of the form of the ack; several may apply together.
 ACK_FAULTS = ("partial-ack", "delay-ack", "keepalive")
 
 _CAPTURE_FAULTS = ("discard", "swap", "duplicate", "corrupt", "add")
@@ -108,7 +108,7 @@ class Act(NamedTuple):
 
     @property
     def random(self) -> Random:
-        """Return a generator that makes the same choices each time."""
+        """A new generator that makes the same choices each time."""
         return Random(self.seed)
 
 
@@ -147,13 +147,13 @@ class Faults:
             elif name not in names:
                 fault, _, term = name.partition(":")
                 if fault in names:
-                    where = f"terms stand behind the =, as in {fault}=every:5:{term}"
-                    raise ConfigError(f"faults: {name!r} is no fault; {where}")
-                raise ConfigError(f"faults: {name!r} is no fault: {', '.join(names)}, or seed")
+                    rule = f"terms follow the =, as in {fault}=every:5:{term}"
+                    raise ConfigError(f"faults: {name!r} is not a fault; {rule}")
+                raise ConfigError(f"faults: {name!r} is not a fault: {', '.join(names)}, or seed")
             elif any(fault.name == name for fault in self.faults):
                 raise ConfigError(f"faults: {name} is given twice")
             elif not equals or not terms:
-                raise ConfigError(f"faults: {name} must say when, as in {name}=every:5")
+                raise ConfigError(f"faults: {name} needs a term, as in {name}=every:5")
             else:
                 self.faults.append(_fault(name, terms.split(":")))
         self._units: dict[int, int] = {}  # scope -> units seen
@@ -165,7 +165,7 @@ class Faults:
 
     @property
     def done(self) -> dict[str, int]:
-        """How often each fault was applied."""
+        """The number of times that each fault was applied."""
         totals = {fault.name: 0 for fault in self.faults}
         for (name, _), times in self._done.items():
             totals[name] += times
@@ -175,8 +175,8 @@ class Faults:
         """Return the faults that apply to the next unit of a connection.
 
         Args:
-            connection: its number, from 1 in the order of acceptance.
-            paired: the unit is the second of a swap, to which no other data or connection fault may apply.
+            connection: the number of the connection, from 1 in the order of acceptance.
+            paired: whether the unit is the second of a swap, without other data or connection faults.
         """
         if not self.faults:
             return NO_FAULTS
@@ -200,7 +200,7 @@ class Faults:
         return plan
 
     def withdraw(self, act: Act) -> None:
-        """Uncount a fault that could not be applied to its unit: it does not count for ``max``."""
+        """Take back a fault that is impossible with its unit, so that it does not count for ``max``."""
         self._done[act.fault.name, act.scope] -= 1
 
     def _applies(self, fault: Fault, scope: int) -> Act | None:
@@ -269,21 +269,21 @@ def _fault(name: str, terms: list[str]) -> Fault:
     if "p" not in given and "every" not in given:
         fault = fault._replace(every=1)
     if name == "delay-ack" and "value" not in given:
-        raise ConfigError("faults: delay-ack must say how long, as in delay-ack=p:0.1:200ms")
+        raise ConfigError("faults: delay-ack needs a time, as in delay-ack=p:0.1:200ms")
     return fault
 
 
 class FaultLog:
     """A file with one JSON line ``{"fault", "ids", ...}`` for each data fault that was applied.
 
-    It lies apart from ledger and capture, so that a verdict made without it can be compared with it.
+    The file is outside ledger and capture, so that it is an independent check of the verdict.
 
     Args:
         path: the file; lines are appended.
-        capture: the capture's directory, outside which the file must lie.
+        capture: the capture's directory, which must not contain the file.
 
     Raises:
-        ConfigError: the path lies in the capture.
+        ConfigError: the path is in the capture's directory.
         LedgerError: the file cannot be written.
     """
 
@@ -292,7 +292,7 @@ class FaultLog:
         if capture is not None:
             inside = os.path.realpath(capture)
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
-                raise ConfigError(f"fault_log: {self.path} must lie outside the capture")
+                raise ConfigError(f"fault_log: {self.path} must be outside the capture")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
@@ -301,7 +301,7 @@ class FaultLog:
             raise LedgerError(f"fault_log: {self.path}: {error.strerror}") from error
 
     def write(self, fault: str, ids: list[str], **more: str | int) -> None:
-        """Append a line with the ids of the events concerned."""
+        """Append a line with the ids of the changed events."""
         line = json.dumps({"fault": fault, "ids": ids, **more}, separators=(",", ":"))
         os.write(self._fd, line.encode() + b"\n")
 

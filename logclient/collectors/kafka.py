@@ -1,4 +1,4 @@
-"""Messages to Kafka as plog's own handler sends them: topic and key from tags, the payload unchanged."""
+"""Forwarding to Kafka like plog's own handler: topic and key from tags, and the payload unchanged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DEFAULTS = {
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
     "message.timeout.ms": 60_000,
-    "log_level": 2,  # errors are counted with their reasons, so librdkafka need not print them
+    "log_level": 2,  # errors are counted by reason, so librdkafka need not print them
 }
 _SHOWN = ("bootstrap.servers", "client.id")
 _WAIT = 60.0  # seconds for room in the queue, as Kafka's own producer waits
 
 
 class Forwarder:
-    """A producer that counts what became of its messages. Not thread-safe: one thread sends and polls.
+    """A producer that counts the results of its messages. Not thread-safe: one thread sends and polls.
 
     Args:
         settings: librdkafka's settings by name, with ``bootstrap.servers``.
@@ -60,7 +60,7 @@ class Forwarder:
             self.errors.append(f"kafka: {error.name()}")
 
     def send(self, payload: bytes, tags: list[str]) -> None:
-        """Queue a message. It is counted when the broker has answered."""
+        """Queue a message. It counts as delivered or failed when the broker has answered."""
         self.seen_messages += 1
         topic, key = self._topic, None
         for tag in tags:  # the last one of each kind counts
@@ -68,7 +68,7 @@ class Forwarder:
                 topic = tag[3:]
             elif tag.startswith("pk:"):
                 key = tag[3:]
-        if topic == "null":  # the real server drops these silently
+        if topic == "null":  # the real server drops these without an error
             return
         end = 0.0
         while True:
@@ -93,12 +93,12 @@ class Forwarder:
             self._failed(error)
 
     def poll(self) -> bool:
-        """Handle delivery reports; return True while messages are under way."""
+        """Handle delivery reports; return True while messages are in flight."""
         self._producer.poll(0)
         return len(self._producer) > 0
 
     def close(self, timeout: float = 30.0) -> None:
-        """Wait for the messages under way, at most `timeout` seconds; then they count as failed."""
+        """Wait for messages in flight, at most `timeout` seconds; the rest counts as failed."""
         self._producer.flush(timeout)
         self._producer.purge()
         self._producer.flush(1.0)

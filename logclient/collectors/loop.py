@@ -1,4 +1,4 @@
-"""The base of all collectors: the serving thread, its evidence and counters, and the calls of other threads.
+"""The base of all collectors: the serving thread, evidence, counters, and the methods for other threads.
 
 The collector of a protocol adds the sockets and the rules.
 """
@@ -21,9 +21,9 @@ from logclient.errors import ConfigError, LedgerError, ProtocolError
 __all__ = ["IDLE", "MAX_CONNECTIONS", "TOO_MANY", "CollectorBase", "Evidence"]
 
 IDLE = 900.0
-"""Default of `idle`: seconds without traffic after which a connection is closed."""
+"""The default of `idle`: seconds without traffic after which a connection is closed."""
 MAX_CONNECTIONS = 1000
-"""Default of `max_connections`: connections open at one time; a further one is closed at once."""
+"""The default of `max_connections`: connections open at one time; a further one is closed at once."""
 TOO_MANY = "connections: too many"
 
 _REASONS_MAX = 1000
@@ -40,8 +40,8 @@ class Evidence(NamedTuple):
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
-        count_duplicates: count the ids that are captured more than once.
-        keep: keep what was captured in memory, for ``events``.
+        count_duplicates: whether to count the ids that are captured more than once.
+        keep: whether to keep captured units in memory, for ``events``.
     """
 
     capture: str | None = None
@@ -54,13 +54,13 @@ class Evidence(NamedTuple):
 
 
 class CollectorBase(Generic[C]):
-    """A server in a thread of its own. All public methods may be called from any thread.
+    """A server in its own thread. All public methods may be called from any thread.
 
     Args:
         protocol: the protocol's name in captures and for faults.
         counts: the type of its counters.
         host: the address to listen on.
-        evidence: what it keeps.
+        evidence: the options of captures and faults.
     """
 
     def __init__(self, protocol: str, counts: type[C], host: str, evidence: Evidence) -> None:
@@ -74,7 +74,7 @@ class CollectorBase(Generic[C]):
         self._capture: CaptureWriter | None = None
         self._duplicates = DuplicateCounter() if evidence.count_duplicates else None
         self._kept: list[bytes] = []
-        # The thread holds the lock for a whole turn: a peer that has received its ack finds it counted.
+        # The thread holds the lock for a whole turn, so that counters include an ack before its peer has it.
         self._changed = threading.Condition(threading.Lock())
         self._reasons: dict[str, int] = {}
         self._holding = False
@@ -82,8 +82,8 @@ class CollectorBase(Generic[C]):
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None  #: the error that ended the thread, if any
-        self.capture_error = ""  #: why units could not be captured, the first time
-        self.unreached: list[str] = []  #: endpoints that it could not connect to; a server has none
+        self.capture_error = ""  #: the first error for which units were not captured
+        self.unreached: list[str] = []  #: endpoints of a client that did not answer; a server has none
 
     def _counts(self) -> C:
         """Return the counters. The caller holds the lock."""
@@ -96,7 +96,7 @@ class CollectorBase(Generic[C]):
 
     @property
     def listens(self) -> dict[str, Any]:
-        """Where it can be reached, for programs: ``url``, ``port``, and more by protocol."""
+        """The addresses of the collector for programs: ``url``, ``port``, and more by protocol."""
         raise NotImplementedError
 
     def _values(self, raw: bytes) -> list[Any]:
@@ -111,13 +111,13 @@ class CollectorBase(Generic[C]):
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Why something was refused, dropped or closed for a protocol error, and how often."""
+        """The reasons for refusals, drops and closes after protocol errors, with their counts."""
         with self._changed:
             return dict(self._reasons)
 
     @property
     def faults_done(self) -> dict[str, int]:
-        """How often each fault was applied."""
+        """The number of times that each fault was applied."""
         with self._changed:
             return self._faults.done
 
@@ -130,7 +130,7 @@ class CollectorBase(Generic[C]):
 
     @property
     def summary(self) -> str:
-        """The counters in a few words."""
+        """The counters as a phrase."""
         counts = self.counts
         return f"{counts.captured_events} events over {counts.connections} connections"
 
@@ -139,7 +139,7 @@ class CollectorBase(Generic[C]):
         raise NotImplementedError
 
     def _count_reason(self, reason: str) -> None:
-        """Count why something was refused; the number of different reasons is bounded."""
+        """Count a reason; the number of different reasons is bounded."""
         reason = reason if len(self._reasons) < _REASONS_MAX else "other"
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
 
@@ -152,7 +152,7 @@ class CollectorBase(Generic[C]):
     def _open_capture(
         self, port: int | None, url: str, *, protocol: str = "", suffix: str = ""
     ) -> CaptureWriter | None:
-        """Return the capture of one listener, or None without a directory for it."""
+        """Return the capture of one listener, or None without a directory for captures."""
         if self._evidence.capture is None:
             return None
         place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{port}")
@@ -207,7 +207,7 @@ class CollectorBase(Generic[C]):
             while not self._stopping and self.error is None:
                 turn()
         except BaseException as error:
-            self.error = error  # ends the waiting of other threads at once
+            self.error = error  # other threads stop waiting at once
             raise
         finally:
             with self._changed:
@@ -220,7 +220,7 @@ class CollectorBase(Generic[C]):
         try:
             self._wake_out.send(b"!")
         except (OSError, AttributeError):
-            pass  # a wake-up is under way already, or the collector was never started
+            pass  # a wake-up is pending, or the collector was never started
 
     def _clear_wakeup(self) -> None:
         try:
@@ -231,7 +231,7 @@ class CollectorBase(Generic[C]):
     # --- for other threads
 
     def stop(self) -> None:
-        """Close every connection, the listening sockets and the capture. Pending answers are not sent.
+        """Close all connections, the listening sockets and the capture, without sending pending answers.
 
         Idempotent.
         """
@@ -257,7 +257,7 @@ class CollectorBase(Generic[C]):
         self.stop()
 
     def hold(self) -> None:
-        """Answer nothing until ``release``; units are still read and captured."""
+        """Send no answers until ``release``; units are still read and captured."""
         with self._changed:
             self._holding = True
 
@@ -268,10 +268,10 @@ class CollectorBase(Generic[C]):
         self._wake()
 
     def cut(self, timeout: float = 10.0) -> bool:
-        """Cut every connection that is open now, and wait until that is done.
+        """Cut all open connections, and wait until that is done.
 
         Returns:
-            False when it was not done within `timeout` seconds, or the collector is dead.
+            False: not done within `timeout` seconds, or the collector has failed.
         """
         with self._changed:
             if self._thread is None:
@@ -284,10 +284,10 @@ class CollectorBase(Generic[C]):
     def wait_for(
         self, predicate: Callable[[C], bool] | None = None, *, events: int = 0, timeout: float = 10.0
     ) -> bool:
-        """Wait until `events` events are captured and `predicate` is true of the counters.
+        """Wait until `events` events are captured and `predicate` is true for the counters.
 
         Returns:
-            False when that was not reached within `timeout` seconds, or the collector is dead.
+            False: not reached within `timeout` seconds, or the collector has failed.
         """
 
         def reached() -> bool:
@@ -302,12 +302,13 @@ class CollectorBase(Generic[C]):
         """Return the events captured so far, decoded, in the order of arrival (``keep=True``).
 
         Args:
-            n: wait for so many first.
+            n: the number of events to wait for; None: do not wait.
             timeout: seconds to wait for them.
 
         Raises:
-            TimeoutError: fewer than `n` came within `timeout` seconds.
-            ValueError: the body of an event is not JSON in the framing it names, or is nested too deep.
+            TimeoutError: fewer than `n` events came within `timeout` seconds.
+            ValueError: the body of an event is not the JSON that its framing announces, or is nested too
+                deep.
         """
         if n is not None and not self.wait_for(events=n, timeout=timeout):
             raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")

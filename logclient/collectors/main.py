@@ -35,7 +35,7 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
 def _warn_if_open(path: str) -> None:
-    """Warn about a secret's file that other users may read."""
+    """Warn about the file of a secret that other users may read."""
     if open_to_all(path):
         print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
 
@@ -126,14 +126,14 @@ _OWN = {
 
 @contextmanager
 def _stop_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set. A signal that is ignored stays so."""
+    """Yield an event that SIGTERM and SIGINT set. Ignored signals stay ignored."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped  # only the main thread can set handlers
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number, handler in before.items():
-        # A shell ignores SIGINT for the background jobs of a script, for which Ctrl-C is not meant.
+        # A shell ignores SIGINT for background jobs of a script, because Ctrl-C is not for them.
         if handler != signal.SIG_IGN:
             signal.signal(number, lambda *_: stopped.set())
     try:
@@ -162,11 +162,11 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             continue
         given = config.parse(url, listen=True)
         if given.given - _TLS:
-            raise ConfigError(f"{min(given.given - _TLS)}: no option of a collector's URL")
+            raise ConfigError(f"{min(given.given - _TLS)}: not an option of a collector's URL")
         if given.path:
-            raise ConfigError("path: none in a collector's URL, it takes what comes")
+            raise ConfigError("path: not allowed in a collector's URL")
         if "device" in own and len(given.endpoints) > 1:
-            raise ConfigError("device: one number for several addresses")
+            raise ConfigError("device: not allowed with several addresses, which need different numbers")
         tls = _tls(given) if given.tls else None
         for host, port in given.endpoints:
             if given.protocol == "logjam":
@@ -186,7 +186,7 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
 
 
 def _own_options(url: str) -> tuple[str, dict[str, Any]]:
-    """Return a URL without the options that only a collector has, and these options by name."""
+    """Separate a URL from the options that only collectors have; return both."""
     head, _, query = url.partition("?")
     readers = _OWN.get(head.partition("://")[0].lower(), {})
     rest, found = [], {}
@@ -218,7 +218,7 @@ def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]
 
 
 def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
-    """Return a consumer of what devices publish."""
+    """Return a consumer of devices."""
     from logclient.logjam import consumer
     from logclient.logjam.subscriber import PORT
 
@@ -226,25 +226,25 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
     if not endpoints:
         raise ConfigError("host: must not be empty")
     if pairs:
-        raise ConfigError(f"{pairs[0][0]}: no option of a consumer's URL")
+        raise ConfigError(f"{pairs[0][0]}: not an option of a consumer's URL")
     if path:
-        raise ConfigError("path: none in a consumer's URL; app_envs= chooses")
+        raise ConfigError("path: not allowed in a consumer's URL; use app_envs=")
     for name in ("faults", "fault_log"):
         if options.pop(name) is not None:
-            raise ConfigError(f"{name}: not with logjam+sub, which only listens")
+            raise ConfigError(f"{name}: not with logjam+sub, which only receives")
     places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
     return consumer.Consumer(places, **options)
 
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
-    """Return a device with the socket of the URL, the other kind on request, and one for consumers."""
+    """Return a device with the socket of the URL, one for consumers, and the other kind on request."""
     from logclient.logjam import collector as logjam
 
     router: int | None = port
     pull = options.pop("push", None)
     if scheme == "logjam+push":
         if pull is not None:
-            raise ConfigError("push: not with logjam+push, whose port that is")
+            raise ConfigError("push: not with logjam+push, which has this port in the URL")
         router, pull = None, port
     return logjam.Collector(
         host,
@@ -270,29 +270,29 @@ def run(
 ) -> int:
     """Listen on each URL until SIGTERM or SIGINT, or for some seconds; then close the captures.
 
-    When all listen, a JSON line is printed for each collector: ``{"url", "port"}``; for a Logjam device also
-    ``publish``, the endpoint for consumers, ``stats``, that of its statistics, ``push``, when it has both
-    sockets for producers, and ``curve_server``, its public key; for a plog server also ``tcp``, the port for
-    lines; for a consumer ``connects`` in place of ``port``, the endpoints of the devices.
+    When all collectors listen, a JSON line is printed for each one: ``{"url", "port"}``. A Logjam device
+    also has ``publish``, the endpoint for consumers; ``stats``, the endpoint of its statistics; ``push``, if
+    it has both sockets for producers; and ``curve_server``, its public key. A plog server also has ``tcp``,
+    the port for lines. A consumer has ``connects``, the endpoints of its devices, in place of ``port``.
 
     Args:
-        urls: where to listen, with the collector's options.
+        urls: the URLs to listen on, with the collector's options.
         capture: directory of the capture.
         faults: see ``logclient.collectors.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         seconds: how long to listen; None: until a signal.
-        as_json: at the end, print the lines again with each collector's report; else print words on stderr.
+        as_json: at the end, print the lines again with each collector's report; else a summary on stderr.
         run_name: a name for this run, kept in the capture.
-        out: where to print; None: stdout.
+        out: the stream for the lines; None: stdout.
 
     Returns:
-        An exit code: UNREACHABLE when something that arrived could not be captured, which is printed on
-        stderr as soon as it happens, or when a consumer never reached a device.
+        OK; UNREACHABLE: units were not captured, which is also printed on stderr at once, or a consumer never
+        reached a device.
 
     Raises:
-        ConfigError: a URL, or the specification of faults, breaks a rule.
-        ConnectFailed: an address cannot be listened on.
-        LedgerError: the capture or the fault log cannot be used.
+        ConfigError: a URL or the specification of faults breaks a rule.
+        ConnectFailed: listening on an address failed.
+        LedgerError: the capture or the fault log is not usable.
     """
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
@@ -305,7 +305,7 @@ def run(
         end = None if seconds is None else time.monotonic() + seconds
         incomplete: frozenset[Server] = frozenset()
         while all(collector.error is None for collector in collectors):
-            # At most a second, to notice a collector that has died.
+            # Wait a second at most, to notice a collector that has failed.
             incomplete = _report_incomplete(collectors, incomplete)
             if stopped.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic()))):
                 break
@@ -320,7 +320,7 @@ def run(
     out.flush()
     unreached = [where for collector in collectors for where in collector.unreached]
     for where in unreached:
-        print(f"{where}: no device answered there", file=sys.stderr)
+        print(f"{where}: no device answered", file=sys.stderr)
     for collector in collectors:
         if collector.error is not None:
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
@@ -328,7 +328,7 @@ def run(
 
 
 def _report_incomplete(collectors: Sequence[Server], reported: frozenset[Server]) -> frozenset[Server]:
-    """Print which captures are incomplete, except those in `reported`; return all of them."""
+    """Print the incomplete captures that are not in `reported`; return all incomplete ones."""
     found = frozenset(collector for collector in collectors if collector.capture_error)
     for collector in found - reported:
         print(f"{collector.url}: not captured: {collector.capture_error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The pytest fixture ``log_collector``: a server that shows a test what a program has shipped.
+"""The pytest fixture ``log_collector``: a server that receives the events of a program under test.
 
 ::
 
@@ -7,7 +7,7 @@
         ...
         assert log_collector.events(1)[0]["message"] == "hi"
 
-It speaks Lumberjack unless a test chooses another protocol::
+The protocol is Lumberjack unless a test chooses another one::
 
     @pytest.mark.parametrize("log_collector_scheme", ["logjam"])
     def test_ships(log_collector):
@@ -18,7 +18,7 @@ all tests there. One named ``log_collector_options`` returns further arguments o
 ``{"tls": server_context("server.pem", ca="clients.pem")}`` makes a Lumberjack server ask for client
 certificates, ``{"device": 7}`` is the number of a Logjam device.
 
-Where the package is installed, every run of pytest loads this file. Therefore it imports nothing of the
+Every run of pytest loads this file where the package is installed. Therefore it imports nothing of the
 package until the fixture is used.
 """
 

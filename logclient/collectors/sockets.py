@@ -1,4 +1,4 @@
-"""Sockets that listen for TCP connections."""
+"""Listening sockets for TCP connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["accept", "listen"]
 
 
 def listen(host: str, port: int, kind: str = "port") -> socket.socket:
-    """Return a non-blocking socket that listens.
+    """Return a non-blocking listening socket.
 
     Args:
         host: an address; IPv6 without brackets.
-        port: 0 for a free one.
-        kind: the words for `port` in the error.
+        port: the port; 0: a free one.
+        kind: the description of `port` in the error.
 
     Raises:
-        ConnectFailed: the address cannot be listened on.
+        ConnectFailed: listening on the address failed.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -40,12 +40,12 @@ def listen(host: str, port: int, kind: str = "port") -> socket.socket:
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]] | None:
-    """Accept a connection, non-blocking, and return it with the peer's address; None where there is none."""
+    """Accept a connection without blocking; return it with the peer's address, or None."""
     try:
         sock, address = listener.accept()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            time.sleep(0.01)  # without a descriptor it stays in the backlog, and open connections go on
+            time.sleep(0.01)  # no descriptor is left: the connection waits in the backlog
         return None
     sock.setblocking(False)
     return sock, address[:2]

@@ -1,7 +1,7 @@
 """The base of collectors over TCP or TLS: one thread and a selector serve all connections.
 
-The protocol's collector makes units of the bytes. Units pass the fault gate, are captured, and are answered
-after the capture was handed to the operating system, in the order of arrival of each connection.
+The protocol's collector splits the bytes into units. Units pass the fault gate, are captured, and are
+answered after the capture was handed to the operating system, in the order of arrival of each connection.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Captured", "Connection", "StreamCollector"]
 
 _RECEIVE = 1 << 20
-_OUT_MAX = 1 << 16  # with more unsent bytes than that, nothing is read from the peer
+_OUT_MAX = 1 << 16  # with more unsent bytes, reading from the peer stops
 
 
 class Captured(NamedTuple):
-    """A unit as it is captured."""
+    """A unit in the form of the capture."""
 
     raw: bytes
     events: int
@@ -51,8 +51,8 @@ class Connection(Peer[bytes]):
         self.peer = peer
         self.out = bytearray()
         self.interest = 0  # the events that the selector watches
-        self.tls_must_write = False  # TLS has to send something before it can read on
-        self.eof = False  # the peer will send nothing more
+        self.tls_must_write = False  # whether TLS has to send bytes before it can read
+        self.eof = False  # whether the peer has ended its direction
         self.alive_at = now  # time of the last byte in either direction
         self.wrote_at = now  # time of the last byte to the peer
 
@@ -61,7 +61,7 @@ K = TypeVar("K", bound=Connection)
 
 
 class StreamCollector(CollectorBase[C], Generic[C, K]):
-    """See the module.
+    """The base of a collector over TCP or TLS.
 
     Args:
         protocol: the name in captures and for faults; also the scheme, with ``+tls`` appended for TLS.
@@ -69,10 +69,10 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         captured: the counter of captured units.
         host: the address to listen on.
         port: the port; 0 picks a free one.
-        evidence: what is kept.
-        idle: see the protocol's collector, as for the rest.
-        max_connections: connections open at one time.
-        tls: the context for TLS, or None.
+        evidence: the options of captures and faults.
+        idle: seconds without traffic after which a connection is closed; 0: never.
+        max_connections: connections open at one time; a further one is closed at once.
+        tls: the context for TLS; None: plain TCP.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._unflushed: list[_Unflushed] = []
         self._connections: dict[int, K] = {}
 
-    # --- what a protocol implements
+    # --- for protocols to implement
 
     def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
         """Return the state of a new connection."""
         raise NotImplementedError
 
     def _data_received(self, connection: K, data: memoryview, now: float) -> None:
-        """Make units of the bytes, which are valid during the call only, and pass each to `_admit`."""
+        """Split the bytes, which are only valid during the call, into units, and pass each to `_admit`."""
         raise NotImplementedError
 
     def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
@@ -115,19 +115,19 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         raise NotImplementedError
 
     def _connection_closed(self, connection: K) -> None:
-        """Run when a connection was closed."""
+        """Run after a connection was closed."""
 
     def _after_replies(self, connection: K, now: float) -> None:
         """Run after the due replies, to send keep-alives and to handle time-outs."""
 
     def _reply_sent(self, connection: K, reply: Reply[bytes], now: float) -> None:
-        """Run when the data of a reply was added to what is sent."""
+        """Run after the data of a reply was added to the output."""
 
     def _close_if_idle(self, connection: K, now: float) -> bool:
         """Close a connection that was idle for too long.
 
         Returns:
-            True when it was closed.
+            Whether it was closed.
         """
         if not self._idle or now - connection.alive_at < self._idle:
             return False
@@ -139,7 +139,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The listening port."""
         return self._port
 
     @property
@@ -150,7 +150,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
 
     @property
     def listens(self) -> dict[str, Any]:
-        """Where it can be reached: ``url`` and ``port``."""
+        """The addresses of the collector: ``url`` and ``port``."""
         return {"url": self.url, "port": self.port}
 
     def _counts(self) -> C:
@@ -196,7 +196,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         """Wait, read, capture, answer."""
         timeout = self._next_timeout()
         if self._capture is not None and self._capture.pending and timeout != 0:
-            # Rows of acks are written together with the next units, or alone before a sleep.
+            # Write records of acks together with the next units, or at the latest before a sleep.
             ready = self._selector.select(0)
             if not ready:
                 with self._changed:
@@ -230,7 +230,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             self._changed.notify_all()
 
     def _next_timeout(self) -> float | None:
-        """Return the seconds until the next timer, None when there is none."""
+        """Return the seconds until the next timer; None: there is none."""
         due = self._gate.due
         for connection in self._connections.values():
             due = min(due, self._due(connection))
@@ -259,7 +259,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             # The first reads do the handshake.
             try:
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            except OSError:  # the peer has gone already
+            except OSError:  # the peer has closed the connection already
                 sock.close()
                 return
         self._count["connections"] += 1
@@ -272,7 +272,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._watch(connection)
 
     def _watch(self, connection: K) -> None:
-        """Register with the selector what the connection waits for now."""
+        """Register with the selector the events for which the connection waits now."""
         events = 0
         if not connection.closing and not connection.eof and len(connection.out) < _OUT_MAX:
             events |= selectors.EVENT_READ
@@ -313,7 +313,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             self._close(connection)
             return
         if not size:
-            # The replies that are due are still sent; _send_replies closes the connection after them.
+            # _send_replies still sends the due replies, and then closes the connection.
             connection.eof = True
             self._abort_swap(connection)
             self._watch(connection)
@@ -325,7 +325,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             self._watch(connection)
 
     def _decrypt(self, connection: K) -> int:
-        """Read all TLS records that are there, as far as the buffer goes, like ``recv_into``."""
+        """Read all available TLS records that fit in the buffer, like ``recv_into``."""
         import ssl
 
         size = 0
@@ -363,7 +363,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._count_reason(reason)
 
     def _close_after_replies(self, connection: K, count: str = "") -> None:
-        """Take nothing more from a connection, and close it when its replies are sent."""
+        """Stop reading from a connection, and close it after its replies."""
         connection.closing = True
         self._abort_swap(connection)
         connection.replies.append(Reply(None, count))
@@ -372,7 +372,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         """Pass a unit through the fault gate, capture it and queue its replies.
 
         Returns:
-            The connection fault that was applied, or "".
+            The connection fault that was applied; empty: none.
         """
         decision = self._gate.admit(connection, unit, now)
         for captured in decision.captured:
@@ -392,13 +392,13 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._unflushed.append(_Unflushed(connection, unit))
 
     def _flush(self) -> None:
-        """Hand the capture to the operating system; replies are sent only after that."""
+        """Hand the capture to the operating system, before any reply is sent."""
         unflushed, self._unflushed = self._unflushed, []
         if self._capture is not None:
             try:
                 self._capture.flush()
             except LedgerError as error:
-                # Units that are not captured are not acknowledged: their peers send them again.
+                # Units without capture are not acknowledged, so that their peers send them again.
                 self._capture_failed(error)
                 for connection in {one.connection for one in unflushed}:
                     self._close(connection)
@@ -450,7 +450,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             sent = self._encrypt(connection) if self._tls else connection.sock.send(connection.out)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        except OSError:  # reset: the peer sends again what was not acknowledged
+        except OSError:  # reset: the peer sends unacknowledged events again
             self._close(connection)
             return
         del connection.out[:sent]

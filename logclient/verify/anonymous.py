@@ -1,4 +1,4 @@
-"""Events that have no id of their own, compared as a multiset of hashes."""
+"""The comparison of events without an id of their own, as a multiset of hashes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["AnonymousReducer"]
 
 
 class AnonymousReducer:
-    """Compares a share of the hashes: events without an id, and bodies without one that arrived.
+    """The comparison of one share of the hashes: events without an id, with arrived bodies without an id.
 
-    Copies of one body cannot be told apart. As many as arrived are taken as seen, acknowledged ones first.
-    ``lost`` is therefore what no assignment could explain.
+    Copies of one body cannot be distinguished. As many events as copies arrived count as seen, acknowledged
+    ones first. ``lost`` therefore counts only events that no assignment can explain.
 
     Args:
         plan: of the comparison.
@@ -66,14 +66,14 @@ class AnonymousReducer:
             ("hash", np.uint64),
             ("owner", np.int32),
             ("sequence", np.int64),
-            ("fate", np.int32),
+            ("outcome", np.int32),
             ("created_us", np.int64),
         ]
     )
     ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int64), ("position", np.int64)])
 
     def add(
-        self, listener: int, owner: npt.NDArray[np.int32], hashes: U64, positions: I64, fate: U64
+        self, listener: int, owner: npt.NDArray[np.int32], hashes: U64, positions: I64, outcome: U64
     ) -> None:
         """Add one row.
 
@@ -82,15 +82,15 @@ class AnonymousReducer:
             owner: producers of the ledgers' events.
             hashes: of the bodies.
             positions: of the arrivals; the sequences of the ledgers' events.
-            fate: outcome and time step of the ledgers' events.
+            outcome: outcome and time step of the ledgers' events.
         """
         if listener < 0:
             rows = np.empty(len(hashes), self.LEDGER)
             rows["hash"], rows["owner"], rows["sequence"] = hashes, owner, positions
-            # `gather` packs the outcome, and the time it was made in steps of the grid, into one number.
-            rows["fate"] = fate & np.uint64(7)
+            # `gather` packs the outcome and the time step of the grid into one number.
+            rows["outcome"] = outcome & np.uint64(7)
             rows["created_us"] = self.times.grid.start_us
-            rows["created_us"] += (fate >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
+            rows["created_us"] += (outcome >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
             self.ledger.append(rows)
             return
         part = np.empty(len(hashes), self.ARRIVED)
@@ -113,7 +113,7 @@ class AnonymousReducer:
         """Judge the share, and return its rows of `RESULTS`."""
         self.compact()
         rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.LEDGER)
-        rows = rows[np.lexsort((rows["sequence"], rows["owner"], -rows["fate"], rows["hash"]))]
+        rows = rows[np.lexsort((rows["sequence"], rows["owner"], -rows["outcome"], rows["hash"]))]
         starts = (
             np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1]))
             if len(rows)
@@ -138,10 +138,10 @@ class AnonymousReducer:
             copies[hit] = arrived["n"][at[hit]]
             matched[at[hit]] = True
         seen = nth < copies[group] if len(rows) else np.empty(0, bool)
-        sure, acked = rows["fate"] >= HANDED, rows["fate"] == ACKED
+        sure, acked = rows["outcome"] >= HANDED, rows["outcome"] == ACKED
         owner = rows["owner"]
         undecided = np.where(rows["sequence"] > self.packed.pending_after[owner], PENDING, UNKNOWN)
-        open_ = (rows["fate"] == NONE) & ~self.packed.whole[owner]
+        open_ = (rows["outcome"] == NONE) & ~self.packed.whole[owner]
         unseen = np.where(acked, LOST, np.where(open_, undecided, MISSING))
         state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
         sizes = np.diff(np.append(begins, len(rows)))

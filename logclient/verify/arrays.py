@@ -31,7 +31,7 @@ I32 = npt.NDArray[np.int32]
 
 
 def expand(ranges: I64) -> I64:
-    """Return all the numbers of some ranges, one range after the other."""
+    """Return all numbers of some ranges, one range after the other."""
     sizes = ranges[:, 1] - ranges[:, 0] + 1
     total = int(sizes.sum())
     starts = np.cumsum(sizes) - sizes
@@ -95,7 +95,7 @@ def repeated(ranges: I64) -> I64:
 
 
 def total_length(ranges: I64) -> int:
-    """Return how many numbers some disjoint ranges have."""
+    """Return how many numbers are in some disjoint ranges."""
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum()) if len(ranges) else 0
 
 

@@ -1,4 +1,4 @@
-"""Judging a bucket: what became of some consecutive sequences of a producer. See ``compare.py``."""
+"""The judgement of one bucket of consecutive sequences of a producer. See ``compare.py``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["BucketReducer"]
 
 
 class BucketReducer:
-    """Judges one bucket from the rows of what arrived.
+    """The judgement of one bucket from the rows of its arrivals.
 
     Args:
         plan: of the comparison.
@@ -178,7 +178,7 @@ class BucketReducer:
         yield from self._edges(in_order)
 
     def _by_listener(self, listed: npt.NDArray[np.bool_], late: dict[int, int]) -> list[list[int]]:
-        """Count what arrived at each listener.
+        """Count the events that arrived at each listener.
 
         Args:
             listed: events that are judged.
@@ -194,7 +194,7 @@ class BucketReducer:
             seen = some[0] != NEVER
             for first in some[1:]:
                 seen |= first != NEVER
-            # Leave out what is not listed: it has no hash to differ from.
+            # Leave out events that are not listed: there is no hash to compare with.
             unlisted = seen & ~listed
             if unlisted.any():
                 m = int(self.copies[unlisted].sum()) if len(self.arrivals) == 1 else int(unlisted.sum())
@@ -207,7 +207,7 @@ class BucketReducer:
     def _when(
         self, state: npt.NDArray[np.int8], late: npt.NDArray[np.bool_], counts: list[int]
     ) -> dict[str, list[int]]:
-        """Return for each fault when its first and its last listed event was made."""
+        """Return for each fault the times at which its first and its last listed event were made."""
         faults = [
             (STATES[code], (state == code) & self.bucket.listed)
             for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING)
@@ -221,9 +221,9 @@ class BucketReducer:
         return out
 
     def _edges(self, in_order: dict[int, tuple[int, I64, I64]]) -> Iterator[dict[str, Any]]:
-        """Yield what the order across buckets needs, see ``compare.py``.
+        """Yield the rows for the order across buckets, see ``compare.py``.
 
-        The only bucket of a producer needs nothing, and the last one needs no tail.
+        The only bucket of a producer needs no row, and the last one needs no tail.
         """
         p = self.bucket.producer
         live = self.ledger.live
@@ -246,12 +246,12 @@ class BucketReducer:
             yield result_row("order", self.key, listener, json.dumps(head), p=p)
 
     def _states(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-        """Return the state of each sequence, and which sequences were sent and are judged here."""
+        """Return the state of each sequence, and the sequences that were sent and are judged here."""
         bucket = self.bucket
         n = len(self.copies)
         seen = self.copies > 0
-        sure = bucket.fate >= HANDED
-        acked = bucket.fate == ACKED
+        sure = bucket.outcome >= HANDED
+        acked = bucket.outcome == ACKED
         # Listed events, by outcome and by what arrived.
         state = np.where(
             seen,
@@ -259,15 +259,15 @@ class BucketReducer:
             np.where(acked, LOST, MISSING),
         ).astype(np.int8)
         if not self.ledger.whole[bucket.producer]:
-            state[~seen & (bucket.fate == NONE)] = UNKNOWN
+            state[~seen & (bucket.outcome == NONE)] = UNKNOWN
         if bucket.has_id is not None:
             state[self.corrupt & bucket.has_id] = UNKNOWN
         if not bucket.listed.all():
-            dropped = bucket.fate == DROPPED
+            dropped = bucket.outcome == DROPPED
             unlisted = np.where(
                 seen,
                 np.where(dropped, UNEXPECTED, UNKNOWN),
-                np.where(dropped, DROPPED_STATE, np.where(bucket.fate == FAILED, MISSING, UNKNOWN)),
+                np.where(dropped, DROPPED_STATE, np.where(bucket.outcome == FAILED, MISSING, UNKNOWN)),
             )
             state = np.where(bucket.listed, state, unlisted).astype(np.int8)
         pending_after = int(self.ledger.pending_after[bucket.producer])
@@ -288,9 +288,9 @@ class BucketReducer:
             # These waited in quarantine, and others overtook them on purpose.
             listed = listed & ~bucket.deferred
         if not self.ledger.whole[bucket.producer]:
-            # The ledger may end before the line that says that an event was overtaken. That line comes before
-            # the outcome, so it is there for all that have one.
-            listed = listed & (bucket.fate != NONE)
+            # The ledger may end before the `deferred` line of an event. That line comes before the outcome,
+            # so an event with an outcome is safe.
+            listed = listed & (bucket.outcome != NONE)
         return listed
 
     def _order(
@@ -302,9 +302,8 @@ class BucketReducer:
             listed: the events whose order is judged.
 
         Returns:
-            Which events are late at any listener. For each listener the earliest first copy, and offsets and
-            positions of the events that are in order so far. For each listener how many events are late
-            there.
+            The events that are late at any listener. For each listener the earliest first copy, and offsets
+            and positions of the events that are in order so far. For each listener the number of late events.
         """
         late = np.zeros(len(self.copies), bool)
         kept: dict[int, tuple[int, I64, I64]] = {}
@@ -337,7 +336,7 @@ class BucketReducer:
     def _second_pass(
         self, late: npt.NDArray[np.bool_], in_order: dict[int, tuple[int, I64, I64]]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events that are late because of later buckets."""
+        """Yield the events that arrived after events of later buckets."""
         assert self.later is not None
         more = np.zeros(len(late), bool)
         at: dict[int, tuple[int, int]] = {}
@@ -366,7 +365,7 @@ class BucketReducer:
         yield result_row("second_pass", self.key, -1, json.dumps(head), *places.row(), p=self.bucket.producer)
 
     def _gaps(self, unseen: npt.NDArray[np.bool_]) -> dict[str, Any]:
-        """Return the runs of events that never arrived; those at the edges apart, for the driver to join."""
+        """Return the runs of events that never arrived. The driver joins those at the edges."""
         if not unseen.any():
             return {}
         first, last = true_runs(unseen)

@@ -1,4 +1,4 @@
-"""The files in a capture's folder: which are compared, which are left out, and what that leaves open.
+"""The files in a capture's folder: those to compare, those left out, and the doubts that this leaves.
 
 The rules are in ``docs/verify.md``.
 """
@@ -33,7 +33,7 @@ _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: it
 
 
 class LeftOut(NamedTuple):
-    """A file that is not compared, and why."""
+    """A file that is not compared, with the reason."""
 
     kind: str  # "unread", "misnamed", "copy" or "damage"
     segment: str
@@ -42,19 +42,19 @@ class LeftOut(NamedTuple):
     doubt: bool  # it may hold events that no other file holds
 
     def problem(self) -> Problem:
-        """Return it as a problem of the capture."""
+        """Return the file as a problem of the capture."""
         return Problem(self.kind, self.segment, -1, self.reason)
 
 
 class Chosen(NamedTuple):
-    """A segment that is compared, with its header when that can be read."""
+    """A segment to compare, with its header if that is readable."""
 
     segment: Segment
     header: Header | None
 
 
 class Survey(NamedTuple):
-    """The content of a capture's folder, as far as a plan needs it."""
+    """The content of a capture's folder that a plan needs."""
 
     entries: list[list[Any]]  # Segment, listener, rank, protocol
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
@@ -62,12 +62,12 @@ class Survey(NamedTuple):
 
 
 def display_name(name: str) -> str:
-    """Return a file name as text, whatever its bytes are."""
+    """Return a file name as text, even if it is not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
-    """Choose the segments of a folder that are compared.
+    """Choose the segments of a folder to compare.
 
     Returns:
         The segments by listener and number, and everything that is left out.
@@ -104,7 +104,7 @@ def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
             left_out.append(_copy(one, original))
             continue
         name = f"{one.header.listener[:200]}-{one.header.number:06d}.cap"
-        why = f"its header says that it is {name}: give it that name, or <host>.{name} beside another host's"
+        why = f"its header names it {name}: rename it so, or to <host>.{name} if another host has that name"
         left_out.append(LeftOut("misnamed", one.segment.name, why, one.header.protocol, True))
     return sorted(taken, key=lambda one: one.segment), sorted(left_out, key=lambda one: one.segment)
 
@@ -116,7 +116,7 @@ def _fits(segment: Segment, header: Header) -> bool:
 
 
 def _identity(header: Header | None) -> tuple[str, str, str, int, int] | None:
-    """Return what differs between any two segments, except copies and runs with the same name."""
+    """Return a key that differs between all segments, except for copies and for runs with the same name."""
     return header and (header.run, header.host, header.listener, header.number, header.first_arrival)
 
 
@@ -174,7 +174,7 @@ def survey(directory: str) -> Survey:
         if not decodable(header.protocol):
             if header.protocol not in unknown:
                 unknown.add(header.protocol)
-                why = f"its header says protocol {header.protocol[:40]!r}, which is none we know"
+                why = f"its header names the unknown protocol {header.protocol[:40]!r}"
                 left_out.append(LeftOut("damage", segment.name, why, "", True))
             continue
         listener["protocol"] = listener["protocol"] or header.protocol
@@ -210,16 +210,16 @@ def decodable(protocol: str) -> bool:
 
 
 def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """Decide where order is judged.
+    """Decide at which listeners order is judged.
 
-    What devices published is judged only for a protocol that has no listener in the order of its producers.
+    The order of devices is judged only for a protocol without a listener in the order of its producers.
 
     Args:
         listeners: of a `Survey`.
 
     Returns:
-        The listeners at which order is not judged, and the protocols for which only the order behind devices
-        is.
+        The listeners at which order is not judged, and the protocols for which only the order of devices is
+        judged.
     """
     families = [protocol_of(listener["protocol"]) for listener in listeners]
     devices = {family for family, x in zip(families, listeners, strict=True) if x["source"] == "devices"}
@@ -235,11 +235,11 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 def find_foreign(
     facts: Iterable[dict[str, Any]], matched: set[tuple[int, int]], since: int | None
 ) -> set[str]:
-    """Find the segments of other runs: something arrived in them, and nothing of these ledgers.
+    """Find the segments of other runs: they have events, but none of these ledgers.
 
     Args:
         facts: of all segments, see `gather.Facts`.
-        matched: listener and rank of segments with a body that the ledgers have by its hash.
+        matched: listener and rank of segments with a body whose hash is in the ledgers.
         since: when the first event of the ledgers was made, in microseconds since 1970.
 
     Returns:
@@ -307,7 +307,7 @@ def find_doubts(
     left_out: Iterable[list[Any]],
     families: Iterable[str],
 ) -> tuple[list[Problem], set[str], set[str]]:
-    """Find out what the captures cannot account for.
+    """Find the gaps and damage that make captures incomplete.
 
     Args:
         facts: of the segments that were compared, or of the shares of some records.
@@ -316,8 +316,8 @@ def find_doubts(
         families: the protocols of the ledgers.
 
     Returns:
-        The problems; the protocols that they touch; and those of them whose units may not be in the order in
-        which they came.
+        The problems; the protocols concerned; and those of them whose units may not be in the order of
+        arrival.
     """
     problems: list[Problem] = []
     doubtful: set[str] = set()
@@ -347,7 +347,7 @@ def find_doubts(
             holes = continuity(segment, fact, previous, i == len(some) - 1)
             problems += own + holes
             previous = fact
-            # Damage in another run's segment does not matter, but a missing segment may have been ours.
+            # Damage in a segment of another run does not matter, but a missing segment may be of this run.
             doubts = holes if fact["name"] in uncompared else own + holes
             found |= bool(doubts)
             torn |= any(problem.kind in ("damage", "gap") for problem in doubts)
@@ -359,10 +359,10 @@ def find_doubts(
         n = sum(fact["events"] for fact in some)
         names = ", ".join(fact["name"] for fact in some[:3]) + (", ..." if len(some) > 3 else "")
         at = f" of host {host}" if host else ""
-        why = f"it is of run {run}{at}, of which no event is in these ledgers: {n:,} not compared"
+        why = f"it belongs to run {run}{at} without an event in these ledgers: {n:,} not compared"
         problems.append(Problem("other run", names, -1, why))
         kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}
-        # Where no segment of a protocol is ours, this may be the wrong folder.
+        # If no segment of a protocol belongs to this run, the folder may be the wrong one.
         doubtful |= kinds - {protocol_of(fact["protocol"]) for fact in facts}
     return problems, doubtful & every, disordered & every
 

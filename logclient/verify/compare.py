@@ -1,13 +1,13 @@
-"""The comparison: each event of the ledgers against each arrival, exact, order included.
+"""The exact comparison of all events in the ledgers with all arrivals, order included.
 
 There are two stages with one shuffle between them:
 
-- A *map* task (``gather.py``) reads a few segments, decodes them and writes what arrived to a file in the
+- A *map* task (``gather.py``) reads a few segments, decodes them and writes the arrivals to a file in the
   work folder, one *stretch* per bucket. A bucket is ``2 ** bits`` consecutive sequences of one producer. The
-  bytes of a capture never pass through the JVM: only a short row per stretch is shuffled, which says where
-  the stretch lies.
+  bytes of a capture never pass through the JVM: only a short row per stretch is shuffled, with the place of
+  the stretch.
 - A *reduce* task (this module) gets the rows of a bucket in the order of arrival, reads the stretches and
-  the bucket's part of the ledger from the files, and decides what became of each event (``buckets.py``).
+  the bucket's part of the ledger from the files, and decides the word of each event (``buckets.py``).
 
 The cost does not depend on the order of arrival, on skew (a large producer is many buckets) or on the number
 of faults. A task holds one bucket in memory.
@@ -48,7 +48,7 @@ __all__ = ["reduce_task", "reduce_to_file"]
 def reduce_task(
     batches: Iterable[pa.RecordBatch], work: str, later: dict[tuple[int, int], int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Judge the rows of one partition, which come by key, listener and position.
+    """Judge the rows of one partition, which are sorted by key, listener and position.
 
     Args:
         batches: of `schema.ARRIVALS`.
@@ -91,7 +91,7 @@ def reduce_task(
                 out.append(result_row("fact", FACT, text=text.decode()))
                 continue
             if not row["n"]:
-                continue  # it only says that the bucket exists
+                continue  # the row only announces the bucket
             offsets = stretches.read(row, "offsets", np.int32)
             hashes = stretches.read(row, "hashes", np.uint64)
             positions = stretches.read(row, "positions", np.int64)
@@ -122,5 +122,5 @@ def reduce_task(
 def reduce_to_file(
     batches: Iterable[pa.RecordBatch], work: str, later: dict[tuple[int, int], int] | None = None
 ) -> str:
-    """Run `reduce_task` and write its rows to a file of this attempt alone. Return the file's name."""
+    """Run `reduce_task`, write its rows to a new file of this attempt, and return the file's name."""
     return write_results(work, reduce_task(batches, work, later))

@@ -7,7 +7,7 @@
     df = register(spark).readStream.format("logclient-capture").option("path", "run/capture").load()
 
 The Python workers read and decode the segments, and only columns go to the JVM. That is four times cheaper
-than sending raw bytes through the JVM to a second Python stage. A unit that does not decode stays a row, with
+than sending raw bytes through the JVM to a second Python stage. A unit that cannot be decoded has a row with
 the reason (``error``) and its place.
 """
 
@@ -51,12 +51,12 @@ EVENTS = pa.schema(
         ("producer", pa.string()),  # 20 hex digits; null without an id of 32
         ("seq", pa.int64()),
         ("hash", pa.int64()),  # Spark's xxhash64(body)
-        # Of the body, or of what is wrong, in the unit with compressed frames inflated.
+        # Of the body or the error, in the unit with compressed frames inflated.
         ("offset", pa.int64()),
         ("size", pa.int32()),
         ("own_id", pa.string()),  # 32 hex digits: the hash of an id that the application chose
         ("error", pa.string()),  # null for an event
-        # Only for Logjam; null where a message could not be parsed as far as this.
+        # Only for Logjam; null where a message could not be parsed up to this field.
         ("app_env", pa.string()),
         ("topic", pa.string()),
         ("request", pa.bool_()),
@@ -70,21 +70,21 @@ UNITS = pa.schema([*_PLACE, ("direction", pa.int32()), ("raw", pa.binary())])
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``logclient-capture`` known to a session. It may be called again."""
+    """Register ``logclient-capture`` with a session. Idempotent."""
     spark.dataSource.register(CaptureSource)
     return spark
 
 
 def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str = "events") -> DataFrame:
-    """Return what arrived as a DataFrame.
+    """Return the content of a capture as a DataFrame.
 
     Args:
         spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
         capture: the folder of a capture.
-        rows: ``events`` for a row per event, or thing that did not decode; ``units`` for a row per wire unit.
+        rows: ``events`` for a row per event or undecoded unit; ``units`` for a row per wire unit.
 
     Raises:
-        LedgerError: there is nothing of a capture in the folder.
+        LedgerError: the folder holds no capture.
         ConfigError: `rows` is neither of the two.
     """
     folder = os.path.abspath(capture)
@@ -112,7 +112,7 @@ class _Piece(NamedTuple):
 
 
 class _Part(InputPartition):
-    """One piece; or all pieces of a listener, in order, where events may come in several units."""
+    """One piece, or all pieces of a listener in order if events may come in several units."""
 
     def __init__(self, pieces: list[_Piece], protocol: str) -> None:
         super().__init__(None)
@@ -239,7 +239,7 @@ class _Stream(DataSourceStreamReader):
 
 
 def _series(path: str) -> list[tuple[str, list[Segment]]]:
-    """Return for each listener its protocol and the segments that a verdict is about, see ``captures.py``."""
+    """Return for each listener its protocol and the segments to compare, see ``captures.py``."""
     found: dict[str, tuple[str, list[Segment]]] = {}
     for segment, header in captures.choose(path)[0]:
         protocol, series = found.get(segment.listener, ("", []))
@@ -254,14 +254,14 @@ def _carries(protocol: str, rows: str) -> bool:
 
 
 def _parts(pieces: list[_Piece], protocol: str, rows: str) -> list[InputPartition]:
-    """Return partitions for the pieces of one listener: one for each, unless events may span them."""
+    """Return the partitions for the pieces of one listener: one for all if events may span pieces."""
     if _carries(protocol, rows):
         return [_Part(pieces, protocol)]
     return [_Part([piece], protocol) for piece in pieces if piece.end > piece.tell]
 
 
 class _OpenMessages:
-    """Remembers where the first units of a listener's incomplete messages are."""
+    """The places of the first units of a listener's incomplete messages."""
 
     def __init__(self, protocol: str) -> None:
         self._incomplete = decode.incomplete_messages(protocol)
@@ -270,7 +270,7 @@ class _OpenMessages:
     def take(self, batch: Batch, number: int) -> None:
         inbound = np.flatnonzero(batch.direction == 0)
         if len(inbound):
-            # The begin of the batch is exact enough: decoding a little twice costs little.
+            # The beginning of the batch is exact enough: decoding a few units twice is cheap.
             begin = number, record_at(batch, 0)
             found = self._incomplete(batch.take(inbound))
             self.places = {message: self.places.get(message, begin) for message in found}
@@ -375,8 +375,8 @@ def _found(events: decode.Events) -> list[pa.Array]:
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
     """Decode the bodies in a column of a DataFrame, batch or stream.
 
-    It adds the columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as `arrivals` has
-    them. ``error`` is ``no_value`` where there is no body.
+    The result also has the columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as in
+    `arrivals`. ``error`` is ``no_value`` for a row without a body.
 
     Args:
         frame: in a session whose workers run this Python (``spark.pyspark.python``).

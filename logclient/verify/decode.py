@@ -1,7 +1,7 @@
-"""From whole wire units to events: producer, sequence and hash of each, by the compiled codecs.
+"""The decoding of whole wire units to events, with producer, sequence and hash, by the compiled codecs.
 
-`decoder` returns the decoder of a protocol; `Events` are the decoded events of a batch, as columns. What is
-particular to a protocol is in its wire module (``logclient/<protocol>/wire.py``), see `Wire`.
+`decoder` returns the decoder of a protocol. `Events` are the decoded events of a batch, as columns. The wire
+module of a protocol (``logclient/<protocol>/wire.py``, see `Wire`) has its special rules.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Wire(Protocol):
     OPTIONS: dict[str, int]
     """Arguments of the decoder."""
     CARRIES: bool
-    """True when an event may come in several units. All units of a listener must then go through one decoder,
+    """Whether an event may come in several units. All units of a listener must then go through one decoder,
     in order, each with its stream and time."""
     BODY_OPTION: str
     """The decoder's argument that is False for bodies without a unit around them; empty where a body must be
@@ -62,7 +62,7 @@ class Wire(Protocol):
     with compressed frames inflated in place."""
 
     def wrap_body(self, body: bytes) -> tuple[bytes, bytes]:
-        """Return what stands before and behind `body` in a unit that carries nothing else."""
+        """Return the bytes before and behind `body` in a unit that carries only this body."""
 
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
 QUIET = ("ping", "heartbeat", "other", "command", "control")
-"""Statuses of units that are complete and carry no event that the verdict is about."""
+"""Statuses of complete units without an event that the verdict counts."""
 NO_LIBRARY = "no_library"
 """The status of a body that cannot be decompressed on this machine."""
 NO_VALUE = "no_value"
@@ -106,9 +106,9 @@ class Events(NamedTuple):
 
 
 def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> Events:
-    """Give the status ``other`` to events that have no id of ours and are of none of these app-envs.
+    """Mark events of other app-envs without an id of ours: they get the status ``other``.
 
-    A Logjam server has the messages of many applications, and only those of the ledgers are judged.
+    A Logjam server receives messages of many applications, and only those of the ledgers are judged.
     """
     no_library = events.names.index(NO_LIBRARY)
     status = events.status
@@ -147,8 +147,7 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
 
     Args:
         protocol: as a capture names it, such as ``lumberjack+tls``.
-        producers: the producers whose ids are looked for: 10 bytes each, ascending, joined. Without any,
-            every id counts.
+        producers: the producers whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
         identity: False when no producer wrote ids.
 
     Raises:
@@ -176,10 +175,10 @@ def carries(protocol: str) -> bool:
 
 
 def incomplete_messages(protocol: str) -> Callable[[Batch], set[tuple[int, int]]]:
-    """Return a function that tells which messages are incomplete after a batch, by stream and number.
+    """Return a function that finds the incomplete messages after a batch, by stream and number.
 
-    It is for one thread, which passes all batches of a listener in order, and only for a protocol that
-    `carries`.
+    It is for one thread, which passes all batches of a listener in order, and only for protocols for which
+    `carries` is true.
     """
     module = wire(protocol)
     decoder = module.codec.Decoder(b"", **module.OPTIONS)

@@ -1,9 +1,9 @@
-"""Gaps in the numbers of what Logjam devices published: what a consumer's capture lacks.
+"""Gaps in the numbers of messages that Logjam devices published: the messages missing from a capture.
 
 A Logjam device numbers everything that it publishes from 1, heartbeats too, over all app-envs. The rules are
-those of ``logclient.logjam.subscriber``. What came before the first message is not missing. A number that
-is not higher than the previous one means a restart, or that the numbers wrapped at `WRAPS`; then everything
-below it is missing. Device 0 has no numbers. Missing messages and restarts are lower bounds.
+those of ``logclient.logjam.subscriber``. Messages before the first one that arrived are not missing. A number
+that is not above the previous one means a restart, or a wrap of the numbers at `WRAPS`; then all messages
+below the number are missing. Device 0 has no numbers. Missing messages and restarts are lower bounds.
 
 A task sees a stretch of what a device published, and the driver joins the stretches (`joined`).
 """
@@ -20,7 +20,7 @@ from logclient.verify.arrays import U64
 __all__ = ["MAX_DEVICES", "Device", "DeviceStretches", "joined"]
 
 WRAPS = 1 << 53
-MAX_DEVICES = 4096  # that are followed at a listener, because peers choose the numbers
+MAX_DEVICES = 4096  # devices that are followed at a listener; a bound, because peers choose the numbers
 LONGEST = 5
 
 
@@ -80,11 +80,11 @@ def joined(a: Device, b: Device) -> Device:
 
 
 class DeviceStretches:
-    """Follows the devices of one segment.
+    """The devices of one segment, with their accounts.
 
     Attributes:
-        devices: number -> what was received.
-        left_out: messages of devices beyond `MAX_DEVICES`.
+        devices: the number of each device -> its account.
+        left_out: the number of messages of devices beyond `MAX_DEVICES`.
     """
 
     def __init__(self, listener: str) -> None:
@@ -92,17 +92,17 @@ class DeviceStretches:
         self.devices: dict[int, Device] = {}
         self.left_out = 0
 
-    def add(self, device: npt.NDArray[Any], number: U64, beat: npt.NDArray[np.bool_]) -> None:
+    def add(self, device: npt.NDArray[Any], number: U64, heartbeat: npt.NDArray[np.bool_]) -> None:
         """Add messages in the order of arrival, none of device 0.
 
         Args:
             device: number of each message's device.
             number: of each message.
-            beat: whether it is a heartbeat.
+            heartbeat: whether it is a heartbeat.
         """
         if (device != device[0]).any():
             order = np.argsort(device, kind="stable")
-            device, number, beat = device[order], number[order], beat[order]
+            device, number, heartbeat = device[order], number[order], heartbeat[order]
         edges = np.flatnonzero(np.concatenate(([True], device[1:] != device[:-1], [True])))
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             which = int(device[low])
@@ -110,23 +110,23 @@ class DeviceStretches:
             if before is None and len(self.devices) >= MAX_DEVICES:
                 self.left_out += high - low
                 continue
-            stretch = self._stretch(which, number[low:high], int(beat[low:high].sum()))
+            stretch = self._stretch(which, number[low:high], int(heartbeat[low:high].sum()))
             self.devices[which] = stretch if before is None else joined(before, stretch)
 
-    def _stretch(self, which: int, number: U64, beats: int) -> Device:
+    def _stretch(self, which: int, number: U64, heartbeats: int) -> Device:
         before, after = number[:-1], number[1:]
         backward = after <= before
         # The sum can overflow only where it is not used.
         first = np.where(backward, np.uint64(1), before + np.uint64(1))
         holes = np.flatnonzero(after > first)
         ended = backward & (before >= np.uint64(WRAPS)) & (after < np.uint64(WRAPS))
-        # Python integers: made-up numbers may have a sum of more than 64 bits.
+        # Python integers: the sum of forged numbers may need more than 64 bits.
         gaps = np.stack((first[holes], after[holes] - np.uint64(1)), axis=1).tolist()
         return Device(
             self.listener,
             which,
             len(number),
-            beats,
+            heartbeats,
             int(number[0]),
             int(number[-1]),
             sum(last - first + 1 for first, last in gaps),

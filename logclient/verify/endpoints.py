@@ -1,4 +1,4 @@
-"""The listeners of a capture that the endpoints in a ledger's URLs lead to."""
+"""The assignment of endpoints in a ledger's URLs to the listeners of a capture."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _is_address(host: str) -> bool:
 
 
 def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
-    """Return whether a listener may be the one that an endpoint leads to."""
+    """Return whether a listener may be the one behind an endpoint."""
     if listens.port and endpoint.port != listens.port:
         return False
     anywhere = listens.host in ("", "*", "0.0.0.0", "::")
@@ -60,7 +60,7 @@ def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
 
 
 class Route(NamedTuple):
-    """Where a URL of the ledgers leads to."""
+    """The endpoints of a URL in the ledgers, with their listeners."""
 
     family: str
     endpoints: list[tuple[str, str]]  # endpoint and its listener; empty: none, or not known
@@ -68,16 +68,16 @@ class Route(NamedTuple):
 
 
 def unrouted(protocol: str, url: str) -> Route:
-    """Return the route of a URL where records arrived, which have no listeners."""
+    """Return the route of a URL for records, which have no listeners."""
     return Route(protocol_of(protocol), [(str(endpoint), "") for endpoint in _endpoints(url)], [])
 
 
 def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
-    """Find the listeners that URLs lead to.
+    """Find the listeners behind URLs.
 
     Args:
-        urls: protocol, URL, and whether anything arrived that was sent there.
-        listeners: of the plan, those with a segment that was compared.
+        urls: protocol, URL, and whether any event that was sent there arrived.
+        listeners: the listeners of the plan with a compared segment.
 
     Returns:
         A route for each URL.
@@ -87,7 +87,7 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
     for listener in listeners:
         family = protocol_of(listener["protocol"])
         if listener["source"] == "devices":
-            # A consumer receives what came through any device.
+            # A consumer receives the events of all devices.
             published.setdefault(family, []).append(listener["name"])
         elif family:
             listens = [x for url in listener["urls"] for x in _endpoints(url)]
@@ -104,7 +104,7 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
         here = places.get(family, [])
         owner = _matched(wanted, [listens for _, listens in here])
         unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in owner]
-        # Behind a proxy or a published port, addresses differ, and any other listener may be the right one.
+        # A proxy or a published port changes the address, so any other listener may be the right one.
         excused = seen and len(unmatched) <= len(here) - len(owner)
         endpoints = [
             (str(endpoint), here[owner[i]][0] if i in owner else "") for i, endpoint in enumerate(wanted)
@@ -117,8 +117,8 @@ def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, 
     """Assign a listener of its own to as many endpoints as possible (maximum bipartite matching).
 
     Args:
-        wanted: endpoints.
-        here: for each listener the endpoints it listens at; none: not known.
+        wanted: the endpoints of a URL.
+        here: for each listener, the endpoints at which it listens; empty: unknown.
 
     Returns:
         Index of the endpoint -> index of the listener.

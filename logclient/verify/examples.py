@@ -1,4 +1,4 @@
-"""Examples of each fault with their bytes, read from ledgers and captures when everything is counted."""
+"""Examples of each fault with their bytes, read from ledgers and captures after everything is counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.readable import Frame
 from logclient.verify import decode
-from logclient.verify.ledger import FATES, PackedLedger
+from logclient.verify.ledger import OUTCOMES, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS, Example
 from logclient.verify.segments import Segment, SegmentReader, unit_at
@@ -32,17 +32,17 @@ def resolve(
     packed: PackedLedger,
     pick: Pick | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Name the examples, say what the ledgers have of them, and read their bytes.
+    """Name the examples, and add their data from the ledgers and their bytes.
 
     Args:
         found: word -> examples, see `Tally.choose_examples`.
         plan: of the comparison.
         doubtful: protocols with an incomplete capture, whose unseen events are unknown.
         packed: the ledgers.
-        pick: fetches records by listener and number, where records arrived.
+        pick: fetches records by listener and number; None: a capture arrived.
 
     Returns:
-        Word -> examples, as ``verdict.json`` has them.
+        Word -> examples, in the form of ``verdict.json``.
     """
     numbers: dict[str, int] = {"": -1}
     shown: dict[str, list[dict[str, Any]]] = {}
@@ -90,10 +90,10 @@ def resolve(
 
 
 def _add_ledger(example: dict[str, Any], packed: PackedLedger, p: int, sequence: int) -> None:
-    """Add what the ledger says about an event."""
+    """Add the ledger's data about an event."""
     x = packed.producers[p]
     example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
-    example["fate"] = FATES[int(packed.fates_at(p, np.array([sequence], np.int64))[0])]
+    example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
     if reason := packed.reason(p, sequence):
         example["reason"] = reason
     listed = packed.event(p, sequence)
@@ -103,11 +103,11 @@ def _add_ledger(example: dict[str, Any], packed: PackedLedger, p: int, sequence:
 
 
 def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
-    """Add what one segment has.
+    """Add the data of one segment.
 
     Args:
-        segment: to read.
-        protocol: of its units.
+        segment: the segment.
+        protocol: the protocol of its units.
         places: unit, event in the unit, and example, ascending.
         plan: of the comparison.
     """
@@ -154,7 +154,7 @@ def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str
 
 
 class _MessageReader:
-    """Reads the segments of a listener, in order, where an event may come in several units."""
+    """A reader of all segments of a listener, for protocols in which an event may come in several units."""
 
     def __init__(self, protocol: str) -> None:
         from logclient.plog import wire as wire_plog
@@ -163,10 +163,10 @@ class _MessageReader:
         self.messages: Any = wire_plog.reassembler()
 
     def read(self, segment: Segment, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
-        """Add what one segment has.
+        """Add the data of one segment.
 
         Args:
-            segment: to read.
+            segment: the segment.
             places: unit, 0, and example, ascending.
             plan: of the comparison.
         """
@@ -205,7 +205,7 @@ class _MessageReader:
 def _records(
     wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
 ) -> None:
-    """Add what records have."""
+    """Add the data of records."""
     assert plan.records is not None
     first = [place[1] for place in plan.records["places"]]
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}
@@ -252,7 +252,7 @@ def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
             the frame around it.
 
     Returns:
-        The frames, outermost first, and where the last one begins.
+        The frames, outermost first, and the offset of the last one.
     """
     before: list[Frame] = []  # the head of the unit, and the enclosing frames
     here = 0
@@ -280,12 +280,12 @@ def _plain(frame: Frame) -> dict[str, Any]:
 
 
 def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
-    """Add to things that did not decode what is wrong, and the bytes there.
+    """Add the error and the bytes to each entry of undecoded data.
 
     Args:
-        rows: of `Verdict.undecoded`.
-        plan: of the comparison.
-        pick: fetches records by listener and number, where records arrived.
+        rows: the entries of `Verdict.undecoded`.
+        plan: the plan of the comparison.
+        pick: fetches records by listener and number; None: a capture arrived.
     """
     if pick is not None:
         picked = pick({(row["listener"], row["unit_at"]) for row in rows})

@@ -1,6 +1,6 @@
-"""The map stage of the comparison: what arrived, packed into a file, one stretch per bucket.
+"""The map stage of the comparison: arrivals are packed into a file, one stretch per bucket.
 
-``compare.py`` explains the whole.
+``compare.py`` explains the whole comparison.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
     plan = Plan.load(work)
     packed = PackedLedger(work, plan.bits)
     task = plan.tasks[number]
-    # Each attempt has a file of its own. Rows name the file that they refer to.
+    # Each attempt has a new file. Rows name the file that they refer to.
     name = f"{number}-{uuid.uuid4().hex}.arrivals"
     with open(os.path.join(work, name), "wb", buffering=0) as file:
         mapper = Mapper(plan, packed, only, name, file)
@@ -73,7 +73,7 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
                 yield from mapper.anonymous_events(index)
 
 
-# The columns of events that say which event it is, without its place in the unit.
+# The columns that identify an event, without its place in the unit.
 _IDENTITY = ("status", "producer", "high", "low", "sequence", "hash", "id_hash")
 
 
@@ -95,7 +95,7 @@ def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events
 
 
 def _follow(devices: DeviceStretches, events: decode.Events) -> None:
-    """Follow what devices publish. Requests come from producers, which do not number their messages."""
+    """Count the numbers of devices' messages. Requests come from producers, which do not number messages."""
     if not events.own:
         return
     published = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
@@ -105,11 +105,11 @@ def _follow(devices: DeviceStretches, events: decode.Events) -> None:
 
 
 class Facts:
-    """The report of a task about a segment, or a share of some records, besides the events.
+    """The report of a task about a segment or a share of records, in addition to the events.
 
     Args:
-        plan: of the comparison.
-        **where: goes into the row of each thing that did not decode.
+        plan: the plan of the comparison.
+        **where: fields of each entry of undecoded data.
     """
 
     def __init__(self, plan: Plan, **where: int) -> None:
@@ -159,13 +159,13 @@ class Facts:
             self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
 
     def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
-        """Count a thing that did not decode.
+        """Count data that could not be decoded.
 
         Args:
             word: the reason.
-            name: of the segment or the records.
+            name: the name of the segment or the records.
             at: the place of its unit.
-            offset: of the thing in its unit.
+            offset: the offset of the data in its unit.
         """
         fields = self.fields
         fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
@@ -176,7 +176,7 @@ class Facts:
 
 
 class EventBuffer:
-    """Collects events until there are enough for a row.
+    """A buffer of events until there are enough for a row.
 
     Small reads stay in the processor's cache, and few rows are cheap to shuffle.
     """
@@ -209,7 +209,7 @@ class EventBuffer:
 
 
 class Mapper:
-    """Packs what arrived into a file of the work folder, and makes the rows that refer to it.
+    """A packer of arrivals into a file of the work folder, which makes the rows that refer to it.
 
     Args:
         plan: of the comparison.
@@ -241,7 +241,7 @@ class Mapper:
         self.bases = np.append(packed.bases[:-1], 0)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
         self.live = packed.live if self.only is None else self.only
-        # Usually every bucket is live, and none has to be looked up.
+        # Usually all buckets are live, and no look-up is needed.
         self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
 
     def _partition(self, keys: I64) -> npt.NDArray[np.int32]:
@@ -331,7 +331,7 @@ class Mapper:
         )
 
     def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
-        """Yield an empty row for each bucket, so that a bucket in which nothing arrived is judged too."""
+        """Yield an empty row for each bucket, so that a bucket without arrivals is judged, too."""
         n = len(live)
         if n:
             none = np.zeros(n + 1, np.int64)
@@ -381,7 +381,7 @@ class Mapper:
             for which in self._shares(batch, units):
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
                 events = find(part)
-                self._learn(part, events)
+                self._update_density(part, events)
                 if events.own and self.app_envs:
                     events = decode.mark_other_app_envs(part, events, self.app_envs)
                 if self.only is None:
@@ -399,7 +399,7 @@ class Mapper:
         counts = dict(reader.counts)
         problems = [list(problem) for problem in reader.problems]
         if decode.NO_LIBRARY in facts.fields["undecodable"]:
-            # Any of these may be an event that was sent, so nothing can be called lost.
+            # Each of these may be an event that was sent, so no event counts as lost.
             n = counts["unreadable"] = facts.fields["undecodable"][decode.NO_LIBRARY]
             problems.append(
                 ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
@@ -444,8 +444,8 @@ class Mapper:
             yield units[low:high]
             low = high
 
-    def _learn(self, part: Batch, events: decode.Events) -> None:
-        """Remember how many events the units had per byte."""
+    def _update_density(self, part: Batch, events: decode.Events) -> None:
+        """Set the density to the number of events per byte of these units."""
         self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
 
     def batch(
@@ -460,7 +460,7 @@ class Mapper:
             listener: its number.
         """
         if not bool((positions[1:] > positions[:-1]).all()):
-            raise AssertionError("positions must rise: they decide which copy of an event came first")
+            raise AssertionError("positions must rise: they decide which copy of an event arrived first")
         device = events.own.get("device")
         if device is None or not device.any():
             yield from self._one_order(events, positions, received, listener)
@@ -583,7 +583,7 @@ class Mapper:
         return producer, sequence
 
     def _without_shared(self, producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Take out the arrivals of events that share their id with another event."""
+        """Mark the arrivals of events that share their id with another event."""
         producer = producer.copy()
         sequence = sequence.copy()
         for p in np.intersect1d(producer, self.ledger.shared[:, 0]).tolist():
@@ -603,7 +603,7 @@ class Mapper:
         positions: I64,
         listener: int,
     ) -> pa.RecordBatch:
-        """Return rows of ids that are no event of a bucket: owner and 128 bits each."""
+        """Return rows of ids that are not in a bucket: owner and 128 bits each."""
         owner = producer[which].astype(np.int32)
         high, low = events.high[which], events.low[which]
         looks = (high | low | sequence[which].astype(np.uint64)) != 0
@@ -639,7 +639,7 @@ class Mapper:
             b[order],
         )
 
-    # -- events without an id
+    # -- events without ids
 
     def _anonymous_share(self, hashes: U64) -> I64:
         """Return the share of events without an id that each hash belongs to."""
@@ -684,7 +684,7 @@ class Mapper:
                 if self.ledger.addressed[p]:
                     inside = shared[np.searchsorted(shared, low) : np.searchsorted(shared, high + 1)]
                     sequences, hashes, created = inside, hashes[inside - low], created[inside - low]
-                fate = self.ledger.fates_at(p, sequences).astype(np.uint64)
-                fate |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
+                outcome = self.ledger.outcomes_at(p, sequences).astype(np.uint64)
+                outcome |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
                 owner = np.full(len(sequences), p, np.int32)
-                yield from self._anonymous_rows(hashes, sequences, -1, owner, fate)
+                yield from self._anonymous_rows(hashes, sequences, -1, owner, outcome)

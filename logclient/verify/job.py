@@ -1,4 +1,4 @@
-"""A verification, from two folders to a verdict.
+"""A whole verification, from two folders to a verdict.
 
 ::
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "main", "run"]
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
-SMALL_BUCKETS = 4096  # in one task
-TASK_BYTES = 64 << 20  # of segments in one task
+SMALL_BUCKETS = 4096  # nearly empty buckets in one task
+TASK_BYTES = 64 << 20  # bytes of segments in one task
 
 
 def run(
@@ -74,7 +74,7 @@ def run(
     stop: threading.Event | None = None,
     tuning: Tuning | None = None,
 ) -> Verdict:
-    """Compare ledgers with what arrived: a capture, a Kafka topic, or a table.
+    """Compare ledgers with the events that arrived: a capture, a Kafka topic, or a table.
 
     Args:
         ledger: the folder of the producers' ledgers.
@@ -85,25 +85,27 @@ def run(
         columns: maps ``body`` (default: ``value``), ``received``, ``key``, ``listener`` and ``arrival`` to
             columns of the table.
         out: the folder for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as Parquet,
-            see `violations`). It is made with mode 0700 when missing.
-        master: the Spark master. The default is what ``spark-submit`` or its files say, else ``local[*]``.
+            see `violations`). A new folder has mode 0700.
+        master: the Spark master. The default is that of ``spark-submit`` or its files, else ``local[*]``.
         heap: memory of the driver's JVM, such as ``1g``.
         packages: Maven coordinates and folders of jars, separated by commas. With `kafka` and no packages,
             Spark's Kafka connector is fetched in PySpark's version.
         conf: more settings of Spark.
-        max_missing: a count, or a share such as ``"0.1%"`` of all events. More breaks the promise.
+        max_missing: a limit, as a count or a share such as ``"0.1%"`` of all events. An excess breaks the
+            promise.
         max_duplicated: likewise.
         max_dropped: likewise.
         allow_open: accept ledgers without a ``close`` line, because their producers may be alive.
-        until: events made later need not be decided yet. Seconds since 1970, or ISO 8601 (UTC by default).
-            It needs `allow_open`.
-        examples: how many examples of each fault are shown with their bytes.
-        work: where temporary files go: 16 bytes per event for the packed ledgers and 24 for what arrived,
-            deleted at the end. On a cluster it must be shared. The default is the system's temporary folder.
+        until: events made later may be undecided. Seconds since 1970, or ISO 8601 (UTC by default). It needs
+            `allow_open`.
+        examples: the number of examples of each fault that are shown with their bytes.
+        work: the folder for temporary files: 16 bytes per event for the packed ledgers and 24 for the
+            arrivals, deleted at the end. On a cluster it must be shared. The default is the system's
+            temporary folder.
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
         progress: called a few times a second, from another thread, with a line such as
             ``comparing 43%, 12 s``; with an empty line at the end.
-        stop: set it from another thread to end the verification with a `VerifyError`.
+        stop: an event that ends the verification with a `VerifyError` when another thread sets it.
         tuning: sizes of buckets and reads.
 
     Returns:
@@ -122,12 +124,12 @@ def run(
     from logclient.verify.verdict import Limits
 
     if sum(given is not None for given in (capture, kafka, table)) != 1:
-        raise ConfigError("capture, kafka, table: exactly one of them says what arrived")
+        raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()
     limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
     until_us = _until(until)
     if until is not None and not allow_open:
-        raise ConfigError("until: it needs allow_open, which says that producers may be alive")
+        raise ConfigError("until: it needs allow_open, for producers that may be alive")
     parts = ledger_files.find_parts(os.fspath(ledger))
     survey = captures.survey(os.fspath(capture)) if capture is not None else captures.Survey([], [], [])
     if capture is not None:
@@ -154,7 +156,7 @@ def run(
             ready = time.monotonic()
             source: Source | None = None
             if capture is None:
-                # First the ledgers, then the end of the topic: what they acknowledge is in it by then.
+                # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
                 parts = ledger_files.find_parts(os.fspath(ledger))
             if kafka is not None:
                 source = records.Kafka(session.spark, kafka, settings)
@@ -163,7 +165,7 @@ def run(
             if capture is None:
                 parts = parts.plus(ledger_files.find_new_producers(os.fspath(ledger), parts))
             stages = SparkStages(session.spark, source)
-            stages.look(own, {"ledger": os.fspath(ledger), "capture": os.fspath(capture or "")})
+            stages.check_visible(own, {"ledger": os.fspath(ledger), "capture": os.fspath(capture or "")})
             verification = _Verification(
                 stages, source, watch, own, folder, survey, examples, tuning or Tuning()
             )
@@ -211,7 +213,7 @@ def connector() -> str:
 
 
 def _error(error: Exception, work: str) -> LogclientError:
-    """Return one line for the hundreds that Spark prints. Our own errors keep their text."""
+    """Shorten hundreds of lines from Spark to one. Our own errors keep their text."""
     text = str(error)
     found = re.findall(
         r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
@@ -247,7 +249,7 @@ def _until(given: float | str | None) -> int | None:
         Microseconds since 1970.
 
     Raises:
-        ConfigError: it is no time.
+        ConfigError: the text is not a time.
     """
     if given is None:
         return None
@@ -339,7 +341,7 @@ class _Verification:
         return found._replace(examples=shown, seconds=seconds)
 
     def tally(self, plan: Plan, packed: PackedLedger, step: str) -> Tally:
-        """Compare, and add up what all tasks have counted."""
+        """Compare, and add up the counts of all tasks."""
         from logclient.verify.tally import Tally
 
         tally = Tally(plan, packed, functools.partial(self.second_pass, plan))
@@ -356,7 +358,7 @@ class _Verification:
     def groups(self) -> list[list[int]]:
         """Distribute the segments over tasks.
 
-        Where an event may come in several units, all segments of a listener are one task.
+        If an event may come in several units, all segments of a listener are one task.
         """
         from logclient.verify import decode
 
@@ -380,7 +382,7 @@ class _Verification:
         files, events = packed.anonymous_files()
         anonymous_shares = max(16, -(-events // ANONYMOUS_SHARE)) if files else 0
         tasks += [{"anonymous": [file]} for file in files]
-        tasks = tasks or [{}]  # one task must report the buckets
+        tasks = tasks or [{}]  # at least one task, to report the buckets
         n = len(packed.live)
         for i, task in enumerate(tasks):
             task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
@@ -433,13 +435,13 @@ def _app_envs(urls: list[tuple[str, str]]) -> list[str]:
 
 
 def _only(families: list[str]) -> str:
-    """Return the one protocol of the ledgers, which is that of the records."""
+    """Return the only protocol of the ledgers, which is also that of the records."""
     from logclient.verify import decode
 
     named = [family for family in families if family]
     if len(named) != 1:
         what = " and ".join(sorted(named)) or "no protocol"
-        raise ConfigError(f"ledger: it is of {what}: the bodies of a topic or table are of one protocol")
+        raise ConfigError(f"ledger: it has {what}, but a topic or table has bodies of one protocol")
     decode.wire(named[0])
     return named[0]
 

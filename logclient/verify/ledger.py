@@ -1,8 +1,8 @@
 """Packed ledgers: hash, creation time and outcome of any sequence, without reading JSON again.
 
-``ledger_pack.py`` turns ledger files into flat arrays in the work folder, ``ledger_merge.py`` combines their
-tables on the driver, and `PackedLedger` is what tasks and driver open afterwards. Small tables are mapped
-into memory; hashes and creation times are read by range where they are needed.
+``ledger_pack.py`` turns ledger files into flat arrays in the work folder, and ``ledger_merge.py`` combines
+their tables on the driver. Tasks and the driver then open them as `PackedLedger`. Small tables are mapped
+into memory; hashes and creation times are read by range on demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "DROPPED",
     "EVIDENCE",
     "FAILED",
-    "FATES",
+    "OUTCOMES",
     "HANDED",
     "HOLES",
     "LAST_SEQUENCE",
@@ -41,10 +41,10 @@ __all__ = [
 
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
-FATES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
+OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names
 LAST_SEQUENCE = (1 << 48) - 1
 
-# How complete a ledger is. The last one that is true of it counts.
+# The completeness of a ledger. The last value that applies counts.
 WHOLE, UNCLOSED, STOPPED, HOLES = range(4)
 EVIDENCE = ("whole", "unclosed", "stopped", "holes")
 
@@ -56,7 +56,7 @@ class Producer(NamedTuple):
     protocol: str
     url: str
     identity: str  # "id" or "none"
-    last: int  # the highest sequence that is known to have been made
+    last: int  # the highest known sequence
     pending_after: int  # undecided sequences above this one are pending, not unknown
     closed: bool
     events: int  # that are listed
@@ -65,21 +65,21 @@ class Producer(NamedTuple):
     mode: str  # of protocols with several: Logjam's "request" or "async"
     host: str  # of the process; empty: not known
     pid: int  # 0: not known
-    started_us: int  # when its ledger was begun, microseconds pending_after 1970; 0 likewise
+    started_us: int  # when its ledger was begun, in microseconds since 1970; 0: not known
 
     @property
     def fault(self) -> str:
-        """The fault that keeps the ledger from being whole; empty when there is none."""
+        """The reason why the ledger is not whole; empty: it is whole."""
         if self.evidence == WHOLE:
             return ""
         words = self.problems[0] if self.problems else ""
         named = words.removeprefix(f"{self.producer}: ")
-        said = named if named != words else f"has holes ({words})"
-        return f"the ledger of {self.label} {said}"
+        fault = named if named != words else f"has holes ({words})"
+        return f"the ledger of {self.label} {fault}"
 
     @property
     def label(self) -> str:
-        """The name, with the process behind it."""
+        """The name, with the process."""
         return f"{self.producer}{process_label(self.host, self.pid)}"
 
     @property
@@ -93,7 +93,7 @@ class Producer(NamedTuple):
 
 
 def process_label(host: str, pid: int) -> str:
-    """Return a process in brackets, to stand behind a producer's name; empty when it is not known."""
+    """Return a process in brackets, as a suffix of a producer's name; empty: not known."""
     parts = [f"host {host}"] * bool(host) + [f"pid {pid}"] * bool(pid)
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -114,7 +114,7 @@ PRODUCER_ROW = np.dtype(
         ("problems", "<i4"),  # how many there are
         ("line", "<i8"),  # where its `Producer` begins in ``producers.lines``
         ("spans", "<i8"),  # the first of its rows in each of the other tables
-        ("fates", "<i8"),
+        ("outcomes", "<i8"),
         ("deferred", "<i8"),
         ("has_id", "<i8"),
         ("reasons", "<i8"),
@@ -123,7 +123,7 @@ PRODUCER_ROW = np.dtype(
 
 # Tables of all producers, one file each: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {
-    "bases": 0, "spans": 5, "fates": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2, "reasons": 4,
+    "bases": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2, "reasons": 4,
 }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ class LedgerBucket(NamedTuple):
     hashes: U64  # 0 where no event is listed
     created_us: I64  # likewise
     listed: npt.NDArray[np.bool_]
-    fate: npt.NDArray[np.uint8]
+    outcome: npt.NDArray[np.uint8]
     shared: npt.NDArray[np.bool_] | None  # events whose id another event has too; None: no event
     deferred: npt.NDArray[np.bool_] | None  # events that later ones may overtake; None: no event
     has_id: npt.NDArray[np.bool_] | None  # events with their own id; None: no event, or all ledgers whole
@@ -174,7 +174,7 @@ class PackedLedger:
         families: names of the protocols that `family` counts.
         bases: the first bucket of each producer, and the number of all buckets.
         live: the buckets in which an event is listed.
-        spans, fates, deferred, has_id: see `spans_of`, `fates_of` and `LedgerBucket`.
+        spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `LedgerBucket`.
         drops: rows of time and number of events dropped, in no order.
         shared: rows of producer and sequence of events whose id another event has too.
         urls: protocol and URL of the producers.
@@ -198,7 +198,7 @@ class PackedLedger:
         tables = {name: map_table(work, name, np.int64, width) for name, width in TABLES.items()}
         self.bases: I64 = tables["bases"]
         self.spans: I64 = tables["spans"]
-        self.fates: I64 = tables["fates"]
+        self.outcomes: I64 = tables["outcomes"]
         self.live: I64 = tables["live"]
         self.deferred: I64 = tables["deferred"]
         self.has_id: I64 = tables["has_id"]
@@ -236,7 +236,7 @@ class PackedLedger:
 
     @property
     def producers(self) -> Producers:
-        """All producers, each read from its file when it is used."""
+        """All producers, each read from its file on access."""
         return Producers(self)
 
     def _rows_of(self, p: int, name: str, table: I64) -> I64:
@@ -247,20 +247,20 @@ class PackedLedger:
         """Return rows of producer, first, last, position and packed file, by first."""
         return self._rows_of(p, "spans", self.spans)
 
-    def fates_of(self, p: int) -> I64:
+    def outcomes_of(self, p: int) -> I64:
         """Return rows of producer, first, last, outcome and reason, the weakest outcome first."""
-        return self._rows_of(p, "fates", self.fates)
+        return self._rows_of(p, "outcomes", self.outcomes)
 
     def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
-        """Return why events failed or were dropped.
+        """Return the reasons for which events failed or were dropped.
 
         Returns:
             Outcome -> reason -> number of events, the most frequent first.
         """
         out: dict[str, dict[str, int]] = {}
         rows = self._rows_of(p, "reasons", self._reasons)
-        for _, fate, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
-            out.setdefault(FATES[fate], {})[self.reasons[reason]] = n
+        for _, outcome, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
+            out.setdefault(OUTCOMES[outcome], {})[self.reasons[reason]] = n
         return out
 
     def shared_of(self, p: int) -> I64:
@@ -272,7 +272,7 @@ class PackedLedger:
         """Find the events that are compared by hash alone.
 
         Returns:
-            The packed files that have some, and how many events their producers list.
+            The packed files with such events, and the number of events that their producers list.
         """
         hashed = ~self.addressed & (self.rows["listed"] > 0)
         hashed[self._shared_by] = True
@@ -337,38 +337,38 @@ class PackedLedger:
         if not self.all_whole:
             has_id = _marked(self._rows_of(p, "has_id", self.has_id), first, n)
         return LedgerBucket(
-            p, first, hashes, created, listed, self.fate(p, first, n), shared, deferred, has_id
+            p, first, hashes, created, listed, self.outcome(p, first, n), shared, deferred, has_id
         )
 
-    def fate(self, p: int, first: int, n: int) -> npt.NDArray[np.uint8]:
+    def outcome(self, p: int, first: int, n: int) -> npt.NDArray[np.uint8]:
         """Return the outcomes of the sequences ``first .. first + n - 1``."""
-        fate = np.zeros(n, np.uint8)
-        rows = self.fates_of(p)
+        outcome = np.zeros(n, np.uint8)
+        rows = self.outcomes_of(p)
         # Sorted by outcome, not by sequence. There are few rows, because ranges are merged.
         for _, a, b, code, _ in rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)].tolist():
-            fate[max(a - first, 0) : b - first + 1] = code
-        return fate
+            outcome[max(a - first, 0) : b - first + 1] = code
+        return outcome
 
     def reason(self, p: int, sequence: int) -> str:
         """Return the reason for a sequence's outcome, empty when there is none."""
-        rows = self.fates_of(p)
+        rows = self.outcomes_of(p)
         rows = rows[(rows[:, 1] <= sequence) & (rows[:, 2] >= sequence)]
         return self.reasons[int(rows[-1, 4])] if len(rows) else ""
 
-    def fates_at(self, p: int, sequences: I64) -> npt.NDArray[np.uint8]:
+    def outcomes_at(self, p: int, sequences: I64) -> npt.NDArray[np.uint8]:
         """Return the outcomes of some sequences."""
-        fate = np.zeros(len(sequences), np.uint8)
-        rows = self.fates_of(p)
+        outcome = np.zeros(len(sequences), np.uint8)
+        rows = self.outcomes_of(p)
         for code in range(DROPPED, ACKED + 1):
             ranges = union(rows[rows[:, 3] == code][:, 1:3])
             if len(ranges):
                 at = np.searchsorted(ranges[:, 0], sequences, side="right") - 1
-                fate[(at >= 0) & (sequences <= ranges[np.maximum(at, 0), 1])] = code
-        return fate
+                outcome[(at >= 0) & (sequences <= ranges[np.maximum(at, 0), 1])] = code
+        return outcome
 
 
 class Producers(Sequence[Producer]):
-    """All producers of the packed ledgers, each read when it is used."""
+    """All producers of the packed ledgers, each read on access."""
 
     def __init__(self, packed: PackedLedger) -> None:
         self._packed = packed
@@ -396,7 +396,7 @@ class Producers(Sequence[Producer]):
 
 
 def _marked(rows: I64, first: int, n: int) -> npt.NDArray[np.bool_] | None:
-    """Return which of `n` sequences from `first` on are in rows of (producer, first, last); None for none."""
+    """Mark which of `n` sequences from `first` on are in rows of (producer, first, last); None: none."""
     rows = rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)]
     if not len(rows):
         return None

@@ -1,4 +1,4 @@
-"""The ledger files in a folder: which are read, and which look like a ledger but are not.
+"""The ledger files in a folder, and other files that look like ledgers.
 
 The format of a ledger is in ``docs/formats.md``.
 """
@@ -21,7 +21,7 @@ __all__ = ["Part", "Parts", "find_new_producers", "find_parts", "find_unread", "
 
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
-_MAX_UNREAD = 1000  # unread files that are named
+_MAX_UNREAD = 1000  # the most unread files that are named
 
 
 class Part(NamedTuple):
@@ -79,7 +79,7 @@ class Parts(Sequence[Part]):
         Args:
             directory: the folder of the ledger files.
             path: the file of the list.
-            some: which of them.
+            some: the entries to read.
         """
         return cls(directory, np.array(np.load(path, mmap_mode="r")[some]))
 

@@ -1,7 +1,7 @@
-"""Merging: the tables of all packed files combined on the driver, and each ledger checked as a whole.
+"""Merging: the driver combines the tables of all packed files, and checks each ledger as a whole.
 
 A ledger is evidence only as far as it is complete. A missing part, a total that disagrees with the lines or
-an outcome without a batch line makes *holes*, and the verdict says ``unknown`` about what they leave open.
+an outcome without a batch line makes *holes*, and events that they may concern are ``unknown``.
 The rules are in ``docs/verify.md``.
 """
 
@@ -21,10 +21,10 @@ from logclient.verify.ledger import (
     ACKED,
     DROPPED,
     FAILED,
-    FATES,
     HANDED,
     HOLES,
     LAST_SEQUENCE,
+    OUTCOMES,
     PRODUCER_ROW,
     STOPPED,
     TABLES,
@@ -44,7 +44,7 @@ def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None =
     """Combine the tables of all packed files, and save them in the work folder.
 
     Args:
-        stems: what `ledger_pack.pack` returned, in the order of the producers.
+        stems: the results of `ledger_pack.pack`, in the order of the producers.
         work: the work folder.
         bits: a bucket has ``2 ** bits`` sequences.
         unread: files that may be ledgers too.
@@ -105,11 +105,11 @@ class _Merger:
             self.sizes[name] += len(rows)
 
     def add(self, stem: str, last: bool) -> None:
-        """Add what one task packed. Its producers are not before those of the previous task.
+        """Add the packed file of one task. Its producers do not come before those of the previous task.
 
         Args:
-            stem: of the packed file.
-            last: whether it is the last one.
+            stem: the stem of the packed file.
+            last: whether this is the last packed file.
         """
         path = os.path.join(self.work, stem)
         with open(path + ".facts", "rb") as file:
@@ -132,7 +132,7 @@ class _Merger:
         reasons = [self._reasons(fact["reasons"]) for fact in facts]
         for name in WIDTHS:
             rows = np.load(f"{path}.{name}.npy")
-            if name == "fates" and len(rows):
+            if name == "outcomes" and len(rows):
                 starts = np.cumsum([0, *map(len, reasons)])
                 rows[:, 4] = np.concatenate(reasons)[starts[rows[:, 0]] + rows[:, 4]]
             rows[:, 0] = owners[rows[:, 0]]
@@ -168,14 +168,14 @@ class _Merger:
             some[name] = _by_producer(rows[complete])
             self.rows[name] = rows[~complete]
         checked = _ProducerChecks(
-            self.done, n, *(some[name] for name in ("spans", "fates", "expects_id", "has_id"))
+            self.done, n, *(some[name] for name in ("spans", "outcomes", "expects_id", "has_id"))
         )
         producers = [_producer(group[0]["producer"], group, checked, p) for p, group in enumerate(groups)]
-        fates = some["fates"]
+        outcomes = some["outcomes"]
         tables = {
             "spans": checked.spans,
             # Weakest first within a producer: a reader that fills an array in this order keeps the strongest.
-            "fates": fates[np.lexsort((fates[:, 1], fates[:, 3], fates[:, 0]))],
+            "outcomes": outcomes[np.lexsort((outcomes[:, 1], outcomes[:, 3], outcomes[:, 0]))],
             "deferred": some["deferred"],
             "has_id": some["has_id"],
             "reasons": checked.reasons,
@@ -222,7 +222,7 @@ def _by_producer(table: I64) -> I64:
 
 
 def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
-    """Remove from a producer's parts those of another ledger than the first one, as far as these are read."""
+    """Exclude the parts of a producer that belong to another ledger than its first readable part."""
     first = next((fact for fact in facts if fact["opened"]), None)
     for fact in facts:
         if first is None or not fact["opened"]:
@@ -238,7 +238,7 @@ def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
 
 
 class _ProducerChecks:
-    """Compares the lines of all parts of a producer with each other, for some producers at once.
+    """The comparison of the lines of all parts of a producer, for some producers at once.
 
     The producer is put above the 48 bits of a sequence. Ranges of many producers are then one sorted table.
 
@@ -249,7 +249,7 @@ class _ProducerChecks:
 
     LIMIT = 1 << 14  # producers at once
 
-    def __init__(self, base: int, n: int, spans: I64, fates: I64, expects_id: I64, has_id: I64) -> None:
+    def __init__(self, base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id: I64) -> None:
         self.base = base
         self.listed = np.zeros(n, np.int64)
         self.accounted = np.zeros(n, np.int64)  # sequences in a batch line or with an outcome
@@ -257,14 +257,16 @@ class _ProducerChecks:
         self.without_id = np.zeros(n, np.int64)  # that an ids line should name
         self.unlisted_ids = np.zeros(n, np.int64)  # in an ids line, but in no batch line
         self.unlisted_outcomes = np.zeros(n, np.int64)  # acked or handed, but in no batch line
-        self.of_fate = np.zeros((5, n), np.int64)
+        self.of_outcome = np.zeros((5, n), np.int64)
         if n > self.LIMIT:
             raise OverflowError(f"{n} producers at once, at most {self.LIMIT}")
-        reasons = [np.empty((0, 4), np.int64)]  # producer, fate, reason, sequences
-        self.spans = self._check(n, spans, fates, expects_id, has_id, reasons)
+        reasons = [np.empty((0, 4), np.int64)]  # producer, outcome, reason, sequences
+        self.spans = self._check(n, spans, outcomes, expects_id, has_id, reasons)
         self.reasons = _by_producer(np.concatenate(reasons))
 
-    def _check(self, n: int, spans: I64, fates: I64, expects_id: I64, has_id: I64, reasons: list[I64]) -> I64:
+    def _check(
+        self, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id: I64, reasons: list[I64]
+    ) -> I64:
         def keyed(rows: I64) -> I64:
             keys: I64 = rows[:, 1:3] + ((rows[:, :1] - self.base) << 48)
             return keys
@@ -284,15 +286,15 @@ class _ProducerChecks:
         self.unlisted_ids[:] = sizes(subtract(named, listed))
         taken = np.empty((0, 2), np.int64)
         for code in (ACKED, HANDED, FAILED, DROPPED):
-            decided = subtract(union(keyed(fates[fates[:, 3] == code])), taken)
-            self.of_fate[code] = sizes(decided)
+            decided = subtract(union(keyed(outcomes[outcomes[:, 3] == code])), taken)
+            self.of_outcome[code] = sizes(decided)
             if code in (FAILED, DROPPED):
-                self._reasons(decided, fates[fates[:, 3] == code], code, keyed, sizes, reasons)
+                self._reasons(decided, outcomes[outcomes[:, 3] == code], code, keyed, sizes, reasons)
             taken = union(np.concatenate((taken, decided)))
             if code == HANDED:
                 self.unlisted_outcomes[:] = sizes(subtract(taken, listed))
         self.accounted[:] = sizes(union(np.concatenate((listed, taken))))
-        # Which event is meant cannot be said: take these out of the spans.
+        # These events cannot be identified: remove them from the spans.
         removed = union(np.concatenate((listed_twice, unnamed)))
         if len(removed):
             edges = removed.reshape(-1)
@@ -327,7 +329,7 @@ class _ProducerChecks:
 
 
 def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, p: int) -> Producer:
-    """Return what all parts of a producer say together."""
+    """Combine all parts of a producer."""
     holes = any(fact["holes"] for fact in facts)
     problems: list[str] = []
     end = facts[-1]
@@ -348,7 +350,7 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, 
             hole(f"has a torn line at the end of part {fact['part']}, which is not the last")
     for number, why in (
         (checked.repeated[p], "has {} sequences in more than one batch line"),
-        (checked.without_id[p], "has {} sequences with an id of their own that no ids line tells"),
+        (checked.without_id[p], "has {} sequences with an id of their own that no ids line lists"),
         (checked.unlisted_ids[p], "has {} sequences in an ids line that are in no batch line"),
         (
             checked.unlisted_outcomes[p],
@@ -361,10 +363,10 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, 
     close = None if end["torn"] else end["closed"]
     if close is not None:
         for number, word in (
-            (checked.of_fate[code, p], FATES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
+            (checked.of_outcome[code, p], OUTCOMES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
         ):
             if number != close[word]:
-                hole(f"ends with {close[word]:,} {word}, and its lines say {number:,}")
+                hole(f"ends with {close[word]:,} {word}, and its lines have {number:,}")
         size = sum(fact["size"] for fact in facts[:-1]) + close["before"]
         if close["bytes"] not in (None, size):
             hole(f"had {close['bytes']:,} bytes before its end, and has {size:,}")
@@ -401,8 +403,8 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, 
 def _split_shared(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, I64]:
     """Separate ids that applications gave to several events.
 
-    Such an id cannot say which event arrived. These events are compared by hash, like events without an id.
-    So are an event and another one that was given its id.
+    Such an id does not identify an event. These events are compared by hash, like events without an id. The
+    same holds for an event whose id was given to another one.
 
     Args:
         tables: two halves of an id's hash, sequence, producer.
@@ -423,8 +425,8 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, 
     shared[:-1] |= same
     # Unique, because a line may be in a ledger twice.
     shared_events = np.unique(table[shared][:, 2:].astype(np.int64), axis=0)
-    # Keep one row for a shared id, with a producer that does not exist: an arrival with this id is found, and
-    # compared by its hash.
+    # Keep one row for a shared id, with a producer that does not exist: an arrival with this id is found and
+    # compared by hash.
     keep = np.concatenate(([True], ~same))
     table[shared, 2] = np.uint64(1 << 32)
     return table[keep], shared_events

@@ -1,4 +1,4 @@
-"""Packing: some ledger files read once, and written to the work folder as flat arrays.
+"""Packing: ledger files are read once, and written to the work folder as flat arrays.
 
 The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped and unclosed ledgers are in
 ``docs/verify.md``. One task reads a file. Checks that need all parts of a producer are in
@@ -22,27 +22,27 @@ from logclient.verify.ledger_files import Part
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 
-_FATE_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
+_OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
 _MAX_LINE = 256 << 20  # a longer line is damage
-_MAX_PROBLEMS = 20  # that are named, of one file
-MAX_REASONS = 64  # different ones in a file; in all files together four times as many
+_MAX_PROBLEMS = 20  # the most problems of one file that are named
+MAX_REASONS = 64  # the most different reasons of one file; four times as many in all files together
 _REASON_CHARS = 200
 OTHER_REASONS = "other reasons"
 
 # Tables of a packed file, and their columns.
-WIDTHS = {"spans": 4, "fates": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3}
+WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3}
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
 def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = None) -> str:
     """Pack some ledger files.
 
-    These are written to the work folder, with names that begin with the stem:
+    The files in the work folder have names that begin with the stem:
 
     - ``.hashes`` and ``.created``: int64 for each event, in the order of the lines.
     - ``.spans.npy``: index in the group, first, last, position in the two files above.
-    - ``.fates.npy``: index, first, last, outcome, reason.
+    - ``.outcomes.npy``: index, first, last, outcome, reason.
     - ``.deferred.npy``: index, first, last.
     - ``.expects_id.npy``: index, first, last of events that an ``ids`` line must name.
     - ``.has_id.npy``: index, first, last of events that an ``ids`` line names.
@@ -57,13 +57,13 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
         until_us: events made later may be undecided; None: no event may.
 
     Returns:
-        The stem. Each attempt of the task has a new one, so that attempts never write to the same file.
+        The stem. It is new for each attempt of the task, so that attempts never write to the same file.
     """
     stem = f"{index}-{uuid.uuid4().hex}"
     path = os.path.join(work, stem)
     facts = []
     tables: dict[str, list[list[int]]] = {
-        name: [] for name in ("spans", "fates", "deferred", "expects_id", "has_id", "drops")
+        name: [] for name in ("spans", "outcomes", "deferred", "expects_id", "has_id", "drops")
     }
     ids = [np.empty((0, 4), np.uint64)]
     start = 0
@@ -75,7 +75,7 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
             start += packer.events
             for name, rows in (
                 ("spans", packer.spans),
-                ("fates", packer.fates.rows),
+                ("outcomes", packer.outcomes.rows),
                 ("deferred", packer.deferred),
                 ("expects_id", packer.expects_id),
                 ("has_id", packer.id_seqs),
@@ -102,13 +102,13 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
 
 
 class LedgerPacker:
-    """Reads the lines of one ledger file, and appends hashes and creation times to two flat files.
+    """A reader of one ledger file that appends hashes and creation times to two flat files.
 
     Args:
         part: the ledger file.
         hashes: the file for hashes.
         created: the file for creation times.
-        start: how many events these two files have.
+        start: the number of events in these two files.
         until_us: events made later may be undecided; None: no event may.
     """
 
@@ -122,7 +122,7 @@ class LedgerPacker:
         self.until_us = until_us
         self.events = 0
         self.spans: list[list[int]] = []  # first, last, position in the files
-        self.fates = _Ranges()
+        self.outcomes = _Ranges()
         self.drops: list[tuple[int, int]] = []  # time, and how many were dropped
         self.ids: list[bytes] = []
         self.id_seqs: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ class LedgerPacker:
             self.facts["problems"].append(f"{os.path.basename(self.part.path)} line {line}: {why}")
 
     def read(self, file: IO[bytes]) -> None:
-        """Read as much as the file had when it was found. Its producer may still append to it."""
+        """Read the file up to the size at which it was found. Its producer may still append to it."""
         facts = self.facts
         number = 0
         at = 0
@@ -185,7 +185,7 @@ class LedgerPacker:
                     raise ValueError(f"longer than {_MAX_LINE} bytes")
                 fields = _parse_line(line)
                 if facts["opened"] and _kind(fields) == "open":
-                    self._add_hole(number, f"another open line ({_ledger_of(fields)}): it is not read on")
+                    self._add_hole(number, f"another open line ({_ledger_of(fields)}): the rest is not read")
                     return
                 if not facts["opened"]:
                     self._open(fields)
@@ -194,14 +194,14 @@ class LedgerPacker:
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 why = str(error).split("\n")[0][:200]
                 if not facts["opened"]:
-                    self._add_hole(number, f"it does not begin with its open line, and is not read: {why}")
+                    self._add_hole(number, f"it does not begin with its open line and is not read: {why}")
                     return
                 self._add_hole(number, why)
 
     def _open(self, fields: Any) -> None:
         """Read the first line, which must agree with the name of the file."""
         if _kind(fields) != "open":
-            raise ValueError(f"a line {_kind(fields)[:40]!r}")
+            raise ValueError(f"the first line is {_kind(fields)[:40]!r}")
         _read_integer(fields["version"], "version", 1, 1)
         producer, part = _read_text(fields["producer"], "producer"), fields["part"]
         if producer != self.part.producer or type(part) is not int or part != self.part.number:
@@ -211,7 +211,7 @@ class LedgerPacker:
         for name in ("protocol", "url", "identity"):
             self.facts[name] = _read_text(fields[name], name)
         self.facts["mode"] = str(fields.get("mode", ""))
-        # These are only shown.
+        # These are only for display.
         host, pid, at = (fields.get(name) for name in ("host", "pid", "at_us"))
         self.facts["host"] = host[:_REASON_CHARS] if isinstance(host, str) else ""
         self.facts["pid"] = pid if type(pid) is int and 0 < pid < 1 << 63 else 0
@@ -225,8 +225,8 @@ class LedgerPacker:
             self._batch(fields)
         elif kind == "outcome":
             seqs = _read_ranges(fields["seqs"])
-            fate = _FATE_CODES[_read_text(fields["status"], "status")]
-            self._add_outcome(fields, seqs, fate)
+            outcome = _OUTCOME_CODES[_read_text(fields["status"], "status")]
+            self._add_outcome(fields, seqs, outcome)
             self.last = max(self.last, seqs[-1][1])
         elif kind == "dropped":
             seqs = _read_ranges(fields["seqs"])
@@ -242,7 +242,7 @@ class LedgerPacker:
             if "beside" in fields:
                 beside = _read_ranges(fields["beside"])
                 if not _is_subset(beside, seqs):
-                    raise ValueError("beside that are not in its seqs")
+                    raise ValueError("beside has sequences that are not in seqs")
                 ids += _read_base64(fields["second"], 16 * _size(beside), "second")
                 seqs = seqs + beside
             self.ids.append(ids)
@@ -267,7 +267,7 @@ class LedgerPacker:
             self.last = max(self.last, last)
         # Ignore other kinds, which a later version may add.
 
-    def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], fate: int) -> None:
+    def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], outcome: int) -> None:
         """Add the outcome of some sequences, with the reason for it."""
         given = fields.get("reason")
         reason = given[:_REASON_CHARS] if isinstance(given, str) else ""
@@ -278,7 +278,7 @@ class LedgerPacker:
             if reason not in reasons:
                 reasons.append(reason)
         for first, last in seqs:
-            self.fates.add(first, last, fate, reasons.index(reason))
+            self.outcomes.add(first, last, outcome, reasons.index(reason))
 
     def _batch(self, fields: dict[str, Any]) -> None:
         seqs = _read_ranges(fields["seqs"])
@@ -289,7 +289,7 @@ class LedgerPacker:
         if "own" in fields:
             own = _read_ranges(fields["own"])
             if not _is_subset(own, seqs):
-                raise ValueError("own that are not in its seqs")
+                raise ValueError("own has sequences that are not in seqs")
             self.expects_id.extend(own)
         created = deltas.astype("<i8") + base
         if self.until_us is not None:
@@ -314,7 +314,7 @@ class LedgerPacker:
 
 
 class _Ranges:
-    """Inclusive ranges in the order they come, joined where one continues the other."""
+    """Inclusive ranges in the order of addition, joined where one continues the other."""
 
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
@@ -350,7 +350,7 @@ def _read_ranges(value: Any) -> list[tuple[int, int]]:
     out = []
     for first, last in value:
         if not (type(first) is int and type(last) is int and before < first <= last <= LAST_SEQUENCE):
-            raise ValueError("seqs that do not rise")
+            raise ValueError("seqs do not rise")
         out.append((first, last))
         before = last
     if not out:
@@ -361,14 +361,14 @@ def _read_ranges(value: Any) -> list[tuple[int, int]]:
 def _read_integer(value: Any, name: str, low: int, high: int) -> int:
     """Check and return an integer."""
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} is no whole number from {low} to {high}")
+        raise ValueError(f"{name} is not a whole number from {low} to {high}")
     return value
 
 
 def _read_text(value: Any, name: str) -> str:
     """Check and return a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a text")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The folder that a verdict is written to, private to its owner."""
+"""The folder of a verdict, which only its owner can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def prepare_folder(out: str | os.PathLike[str] | None) -> tuple[str, list[str]]:
     """Make the folder for a verdict, and remove the violations of an earlier one.
 
     Returns:
-        The absolute path, empty when `out` is None, and the folders that were made, inner ones first.
+        The absolute path, empty if `out` is None; and the folders that were made, inner ones first.
 
     Raises:
         LedgerError: the folder cannot be made or written to.
@@ -30,7 +30,7 @@ def prepare_folder(out: str | os.PathLike[str] | None) -> tuple[str, list[str]]:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
         os.chmod(faults, 0o700)
-        for name in os.listdir(faults):  # only files of ours
+        for name in os.listdir(faults):  # only our own files
             if name.endswith(".parquet"):
                 os.unlink(os.path.join(faults, name))
     except OSError as error:
@@ -40,7 +40,7 @@ def prepare_folder(out: str | os.PathLike[str] | None) -> tuple[str, list[str]]:
 
 @contextlib.contextmanager
 def removed_on_error(made: list[str]) -> Iterator[None]:
-    """Remove these folders, inner ones first, when the block fails. A folder that is not empty stays."""
+    """Remove these folders, inner ones first, if the block fails. Folders with files stay."""
     try:
         yield
     except BaseException:
@@ -51,7 +51,7 @@ def removed_on_error(made: list[str]) -> Iterator[None]:
 
 
 def create_file(path: str) -> IO[bytes]:
-    """Create a file that only its owner may read, in place of one that is there."""
+    """Create a file that only its owner may read, in place of an existing one."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

@@ -1,10 +1,10 @@
 """Counts for the charts of the report, over time and over sequences, of bounded size.
 
-Tasks count while they judge the events anyway, which costs some nanoseconds per event, and the driver adds up
-their counts. A second pass over all events would be too slow.
+Tasks count while they judge the events, which costs some nanoseconds per event, and the driver adds up their
+counts. A second pass over all events would be too slow.
 
-*Time* is when an event was made, in at most `STEPS` steps of a round length over the whole run. Sequences of
-a producer are divided into at most `PARTS` equal parts.
+*Time* is the time at which an event was made, in at most `STEPS` steps of a round length over the whole run.
+The sequences of a producer are divided into at most `PARTS` equal parts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
     "Latencies",
 ]
 
-STEPS = 240  # of a run, at most
-PARTS = 200  # parts of a producer's sequences, at most
+STEPS = 240  # the most time steps of a run
+PARTS = 200  # the most parts of a producer's sequences
 
-# Kinds that are counted besides the states of `schema.STATES`, whose numbers come first. Lost and missing
-# events that are listed have kinds of their own, because an incomplete capture makes them unknown.
+# Kinds that are counted in addition to the states of `schema.STATES`, whose numbers come first. Listed events
+# that are lost or missing have separate kinds, because an incomplete capture makes them unknown.
 DUPLICATED, REORDERED, LOST_SENT, MISSING_SENT = 9, 10, 11, 12
 KINDS = 13
 
-CELLS = 64 << 6  # of the histogram of latencies: enough for 63 bits
+CELLS = 64 << 6  # cells of the histogram of latencies, enough for 63 bits
 
 _SECOND = 1_000_000
 _STEPS = (
@@ -74,7 +74,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def over(cls, first_us: int, last_us: int) -> Grid:
-        """Return the finest grid over a span, with no steps if it ends before it begins."""
+        """Return the finest grid over a span, without steps if the span ends before it begins."""
         if last_us < first_us:
             return cls(0, 1, 0)
         widths = iter(_STEPS)
@@ -182,7 +182,7 @@ class TimeCounts:
         return out
 
     def take(self, name: str, family: int, keys: I64, counts: I64) -> None:
-        """Add what `rows` of another one returned."""
+        """Add the `rows` of another object."""
         (self.words if name == "words" else self.latency)[family].reshape(-1)[keys] += counts
 
 
@@ -215,7 +215,7 @@ class SequenceCounts:
         """Count disjoint inclusive ranges under one kind."""
         if not len(ranges):
             return
-        # Count what lies below each edge: whole ranges, and a part of the one that crosses it.
+        # Count the numbers below each edge: whole ranges, and a part of the range that crosses the edge.
         edges = np.arange(self.n + 1, dtype=np.int64) * self.width + 1
         sizes = np.concatenate(([0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)))
         begun = np.searchsorted(ranges[:, 0], edges, side="left")
@@ -230,6 +230,6 @@ class SequenceCounts:
         return used.astype(np.int32).tobytes(), self.counts[used].tobytes()
 
     def take(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add what `row` of others returned."""
+        """Add the `row` of each of some other objects."""
         for keys, counts in rows:
             self.counts[np.frombuffer(keys, np.int32)] += np.frombuffer(counts, np.int64)

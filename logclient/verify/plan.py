@@ -1,4 +1,4 @@
-"""The plan of a comparison: what all tasks need to know, kept as JSON in the work folder."""
+"""The plan of a comparison: the facts that all tasks share, as JSON in the work folder."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Plan(NamedTuple):
         return self._replace(tasks=tasks)
 
     def save(self) -> None:
-        """Write it to the work folder."""
+        """Write the plan to the work folder."""
         with open(os.path.join(self.work, "plan.json"), "w") as file:
             json.dump(self._asdict(), file)
 
     @classmethod
     def load(cls, work: str) -> Plan:
-        """Read it from the work folder."""
+        """Read the plan from the work folder."""
         with open(os.path.join(work, "plan.json")) as file:
             return cls(**json.load(file))

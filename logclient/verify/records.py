@@ -1,7 +1,7 @@
-"""Records that hold one message body each: Kafka topics and tables, read by Spark.
+"""Records with one message body each, from Kafka topics and tables, read by Spark.
 
-A capture has wire units. What a server has passed on to Kafka or a table are bodies. They come through the
-JVM by Spark's own connectors and are decoded in ``mapInArrow``, each as the unit that would carry it alone.
+A capture has wire units, but a Kafka topic or a table has bodies, which a server has passed on. They come
+through the JVM by Spark's own connectors and are decoded in ``mapInArrow``, each as a unit with one event.
 The protocol is that of the ledgers.
 
 A record is identified by its place and a number. For Kafka, and for tables with an ``arrival`` column, the
@@ -45,7 +45,7 @@ _TYPES = {
 }
 
 COLUMNS = ("body", "received", "key", "listener", "arrival")
-"""What columns of a table may mean, for ``--columns``. Only ``body`` is required."""
+"""The names of columns for ``--columns``. Only ``body`` is required."""
 
 RECORDS = 4096  # in one batch from the JVM
 BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
@@ -54,7 +54,7 @@ ANSWER_MS = 10_000  # for a broker's answer
 
 
 class Place(NamedTuple):
-    """A partition of a topic, or what a table calls a listener."""
+    """A partition of a topic, or a listener of a table."""
 
     name: str
     first: int = 0  # the lowest number of its records
@@ -79,12 +79,12 @@ class Source:
     frame: Any
 
     def plan(self, protocol: str) -> dict[str, Any]:
-        """Return what the tasks need to know."""
+        """Return the facts about the records that tasks need."""
         places = [list(place) for place in self.places]
         return {"protocol": protocol, "title": self.title, "numbered": self.numbered, "places": places}
 
     def check(self, facts: list[dict[str, Any]]) -> None:
-        """Check what needs the facts of all tasks.
+        """Check the facts of all tasks together.
 
         Raises:
             LedgerError: two records have the same number.
@@ -133,7 +133,7 @@ def _fact(
     size: int,
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """Return the facts of a place in the form of a segment's. What is wrong is in `problems`."""
+    """Return the facts of a place in the form of a segment's facts."""
     return {
         **fields,
         "index": index,
@@ -153,12 +153,12 @@ def _fact(
 
 
 def _deleted(place: Place) -> Problem:
-    return Problem("gap", place.name, -1, f"what was before offset {place.first:,} is deleted")
+    return Problem("gap", place.name, -1, f"records before offset {place.first:,} are deleted")
 
 
 def _missing_offsets(place: Place, units: int) -> Problem:
     n = place.end - place.first
-    why = f"{n - units:,} of {n:,} offsets have no record: compacted, or of a transaction"
+    why = f"{n - units:,} of {n:,} offsets have no record, because of compaction or transactions"
     return Problem("gap", place.name, -1, why)
 
 
@@ -166,7 +166,7 @@ def _missing_offsets(place: Place, units: int) -> Problem:
 
 
 class Kafka(Source):
-    """One or more topics, from the first record to the last one that is there now.
+    """One or more topics, from the first record to the current end.
 
     Args:
         spark: a session with Spark's Kafka connector.
@@ -225,7 +225,7 @@ def parse_address(address: str) -> tuple[str, list[str]]:
         raise ConfigError(f"kafka: {shown} must be HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC]")
     for topic in topics:
         if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
-            raise ConfigError(f"kafka: {topic[:200]!r} is no name of a topic")
+            raise ConfigError(f"kafka: {topic[:200]!r} is not the name of a topic")
     return bootstrap, topics
 
 
@@ -260,7 +260,8 @@ def _offsets(
 ) -> dict[str, dict[int, tuple[int, int]]]:
     """Ask the brokers for the offsets of all partitions.
 
-    They are asked once, by the client that the connector itself uses: all stages must see the same records.
+    The brokers are asked only once, because all stages must see the same records. The client is that of the
+    connector.
 
     Returns:
         Topic -> partition -> offset of the first record, and of the next one.
@@ -363,7 +364,7 @@ class Table(Source):
             self.frame = self.frame.sortWithinPartitions("place", "at")
 
     def _survey(self, frame: Any) -> None:
-        """Read what is needed before any row: the listeners, and the first number of each."""
+        """Read the listeners, and the first number of each, before any row."""
         grouped = frame.groupBy("place") if self.numbered else frame.groupBy()
         asked = (
             "min(at) AS low",
@@ -377,7 +378,7 @@ class Table(Source):
         for row in rows:
             if row.wrong is not None:
                 column = self.columns["received"]
-                raise LedgerError(f"{self.title}: column {column}: {row.wrong[:100]!r} is no timestamp")
+                raise LedgerError(f"{self.title}: column {column}: {row.wrong[:100]!r} is not a timestamp")
         if not self.numbered:
             return
         if len(rows) > LISTENER:
@@ -389,17 +390,15 @@ class Table(Source):
             if row.high - row.low >> (RANK_BITS + UNIT_BITS):
                 raise LedgerError(
                     f"{where} arrival numbers from {row.low} to {row.high}: "
-                    "they must lie less than 2**40 apart (of microseconds: 12.7 days)"
+                    "the range must be less than 2**40 (as microseconds: 12.7 days)"
                 )
             self.places.append(Place(row.place, row.low))
 
     def check(self, facts: list[dict[str, Any]]) -> None:
-        """Look for numbers that two pieces of the table have in common, where their ranges overlap.
-
-        Inside a piece its task has looked.
+        """Check that no two pieces of the table have a number in common. Tasks check inside a piece.
 
         Raises:
-            LedgerError: there is one.
+            LedgerError: two records have the same number.
         """
         ranges: dict[str, list[list[int]]] = {}
         for fact in facts:
@@ -456,10 +455,10 @@ def _by_place(
 
 
 def _task_number(before: int) -> int:
-    """Return which piece of the records this task reads.
+    """Return the number of the piece that this task reads.
 
     Args:
-        before: the number of tasks that read none.
+        before: the number of tasks that read no records.
     """
     from pyspark import TaskContext
 
@@ -494,6 +493,8 @@ def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> 
 
 
 class _RecordTask:
+    """A map task over records."""
+
     def __init__(self, plan: Plan, packed: PackedLedger, mapper: Mapper, number: int) -> None:
         assert plan.records is not None
         self.plan = plan
@@ -526,7 +527,7 @@ class _RecordTask:
 
 
 class _PlaceReader:
-    """Decodes the records of one place, and keeps account of them."""
+    """A decoder of the records of one place, with their account."""
 
     def __init__(self, task: _RecordTask, listener: int, name: str) -> None:
         self.task = task
@@ -570,7 +571,7 @@ class _PlaceReader:
     def fact(self) -> dict[str, Any]:
         place, since = self.place, self.task.since
         problems = []
-        # What was deleted before our first event was made does not matter.
+        # Records that were deleted before our first event was made do not matter.
         if place.first and place.end >= 0 and (since is None or self.began_us >= since):
             problems.append(_deleted(place))
         if place.end - place.first > self.units:

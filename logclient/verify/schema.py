@@ -9,15 +9,15 @@ import pyarrow as pa
 
 __all__ = ["ARRIVALS", "RESULTS", "STATES", "VIOLATIONS", "Example"]
 
-# Keys of shuffled rows. From 0 on they are buckets; below lie facts, then unlisted ids, then events without
-# an id.
+# Keys of shuffled rows. Keys from 0 on are buckets. Negative keys are facts, then unlisted ids, then events
+# without an id.
 FACT = -1
 UNLISTED_SHARES = 64
 UNLISTED = -2  # down to UNLISTED - UNLISTED_SHARES + 1
 ANONYMOUS = UNLISTED - UNLISTED_SHARES  # down to ANONYMOUS - plan.anonymous_shares + 1
 
-# What stands instead of the number of a producer for an id that belongs to none of the ledgers: an id of
-# ours from an unknown producer, an id that an application chose, and a body without any id.
+# Substitutes for the number of a producer, for ids that belong to none of the ledgers: an id of ours from an
+# unknown producer, an id that an application chose, and a body without any id.
 UNKNOWN_PRODUCER, APPLICATION_ID, WITHOUT_ID = -1, -2, -3
 
 # The position of an arrival: one number that rises with the order of arrival at a listener. From the highest
@@ -27,9 +27,9 @@ NEVER = np.iinfo(np.int64).max
 NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 
 # The listener of a row, as one number: the listener in the low bits, and above them the Logjam device whose
-# publications it received (32 bits). Each pair has an order of its own. Devices beyond the first DEVICES of a
+# publications it received (32 bits). Each pair has a separate order. Devices beyond the first DEVICES of a
 # batch or bucket are counted as OTHERS, and their order is not judged: peers choose these numbers, and each
-# costs memory.
+# one costs memory.
 LISTENER_BITS, DEVICES, OTHERS = 16, 64, 1 << 32
 LISTENER = (1 << LISTENER_BITS) - 1
 
@@ -49,7 +49,7 @@ ARRIVALS = pa.schema(
         ("after", pa.int64()),  # uint32: received at received_us + (after << shift)
     ]
 )
-"""What map tasks send to reduce tasks: a row for each stretch, with the places of its columns in a file."""
+"""Rows from map tasks to reduce tasks: one for each stretch, with the places of its columns in a file."""
 
 RESULTS = pa.schema(
     [
@@ -62,7 +62,7 @@ RESULTS = pa.schema(
         ("values", pa.binary()),
     ]
 )
-"""What reduce tasks report to the driver."""
+"""Rows from reduce tasks to the driver."""
 
 VIOLATIONS = pa.schema(
     [
@@ -84,7 +84,7 @@ EXCLUDED = 9  # compared by hash, and counted there
 
 
 class Example(NamedTuple):
-    """One event of a fault, and its place in the capture."""
+    """One event with a fault, and its place in the capture."""
 
     producer: str | None
     sequence: int | None

@@ -38,7 +38,7 @@ __all__ = [
 VERSION = 1
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
-MAX_PROBLEMS = 20  # of one kind in one segment that are kept; the rest is counted
+MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest is counted
 _NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
@@ -54,7 +54,7 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file, as text whatever its bytes are."""
+        """The name of the file as text, even if it is not UTF-8."""
         return os.fsencode(os.path.basename(self.path)).decode("utf-8", "backslashreplace")
 
 
@@ -72,10 +72,10 @@ class Header(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a capture cannot account for everything that arrived.
+    """A reason why a capture may lack events that arrived.
 
-    ``kind`` is ``damage`` (bytes that are no record), ``gap`` (``arrival`` jumps), ``unclosed`` (no end
-    record: the collector was killed, or still runs), ``unread`` (a file that cannot be read), or a kind of
+    ``kind`` is ``damage`` (bytes that are not a record), ``gap`` (``arrival`` jumps), ``unclosed`` (no end
+    record: the collector was killed, or still runs), ``unread`` (an unreadable file), or a kind of
     ``captures.py``.
     """
 
@@ -116,7 +116,7 @@ class Batch(NamedTuple):
 
 
 def record_at(batch: Batch, unit: int) -> int:
-    """Return where the record of a unit begins in the file."""
+    """Return the byte of the file at which the record of a unit begins."""
     return batch.base + int(batch.offset[unit]) - _UNIT_HEAD - _RECORD_HEAD
 
 
@@ -160,7 +160,7 @@ def read_header(segment: Segment) -> Header | None:
     """Read the header of a segment.
 
     Returns:
-        The header, or None when there is none that can be read.
+        The header; None: there is no readable header.
 
     Raises:
         LedgerError: the file cannot be opened, or is no regular file.
@@ -178,7 +178,7 @@ def read_header(segment: Segment) -> Header | None:
 
 
 def unit_at(segment: Segment, offset: int) -> bytes:
-    """Return the unit whose bytes begin at `offset` of a segment; less when the file was truncated."""
+    """Return the unit whose bytes begin at `offset` of a segment; shorter if the file was truncated."""
     with open(open_regular(segment.path), "rb") as file:
         file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
         length = int.from_bytes(file.read(_RECORD_HEAD)[:4], "little")
@@ -189,25 +189,25 @@ _TEXTS = ("run", "protocol", "listener", "url")
 
 
 def _header(payload: bytes) -> Header | str:
-    """Return the header, or what is wrong with it."""
+    """Return the header, or a description of its error."""
     version = int.from_bytes(payload[1:5], "little")
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
     try:
         fields = json.loads(payload[5:])
     except (ValueError, RecursionError):
-        return "a header that is not JSON"
+        return "the header is not JSON"
     if not isinstance(fields, dict):
-        return "a header that is no JSON object"
+        return "the header is not a JSON object"
     for name in (*_TEXTS, "host", "source"):
         if not isinstance(fields.get(name, None if name in _TEXTS else ""), str):
-            return f"a header without {name}" if name not in fields else f"a header whose {name} is no text"
+            return f"the header has no {name}" if name not in fields else f"{name} of the header is no text"
     for name in ("segment", "first_arrival"):
         number = fields.get(name)
         if type(number) is not int or not 0 < number < MAX_NUMBER:
-            return f"a header whose {name} is no number from 1 to 2**63 - 1"
+            return f"{name} of the header is not a number from 1 to 2**63 - 1"
     if fields.get("source") not in (*SOURCES, "", None):
-        return "a header whose source is none we know"
+        return "source of the header is unknown"
     return Header(
         fields["run"],
         fields["protocol"],
@@ -221,21 +221,21 @@ def _header(payload: bytes) -> Header | str:
 
 
 class SegmentReader:
-    """Iterates over a segment as batches of units, and afterwards says what was wrong and how it ended.
+    """An iterator over a segment in batches of units, which also records problems and the end.
 
     Args:
-        segment: to read.
+        segment: the segment.
         start: byte of the first record to read.
         end: byte behind the last one; by default the size of the file when it was found.
-        units: at most so many in a batch.
+        units: the most units in a batch.
         chunk: bytes read at a time; more when a record is longer.
 
     Attributes:
-        header: None when none was read.
-        problems: at most `MAX_PROBLEMS` of each kind; `counts` has how many there were.
-        peers: stream -> peer, filled as the records come.
-        first_arrival: of the first unit; 0: not known.
-        next_arrival: that would follow the last unit.
+        header: the header; None: not read.
+        problems: at most `MAX_PROBLEMS` of each kind; `counts` has their numbers.
+        peers: stream -> peer, filled while records are read.
+        first_arrival: the arrival of the first unit; 0: not known.
+        next_arrival: the arrival that would follow the last unit.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class SegmentReader:
             while left and filled < len(buffer):
                 n = file.readinto(view[filled : filled + left])  # type: ignore[attr-defined]
                 if not n:
-                    left = 0  # it was truncated meanwhile
+                    left = 0  # the file was truncated meanwhile
                     break
                 filled += n
                 left -= n
@@ -320,9 +320,9 @@ class SegmentReader:
             filled = rest
 
     def _stuck(self, file: IO[bytes], data: memoryview, offset: int) -> None:
-        """Judge a record whose length is impossible.
+        """Judge a record with an impossible length.
 
-        Zeros up to the end of the file are what a crash of the machine leaves. Anything else is damage.
+        A crash of the machine leaves zeros up to the end of the file. Anything else is damage.
         """
         length = int.from_bytes(data[:4], "little")
         if length == 0 and not any(data):
@@ -331,7 +331,7 @@ class SegmentReader:
                     break
             else:
                 return
-        self._problem("damage", offset, f"a record of {length} bytes: nothing behind it can be read")
+        self._problem("damage", offset, f"a record of {length} bytes: the rest cannot be read")
 
     def _take(self, data: memoryview, base: int, walk: walker.Walk) -> Iterator[Batch]:
         offset = np.frombuffer(walk.offset, np.int64)
@@ -362,7 +362,7 @@ class SegmentReader:
             else:
                 self._problem("damage", where, f"an impossible record of {length} bytes, type {payload[0]}")
         if len(arrival):
-            # One unsigned comparison finds jumps forward and back. The header says which unit comes first.
+            # One unsigned comparison finds jumps forward and back. The header names the first arrival.
             expected = np.empty_like(arrival)
             expected[0] = self.next_arrival or int(arrival[0])
             expected[1:] = arrival[:-1] + np.uint64(1)
@@ -378,7 +378,7 @@ class SegmentReader:
         for at, following in ends:
             if self.next_arrival and following != self.next_arrival:
                 self._problem(
-                    "gap", base + at, f"the end says arrival {following} where {self.next_arrival} was due"
+                    "gap", base + at, f"the end has arrival {following} where {self.next_arrival} was due"
                 )
             self.next_arrival = following
         if len(arrival):
@@ -404,10 +404,10 @@ CONTINUED = ("rotated", "recovered", "resumed")
 def continuity(
     segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
 ) -> list[Problem]:
-    """Find what is missing between a segment and its neighbours.
+    """Find gaps between a segment and its neighbours.
 
     Args:
-        segment: one of a listener's.
+        segment: the segment.
         facts: of this segment, as `SegmentReader` has them: ``number``, ``first_arrival``, ``next_arrival``,
             ``closed``.
         previous: facts of the listener's segment before it; None for the first.

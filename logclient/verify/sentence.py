@@ -10,9 +10,9 @@ __all__ = ["count_ledgers", "sentence"]
 _MAY_BE_OPEN = "a ledger is still open"
 
 
-def count_ledgers(n: int, what: str = "") -> str:
-    """Return a number of ledgers in words."""
-    return f"{n:,} {what}{' ' * bool(what)}ledger{'s' * (n != 1)}"
+def count_ledgers(n: int, adjective: str = "") -> str:
+    """Return a number of ledgers as a phrase, with an adjective if given."""
+    return f"{n:,} {adjective}{' ' * bool(adjective)}ledger{'s' * (n != 1)}"
 
 
 def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int) -> str:
@@ -20,10 +20,10 @@ def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str
 
     Args:
         code: the exit code.
-        broken: what breaks the promise.
-        counts: of everything.
-        faults: what keeps ledgers and captures from being whole.
-        still_open: ledgers without an end that are allowed.
+        broken: phrases for everything that breaks the promise.
+        counts: the total counts.
+        faults: phrases for the defects of ledgers and captures.
+        still_open: the number of open ledgers that are allowed.
     """
     because = ", and ".join(faults)
     if code == ExitCode.BROKEN:
@@ -31,11 +31,11 @@ def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str
             f"{words} ({limit})" if limit else words
             for words, _, limit in (x.partition(", ") for x in broken)
         ]
-        besides = f"; besides, {because}" if faults else ""
-        return f"The promise is broken: {', '.join(parts)}, of {counts.events:,} events{besides}."
+        also = f"; also, {because}" if faults else ""
+        return f"The promise is broken: {', '.join(parts)}, of {counts.events:,} events{also}."
     if code == ExitCode.UNREACHABLE:
         unknown = f"{counts.unknown:,} of {counts.events:,} events are unknown"
-        return f"It cannot be told: {unknown}, because {because or _MAY_BE_OPEN}."
+        return f"The promise is unproven: {unknown}, because {because or _MAY_BE_OPEN}."
     if still_open:
         open_ = f"; {count_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
     else:

@@ -4,8 +4,7 @@
 
 Spark takes seconds to start and half a second to compare some 100,000 events, so several verifications should
 share a session. A request is a line of JSON with arguments of `job.run`. The answer is a line with ``exit``
-and ``counts``, or with ``error``. The process ends with its stdin. PACKAGES are loaded by Spark's JVM, which
-needs them at its start.
+and ``counts``, or with ``error``. The process ends with its stdin. Spark's JVM loads PACKAGES at its start.
 """
 
 from __future__ import annotations

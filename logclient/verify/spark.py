@@ -1,6 +1,6 @@
-"""The Spark session of a verification: the active one, or a new one that leaves nothing behind.
+"""The Spark session of a verification: the active one, or a new one that is removed at the end.
 
-Settings made elsewhere are kept. An active session is used as it is and not stopped. Under ``spark-submit``,
+Settings made elsewhere are kept. An active session is used unchanged and not stopped. Under ``spark-submit``,
 or with ``spark-defaults.conf`` or ``PYSPARK_SUBMIT_ARGS``, only settings that these leave open are set.
 """
 
@@ -30,18 +30,18 @@ from logclient.errors import ConfigError, LedgerError, LogclientError, MissingEx
 __all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "remove", "require_extras"]
 
 HEAP = "1g"
-END_S = 10.0  # for the JVM to end, and for its workers to close their files
+END_S = 10.0  # seconds for the JVM to end, and for its workers to close their files
 
 
 class VerifyError(LogclientError):
-    """The comparison could not be done, because Java, Spark or a worker failed. One line says why."""
+    """A failure of Java, Spark or a worker that prevented the comparison, described in one line."""
 
 
 def _java() -> str:
-    """Find the java program that PySpark will start.
+    """Find the java program for PySpark to start.
 
     Raises:
-        VerifyError: there is none, or it is too old.
+        VerifyError: there is no such program, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
@@ -62,7 +62,7 @@ def require_extras() -> None:
     """Check that the packages of the extra ``verify`` are installed.
 
     Raises:
-        MissingExtra: one is not.
+        MissingExtra: a package is not installed.
     """
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
@@ -93,10 +93,10 @@ _DEFAULTS = {
 }
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-# The JVM does little for a short time: one compiler and the simplest collector cost least.
+# The JVM has little work and ends soon: one compiler and the simplest collector cost least.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# Settings that a running JVM cannot take any more.
+# Settings that only take effect at the start of a JVM.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
 
@@ -142,12 +142,13 @@ def is_local(master: str) -> bool:
 class Session:
     """A Spark session: the active one, or a new one. A context manager.
 
-    A new session is quiet, runs on this Python and leaves nothing behind. An active one is not stopped.
+    A new session prints nothing, runs on this Python and removes its files. An active one is not stopped.
 
     Args:
-        master: where to run. The default is what is configured elsewhere, else ``local[*]``: this machine, on
-            the loopback address.
-        heap: of the JVM (the driver's, with ``local``). The default is what is configured elsewhere, else 1g.
+        master: the Spark master. The default is the one configured elsewhere, else ``local[*]``: this
+            machine, on the loopback address.
+        heap: memory of the JVM (of the driver, with ``local``). The default is the one configured elsewhere,
+            else 1g.
         packages: Maven coordinates and folders of jars, separated by commas.
         connector: packages that a new JVM loads when none are configured.
         spark: a session to use as the active one.
@@ -183,48 +184,48 @@ class Session:
         from pyspark import SparkContext
 
         given = {"spark.master": master, "spark.driver.memory": heap}
-        asked = {**(conf or {}), **{name: value for name, value in given.items() if value}}
+        settings = {**(conf or {}), **{name: value for name, value in given.items() if value}}
         if packages:
             for name, value in _packages(packages).items():
-                asked[name] = ",".join(filter(None, (asked.get(name), value)))
+                settings[name] = ",".join(filter(None, (settings.get(name), value)))
         self.log = ""
         self._own = ""  # a temporary folder
         self._gateway: Any = None  # of a JVM that we started
         self.stops = True
         self.group = f"logclient-{uuid.uuid4().hex}"
         if spark is not None or SparkContext._active_spark_context is not None:
-            self._attach(asked, spark)
+            self._attach(settings, spark)
         elif SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-            self._submitted(asked)
+            self._use_running_jvm(settings)
         else:
-            self._launch(asked, connector, log)
+            self._launch(settings, connector, log)
 
-    def _attach(self, asked: dict[str, str], spark: Any) -> None:
+    def _attach(self, settings: dict[str, str], spark: Any) -> None:
         from pyspark.sql import SparkSession
 
-        if asked:
-            names = ", ".join(sorted(asked))
-            raise ConfigError(f"spark: a session is active already, and cannot be told {names} any more")
+        if settings:
+            names = ", ".join(sorted(settings))
+            raise ConfigError(f"spark: a session is active already: too late to set {names}")
         self.spark = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         self.context: Any = self.spark.sparkContext
         self.stops = False
 
-    def _submitted(self, asked: dict[str, str]) -> None:
-        """Make a session in the JVM of ``spark-submit``, or in one that an earlier session left."""
-        late = [name for name in _AT_START if name in asked]
+    def _use_running_jvm(self, settings: dict[str, str]) -> None:
+        """Make a session in the JVM of ``spark-submit``, or in the JVM of an earlier session."""
+        late = [name for name in _AT_START if name in settings]
         if late:
             raise ConfigError(
-                f"spark: its JVM runs already: what started it (spark-submit) must be told {', '.join(late)}"
+                f"spark: its JVM runs already: set {', '.join(late)} where it is started (spark-submit)"
             )
         from pyspark import SparkContext
 
         try:
             SparkContext._ensure_initialized()
-            self._connect(asked, ours=False)
+            self._connect(settings, ours=False)
         except Exception as error:
             raise VerifyError(f"spark: it does not start: {str(error).splitlines()[0]}") from error
 
-    def _launch(self, asked: dict[str, str], connector: str, log: str) -> None:
+    def _launch(self, settings: dict[str, str], connector: str, log: str) -> None:
         """Make a session in a new JVM."""
         _java()
         from pyspark import SparkConf, SparkContext
@@ -239,7 +240,7 @@ class Session:
             f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
             f"-Dlogclient.log={self.log}",
         ]
-        # What PySpark's own shell would set, except for the master, which may be set elsewhere.
+        # The settings of PySpark's own shell, except for the master, which may be set elsewhere.
         first = {
             **{name: value for name, value in _DEFAULTS.items() if name != "spark.master"},
             "spark.driver.memory": HEAP,
@@ -252,24 +253,24 @@ class Session:
         for name, value in first.items():
             if name not in others:
                 conf.set(name, value)
-        said, _, _ = os.environ.get("PYSPARK_SUBMIT_ARGS", "").rpartition("pyspark-shell")
-        brought = {"spark.jars", "spark.jars.packages"} & {*others, *asked}
-        if connector and "packages" not in said and not brought:
-            asked = {**asked, **_packages(connector)}
+        submitted, _, _ = os.environ.get("PYSPARK_SUBMIT_ARGS", "").rpartition("pyspark-shell")
+        configured = {"spark.jars", "spark.jars.packages"} & {*others, *settings}
+        if connector and "packages" not in submitted and not configured:
+            settings = {**settings, **_packages(connector)}
         # The last option on the command line wins: ours, then the environment's, then the arguments.
-        last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in asked.items()]
-        environment = {"PYSPARK_SUBMIT_ARGS": " ".join([said, *last, "pyspark-shell"])}
-        elsewhere = "spark.master" in others or "MASTER" in os.environ or "master" in said
-        if is_local(asked.get("spark.master", "" if elsewhere else "local")):
+        last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
+        environment = {"PYSPARK_SUBMIT_ARGS": " ".join([submitted, *last, "pyspark-shell"])}
+        elsewhere = "spark.master" in others or "MASTER" in os.environ or "master" in submitted
+        if is_local(settings.get("spark.master", "" if elsewhere else "local")):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         gateway = None
         try:
             with open(os.path.join(self._own, "stderr"), "wb") as errors, _environment(environment):
-                # Not inherited, because the JVM and its workers print what is of no use to a user.
+                # Not inherited, because the output of the JVM and its workers is of no use to a user.
                 gateway = launch_gateway(conf, {"stderr": errors, "stdout": errors})  # type: ignore[no-untyped-call]
                 self._gateway = gateway
                 SparkContext._ensure_initialized(gateway=gateway)
-                self._connect(asked, ours=True)
+                self._connect(settings, ours=True)
         except BaseException as error:
             why = self._why() or str(error).split("\n")[0]
             self.stop(hard=True)
@@ -277,13 +278,13 @@ class Session:
                 raise VerifyError(f"spark: it does not start: {why}") from error
             raise
 
-    def _connect(self, asked: dict[str, str], *, ours: bool) -> None:
+    def _connect(self, settings: dict[str, str], *, ours: bool) -> None:
         """Make the session with the settings of its JVM, and ours where none are set."""
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
         conf = SparkConf()
-        for name, value in asked.items():
+        for name, value in settings.items():
             conf.set(name, value)
         for name, value in _DEFAULTS.items():
             conf.setIfMissing(name, value)
@@ -294,7 +295,7 @@ class Session:
             conf.setIfMissing("spark.local.dir", self._own)
         environment = {}
         if ours or local:
-            # The setting alone is not enough: without the variable, workers are the first `python3` on PATH.
+            # The setting is not enough: without the variable, workers run the first `python3` on PATH.
             for name in ("spark.pyspark.python", "spark.pyspark.driver.python"):
                 conf.setIfMissing(name, os.environ.get("PYSPARK_PYTHON") or sys.executable)
             environment["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
@@ -335,10 +336,10 @@ class Session:
                 self.context.cancelJobGroup(self.group)
 
     def stop(self, *, hard: bool = False) -> None:
-        """End the session and its JVM, if we started them. It may be called again.
+        """End the session and its JVM, if we started them. Idempotent.
 
         Args:
-            hard: a call to the JVM was interrupted, and it cannot be called any more.
+            hard: whether a call to the JVM was interrupted, so that no further call is possible.
         """
         if not self.stops:
             return
@@ -419,7 +420,7 @@ def _packages(given: str) -> dict[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Delete a folder that ending workers may still write to."""
+    """Delete a folder, although ending workers may still write to it."""
     end = time.monotonic() + END_S
     while folder and os.path.lexists(folder):
         shutil.rmtree(folder, ignore_errors=True)
@@ -432,18 +433,18 @@ def remove(folder: str) -> None:
 def no_pandas() -> Iterator[None]:
     """Let `mapInArrow` work without pandas, which it requires but does not use here."""
     functions: Any = importlib.import_module("pyspark.sql.pandas.functions")
-    asked = functions.require_minimum_pandas_version
+    original = functions.require_minimum_pandas_version
     if importlib.util.find_spec("pandas") is None:
         functions.require_minimum_pandas_version = lambda: None
     try:
         yield
     finally:
-        functions.require_minimum_pandas_version = asked
+        functions.require_minimum_pandas_version = original
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PySpark and py4j from printing pages about errors that we report in one line."""
+    """Suppress the long output of PySpark and py4j about errors that we report in one line."""
     loggers = [logging.getLogger(name) for name in ("py4j", "SQLQueryContextLogger")]
     before = [logger.disabled for logger in loggers]
     loggers[1].disabled = True

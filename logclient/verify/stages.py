@@ -1,6 +1,6 @@
 """The Spark jobs of a verification, and the functions that its workers run.
 
-Functions made here are sent to the workers by value. What they call is imported there.
+Functions made here are sent to the workers by value, and import their modules there.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ PARTS = "parts.npy"  # the list of ledger files, in the work folder
 
 @functools.cache
 def _freeze_imports() -> None:
-    """Exempt everything that is imported from garbage collection, once per worker.
+    """Exempt all imported objects from garbage collection, once per worker.
 
-    PySpark runs a collection after each task and would traverse all of it each time.
+    PySpark runs a collection after each task and would traverse all of them each time.
     """
     gc.freeze()
 
 
-def _look_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def look(_: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def find_invisible(_: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
         import socket
 
         for what, folder in places:
             if not os.path.isdir(folder):
                 yield what, folder, f"the worker on {socket.gethostname()}"
 
-    return look
+    return find_invisible
 
 
 def _pack_task(
@@ -114,7 +114,7 @@ class SparkStages:
 
     Args:
         spark: a session.
-        source: what arrived, where it is records and not a capture.
+        source: the records that arrived; None: a capture.
     """
 
     def __init__(self, spark: Any, source: Source | None = None) -> None:
@@ -122,23 +122,23 @@ class SparkStages:
         self.source = source
         self.cores: int = spark.sparkContext.defaultParallelism
 
-    def look(self, work: str, folders: dict[str, str]) -> None:
+    def check_visible(self, work: str, folders: dict[str, str]) -> None:
         """Check that workers on other machines see the folders that they read and write.
 
         Raises:
-            LedgerError: one does not. Without this check every task would fail later.
+            LedgerError: a worker does not see a folder. Without this check every task would fail later.
         """
         if is_local(self.spark.sparkContext.master):
             return
         places = [("work", work), *((what, os.path.abspath(path)) for what, path in folders.items() if path)]
         # SQL and Arrow take seconds at their first use, so do without them.
         n = 2 * self.cores
-        asked = self.spark.sparkContext.parallelize(range(n), n).mapPartitions(_look_task(places))
-        for unseen in asked.collect()[:1]:
-            raise not_visible(*unseen)
+        checked = self.spark.sparkContext.parallelize(range(n), n).mapPartitions(_visibility_task(places))
+        for invisible in checked.collect()[:1]:
+            raise not_visible(*invisible)
 
     def _over(self, n: int, function: Any, ddl: str) -> Any:
-        """Return a frame with the rows of `n` tasks, each of which gets its number."""
+        """Return a frame with the rows of `n` tasks, each of which receives its number."""
         with no_pandas():
             return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
 
@@ -195,7 +195,7 @@ class SparkStages:
 
     @contextlib.contextmanager
     def _in_large_batches(self) -> Iterator[None]:
-        """Get records from the JVM by the thousand. The default is a few rows, as our own frames have."""
+        """Get records from the JVM by the thousand; the default suits our own frames of a few rows."""
         from logclient.verify.records import BATCH_BYTES, RECORDS
 
         settings = {"maxRecordsPerBatch": RECORDS, "maxBytesPerBatch": BATCH_BYTES} if self.source else {}
@@ -215,7 +215,7 @@ class SparkStages:
 
 
 def not_visible(what: str, folder: str, worker: str) -> LedgerError:
-    """Return the error for a folder that a worker does not see, with the way out."""
+    """Return the error for a folder that a worker does not see, with a remedy."""
     if what == "work":
         how = "give --work (work=) a folder that all machines share"
     else:

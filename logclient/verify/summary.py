@@ -1,4 +1,4 @@
-"""From a tally to a verdict: totals, what breaks the promise, the sentence and the exit code."""
+"""The way from a tally to a verdict: totals, broken promises, the sentence and the exit code."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ ORDERED = ("lumberjack", "logjam")
 """Protocols that promise the order of what they acknowledge."""
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
-CLOCK_US = 1_000  # a smaller difference of clocks is not reported: times are kept to some microseconds
-MAX_MAPS = 50  # producers whose faults are shown by sequence
-MAX_NAMED = 1000  # producers, problems, listeners and URLs that a verdict names, to keep it small
+CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
+MAX_MAPS = 50  # the most producers whose faults are shown by sequence
+MAX_NAMED = 1000  # the most producers, problems, listeners and URLs that a verdict names, to keep it small
 
 
 class _Totals(NamedTuple):
@@ -78,7 +78,7 @@ class _Totals(NamedTuple):
 
     total: Counts
     broken: dict[str, int]  # words of `BREAKING` that break the promise
-    unproven_order: bool  # some are reordered, but the evidence is not good enough to blame anybody
+    unproven_order: bool  # some events are reordered, but by incomplete evidence only
     behind: int  # reordered behind devices
     worst: list[int]  # producers that are named
     mapped: list[int]  # producers whose faults are shown by sequence
@@ -87,7 +87,7 @@ class _Totals(NamedTuple):
 
 
 class _Details:
-    """Data about one producer that the verdict names, besides its sums."""
+    """The data about one named producer, in addition to its sums."""
 
     def __init__(self) -> None:
         self.cells: dict[int, int] = {}
@@ -98,14 +98,14 @@ class _Details:
 
 
 class _Ranking:
-    """Keeps the first few of many rows, by the lowest keys."""
+    """The first few of many rows, by the lowest keys."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.rows = np.empty((0, 0), np.int64)
 
     def add(self, *columns: I64) -> None:
-        """Add rows: the columns are the keys, the first one first; the last one is what is wanted."""
+        """Add rows. The last column has the values, the columns before it are the keys."""
         added = np.stack(columns, axis=1)
         rows = np.concatenate((self.rows, added)) if len(self.rows) else added
         self.rows = rows[np.lexsort(rows.T[::-1])[: self.limit]]
@@ -116,15 +116,15 @@ class _Ranking:
 
 
 class Summary:
-    """Makes the verdict of a finished tally.
+    """The verdict of a finished tally, in the making.
 
     Args:
         tally: after `Tally.stitch` and `Tally.count_unlisted`.
 
     Attributes:
-        problems: why the captures do not account for everything.
-        doubtful: protocols for which the captures are incomplete.
-        disordered: those of them whose units may not be in the order in which they came.
+        problems: the reasons why the captures may be incomplete.
+        doubtful: protocols with incomplete captures.
+        disordered: those of them whose units may not be in the order of arrival.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -139,19 +139,19 @@ class Summary:
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
         for family, endpoint in sorted(uncaptured):
-            why = f"it is in a ledger of {family}, and no listener of this capture has it"
+            why = f"it is in a ledger of {family}, and has no listener in this capture"
             self.problems.append(Problem("endpoint", endpoint, -1, why))
             self.doubtful.add(family)
         if self.plan.records is not None:
-            # Records have an order of their own, whatever is missing among them.
+            # Records have their own order, even if some are missing.
             self.disordered = set()
 
     def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
         """Make the verdict, without examples and times.
 
         Args:
-            limits: on missing, duplicated and dropped events.
-            allow_open: a ledger without an end is no fault by itself.
+            limits: the limits on missing, duplicated and dropped events.
+            allow_open: whether a ledger may have no end.
         """
         ledger, facts = self.ledger, self.tally.facts
         uncompared = sum(fact["events"] for fact in self.tally.foreign)
@@ -178,7 +178,7 @@ class Summary:
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
         undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
         addressed = ledger.addressed if self.plan.ordered else np.zeros(1, bool)
-        reasons = [*faults, *["the capture is not complete"] * bool(self.doubtful or uncompared)]
+        reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or uncompared)]
         verdict_line = sentence(code, broken, total, reasons, still_open)
         if totals.behind:
             verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
@@ -240,7 +240,7 @@ class Summary:
         """Add up all producers, some thousand at a time, and find the worst of them.
 
         Args:
-            limit: how many producers are named.
+            limit: the most producers to name.
         """
         n = len(self.ledger)
         doubt = self._families_where(lambda name: name in self.doubtful)
@@ -286,10 +286,9 @@ class Summary:
         )
 
     def _promises_order(self, low: int, high: int) -> npt.NDArray[np.bool_]:
-        """Tell for which producers order is promised and their ledger can prove it.
+        """Return the producers for which order is promised and whose ledger can prove it.
 
-        Where lines of a ledger may be missing, so may the one that says that an event was overtaken on
-        purpose.
+        A ledger with holes may lack the line that records a deliberate overtaking.
         """
         rows = self.ledger.rows[low:high]
         promised = self._families_where(lambda name: name in ORDERED and name not in self.plan.published)
@@ -302,11 +301,11 @@ class Summary:
         return found
 
     def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, _Details]:
-        """Read what the tasks' files have of some producers.
+        """Read the data about some producers from the tasks' files.
 
         Args:
-            named: those that the verdict names.
-            mapped: those whose faults are shown by sequence.
+            named: the producers that the verdict names.
+            mapped: the producers whose faults are shown by sequence.
         """
         details = {p: _Details() for p in named | mapped}
         wanted = pa.array(sorted(details), pa.int32())
@@ -385,7 +384,7 @@ class Summary:
     # -- endpoints, listeners and devices
 
     def _find_routes(self) -> list[endpoints.Route]:
-        """Return where each URL of the ledgers leads to, in their order."""
+        """Return the route of each URL of the ledgers, in their order."""
         urls = self.ledger.urls
         if self.plan.records is not None:
             return [endpoints.unrouted(protocol, url) for protocol, url in urls]
@@ -402,7 +401,7 @@ class Summary:
         )
 
     def _destinations(self, totals: _Totals) -> list[Destination]:
-        """Return one for each URL, the worst first."""
+        """Return the destinations, one for each URL, the worst first."""
         found = []
         for i, ((protocol, url), route) in enumerate(zip(self.ledger.urls, self._routes, strict=True)):
             pairs = [list(pair) for pair in route.endpoints]
@@ -411,7 +410,7 @@ class Summary:
         return sorted(found, key=lambda x: (x.captured, severity(x.counts), -x.counts.events, x.url))
 
     def _listeners(self, destinations: list[Destination]) -> tuple[Listener, ...]:
-        """Return what arrived at each listener, and what was sent to it and did not."""
+        """Return the listeners, with the events that arrived there and those that did not."""
         words = ("lost", "missing", "unknown")
         alone: dict[str, list[int]] = {}
         shared: dict[str, list[int]] = {}
@@ -477,7 +476,7 @@ class Summary:
         return found
 
     def _devices(self) -> tuple[Device, ...]:
-        """Return what devices published and the captures lack, by listener and device."""
+        """Return the accounts of devices, by listener and device."""
         found: dict[tuple[str, int], Device] = {}
         every = self.tally.facts + self.tally.foreign
         for fact in sorted(every, key=lambda fact: (fact["listener"], fact["number"])):
@@ -490,7 +489,7 @@ class Summary:
     # -- what is wrong with the evidence
 
     def _ledger_faults(self, allow_open: bool) -> tuple[list[str], int]:
-        """Return what is wrong with the ledgers, the worst first, and how many may be open and are."""
+        """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
         evidence = self.ledger.rows["evidence"]
         allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
         wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
@@ -505,7 +504,7 @@ class Summary:
         return faults, allowed
 
     def _problems(self, total: Counts) -> tuple[tuple[str, ...], int]:
-        """Return what is wrong with ledgers and captures: the first problems, and how many more there are."""
+        """Return the first problems of ledgers and captures, and the number of further ones."""
         counts = self.ledger.rows["problems"]
         of_ledgers = (
             f"ledger: {problem}"
@@ -523,17 +522,17 @@ class Summary:
         return named, len(others) + int(counts.sum()) - len(named)
 
     def _rewritten_bodies(self, total: Counts) -> list[str]:
-        """Return the problem of a topic or table whose bodies are mostly not those that were sent."""
+        """Return the problem of a topic or table with mostly changed bodies; empty: there is none."""
         intact = total.ok + total.recovered
         if self.plan.records is None or total.corrupted <= intact:
             return []
         seen = intact + total.corrupted
-        what = f"{total.corrupted:,} of the {seen:,} events that are seen have another body than was sent"
-        why = "what drops a field such as @metadata, or writes JSON anew, changes it, and may take its id"
-        return [f"bodies: {what}: each must be there byte for byte; {why}"]
+        changed = f"{total.corrupted:,} of the {seen:,} events that are seen have another body than was sent"
+        rule = "they must be kept byte for byte; a stage that drops a field such as @metadata or rewrites"
+        return [f"bodies: {changed}: {rule} JSON changes them, and may remove their ids"]
 
     def _clock_problems(self) -> list[str]:
-        """Return the problems of times that cannot be right."""
+        """Return the problems with impossible times."""
         if not self.plan.timed:
             return []
         early = self.sums[:, Column.EARLY_US]
@@ -547,7 +546,7 @@ class Summary:
                 f"they were sent: the clocks differ by at least {early[p] / 1e6:,.3f} s"
             )
         if len(wrong) > len(problems):
-            problems.append(f"clocks: so did events of {len(wrong) - len(problems):,} more producers")
+            problems.append(f"clocks: the same holds for {len(wrong) - len(problems):,} more producers")
         for fact in self.tally.facts:
             if n := fact["timeless"]:
                 why = "received before 1970 or after 2255: they have no latency"
@@ -557,12 +556,12 @@ class Summary:
     def _left_out_devices(self) -> list[str]:
         if not any(fact["devices_left_out"] for fact in self.tally.facts):
             return []
-        return [f"capture: more than {MAX_DEVICES:,} devices at a listener, gaps of the others are not told"]
+        return [f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"]
 
     # -- over time
 
     def _timeline(self) -> Timeline | None:
-        """Return what the tasks counted by time, over all producers."""
+        """Return the tasks' counts over time, for all producers."""
         times = self.tally.times
         grid = times.grid
         if not grid.n:
@@ -611,7 +610,7 @@ def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
 
     Args:
         rows: of `Tally.sums`.
-        doubt: producers whose capture is incomplete: what they sent and nobody saw is unknown.
+        doubt: producers with an incomplete capture: sent events that were not seen are unknown.
     """
     states = rows[:, : len(STATES)].copy()
     for code, column in ((LOST, Column.LOST_SENT), (MISSING, Column.MISSING_SENT)):

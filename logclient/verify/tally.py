@@ -34,16 +34,16 @@ from logclient.verify.work_files import read_results, read_tail, save_results
 
 __all__ = ["BEYOND", "SHARE", "Column", "Tally"]
 
-MAX_NAMED = 200  # producers with examples, for each word
+MAX_NAMED = 200  # the most producers with examples, for each word
 SHARE = 1 << 14  # producers that are counted at a time
 ROWS = 256  # own rows that are written together
-LONGEST = 5  # gaps that are reported
+LONGEST = 5  # the most gaps that are reported
 
 
 class Column(enum.IntEnum):
     """Columns of `Tally.sums`, behind one for each of `STATES`."""
 
-    UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond all sequences that were made
+    UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond the last sequence
     UNKNOWN_BEYOND = enum.auto()
     PENDING_BEYOND = enum.auto()
     LOST_SENT = enum.auto()  # lost events that are listed: unknown where the capture is incomplete
@@ -60,11 +60,11 @@ BEYOND = {
     "unknown": Column.UNKNOWN_BEYOND,
     "pending": Column.PENDING_BEYOND,
 }
-"""Words that also count distinct ids which no producer is known to have made."""
+"""Words that also count distinct ids of no known producer."""
 
 
 class Tally:
-    """Adds up the rows of the reduce tasks, on the driver.
+    """The sum of all rows of the reduce tasks, on the driver.
 
     There may be very many producers. The sums of all of them are in a mapped file of the work folder
     (`sums`). Details of the producers that a verdict names are read from the tasks' files afterwards.
@@ -82,15 +82,15 @@ class Tally:
         faulty: producers that have any fault.
         cells: the histogram of all latencies.
         longest_us: the longest latency.
-        unknown_producers: ids that no ledger accounts for.
+        unknown_producers: counts of ids that are in no ledger.
         at: listener -> seen, duplicated, corrupted and reordered events.
         facts: of all segments, or shares of records, that were compared.
         foreign: facts of segments that were not compared because they are of other runs.
         matched: listener and rank of segments in which bodies without an id matched.
         results: all result files.
-        files: violation files of the tasks that count.
+        files: violation files of successful attempts.
         times: counts over time.
-        second_passes: how many second passes there were.
+        second_passes: the number of second passes.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Tally:
             self._add_producer(kind, head, row)
 
     def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
-        """Add ids of a producer that its ledger does not list."""
+        """Add ids of a producer that are not in its ledger."""
         p = head["p"]
         name = self.ledger.name(p)
         total = self.sums[p]
@@ -218,7 +218,7 @@ class Tally:
         self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
 
     def _add_own_row(self, p: int, counts: SequenceCounts, **head: Any) -> None:
-        """Keep a row that the driver makes, in the form of the tasks' rows."""
+        """Keep a row of the driver, in the form of the tasks' rows."""
         keys, values = counts.row()
         self.faulty[p] |= bool(values)
         if values or head:
@@ -277,7 +277,7 @@ class Tally:
     # -- order across buckets
 
     def stitch(self, writer: ViolationWriter) -> None:
-        """Find the events that are late because of a later bucket.
+        """Find the events that arrived after an event of a later bucket.
 
         The buckets of a producer are visited from its last to its first, with the earliest position of all
         later ones at each listener. Where all of a tail is late there may be more late events, and the bucket
@@ -338,7 +338,7 @@ class Tally:
     # -- sequences that are in no bucket
 
     def count_unlisted(self, writer: ViolationWriter) -> None:
-        """Count the sequences outside all live buckets. Nothing is listed there, so ranges are enough."""
+        """Count the sequences outside all live buckets, by ranges: no events are listed there."""
         owners, seen = (np.frombuffer(values, np.int64) for values in self._seen_unlisted)
         order = np.lexsort((seen, owners))
         owners, seen = owners[order], seen[order]
@@ -364,7 +364,7 @@ class Tally:
         region = subtract(np.array([[1, last]], np.int64), judged)
         if not len(region):
             return
-        rows = self.ledger.fates_of(p)
+        rows = self.ledger.outcomes_of(p)
         stronger = union(rows[rows[:, 3] > DROPPED][:, 1:3])
         sent = union(rows[rows[:, 3] > FAILED][:, 1:3])
         dropped = intersect(region, subtract(union(rows[rows[:, 3] == DROPPED][:, 1:3]), stronger))

@@ -1,4 +1,4 @@
-"""Ids that arrived and belong to no bucket: unknown producers, and sequences that no ledger lists."""
+"""Ids that arrived and belong to no bucket: those of unknown producers, and unlisted sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["UnlistedReducer", "split_id", "unknown_result"]
 
 
 class UnlistedReducer:
-    """Counts distinct ids that are no event of a bucket.
+    """A counter of distinct ids that are not in a bucket.
 
     It holds all distinct ids of one of `UNLISTED_SHARES` shares in memory.
 
@@ -114,13 +114,14 @@ class UnlistedReducer:
         """Judge unlisted sequences of a producer that has a ledger."""
         packed = self.ledger
         sequences = rows["a"].astype(np.int64)
-        fate = packed.fates_at(p, sequences)
+        outcome = packed.outcomes_at(p, sequences)
         inside = (sequences >= 1) & (sequences <= packed.last[p])
         beyond = ~inside & ((sequences < 1) | packed.whole[p])
         undecided = np.where(sequences > packed.pending_after[p], PENDING, UNKNOWN)
-        state = np.where((fate == DROPPED) | beyond, UNEXPECTED, undecided)
-        # How the driver counts these sequences without knowing that they arrived.
-        was = np.where(fate == DROPPED, DROPPED_STATE, np.where(fate == FAILED, MISSING, undecided))[inside]
+        state = np.where((outcome == DROPPED) | beyond, UNEXPECTED, undecided)
+        # The states under which the driver counts these sequences, without knowing of their arrival.
+        was = np.where(outcome == DROPPED, DROPPED_STATE, np.where(outcome == FAILED, MISSING, undecided))
+        was = was[inside]
         head: dict[str, Any] = {"p": p, "was": np.bincount(was, minlength=EXCLUDED).tolist(), "examples": {}}
         for code in (UNEXPECTED, UNKNOWN, PENDING):
             which = state == code
@@ -132,7 +133,7 @@ class UnlistedReducer:
                     [int(row["a"]), int(row["listener"]), int(row["position"]), int(row["n"]), False]
                     for row in some[: self.plan.examples]
                 ]
-        # The driver leaves these sequences out of the ranges that never arrived.
+        # The driver removes these sequences from the ranges that never arrived.
         return result_row(
             "unlisted", self.key, text=json.dumps(head), values=np.sort(sequences[inside]).tobytes(), p=p
         )
@@ -151,18 +152,17 @@ def unknown_result(
     n: int,
     named: Iterator[tuple[str | None, int | None, str | None, Any]],
 ) -> dict[str, Any]:
-    """Return the row of ids, or bodies, that no ledger accounts for.
+    """Return the row of ids or bodies that are in no ledger.
 
-    They are unexpected when all ledgers are whole. Otherwise the missing lines may be theirs, and they are
-    unknown.
+    They are unexpected if all ledgers are whole. Otherwise missing lines may list them, and they are unknown.
 
     Args:
         plan: of the comparison.
         packed: the ledgers.
         writer: for the faults.
-        key: of the row.
+        key: the key of the row.
         p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
-        n: how many there are.
+        n: their number.
         named: producer, sequence, other (see `VIOLATIONS`) and the arrival's row.
     """
     word = STATES[UNEXPECTED if packed.all_whole else UNKNOWN]
@@ -180,12 +180,12 @@ def unknown_result(
 
 
 def split_id(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
-    """Return producer, sequence and other (see `VIOLATIONS`) of an id that no ledger accounts for.
+    """Return producer, sequence and other (see `VIOLATIONS`) of an id that is in no ledger.
 
     Args:
         p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
-        a: first half.
-        b: second half.
+        a: the first half of the id.
+        b: the second half of the id.
     """
     a, b = int(a), int(b)
     if p == UNKNOWN_PRODUCER:

@@ -1,9 +1,9 @@
-"""The verdict: what a comparison found, as plain values. ``docs/verify.md`` explains the words and fields.
+"""The verdict: the result of a comparison, as plain values. ``docs/verify.md`` explains words and fields.
 
 The words are those of Jepsen's checks of queues. Each sequence that a producer made has exactly one state:
 ``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown`` or
 ``pending``. It may also be ``duplicated`` and ``reordered``. ``unexpected``, ``unknown`` and ``pending`` also
-count distinct ids that no producer is known to have made.
+count distinct ids of no known producer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERSION = 1  # of the JSON form
 
 
 class Counts(NamedTuple):
-    """How many events of each word. ``duplicated`` counts copies beyond the first, all others count ids."""
+    """The number of events of each word. ``duplicated`` counts copies beyond the first, the others ids."""
 
     events: int = 0
     ok: int = 0
@@ -69,7 +69,7 @@ class Latency(NamedTuple):
 
 
 class ProducerVerdict(NamedTuple):
-    """The verdict on one producer; with an empty ``producer``, on everything that belongs to none."""
+    """The verdict on one producer; an empty ``producer``: on events that belong to none."""
 
     producer: str
     protocol: str
@@ -95,7 +95,7 @@ class ProducerVerdict(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """The producers that a verdict does not name, in all."""
+    """The sum over all producers that a verdict does not name."""
 
     producers: int
     counts: Counts
@@ -149,10 +149,10 @@ class Gap(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The fate of the events by the time they were made, in steps of `width_us` from `start_us`.
+    """The words of the events by the time they were made, in steps of `width_us` from `start_us`.
 
-    ``dropped`` counts by the time the ledger recorded the drop: these events were never listed and have no
-    time of their own.
+    ``dropped`` counts by the time at which the ledger recorded the drop: these events are not listed, so
+    their own times are unknown.
     """
 
     start_us: int
@@ -180,7 +180,7 @@ class Map(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits on counts, as a number or a share of all events. More breaks the promise; None is no limit."""
+    """Limits on counts, as a number or a share of all events; None: no limit. More breaks the promise."""
 
     missing: str | None = None
     duplicated: str | None = None
@@ -194,7 +194,7 @@ class Limits(NamedTuple):
             **given: word -> limit.
 
         Raises:
-            ConfigError: one is neither a count nor a share.
+            ConfigError: a limit is neither a count nor a share.
         """
         limits = {}
         for word, value in given.items():
@@ -254,11 +254,11 @@ class Verdict(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """True when the promise holds: exit code 0."""
+        """Whether the promise holds: exit code 0."""
         return self.exit_code == ExitCode.OK
 
     def untimed(self) -> Verdict:
-        """Return the verdict without latencies, for a source that does not say when events arrived."""
+        """Return the verdict without latencies, for a source without times of arrival."""
         timeline = self.timeline
         if timeline is not None:
             timeline = timeline._replace(
@@ -271,7 +271,7 @@ class Verdict(NamedTuple):
         """Choose some producers: first those that break the promise, then the largest.
 
         Args:
-            limit: how many.
+            limit: the number of producers.
 
         Returns:
             The producers, and the sum of all others.
@@ -301,7 +301,7 @@ class Verdict(NamedTuple):
 
 
 def severity_columns(columns: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return three sums: what breaks the promise, what may break it, and what is only unusual."""
+    """Return three sums of counts: those that break the promise, may break it, or are only unusual."""
     return (
         columns["lost"] + columns["corrupted"] + columns["unexpected"] + columns["reordered"],
         columns["missing"] + columns["unknown"] + columns["dropped"],

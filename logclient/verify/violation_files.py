@@ -1,4 +1,4 @@
-"""Every fault of a verdict, in Parquet files: written by tasks, published by the driver, read by users."""
+"""The Parquet files with every fault of a verdict: tasks write them, and the driver publishes them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["ViolationWriter", "publish", "violations"]
 
 
 class ViolationWriter:
-    """Writes faults to a Parquet file of its own.
+    """A writer of faults to a new Parquet file.
 
     Args:
-        folder: where the file is made; empty: nothing is written.
+        folder: the folder of the file; empty: write nothing.
         packed: the ledgers.
     """
 
@@ -96,7 +96,7 @@ class ViolationWriter:
 
     def _flush(self) -> None:
         if self._writer is None:
-            # A new name for each attempt: the driver takes the files of the attempts that count.
+            # A new name for each attempt: the driver takes only the files of successful attempts.
             self.name = f"{uuid.uuid4().hex}.parquet"
             self._writer = pq.ParquetWriter(
                 os.path.join(self.folder, self.name), VIOLATIONS, compression="zstd"
@@ -109,7 +109,7 @@ class ViolationWriter:
         """Finish the file.
 
         Returns:
-            The name of the file; empty when there was nothing to write.
+            The name of the file; empty: there were no faults.
         """
         if self._rows:
             self._flush()
@@ -119,15 +119,15 @@ class ViolationWriter:
 
 
 def publish(work: str, folder: str, names: set[str], packed: PackedLedger, doubtful: set[str]) -> None:
-    """Copy the files of the tasks that count to the verdict's folder.
+    """Copy the files of successful attempts to the verdict's folder.
 
     Args:
-        work: the folder that the tasks wrote to.
+        work: the folder of the tasks' files.
         folder: the verdict's folder of violations.
-        names: the files of the attempts that count.
+        names: the files of successful attempts.
         packed: the ledgers.
-        doubtful: protocols for which the capture is incomplete. Their lost and missing events that were sent
-            become unknown.
+        doubtful: protocols with an incomplete capture. Their lost and missing events that were sent become
+            unknown.
     """
     touched = _producer_names(packed, doubtful)
     for number, name in enumerate(sorted(names - {""}), 1):

@@ -12,7 +12,7 @@ from logclient.verify.spark import Session, VerifyError
 
 __all__ = ["Watch"]
 
-INTERVAL_S = 0.25  # between two looks at what Spark has done
+INTERVAL_S = 0.25  # seconds between two checks of Spark's progress
 
 
 class Watch:
@@ -59,7 +59,7 @@ class Watch:
         self.session = session
 
     def release(self) -> None:
-        """Stop following the session, and give it back its job group."""
+        """Stop following the session, and restore its job group."""
         session, self.session = self.session, None
         if session is not None and not session.stops:
             with contextlib.suppress(Exception):
@@ -90,13 +90,13 @@ class Watch:
             raise VerifyError("stopped")
 
     def line(self) -> str:
-        """Return stage, share and seconds, such as ``comparing 43%, 12 s``."""
+        """Return the stage with its share and the seconds, such as ``comparing 43%, 12 s``."""
         share = self._share()
         percent = "" if share is None else f" {share:.0%}"
         return f"{self.stage}{percent}, {time.monotonic() - self.began:.0f} s"
 
     def _share(self) -> float | None:
-        """Return the share of this stage's tasks that is done; None when no task is known yet."""
+        """Return the share of this stage's tasks that are done; None: no task is known yet."""
         done = total = 0
         session = self.session
         if session is None:

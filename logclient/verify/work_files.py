@@ -1,7 +1,7 @@
-"""Files in the work folder that tasks leave for each other and for the driver.
+"""Files in the work folder by which tasks pass data to each other and to the driver.
 
-Each attempt of a task writes files with names of its own. A failed, repeated or speculative attempt can
-therefore never change what another one wrote.
+Each attempt of a task writes files with new names. A failed, repeated or speculative attempt can therefore
+never change the files of another one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_results(work: str, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
 
 class StretchReader:
-    """Reads the columns that rows of `ARRIVALS` refer to. Keeps some files open."""
+    """A reader of the columns that rows of `ARRIVALS` refer to, with some files kept open."""
 
     OPEN = 64  # files at a time
 
@@ -95,10 +95,10 @@ class StretchReader:
             dtype: the type of its values.
 
         Returns:
-            ``row["n"]`` values; none when the row has no such column.
+            ``row["n"]`` values; empty: the row has no such column.
 
         Raises:
-            EOFError: the file is shorter than it was written.
+            EOFError: the file has been truncated.
         """
         at = row[column]
         if at is None:
@@ -117,14 +117,14 @@ class StretchReader:
         return np.frombuffer(data, dtype)
 
     def close(self) -> None:
-        """Close all files. Further reads open them again."""
+        """Close all files. A further read opens its file again."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
 
 class TailWriter:
-    """Writes the latest arrivals of buckets to a file for the driver. The first write makes the file."""
+    """A writer of the latest arrivals of buckets to a file for the driver. The first write makes the file."""
 
     def __init__(self, work: str) -> None:
         self.name = f"{uuid.uuid4().hex}.tails"

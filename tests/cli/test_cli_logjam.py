@@ -172,14 +172,14 @@ class TestCollect:
         said = capsys.readouterr().err.splitlines()
         assert said == [
             f"{url}: 0 messages of 0 devices, at least 0 missing, at least 0 restarts",
-            f"tcp://127.0.0.1:{device.port}: no device answered there",
+            f"tcp://127.0.0.1:{device.port}: no device answered",
         ]
 
     @pytest.mark.parametrize(
         ("url", "says"),
         [
-            ("logjam+sub://127.0.0.1/shop-production", "path: none in a consumer's URL"),
-            ("logjam+sub://127.0.0.1?device=2", "device: no option of a consumer's URL"),
+            ("logjam+sub://127.0.0.1/shop-production", "path: not allowed in a consumer's URL"),
+            ("logjam+sub://127.0.0.1?device=2", "device: not an option of a consumer's URL"),
             ("logjam+sub://127.0.0.1?app_envs=shop", "app_envs: 'shop' must be printable ASCII with a dash"),
             ("logjam+sub://127.0.0.1?hwm=0", "hwm: must be a whole number from 1"),
             ("logjam+sub://127.0.0.1:0", "port: must be a whole number from 1"),
@@ -191,8 +191,8 @@ class TestCollect:
             ("logjam://127.0.0.1:0?recompress=gzip", "recompress: must be one of none, zlib, snappy, lz4"),
             ("logjam://127.0.0.1:0?allow_invalid=2", "allow_invalid: must be true or false"),
             ("logjam://127.0.0.1:0?device=0", "device: must be a whole number from 1 to 4294967295"),
-            ("logjam://127.0.0.1:0,[::1]:0?device=2", "device: one number for several addresses"),
-            ("logjam://127.0.0.1:0?inflight=2", "inflight: no option of a collector's URL"),
+            ("logjam://127.0.0.1:0,[::1]:0?device=2", "device: not allowed with several addresses"),
+            ("logjam://127.0.0.1:0?inflight=2", "inflight: not an option of a collector's URL"),
             ("logjam://127.0.0.1:0/shop-production", "path: none in a collector's URL"),
             ("logjam://127.0.0.1:0?nonsense=2", "nonsense: unknown option"),
             ("lumberjack://127.0.0.1:0?push=2", "push: unknown option"),

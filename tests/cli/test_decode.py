@@ -329,7 +329,7 @@ class TestCommand:
         out, err = run(capsys, str(file), "--limit", "3", "--bytes", "2")
         assert len(out) == 3
         assert out[2].endswith('7 bytes: {" ... of 7 bytes')
-        assert err == ["logclient: stopped after 3 frames, there are more"]
+        assert err == ["logclient: stopped after 3 frames; there are more"]
         assert run(capsys, str(file), "--limit", "4")[1] == ["4 frames, 0 wrong"]
 
     def test_hexadecimal_input_is_decoded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

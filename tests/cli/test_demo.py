@@ -70,7 +70,7 @@ class TestFaultlessRun:
             (0, {"dropped": 1}, {}, "dropped is 1"),
             (0, {}, {"cuts": 4}, "4 cuts, must be at least 5"),
             (0, {}, {"cuts_before_ack": 1}, "1 cuts between write and ack"),
-            (0, {"duplicated": 0}, {"copies": 0}, "nothing was duplicated"),
+            (0, {"duplicated": 0}, {"copies": 0}, "no event was duplicated"),
             (0, {"duplicated": 199}, {}, "duplicated is 199, the collector counted 200"),
         ],
     )
@@ -135,7 +135,7 @@ class TestFaultyRun:
         ):
             ids = {one for unit in few for one in unit}
             (trouble,) = self.judge({"discard": few}, {"lost": ids}, "discard=every:5")
-            assert "must be 20 of at most 200 over 3" in trouble
+            assert "must be at least 20 of at most 200 over at least 3" in trouble
         assert self.judge({}, {}, "discard=every:5") == ["discard: never happened"]
 
     def test_the_second_faulty_run_is_checked(self) -> None:
@@ -202,7 +202,7 @@ class TestNetwork:
 class TestProcesses:
     def test_a_collector_that_does_not_start_is_reported(self, tmp_path: Path) -> None:
         with (
-            pytest.raises(ConnectFailed, match=r"collector: did not start: .*'explode' is no fault"),
+            pytest.raises(ConnectFailed, match=r"collector: did not start: .*'explode' is not a fault"),
             Collector("lumberjack://127.0.0.1:0", "explode=every:1", tmp_path / "c", None, tmp_path),
         ):
             pytest.fail("it started")
@@ -210,7 +210,7 @@ class TestProcesses:
     def test_a_collector_that_dies_is_reported(self, tmp_path: Path) -> None:
         with Collector("lumberjack://127.0.0.1:0", "seed=1", tmp_path / "c", None, tmp_path) as one:
             one._process.kill()
-            with pytest.raises(LogclientError, match="collector: ended with -9: it printed nothing"):
+            with pytest.raises(LogclientError, match="collector: ended with -9: no output"):
                 one.stop()
 
     @pytest.mark.spark
@@ -244,7 +244,7 @@ class TestProcesses:
     def test_a_verifier_that_dies_is_reported(self, tmp_path: Path) -> None:
         with Verifier(tmp_path / "log") as verifier:
             verifier._process.kill()
-            with pytest.raises(LogclientError, match=r"^verify: it ended: it printed nothing"):
+            with pytest.raises(LogclientError, match=r"^verify: its process ended: no output"):
                 verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
 
@@ -344,4 +344,4 @@ def test_the_demo_fails_if_the_verifier_finds_nothing(
     assert not any(run["caught"] for run in runs)
     out = capsys.readouterr().out
     assert "NOT AS EXPECTED" in out
-    assert "NOT found to the event" in out
+    assert "does NOT name exactly these" in out

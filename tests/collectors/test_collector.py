@@ -1089,7 +1089,7 @@ class TestCommand:
         ("url", "words"),
         [
             ("ftp://127.0.0.1:1", "scheme"),
-            ("lumberjack://127.0.0.1:0?window=5", "window: no option of a collector"),
+            ("lumberjack://127.0.0.1:0?window=5", "window: not an option of a collector"),
             ("lumberjack://u:p@127.0.0.1:0", "user:password@"),
         ],
     )

@@ -57,7 +57,7 @@ class TestGrammar:
             ("logux", "partial-ack"),
             ("logux", "keepalive"),
         ):
-            with pytest.raises(ConfigError, match=f"'{name}' is no fault"):
+            with pytest.raises(ConfigError, match=f"'{name}' is not a fault"):
                 Faults(f"{name}=every:1", protocol)
 
     def test_values_of_faults_are_read(self):
@@ -74,12 +74,12 @@ class TestGrammar:
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
-            ("disk-on-fire=every:1", "'disk-on-fire' is no fault"),
+            ("disk-on-fire=every:1", "'disk-on-fire' is not a fault"),
             ("seed=x", "seed: 'x' must be a whole number of at least 0"),
             ("seed=-1", "seed"),
             ("seed", "seed"),
-            ("discard", "discard must say when"),
-            ("discard=", "discard must say when"),
+            ("discard", "discard needs a term"),
+            ("discard=", "discard needs a term"),
             ("discard=every:0", "discard: every: '0' must be a whole number of at least 1"),
             ("discard=every:1.5", "discard: every: '1.5'"),
             ("discard=every", "discard: every: ''"),
@@ -93,13 +93,13 @@ class TestGrammar:
             ("discard=every:2:every:3", "discard: every is given twice"),
             ("discard=every:2,discard=every:3", "discard is given twice"),
             ("discard=every:2:200ms", "discard: '200ms' is none of its terms"),
-            ("delay-ack=every:2", "delay-ack must say how long"),
+            ("delay-ack=every:2", "delay-ack needs a time"),
             ("delay-ack=every:2:200", "delay-ack: '200' must be a time such as 200ms"),
             ("delay-ack=every:2:1h", "delay-ack: '1h' must be a time"),
             ("partial-ack=every:2:0", "partial-ack: '0' must be a whole number of at least 1"),
             ("keepalive=every:2:many", "keepalive: 'many'"),
             ("stall=every:2:dead", "stall: 'dead' is none of its terms"),
-            ("stall:alive=every:9", "terms stand behind the =, as in stall=every:5:alive"),
+            ("stall:alive=every:9", "terms follow the =, as in stall=every:5:alive"),
             ("swap=every:2:", "swap: '' must be a time"),
         ],
     )

@@ -568,7 +568,7 @@ class TestStart:
             ({"port": None, "push_port": None}, "nothing to listen on"),
             ({"device": 0}, "device: 0 must be 1 to 4294967295"),
             ({"device": 1 << 32}, "device: 4294967296 must be 1 to 4294967295"),
-            ({"faults": "keepalive=every:1"}, "'keepalive' is no fault"),
+            ({"faults": "keepalive=every:1"}, "'keepalive' is not a fault"),
         ],
     )
     def test_wrong_argument_is_named(self, options, words):

@@ -167,6 +167,47 @@ def encode(
     return sent, fates, hashes
 
 
+class Line(NamedTuple):
+    """The result of encoding one event for TCP."""
+
+    status: str
+    reason: str
+    hash: int
+    """XXH64 of the body as it travels; 0: it failed."""
+    end: int
+    """The byte behind the line, counted from the first line."""
+
+
+def encode_lines(
+    events: Sequence[tuple[bytes, int]], producer: bytes, *, most: int = 262144, identity: bool = True
+) -> tuple[bytes, list[Line]]:
+    """Encode events as plog over TCP carries them.
+
+    Args:
+        events: bodies, each with its kind.
+        producer: 10 bytes.
+        most: bytes of a message at most, with the id.
+        identity: insert the id.
+
+    Returns:
+        The bytes of all lines, and the result for each event.
+    """
+    data = b""
+    results = []
+    for seq, (body, kind) in enumerate(events, 1):
+        text = carried(body, kind, seq, producer)[0] if identity else body
+        reason = ""
+        if len(text) > most:
+            reason = "too_large"
+        elif kind >> 4 or b"\n" in text or text.endswith(b"\r"):
+            reason = "unencodable"
+        else:
+            data += text + b"\n"
+        status, hash_ = ("failed", 0) if reason else ("inflight", xxh64(text, 42))
+        results.append(Line(status, reason, hash_, len(data)))
+    return data, results
+
+
 # -- the server
 
 

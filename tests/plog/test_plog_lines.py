@@ -193,16 +193,9 @@ def test_encoding_of_lines_equals_the_reference(
     if not events:
         return
     in_flight, batch = inflight_of(events)
-    want, failed, ends = b"", {}, []
-    for seq, (body, kind) in enumerate(events, 1):
-        line = oracle.carried(body, kind, seq, PRODUCER)[0] if identity else body
-        if len(line) > most:
-            failed[seq] = "too_large"
-        elif b"\n" in line or line.endswith(b"\r"):
-            failed[seq] = "unencodable"
-        else:
-            want += line + b"\n"
-            ends.append((seq, len(want)))
+    want, results = oracle.encode_lines(events, PRODUCER, most=most, identity=identity)
+    failed = {seq: one.reason for seq, one in enumerate(results, 1) if one.reason}
+    ends = [(seq, one.end) for seq, one in enumerate(results, 1) if not one.reason]
     assert codec.encode(batch.capsule, 100, 0.0) == len(ends)
     in_flight.encoded(batch)
     assert b"".join(map(bytes, codec.buffers())) == want

@@ -642,7 +642,7 @@ class TestCollector:
             ("lumberjack+tls://127.0.0.1:0", "cert: needed to listen on"),
             (
                 f"lumberjack+tls://127.0.0.1:0?cert={cert}&verify=none",
-                "verify: no option of a collector's URL",
+                "verify: not an option of a collector's URL",
             ),
             (f"lumberjack+tls://127.0.0.1:0?cert={tmp_path}/no.pem", "cert: "),
             (f"lumberjack+tls://127.0.0.1:0?cert={cert}&ca={tmp_path}/no.pem", "ca: "),

@@ -276,7 +276,7 @@ def test_unknown_events_alone_give_exit_code_3(scene: Scene, run: Run) -> None:
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert (
-        "cannot be told: 2 of 20 events are unknown, because the capture is not complete" in verdict.sentence
+        "promise is unproven: 2 of 20 events are unknown, because the capture is incomplete" in verdict.sentence
     )
 
 
@@ -724,7 +724,7 @@ def test_unknown_protocol_makes_events_unknown(scene: Scene, run: Run) -> None:
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert verdict.counts.unknown == 20
-    assert any("protocol 'gopher', which is none we know" in problem for problem in verdict.problems)
+    assert any("the unknown protocol 'gopher'" in problem for problem in verdict.problems)
 
 
 def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

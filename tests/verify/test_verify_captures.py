@@ -53,7 +53,7 @@ def assert_ok(verdict: Any) -> None:
 def assert_unknown(verdict: Any, unknown: int) -> None:
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert verdict.counts == type(verdict.counts)(events=20, ok=20 - unknown, unknown=unknown)
-    assert "the capture is not complete" in verdict.sentence
+    assert "the capture is incomplete" in verdict.sentence
 
 
 def assert_broken(verdict: Any, **counts: int) -> None:

@@ -79,11 +79,11 @@ def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None
     assert first.listed.tolist() == [True, True, False, False, True, True, True, True]
     assert first.hashes.tolist() == [11, 22, 0, 0, 55, 66, 77, 88]
     assert first.created_us.tolist() == [1001, 1002, 0, 0, 1005, 1006, 1007, 1008]
-    assert first.fate.tolist() == [4, 4, 1, 1, 3, 3, 2, 0]
+    assert first.outcome.tolist() == [4, 4, 1, 1, 3, 3, 2, 0]
     second = found.bucket(1)
     assert (second.first, second.listed.tolist()) == (9, [True, True, False, False])
     assert found.bucket(2).hashes.tolist() == [11]
-    assert found.fates_at(0, np.array([1, 4, 6, 7, 8, 11])).tolist() == [4, 1, 3, 2, 0, 1]
+    assert found.outcomes_at(0, np.array([1, 4, 6, 7, 8, 11])).tolist() == [4, 1, 3, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ DAMAGE: list[tuple[Any, str]] = [
     (b"null\n", "no object"),
     (b"\xff\xfe\n", ""),
     ({"n": 1}, "t"),
-    ({"t": 1}, "t is no text"),
+    ({"t": 1}, "t is not a text"),
     ({**BATCH, "n": 4}, "n is 4, its seqs are 3"),
     ({**BATCH, "n": True}, "n is True"),
     ({**BATCH, "hashes": BATCH["hashes"][:-4]}, "hashes"),
@@ -279,7 +279,7 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
     last, _, _ = pack_evidence(tmp_path, [OPEN, BATCH], other)
     found = packed(tmp_path)
     assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
-    assert found.bucket(0).fate.tolist() == [0, 0, 0]
+    assert found.bucket(0).outcome.tolist() == [0, 0, 0]
     assert (len(found.ids), len(found.deferred), len(found.drops)) == (0, 0, 0)
 
 
@@ -309,7 +309,7 @@ def test_stronger_outcome_wins(tmp_path: Path) -> None:
         files.dropped_line([2]), files.outcome_line("handed", [2]), CLOSE,
     ]  # fmt: skip
     files.write_part(tmp_path / "l", P, 1, lines)
-    assert packed(tmp_path).bucket(0).fate.tolist()[:3] == [4, 3, 0]
+    assert packed(tmp_path).bucket(0).outcome.tolist()[:3] == [4, 3, 0]
 
 
 def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:

@@ -435,7 +435,7 @@ def test_report_shows_devices_and_modes(run: Run) -> None:
     cells = [cell.split("<")[0] for cell in row.replace("</td>", "").split(">")[1:]]
     assert [cell for cell in cells if cell] == [SUB, "7", "9", "1", "10", "1", "1", "0", "4"]
     verdict = verdict._replace(devices=tuple(x._replace(missing_at_least=0) for x in verdict.devices))
-    assert "devices: 2, no message of theirs is seen to be missing" in report.text(verdict)
+    assert "devices: 2, no missing message was detected" in report.text(verdict)
     hostile = verdict.devices[0]._replace(listener="<script>\x1b[31m")
     page = report.page(verdict._replace(devices=(hostile,) * 300))
     assert "<script>\x1b" not in page

@@ -43,16 +43,16 @@ def bodies(producer: str, n: int = 20) -> dict[int, bytes]:
 
 
 def producer_section(page: Page, producer: str) -> str:
-    """The text about one producer under "Who, where and why"."""
+    """The text about one producer under "Faulty producers"."""
     found = re.search(
-        rf"{producer}(.*?)(?=[0-9a-f]{{20}}|nobody of these|$)", producer_sections(page), re.DOTALL
+        rf"{producer}(.*?)(?=[0-9a-f]{{20}}|no producer of these|$)", producer_sections(page), re.DOTALL
     )
     assert found, page.text
     return found[1]
 
 
 def producer_sections(page: Page) -> str:
-    return page.text.partition("Who, where and why")[2].partition("Over time")[0]
+    return page.text.partition("Faulty producers")[2].partition("Over time")[0]
 
 
 def assert_contains(text: str, *words: str) -> None:
@@ -205,7 +205,7 @@ def test_unexpected_events_have_a_section(scene: Scene, run: Run) -> None:
     scene.write_capture([*scene.bodies, *strange], received=received)
     verdict = run()
     assert verdict.counts.unexpected == 2
-    section = read_page(scene).text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    section = read_page(scene).text.partition("no producer of these ledgers")[2].partition("Over time")[0]
     assert_contains(section, "2 unexpected", "listener main from 127.0.0.1:9")
 
 
@@ -243,11 +243,11 @@ def test_missing_listener_is_named(scene: Scene, run: Run) -> None:
         producer_section(page, Q),
         "host worker-7, pid 17",
         "20 unknown",
-        "the capture is not complete",
+        "the capture is incomplete",
         "10.0.0.2:5044 (no listener of this capture",
     )
     assert_contains(
-        page.text.partition("Where it was sent")[2], "10.0.0.2:5044 no listener of this capture has it"
+        page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture"
     )
     assert P not in producer_sections(page)
 
@@ -283,12 +283,12 @@ def test_other_run_in_the_folder_is_named(scene: Scene, run: Run) -> None:
     assert_contains(
         producer_section(page, P), "host web-1, pid 4242", "1 lost", "127.0.0.1:5044 (listener main)"
     )
-    section = page.text.partition("nobody of these ledgers")[2].partition("Over time")[0]
+    section = page.text.partition("no producer of these ledgers")[2].partition("Over time")[0]
     assert_contains(
         section, "8 unknown", "april-30 of host log-2, listener old: 8 events, received 2026-05-01 01:00:00"
     )
     assert_contains(page.text, "april-30 (another run: not compared)", "8 not compared")
-    assert_contains(verdict.sentence, "1 lost", "the capture is not complete")
+    assert_contains(verdict.sentence, "1 lost", "the capture is incomplete")
 
 
 def test_repeated_ids_are_distinguished_by_bodies(scene: Scene, run: Run) -> None:
@@ -309,6 +309,6 @@ def test_repeated_ids_are_distinguished_by_bodies(scene: Scene, run: Run) -> Non
     assert (mine.shared, mine.counts.lost, forger.shared, forger.counts.lost) == (2, 1, 2, 1)
     assert {(x["producer"], x["seq"]) for x in verdict.examples["lost"]} == {(P, 1), (Q, 2)}
     page = read_page(scene)
-    alike = "2 with an id that another event has: told apart by their bytes alone"
+    alike = "2 with an id that another event has: identified by their bytes alone"
     assert_contains(producer_section(page, P), "host web-1, pid 4242", "1 lost", alike, "listener main")
     assert_contains(producer_section(page, Q), "host worker-7, pid 17", "1 lost", alike, "listener main")

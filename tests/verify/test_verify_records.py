@@ -291,7 +291,7 @@ def test_events_deleted_by_retention_are_unknown(spark: Any, broker: str, scene:
     verdict = without(5)
     assert nonzero(verdict.counts) == {"events": 20, "ok": 16, "unknown": 4}
     assert verdict.exit_code == ExitCode.UNREACHABLE
-    assert verdict.problems == (f"capture: {name}[0]: gap: what was before offset 5 is deleted",)
+    assert verdict.problems == (f"capture: {name}[0]: gap: records before offset 5 are deleted",)
     assert nonzero(without(21).counts) == {"events": 20, "unknown": 20}
 
 
@@ -313,14 +313,14 @@ def test_offset_without_a_record_is_a_gap(spark: Any, broker: str, scene: Scene)
     verdict = job.run(scene.write_ledger().ledger, kafka=f"{broker}/{name}", spark=spark)
     assert verdict.ok
     assert verdict.problems == (
-        f"capture: {name}[0]: gap: 1 of 21 offsets have no record: compacted, or of a transaction",
+        f"capture: {name}[0]: gap: 1 of 21 offsets have no record, because of compaction or transactions",
     )
     # Offsets are counted from the first record that is there.
     asks = support.need("confluent_kafka.admin").AdminClient({"bootstrap.servers": broker})
     for gone in asks.delete_records([client.TopicPartition(name, 0, 3)]).values():
         gone.result(PATIENCE)
     problems = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark).problems
-    gap = "gap: 1 of 18 offsets have no record: compacted, or of a transaction"
+    gap = "gap: 1 of 18 offsets have no record, because of compaction or transactions"
     assert f"capture: {name}[0]: {gap}" in problems
 
 
@@ -664,7 +664,7 @@ def test_wrong_column_or_table_is_named(scene: Scene, table: Any) -> None:
         ([1, 1], "two records have the arrival number 1"),
         ([*range(4096), 4095], "two records have the arrival number 4095"),
         ([5, None], "column n: 1 NULL: every row needs its arrival number"),
-        ([1, 1 << 41], "from 1 to 2199023255552: they must lie less than 2\\*\\*40 apart"),
+        ([1, 1 << 41], "from 1 to 2199023255552: the range must be less than 2\\*\\*40"),
     ],
 )
 def test_arrival_numbers_must_be_an_order(scene: Scene, table: Any, numbers: list[Any], words: str) -> None:
@@ -713,7 +713,7 @@ def test_wrong_time_is_named(scene: Scene, table: Any, capfd: pytest.CaptureFixt
     rows = [{"value": scene.bodies[seq], "at": f"2024-01-01 00:00:{seq:02}"} for seq in range(1, 21)]
     assert table(rows, columns={"received": "at"}).latency.events == 20
     rows[7]["at"] = "not a time"
-    with pytest.raises(LedgerError, match=r"^table [^ ]*: column at: 'not a time' is no timestamp$"):
+    with pytest.raises(LedgerError, match=r"^table [^ ]*: column at: 'not a time' is not a timestamp$"):
         table(rows, columns={"received": "at"})
     with pytest.raises(ConfigError, match=r"^columns: received: at is double, must be a timestamp"):
         table([{"value": b"{}", "at": 1.5}], columns={"received": "at"})

@@ -221,7 +221,7 @@ def test_exceeded_limit_is_highlighted(scene: Scene, run: Run) -> None:
     [
         (range(1, 21), {}, "The promise holds: 20 of 20 events arrived intact.", "good"),
         (range(2, 21), {}, "The promise is broken: 1 lost, of 20 events.", "bad"),
-        (range(2, 21), {"closed": False}, "It cannot be told: 1 of 20 events are unknown", "maybe"),
+        (range(2, 21), {"closed": False}, "The promise is unproven: 1 of 20 events are unknown", "maybe"),
     ],
 )
 def test_page_begins_with_the_verdict(

@@ -1,13 +1,13 @@
-"""``logclient demo``: ship log lines over each protocol, and show that the verifier can be believed.
+"""``logclient demo``: ship log lines over each protocol, and check the verdicts of the verifier.
 
-There are three runs for each protocol. In the *honest* one the collector cuts connections at bad moments:
-nothing may be lost, and the copies must be counted to the event. For plog, which has no connections and no
+There are three runs for each protocol. In the *honest* run the collector cuts connections at bad moments: no
+event may be lost, and the number of copies must be exact. For plog, which has no connections and no
 acknowledgements, a bad network drops and duplicates datagrams instead, and the verdict must name each event
-concerned. In the other two the collector *lies*: it acknowledges and discards events, or changes what it
-keeps. It lists these in a fault log, which the verifier, a process of its own, never sees. Afterwards the
-verdict is compared with the fault log, id by id.
+concerned. In the other two runs the collector *lies*: it acknowledges and discards events, or changes the
+events that it keeps. It lists these events in a fault log, which the verifier, a separate process, never
+sees. Afterwards the demo compares the verdict with the fault log, id by id.
 
-Each collector is a process of its own, too. One Spark session judges all runs. A further protocol is a row in
+Each collector is a separate process, too. One Spark session judges all runs. A further protocol is a row in
 `scenarios.PROTOCOLS`.
 """
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kafka",
         metavar="HOST:PORT",
-        help="a Kafka broker: plog's events go through it, and are judged there",
+        help="a Kafka broker: plog's events go through it, and the verifier reads them from there",
     )
     parser.add_argument("--packages", metavar="WHAT,...", help="with --kafka: as for verify")
     parser.add_argument(
@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo; returns OK when every run went as expected, else BROKEN."""
+    """Run the demo.
+
+    Returns:
+        OK when every run went as expected, else BROKEN.
+    """
     from logclient.cli.demo.runs import demo
 
     return demo(

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 FaultLog = dict[str, list[list[str]]]
-"""By fault, for each time that it happened: the ids of the events."""
+"""The faults that happened: for each kind of fault, the ids of the events at each occurrence."""
 
 FOUND_AS = {
     "drop": "missing",
@@ -34,10 +34,10 @@ FOUND_AS = {
 """The word of the verdict for each fault. Events discarded without acknowledgement are missing, not lost."""
 
 NAMED = ("lost", "missing", "duplicated", "unexpected", "corrupted", "reordered")
-"""Words whose ids are compared."""
+"""The words whose ids are compared with the fault log."""
 
 _LEAST_NAMED = 100
-"""How many events a bad network must lose, and how many it must duplicate, for a run to mean anything."""
+"""The least number of lost events, and of duplicated ones, with which a run over a bad network counts."""
 
 
 def read_fault_log(path: Path) -> FaultLog:
@@ -61,16 +61,16 @@ def read_violations(out: Path) -> dict[str, set[str]]:
 
 
 def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sent: int) -> list[str]:
-    """Judge an honest run.
+    """Judge a run with an honest collector.
 
     Args:
         code: The exit code of verify.
-        verdict: Its counts by word.
+        verdict: The counts of verify, by word.
         counts: The collector's counts.
         sent: How many events were sent.
 
     Returns:
-        What is wrong; empty: nothing.
+        The deviations from the expected result; empty: none.
     """
     troubles = []
     if code != ExitCode.OK:
@@ -87,7 +87,7 @@ def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sen
     if counts["cuts_before_ack"] < 2:
         troubles.append(f"{counts['cuts_before_ack']} cuts between write and ack, must be at least 2")
     if not verdict["duplicated"]:
-        troubles.append("nothing was duplicated: no resend was put to the test")
+        troubles.append("no event was duplicated: the run tested no resend")
     if verdict["duplicated"] != counts["copies"]:
         troubles.append(f"duplicated is {verdict['duplicated']}, the collector counted {counts['copies']}")
     return troubles
@@ -96,18 +96,22 @@ def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sen
 def _compare(
     protocol: Protocol, verdict: dict[str, Any], found: dict[str, set[str]], faults: FaultLog
 ) -> list[str]:
-    """Compare the ids in the verdict with those in the fault log; returns the differences."""
+    """Compare the ids in the verdict with those in the fault log.
+
+    Returns:
+        The differences, as messages.
+    """
     troubles = []
-    truth: dict[str, set[str]] = {word: set() for word in NAMED}
-    for fault, times in faults.items():
+    expected: dict[str, set[str]] = {word: set() for word in NAMED}
+    for fault, occurrences in faults.items():
         word = "missing" if fault == "discard" and not protocol.acks else FOUND_AS[fault]
-        for ids in times:
-            truth[word].update(ids)
+        for ids in occurrences:
+            expected[word].update(ids)
     for word in NAMED:
-        if found[word] != truth[word]:
+        if found[word] != expected[word]:
             troubles.append(
-                f"{word}: {len(found[word])} ids found, {len(truth[word])} in the fault log, "
-                f"{len(found[word] & truth[word])} in both"
+                f"{word}: {len(found[word])} ids found, {len(expected[word])} in the fault log, "
+                f"{len(found[word] & expected[word])} in both"
             )
         if verdict[word] != len(found[word]):
             troubles.append(f"{word} is {verdict[word]}, but {len(found[word])} ids are listed")
@@ -116,7 +120,7 @@ def _compare(
 
 
 def _kernel_drops(counts: dict[str, Any]) -> list[str]:
-    """Check that the kernel dropped nothing: that would be in the verdict, but not in the fault log."""
+    """Report datagrams that the kernel dropped: they are in the verdict, but not in the fault log."""
     dropped = counts.get("kernel_drops")
     return [f"the kernel dropped {dropped} datagrams; run the demo again"] if dropped else []
 
@@ -135,14 +139,14 @@ def judge_network(
     Args:
         protocol: The protocol.
         code: The exit code of verify.
-        verdict: Its counts by word.
-        found: The ids that it lists, by word.
-        faults: What the network did.
+        verdict: The counts of verify, by word.
+        found: The ids that verify lists, by word.
+        faults: The faults of the network.
         counts: The collector's counts.
         sent: How many events were sent.
 
     Returns:
-        What is wrong; empty: the verdict names exactly the events that the network lost or duplicated.
+        The deviations; empty: the verdict names exactly the events that the network lost or duplicated.
     """
     troubles = _kernel_drops(counts)
     if code != ExitCode.OK:
@@ -170,14 +174,14 @@ def judge_liar(
     Args:
         protocol: The protocol.
         code: The exit code of verify.
-        verdict: Its counts by word.
-        found: The ids that it lists, by word.
-        faults: What the collector did.
+        verdict: The counts of verify, by word.
+        found: The ids that verify lists, by word.
+        faults: The faults of the collector.
         counts: The collector's counts.
         planned: The faults that it was given.
 
     Returns:
-        What is wrong; empty: the verdict names exactly the events that the collector discarded or changed.
+        The deviations; empty: the verdict names exactly the events that the collector discarded or changed.
     """
     troubles = []
     if code != ExitCode.BROKEN:
@@ -197,6 +201,6 @@ def judge_liar(
         if len(discards) < 20 or connections < 3 or largest > 200:
             troubles.append(
                 f"discarded {len(discards)} units of up to {largest} events over {connections} connections, "
-                "must be 20 of at most 200 over 3"
+                "must be at least 20 of at most 200 over at least 3"
             )
     return troubles

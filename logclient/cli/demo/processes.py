@@ -1,4 +1,4 @@
-"""The collector and the verifier of the demo, each in a process of its own."""
+"""The collector and the verifier of the demo, each as a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
-from logclient.cli.demo.shipping import say
+from logclient.cli.demo.shipping import print_line
 from logclient.cli.progress import ProgressLine
 from logclient.errors import ConnectFailed, LogclientError
 
@@ -21,14 +21,14 @@ __all__ = ["Collector", "Verifier"]
 
 _PROGRESS_S = 0.1
 _LIFE_S = 1800.0
-"""A collector ends after this time, even when its demo was killed."""
+"""Seconds after which a collector ends, even when its demo was killed."""
 _START_S = 30.0
 _STOP_S = 30.0
 _VERIFY_S = 900.0
 
 
 class _Process:
-    """A module in a process of its own that prints lines of JSON. A context manager that ends the process."""
+    """A process that runs a module and prints lines of JSON. A context manager that ends the process."""
 
     def __init__(self, log: Path, module: str, *arguments: str) -> None:
         self._log = log
@@ -51,7 +51,7 @@ class _Process:
         """Wait for the next line; returns None when the process has ended.
 
         Raises:
-            queue.Empty: There was none in that time.
+            queue.Empty: No line came within `timeout` seconds.
         """
         return self._lines.get(timeout=timeout)
 
@@ -69,13 +69,13 @@ class _Process:
 
 
 class Collector(_Process):
-    """A collector in a process of its own.
+    """A collector as a separate process.
 
     Args:
-        listen: Its URL.
-        faults: Its faults.
+        listen: The URL at which it listens.
+        faults: Its faults, as for ``logclient collect``.
         capture: The directory of its capture.
-        fault_log: The file for the ids that its faults change; None: it writes none.
+        fault_log: The file for the ids of the events that its faults change; None: no file.
         folder: The directory for ``collector.log``.
     """
 
@@ -93,12 +93,19 @@ class Collector(_Process):
             ready = self._next(_START_S)
         if ready is None:
             self.__exit__()
-            raise ConnectFailed(f"collector: did not start: {_tail(self._log)}")
+            raise ConnectFailed(f"collector: did not start: {_last_line(self._log)}")
         self.url = ready["url"]
         return self
 
     def stop(self) -> dict[str, Any]:
-        """End the collector, after it has closed its capture; returns its counts."""
+        """End the collector after it has closed its capture.
+
+        Returns:
+            Its counts.
+
+        Raises:
+            LogclientError: It did not stop in time, or failed.
+        """
         self._process.terminate()
         try:
             self._process.wait(_STOP_S)
@@ -106,12 +113,12 @@ class Collector(_Process):
             raise LogclientError(f"collector: did not stop within {_STOP_S:g}s") from None
         counts = self._next(_STOP_S)
         if self._process.returncode or counts is None:
-            raise LogclientError(f"collector: ended with {self._process.returncode}: {_tail(self._log)}")
+            raise LogclientError(f"collector: ended with {self._process.returncode}: {_last_line(self._log)}")
         return counts
 
 
 class Verifier(_Process):
-    """The verifier in a process of its own, which gets ledgers and captures only, and no fault log.
+    """The verifier as a separate process, which gets ledgers and captures but no fault log.
 
     Args:
         log: The file for its errors.
@@ -121,13 +128,13 @@ class Verifier(_Process):
     def __init__(self, log: Path, packages: str | None = None) -> None:
         super().__init__(log, "logclient.verify.service", *([packages] if packages else []))
 
-    def verify(self, ledger: Path, out: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    def verify(self, ledger: Path, out: Path, options: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Judge one run.
 
         Args:
             ledger: The directory of the ledger.
             out: The directory for the verdict.
-            asked: Further arguments of `logclient.verify.job.run`.
+            options: Further arguments of `logclient.verify.job.run`.
 
         Returns:
             The exit code, and the counts of the verdict by word.
@@ -137,36 +144,36 @@ class Verifier(_Process):
         """
         progress = ProgressLine()
         begun = time.monotonic()
-        request = {"ledger": str(ledger), "out": str(out), **asked}
+        request = {"ledger": str(ledger), "out": str(out), **options}
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, and printed why
+        with suppress(BrokenPipeError):  # the process has ended, and its log has the reason
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         while True:
             try:
-                answer = self._next(_PROGRESS_S) or {"error": f"it ended: {_tail(self._log)}"}
+                answer = self._next(_PROGRESS_S) or {"error": f"its process ended: {_last_line(self._log)}"}
                 break
             except queue.Empty:
                 taken = time.monotonic() - begun
                 progress.show(f"  Spark is judging, {taken:.0f}s")
                 if taken > _VERIFY_S:
-                    answer = {"error": f"not done after {_VERIFY_S:g}s"}
+                    answer = {"error": f"no verdict after {_VERIFY_S:g}s"}
                     break
         progress.clear()
         if "error" in answer:
             raise LogclientError(f"verify: {answer['error']}")
-        say(f"  verify ended with {answer['exit']} after {time.monotonic() - begun:.1f}s")
+        print_line(f"  verify ended with {answer['exit']} after {time.monotonic() - begun:.1f}s")
         return answer["exit"], answer["counts"]
 
     def __exit__(self, *exception: object) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
             self._process.stdin.close()
-            self._process.wait(_STOP_S)  # it ends Spark and deletes temporary files
+            self._process.wait(_STOP_S)  # the process ends Spark and deletes temporary files
         super().__exit__(*exception)
 
 
-def _tail(log: Path) -> str:
-    """Return the last line with text."""
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that has text."""
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it printed nothing"
+    return lines[-1].strip() if lines else "no output"

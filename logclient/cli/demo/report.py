@@ -1,4 +1,4 @@
-"""What the demo prints at the end, and its ``verdict.json``."""
+"""The final output of the demo, and its ``verdict.json``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logclient.cli.demo.scenarios import Protocol, Run
 
 __all__ = ["WORDS", "Result", "sentence", "tables", "write_verdict"]
 
-WORDS = (
+WORDS: tuple[str, ...] = (
     "ok",
     "lost",
     "missing",
@@ -23,6 +23,7 @@ WORDS = (
     "dropped",
     "unknown",
 )
+"""The words of the verdict that the tables show."""
 
 
 class Result(NamedTuple):
@@ -38,9 +39,9 @@ class Result(NamedTuple):
     exit: int
     """The exit code of verify."""
     caught: bool
-    """A liar was found out to the event."""
+    """The verdict names exactly the events that a lying collector discarded or changed."""
     troubles: list[str]
-    """What is wrong; empty: the run went as expected."""
+    """The deviations; empty: the run went as expected."""
     sentence: str
     report: Path
 
@@ -69,13 +70,13 @@ def sentence(
         verdict: The counts of verify, by word.
         counts: The collector's counts.
         faults: The collector's fault log.
-        as_expected: The verdict is right.
+        as_expected: Whether the verdict is right.
     """
+    right = "the verdict names exactly these." if as_expected else "the verdict does NOT name exactly these."
     if not run.liar and not protocol.acks:
         return (
             f"the network dropped {_events(faults, 'drop'):,} of {sent:,} events "
-            f"and duplicated {_events(faults, 'duplicate'):,}: "
-            + ("the verdict names exactly these." if as_expected else "NOT found to the event.")
+            f"and duplicated {_events(faults, 'duplicate'):,}: {right}"
         )
     if not run.liar:
         return (
@@ -84,34 +85,33 @@ def sentence(
             f"{verdict['duplicated']:,} further copies arrived "
             f"(the collector counted {counts['copies']:,})."
         )
-    did = {
-        "discard": "acknowledged {} and threw them away" if protocol.acks else "threw {} away",
+    phrases = {
+        "discard": "acknowledged and discarded {}" if protocol.acks else "discarded {}",
         "swap": "swapped {} with later ones",
         "duplicate": "kept {} twice",
         "corrupt": "changed a byte of {}",
-        "add": "invented {}",
+        "add": "added {}",
     }
-    deeds = []
-    for fault, times in faults.items():
-        events = sum(map(len, times))
-        units = f" in {len(times)} {protocol.unit_name}" if events > len(times) > 1 else ""
-        deeds.append(did[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
-    end = "the verdict names exactly these." if as_expected else "NOT found to the event."
-    return f"the collector {', '.join(deeds)}; {end}"
+    actions = []
+    for fault, occurrences in faults.items():
+        events, times = sum(map(len, occurrences)), len(occurrences)
+        units = f" in {times} {protocol.unit_name}" if events > times > 1 else ""
+        actions.append(phrases[fault].format(f"{events:,} event{'s' if events > 1 else ''}{units}"))
+    return f"the collector {', '.join(actions)}; {right}"
 
 
 def tables(results: list[Result]) -> str:
     """Make a table for each protocol with a column for each run."""
     tables = []
     for protocol in dict.fromkeys(result.protocol for result in results):
-        mine = [result for result in results if result.protocol == protocol]
+        of_protocol = [result for result in results if result.protocol == protocol]
         rows = [
-            ["", *(result.run.name for result in mine)],
-            ["sent", *(f"{result.sent:,}" for result in mine)],
-            *([word, *(f"{result.verdict[word]:,}" for result in mine)] for word in WORDS),
-            ["connections cut", *(str(result.collector.get("cuts", 0)) for result in mine)],
-            ["exit code of verify", *(str(result.exit) for result in mine)],
-            ["as expected", *("NO" if result.troubles else "yes" for result in mine)],
+            ["", *(result.run.name for result in of_protocol)],
+            ["sent", *(f"{result.sent:,}" for result in of_protocol)],
+            *([word, *(f"{result.verdict[word]:,}" for result in of_protocol)] for word in WORDS),
+            ["connections cut", *(str(result.collector.get("cuts", 0)) for result in of_protocol)],
+            ["exit code of verify", *(str(result.exit) for result in of_protocol)],
+            ["as expected", *("NO" if result.troubles else "yes" for result in of_protocol)],
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -143,7 +143,7 @@ def write_verdict(path: Path, results: list[Result]) -> None:
         for result in results
     ]
     text = json.dumps({"runs": runs}, indent=2) + "\n"
-    # Replaced at once: a reader never finds half of it.
+    # Replace the file in one step: a reader never sees an incomplete one.
     fresh = path.with_suffix(".tmp")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)

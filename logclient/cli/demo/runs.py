@@ -22,17 +22,17 @@ from logclient.cli.demo.judgement import (
 from logclient.cli.demo.processes import Collector, Verifier
 from logclient.cli.demo.report import Result, sentence, tables, write_verdict
 from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
-from logclient.cli.demo.shipping import say, ship
+from logclient.cli.demo.shipping import print_line, ship
 from logclient.errors import ConfigError, ExitCode, MissingExtra
 from logclient.samples import Line, choose
 
 __all__ = ["Verify", "clear", "demo"]
 
 _MARKER = ".logclient-demo"
-"""A file in each folder that the next demo may delete."""
+"""The name of a file that marks a folder of a demo, which the next demo may delete."""
 
 Verify = Callable[[Path, Path, Mapping[str, Any]], tuple[int, dict[str, Any]]]
-"""Judges a run, as `Verifier.verify` does."""
+"""A function that judges a run, as `Verifier.verify` does."""
 
 
 def demo(
@@ -49,8 +49,8 @@ def demo(
         inputs: Log files; none: the text logs in /var/log, else generated lines.
         events: Events of an honest run. Other runs send as many as their faults need.
         out: The directory for captures, ledgers, reports and ``verdict.json``.
-        verify: Judges a run, in place of a `Verifier`; for tests.
-        kafka: HOST:PORT of a broker. Events that plog's collector receives go to it, and are judged there.
+        verify: A function that judges a run in place of a `Verifier`; for tests.
+        kafka: HOST:PORT of a broker. plog's collector writes the events to it, and the verifier reads them.
         packages: As for ``logclient verify``.
 
     Returns:
@@ -61,13 +61,13 @@ def demo(
         MissingExtra: A package that verify needs is not installed.
     """
     if verify is None:
-        _check_extras()  # now, and not after the first run
+        _check_extras()  # before the first run
     folder = Path(out)
     lines, source = choose(inputs)
     runs = [(protocol, run) for protocol in PROTOCOLS for run in protocol.runs]
     for _, run in runs:
         clear(folder / run.name)
-    say(f"{len(lines):,} log lines from {source}, repeated as needed; everything goes to {folder}")
+    print_line(f"{len(lines):,} log lines from {source}, repeated as needed; everything goes to {folder}")
     begun = time.monotonic()
     with ExitStack() as stack:
         if verify is None:
@@ -77,17 +77,17 @@ def demo(
             _run(protocol, run, lines, events, folder / run.name, verify, kafka) for protocol, run in runs
         ]
     write_verdict(folder / "verdict.json", results)
-    say()
-    say(tables(results))
-    say()
+    print_line()
+    print_line(tables(results))
+    print_line()
     for result in results:
-        say(f"{result.run.name}: {result.sentence}")
+        print_line(f"{result.run.name}: {result.sentence}")
         for trouble in result.troubles:
-            say(f"  NOT AS EXPECTED: {trouble}")
-    say()
+            print_line(f"  NOT AS EXPECTED: {trouble}")
+    print_line()
     for result in results:
-        say(f"report: {result.report}")
-    say(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
+        print_line(f"report: {result.report}")
+    print_line(f"verdict: {folder / 'verdict.json'} ({time.monotonic() - begun:.0f}s in all)")
     return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
 
 
@@ -106,14 +106,14 @@ def _check_extras() -> None:
 
 
 def _packages(kafka: str | None, packages: str | None) -> str | None:
-    """Return what Spark's JVM needs to read a topic."""
+    """Return the packages with which Spark reads a topic; None without Kafka."""
     from logclient.verify import job
 
     return (packages or job.connector()) if kafka is not None else None
 
 
 def clear(folder: Path) -> None:
-    """Make a fresh folder. One of an earlier demo is deleted, any other is refused.
+    """Make an empty folder, in place of one of an earlier demo.
 
     Raises:
         ConfigError: The folder holds something that is not from a demo.
@@ -141,25 +141,25 @@ def _run(
     ledger, capture, out = folder / "ledger", folder / "capture", folder / "verify"
     units = wanted // run.unit
     planned = run.faults.format(seventh=units // 7, third=units // 3, half=units // 2)
-    say(f"\n{run.name}")
+    print_line(f"\n{run.name}")
     listen = protocol.listen
-    asked: dict[str, Any] = {"capture": str(capture)}
+    options: dict[str, Any] = {"capture": str(capture)}
     if kafka is not None and protocol.name == "plog":
-        topic = f"{run.name}-{os.urandom(4).hex()}"  # without events of an earlier demo
+        topic = f"{run.name}-{os.urandom(4).hex()}"  # a new one, without events of an earlier demo
         listen += f"?kafka={kafka}&kafka_topic={topic}"
-        asked = {"kafka": f"{kafka}/{topic}"}
+        options = {"kafka": f"{kafka}/{topic}"}
     logs_faults = run.liar or not protocol.acks
     faults: FaultLog = {}
-    # Until there is a verdict, the fault log lies where no argument of the verifier points to.
-    with tempfile.TemporaryDirectory(prefix="logclient-faults-") as apart:
-        fault_log = Path(apart) / "faults.jsonl"
+    # Until the verdict exists, the fault log is in a folder that the verifier does not know.
+    with tempfile.TemporaryDirectory(prefix="logclient-faults-") as separate:
+        fault_log = Path(separate) / "faults.jsonl"
         with Collector(listen, planned, capture, fault_log if logs_faults else None, folder) as collector:
             ship(collector.url + protocol.path, protocol, run, lines, wanted, ledger, folder / "client.log")
             counts = collector.stop()
         if run.liar and not protocol.acks:
-            # Without acknowledgements a missing event breaks no promise unless this is asked for.
-            asked["max_missing"] = 0
-        code, verdict = verify(ledger, out, asked)
+            # Without acknowledgements, missing events break the promise only by this limit.
+            options["max_missing"] = 0
+        code, verdict = verify(ledger, out, options)
         if logs_faults:
             faults = read_fault_log(fault_log)
             shutil.copy(fault_log, folder / "faults.jsonl")

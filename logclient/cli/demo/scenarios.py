@@ -1,4 +1,4 @@
-"""What the demo does for each protocol: the runs, their faults and their sizes."""
+"""The runs of the demo for each protocol, with their faults and sizes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ __all__ = ["PROTOCOLS", "Protocol", "Run"]
 
 
 class Run(NamedTuple):
-    """One run of a protocol. Wire units are so small that the faults have enough of them to hit."""
+    """One run of a protocol. Small wire units give the faults enough units to hit."""
 
     name: str
     liar: bool
-    """The collector discards or changes events, and the verifier must find each of them."""
+    """Whether the collector discards or changes events, each of which the verifier must find."""
     faults: str
-    """For the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire units."""
+    """The faults of the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire
+    units."""
     handlers: int
-    """Clients that are a ``logging.Handler``, fed by several threads each."""
+    """The number of clients that are a ``logging.Handler``, fed by several threads each."""
     senders: int
-    """Clients fed by ``client.send``."""
+    """The number of clients fed by ``client.send``."""
     unit: int
-    """Events in a wire unit."""
+    """The number of events in a wire unit."""
     least: int
     """The least number of events for each client, whatever ``--events`` says."""
 
@@ -32,15 +33,15 @@ class Protocol(NamedTuple):
     listen: str
     """The collector's URL."""
     path: str
-    """What follows the address in the clients' URLs."""
+    """The rest of the clients' URLs behind the address."""
     unit: str
-    """The option that sets the events in a wire unit; empty: there is always one."""
+    """The option that sets the number of events in a wire unit; empty: always one event."""
     unit_name: str
     acks: bool
-    """Servers acknowledge. Otherwise events are handed over, and the network may lose them."""
+    """Whether servers acknowledge. Otherwise events are handed over, and the network may lose them."""
     runs: tuple[Run, ...]
     requests: bool = False
-    """A Handler collects the lines of a request into one event."""
+    """Whether a Handler collects the lines of a request into one event."""
 
 
 PROTOCOLS = (
@@ -55,8 +56,8 @@ PROTOCOLS = (
             Run(
                 "lumberjack-honest",
                 liar=False,
-                # Cuts between write and ack make duplicates; there are some before the write and after the
-                # ack, too, and late acks. They are spread over the whole run.
+                # Cuts between write and ack make duplicates. There are also cuts before the write and after
+                # the ack, and late acks, all spread over the whole run.
                 faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
                 "cut-after-ack=every:{half}:max:1,delay-ack=p:0.05:20ms,seed=1",
                 handlers=1,
@@ -174,7 +175,7 @@ PROTOCOLS = (
             Run(
                 "logux-honest",
                 liar=False,
-                # partial-cut: the server settles some actions of a sync, and leaves the others open.
+                # partial-cut: the server settles some actions of a sync and not the others.
                 faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
                 "partial-cut=every:300:max:2,cut-after-ack=every:{half}:max:1,"
                 "delay-ack=p:0.05:20ms,seed=10",

@@ -1,4 +1,4 @@
-"""Ship the events of a run, as applications do: from loggers in several threads, and with ``client.send``."""
+"""Ship the events of a run as applications do: from loggers in several threads, and with ``client.send``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from logclient.client import Client
     from logclient.handler import Handler
 
-__all__ = ["say", "ship"]
+__all__ = ["print_line", "ship"]
 
 _THREADS = 4
-"""Threads for each Handler."""
+"""The number of threads for each Handler."""
 _PROGRESS_S = 0.1
 _STALLED_S = 60.0
+"""Seconds without progress after which a run fails."""
 
 
-def say(text: str = "") -> None:
-    """Print a line at once, so that it keeps its place among the lines on stderr."""
+def print_line(text: str = "") -> None:
+    """Print a line without buffering, so that it keeps its place among the lines on stderr."""
     print(text, flush=True)
 
 
@@ -37,21 +38,21 @@ def ship(
     """Send events and wait until all of them are delivered.
 
     Args:
-        url: Of the server.
+        url: The URL of the server.
         protocol: The protocol.
-        run: How many clients there are, and of which kind.
+        run: The numbers and kinds of clients.
         lines: Log lines, which are repeated as needed.
         events: How many events to send.
         ledger: The directory of the ledger.
         log: The file for the log messages of the clients.
 
     Raises:
-        ConnectFailed: Nothing moved for a minute.
+        ConnectFailed: There was no progress for a minute.
     """
     from logclient.client import connect
     from logclient.handler import Handler
 
-    # Nothing is dropped: a thread that is too fast waits.
+    # Drop no event: a thread that is too fast waits.
     options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger)}
     if protocol.unit:
         options[protocol.unit] = run.unit
@@ -95,13 +96,13 @@ def ship(
         if errors:
             raise errors[0]
         stats = [client.stats() for client in clients]
-        took = time.monotonic() - begun
+        seconds = time.monotonic() - begun
         if protocol.acks:
             acked, resent = sum(one.acked for one in stats), sum(one.resent for one in stats)
             outcomes = f"{acked:,} acknowledged, {resent:,} resent"
         else:
             outcomes = f"{sum(one.handed for one in stats):,} handed over"
-        say(f"  shipped {events:,} events in {took:.1f}s: {outcomes}")
+        print_line(f"  shipped {events:,} events in {seconds:.1f}s: {outcomes}")
     finally:
         for handler in handlers:
             handler.close()
@@ -129,7 +130,7 @@ def _logger_feed(handler: logging.Handler, lines: list[Line], number: int) -> Ca
 
 
 def _request_feed(handler: Handler, lines: list[Line], number: int) -> Callable[[int, int], None]:
-    """Log in requests, as an application does: each is one event with three lines."""
+    """Log in requests, as an application does: each request is one event with three lines."""
     logger = logging.Logger(f"demo.thread-{number}", logging.DEBUG)
     logger.addHandler(handler)
     client: Any = handler.client
@@ -156,7 +157,7 @@ def _wait(clients: list[Client], threads: list[threading.Thread], events: int, r
     """Wait until every thread is done and every event has its outcome.
 
     Raises:
-        ConnectFailed: Nothing moved for a minute.
+        ConnectFailed: There was no progress for a minute.
     """
     progress = ProgressLine()
     done_before, since = -1, time.monotonic()
@@ -178,5 +179,5 @@ def _wait(clients: list[Client], threads: list[threading.Thread], events: int, r
             return
         if now - since > _STALLED_S:
             progress.clear()
-            why = next((one.last_error for one in stats if one.last_error), "no error was seen")
-            raise ConnectFailed(f"{run.name}: nothing moved for {_STALLED_S:g}s: {why}")
+            reason = next((one.last_error for one in stats if one.last_error), "no error was reported")
+            raise ConnectFailed(f"{run.name}: no progress for {_STALLED_S:g}s: {reason}")

@@ -1,4 +1,4 @@
-"""The verdict for people: a few lines for a terminal, and one HTML page that needs nothing else."""
+"""The reports of a verdict: a few lines for a terminal, and one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The charts of the report, as inline SVG.
 
-A chart is as wide as the page: coordinates are percentages, so that it stretches while lines and letters keep
-their size. Everything that a chart shows is also in a table or a title.
+A chart is as wide as the page. Its coordinates are percentages, so that it stretches while lines and letters
+keep their size. A table or a title repeats everything that a chart shows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clock", "duration", "events_over_time", "faults_over_time", "latency_over_time", "share", "strip"]
 
-# The order of the stack, the worst at the bottom.
+# The order of the stacked words, the worst at the bottom.
 FAULTS = ("lost", "corrupted", "reordered", "missing", "unknown", "pending", "dropped", "recovered",
           "duplicated")  # fmt: skip
 PLACES = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
@@ -31,12 +31,12 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
-    """Return a time in UTC.
+    """Format a time in UTC.
 
     Args:
         us: microseconds since 1970.
-        finest_us: how fine it has to be.
-        date: with the date.
+        finest_us: the resolution in microseconds.
+        date: whether to include the date.
     """
     try:
         at = _EPOCH + datetime.timedelta(microseconds=us)
@@ -49,7 +49,7 @@ def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
 
 
 def duration(us: float) -> str:
-    """Return a duration, in microseconds, with a unit that suits it."""
+    """Format a duration, given in microseconds, in a unit of its magnitude."""
     for limit, unit, name in (
         (1_000, 1, "µs"),
         (1_000_000, 1_000, "ms"),
@@ -63,12 +63,13 @@ def duration(us: float) -> str:
     return f"{us / 86_400_000_000:,.1f} days"
 
 
-def _pc(part: float) -> str:
+def _percent(part: float) -> str:
     return f"{100 * part:.2f}%".replace(".00%", "%")
 
 
 def _bar(x: float, width: float, top: float, height: float, kind: str) -> Html:
-    return el("rect", x=_pc(x), width=_pc(width), y=f"{top:.1f}", height=f"{height:.1f}", class_=f"c-{kind}")
+    y, size = f"{top:.1f}", f"{height:.1f}"
+    return el("rect", x=_percent(x), width=_percent(width), y=y, height=size, class_=f"c-{kind}")
 
 
 def _picture(title: str, height: int, *content: object) -> Html:
@@ -76,7 +77,7 @@ def _picture(title: str, height: int, *content: object) -> Html:
 
 
 def _axis(timeline: Timeline) -> Html:
-    """Return the time axis, with labels at begin, middle and end."""
+    """Return the time axis, with labels at the beginning, the middle and the end."""
     n, width = len(timeline.events), timeline.width_us
     ends = (0, n // 2, n) if n > 1 else (0,)
     days = clock(timeline.start_us)[:10] != clock(timeline.start_us + n * width)[:10]
@@ -91,7 +92,7 @@ def _axis(timeline: Timeline) -> Html:
             el(
                 "text",
                 name,
-                x=_pc(at / n),
+                x=_percent(at / n),
                 y=_HEIGHT + 15,
                 text_anchor=("start", "middle", "end")[i],
                 class_="tick",
@@ -101,29 +102,29 @@ def _axis(timeline: Timeline) -> Html:
 
 
 def _level(y: float, name: str) -> Html:
-    """Return a horizontal line and its label."""
+    """Return a horizontal line with its label."""
     return join(
         el("line", x1=0, x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="level"),
         el("text", name, x=2, y=f"{max(y - 3, 10):.1f}", class_="tick"),
     )
 
 
-def _nice(top: int) -> int:
-    """Return a round number that is not below `top`."""
+def _round_up(top: int) -> int:
+    """Return the next round number from `top` on."""
     unit = 10 ** max(len(str(top)) - 1, 0)
     return next(n for n in (int(unit * f) for f in (1, 1.5, 2, 3, 4, 5, 6, 8, 10)) if n >= top and n)
 
 
 def _titles(timeline: Timeline, titles: Sequence[str]) -> Html:
-    """Return the invisible bars that show a title for each step."""
+    """Return invisible bars that show a title for each step."""
     n, width = len(timeline.events), timeline.width_us
     return join(
         *(
             el(
                 "rect",
                 el("title", f"{clock(timeline.start_us + i * width, width)} UTC: {words}"),
-                x=_pc(i / n),
-                width=_pc(1 / n),
+                x=_percent(i / n),
+                width=_percent(1 / n),
                 y=0,
                 height=_HEIGHT,
                 class_="hit",
@@ -135,9 +136,9 @@ def _titles(timeline: Timeline, titles: Sequence[str]) -> Html:
 
 
 def events_over_time(timeline: Timeline) -> Html:
-    """Return how many events were made in each step."""
+    """Return the chart of the number of events made in each step."""
     n = len(timeline.events)
-    top = _nice(max(timeline.events, default=0))
+    top = _round_up(max(timeline.events, default=0))
     room = _HEIGHT - 14
     bars = [
         _bar(i / n, 1 / n, _HEIGHT - room * count / top, room * count / top, "events")
@@ -157,11 +158,11 @@ def events_over_time(timeline: Timeline) -> Html:
 
 
 def faults_over_time(timeline: Timeline, words: Sequence[str]) -> Html:
-    """Return the faults of each step, stacked, on a scale of their own."""
+    """Return the chart of the faults in each step, stacked."""
     n = len(timeline.events)
     rows = {word: getattr(timeline, word) for word in words}
     sums = [sum(rows[word][i] for word in words) for i in range(n)]
-    top = _nice(max(sums, default=0))
+    top = _round_up(max(sums, default=0))
     room = _HEIGHT - 14
     bars = []
     titles = []
@@ -185,7 +186,7 @@ def faults_over_time(timeline: Timeline, words: Sequence[str]) -> Html:
 
 
 def latency_over_time(timeline: Timeline) -> Html:
-    """Return quantiles of the latency of each step, on a logarithmic scale."""
+    """Return the chart of latency quantiles in each step, on a logarithmic scale."""
     n = len(timeline.events)
     rows = timeline.latency
     values = [value for word in LINES for value in rows[word] if value is not None]
@@ -225,7 +226,7 @@ def latency_over_time(timeline: Timeline) -> Html:
 
 
 def share(counts: Sequence[tuple[str, int]]) -> Html:
-    """Return one bar of all events by word. No part is too thin to be seen."""
+    """Return one bar of all events by word. Each part has a visible width."""
     total = sum(n for _, n in counts) or 1
     least = 0.004
     wide = {word: max(n / total, least) for word, n in counts if n}
@@ -238,8 +239,8 @@ def share(counts: Sequence[tuple[str, int]]) -> Html:
                 el(
                     "rect",
                     el("title", f"{n:,} {word}"),
-                    x=_pc(x),
-                    width=_pc(width),
+                    x=_percent(x),
+                    width=_percent(width),
                     y=0,
                     height=18,
                     class_=f"c-{word}",
@@ -258,7 +259,7 @@ def share(counts: Sequence[tuple[str, int]]) -> Html:
 
 
 def strip(place: Map, word: str) -> Html:
-    """Return where a word is in a producer's sequences, stronger where there is more of it."""
+    """Return a strip of a producer's sequences, with stronger marks where a word has more events."""
     high = 14
     n = -(-place.last // place.width)
     runs: list[list[int]] = []  # first part, last part, events, strength
@@ -277,8 +278,8 @@ def strip(place: Map, word: str) -> Html:
             el(
                 "rect",
                 el("title", f"{count:,} {word} in {where}"),
-                x=_pc((first - 1) / place.last),
-                width=_pc(max((last - first + 1) / place.last, 0.003)),
+                x=_percent((first - 1) / place.last),
+                width=_percent(max((last - first + 1) / place.last, 0.003)),
                 y=0,
                 height=high,
                 class_=f"c-{word} s{strength}",

@@ -20,42 +20,42 @@ def dot(word: str) -> Html:
     return el("span", class_=f"dot d-{word}")
 
 
-def scrolling(content: Html, what: str, tall: bool = False) -> Html:
+def scrolling(content: Html, label: str, tall: bool = False) -> Html:
     """Return a box that scrolls on its own, also by keys, for content that may be wider than the page.
 
     Args:
-        content: of the box.
-        what: its label for screen readers.
-        tall: limit its height too.
+        content: the content of the box.
+        label: its label for screen readers.
+        tall: whether to limit its height, too.
     """
     classes = "wide tall" if tall else "wide"
-    return el("div", content, class_=classes, tabindex=0, role="region", aria_label=what)
+    return el("div", content, class_=classes, tabindex=0, role="region", aria_label=label)
 
 
-def table(heads: Sequence[str], rows: Sequence[Html], what: str, texts: Sequence[str]) -> Html:
+def table(heads: Sequence[str], rows: Sequence[Html], label: str, texts: Sequence[str]) -> Html:
     """Return a table in a scrolling box.
 
     Args:
-        heads: of the columns.
-        rows: of the body.
-        what: its label for screen readers.
-        texts: heads of columns that are texts; all others are numbers.
+        heads: the heads of the columns.
+        rows: the rows of the body.
+        label: its label for screen readers.
+        texts: the heads of columns with text; all others have numbers.
     """
     head = (el("th", x, class_=None if x in texts else "n") for x in heads)
-    return scrolling(el("table", el("thead", el("tr", *head)), el("tbody", *rows)), what)
+    return scrolling(el("table", el("thead", el("tr", *head)), el("tbody", *rows)), label)
 
 
 def number_cell(n: int, bad: bool = False, shown: str = "") -> Html:
-    """Return the cell of a number, marked when it is bad and not zero."""
+    """Return the cell of a number, marked when the number is bad and not zero."""
     return el("td", shown or f"{n:,}", class_="n bad" if bad and n else "n" if n else "n zero")
 
 
 def hexdump_block(row: dict[str, Any]) -> Html:
-    """Return the bytes of an example as a hexdump. It scrolls, so keys can reach it."""
+    """Return the bytes of an example as a hexdump that scrolls, also by keys."""
     rows = hexdump(bytes.fromhex(row["bytes"]), row["bytes_at"])
     return el("pre", Html("\n".join(map(escaped, rows))), tabindex=0)
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where needed."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"

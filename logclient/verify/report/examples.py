@@ -1,4 +1,4 @@
-"""Examples of each fault on the page, with their bytes."""
+"""The sections of the page with examples of faults, and with undecoded data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BODY_CHARS = 2048  # of a body
 def examples(verdict: Verdict) -> Html | None:
     """Return the examples of each fault."""
     breaking = breaking_words(verdict)
-    # First what breaks the promise.
+    # Words that break the promise come first.
     words = sorted(
         (word for word, _ in WORDS if verdict.examples.get(word)), key=lambda word: word not in breaking
     )
@@ -50,7 +50,7 @@ def examples(verdict: Verdict) -> Html | None:
 
 
 def _unseen(verdict: Verdict, rows: list[dict[str, Any]]) -> Html | None:
-    """Return events whose arrival is not known, as the ledger has them; neighbours share a row."""
+    """Return the table of events without a known arrival, by the ledger; neighbours share a row."""
     if not rows:
         return None
     groups: list[list[dict[str, Any]]] = []
@@ -78,27 +78,27 @@ def _unseen(verdict: Verdict, rows: list[dict[str, Any]]) -> Html | None:
         process = ", ".join(
             filter(None, (first.get("host", ""), f"pid {first['pid']}" if first.get("pid") else ""))
         )
-        fate = ": ".join(filter(None, (first.get("fate", ""), first.get("reason", ""))))
+        outcome = ": ".join(filter(None, (first.get("fate", ""), first.get("reason", ""))))
         where = endpoints_line(verdict, first["url"]) if first.get("url") else ""
-        cells = (el("code", name), process, seqs, fate, made, where)
+        cells = (el("code", name), process, seqs, outcome, made, where)
         out.append(el("tr", *(el("td", cell) for cell in cells)))
-    heads = ("producer", "process", "sequence", "the ledger says", "made", "sent to")
+    heads = ("producer", "process", "sequence", "outcome in the ledger", "made", "sent to")
     head = el("tr", *(el("th", name) for name in heads))
-    return scrolling(el("table", el("thead", head), el("tbody", *out)), "Examples of what never arrived")
+    return scrolling(el("table", el("thead", head), el("tbody", *out)), "Events that never arrived")
 
 
 def _example(row: dict[str, Any], opened: bool) -> Html:
-    """Return one event that arrived: what is known of it, the frames around it, its bytes, and its text."""
+    """Return one event that arrived: its origin, the frames around it, its bytes, and its text."""
     named = row["id"] or (f"hash {row['hash']}" if row.get("hash") else "no id")
     about: list[tuple[str, object]] = []
     if row.get("host") or row.get("pid"):
-        about.append(("who", ", ".join(filter(None, (f"host {row['host']}", f"pid {row['pid']}")))))
+        about.append(("process", ", ".join(filter(None, (f"host {row['host']}", f"pid {row['pid']}")))))
     if "created_us" in row:
         about.append(("made", clock(row["created_us"])))
     if "fate" in row:
         known = "created_us" in row or row["fate"] == "dropped"
-        fate = f"{row['fate']}: {row['reason']}" if row.get("reason") else row["fate"]
-        about.append(("the ledger says", fate if known else "never sent"))
+        outcome = f"{row['fate']}: {row['reason']}" if row.get("reason") else row["fate"]
+        about.append(("outcome in the ledger", outcome if known else "never sent"))
     took = row["received_us"] - row["created_us"] if "created_us" in row else -1
     copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
     about += [
@@ -107,11 +107,11 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
             clock(row["received_us"]) + (f", {duration(took)} after it was made" if took >= 0 else ""),
         ),
         (
-            "where",
+            "received",
             f"at {row['listener']}, arrival {row['arrival']:,} from {row['peer'] or 'unknown'}, {copies}",
         )
         if "key" not in row
-        else ("where", f"{listener_name(row['listener'])}, record {row['arrival']:,}, {copies}"),
+        else ("received", f"{listener_name(row['listener'])}, record {row['arrival']:,}, {copies}"),
         ("captured in", f"{row['segment']}, unit at byte {row['unit_at']:,}")
         if "key" not in row
         else ("key", "none" if row["key"] is None else row["key"]),
@@ -129,7 +129,7 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
             "div",
             el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="told"),
             el("ol", *path, class_="path small soft") if path else None,
-            el("p", "Its bytes, counted with what is compressed opened:", class_="small soft")
+            el("p", "The bytes, with offsets in the decompressed unit:", class_="small soft")
             if row.get("opened")
             else None,
             hexdump_block(row),
@@ -140,7 +140,7 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
 
 
 def undecoded(verdict: Verdict) -> Html | None:
-    """Return the things that did not decode."""
+    """Return the section with data that could not be decoded."""
     if not verdict.undecodable:
         return None
     reasons = ", ".join(f"{n:,} {name}" for name, n in sorted(verdict.undecodable.items()))
@@ -149,4 +149,5 @@ def undecoded(verdict: Verdict) -> Html | None:
         where = f" unit at byte {row['unit_at']:,}: {row['reason']} at byte {row['offset']:,} of it"
         inside = el("div", el("p", row["wrong"]), hexdump_block(row)) if "bytes" in row else None
         shown.append(el("details", el("summary", el("code", row["segment"]), where), inside))
-    return join(el("h2", "What did not decode"), el("p", f"{reasons}. It is not counted as arrived."), *shown)
+    note = f"{reasons}. Undecoded data does not count as arrived."
+    return join(el("h2", "Undecoded data"), el("p", note), *shown)

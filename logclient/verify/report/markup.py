@@ -1,4 +1,4 @@
-"""HTML and SVG in which everything that came from outside is text and never markup."""
+"""HTML and SVG in which all foreign data is text and never markup."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _VOID = frozenset(("br", "hr", "img", "link", "meta", "wbr", "input"))
 
 
 class Html(str):
-    """Text that is markup. Any other string is escaped wherever it is used."""
+    """A string of markup. All other strings are escaped where they are used."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Html:
-    """Return a value as escaped text for content or an attribute; unprintable characters as escapes."""
+    """Return a value as escaped text for content or an attribute, with escapes for unprintable characters."""
     return value if isinstance(value, Html) else Html(html.escape(escape(str(value))))
 
 
 def join(*parts: object) -> Html:
-    """Return the parts one after the other. None is nothing."""
+    """Join parts, without those that are None."""
     return Html("".join(text(part) for part in parts if part is not None))
 
 
@@ -31,9 +31,9 @@ def el(tag: str, *content: object, **attributes: object) -> Html:
     """Return an element.
 
     Args:
-        tag: its name.
-        *content: see `join`.
-        **attributes: ``class_`` is class, ``data_sort`` is data-sort; None leaves an attribute out.
+        tag: the name of the element.
+        *content: its content, as for `join`.
+        **attributes: ``class_`` sets class, ``data_sort`` sets data-sort; None leaves an attribute out.
     """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{text(value)}"'

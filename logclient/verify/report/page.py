@@ -1,4 +1,4 @@
-"""The page as a whole: its head, the verdict at the top, and the order of the sections."""
+"""The whole page: its head, the verdict at the top, and the order of the sections."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["page"]
 
 
-# What breaks the promise, for one event and for several.
+# Phrases for the words that break the promise, for one event and for several.
 _PHRASES = {
     "lost": ("was acknowledged and never arrived", "were acknowledged and never arrived"),
     "corrupted": ("arrived with other bytes than were sent", "arrived with other bytes than were sent"),
-    "unexpected": ("arrived that nobody sent", "arrived that nobody sent"),
+    "unexpected": ("arrived but was never sent", "arrived but were never sent"),
     "reordered": ("arrived after a later one", "arrived after later ones"),
 }
 
@@ -35,8 +35,8 @@ _PHRASES = {
 def page(verdict: Verdict) -> str:
     """Return the whole report as one page.
 
-    The page loads nothing and runs no script but its own, which sorts tables and describes charts. All it
-    says is there without the script.
+    The page loads nothing. Its only script is its own, which sorts tables and describes charts. Without the
+    script the page has the same content.
     """
     style, script = _asset("report.css"), _asset("report.js")
     policy = (
@@ -68,8 +68,8 @@ def page(verdict: Verdict) -> str:
         problems(verdict),
         el(
             "footer",
-            "The words are explained in docs/verify.md. verdict.json beside this page has the same numbers, "
-            "violations/ every single fault. Times are UTC.",
+            "docs/verify.md explains the words. In the folder of this page, verdict.json has the same "
+            "numbers, and violations/ has every single fault. Times are in UTC.",
             class_="soft small",
         ),
         el("script", Html(script)),
@@ -99,7 +99,7 @@ def _tone(code: ExitCode) -> tuple[str, str]:
     """Return the style of a verdict, and its headline."""
     if code == ExitCode.OK:
         return "good", "The promise holds"
-    return ("bad", "Broken promise") if code == ExitCode.BROKEN else ("maybe", "It cannot be told")
+    return ("bad", "Broken promise") if code == ExitCode.BROKEN else ("maybe", "Unproven promise")
 
 
 def _head(verdict: Verdict) -> Html:
@@ -128,12 +128,12 @@ def _head(verdict: Verdict) -> Html:
             word, _, limit = word.partition(", more than ")
             items.append(el("li", f"{number} {word}; the limit was {limit}."))
     if verdict.exit_code == ExitCode.UNREACHABLE:
-        # First the reason: the evidence has to be repaired.
+        # Name the problems of the evidence first: they have to be repaired.
         items = [el("li", problem) for problem in verdict.problems[:3]]
         open_ = verdict.ledger["producers"] - verdict.ledger["closed"]
         if open_:
             items.append(
-                el("li", f"{counted(open_, 'ledger')} without an end: the producer was killed, or runs.")
+                el("li", f"{counted(open_, 'ledger')} without an end: the producer was killed or still runs.")
             )
     return el(
         "header",
@@ -152,7 +152,7 @@ def _facts(verdict: Verdict) -> Html:
     places = ", ".join(map(listener_name, capture["listeners"])) or "no listener"
     rows: list[tuple[str, object]] = [
         (
-            "Sent, by the ledger",
+            "Sent, by the ledgers",
             join(
                 f"{counted(ledger['listed'], 'event')} listed by {counted(ledger['producers'], 'producer')}",
                 _folder(ledger),
@@ -179,7 +179,7 @@ def _facts(verdict: Verdict) -> Html:
         latency = verdict.latency
         rows.append(("Latency, send to collector", quantiles(latency)))
     if capture.get("published"):
-        note = "as devices published it: what is reordered is reported and breaks nothing"
+        note = "in the order of devices: reordered events are reported and do not break the promise"
         rows.append(("Order", f"{', '.join(capture['published'])}: {note}"))
     if verdict.made_us:
         took = duration(1e6 * verdict.seconds.get("total", 0.0))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["by_sequence", "faulty", "over_time", "totals"]
 
 
-OPEN_MAPS = 6  # producers whose faults by sequence are shown at once
-MAX_MAPS = 20  # these, and those behind a click
+OPEN_MAPS = 6  # producers whose faults by sequence are unfolded
+MAX_MAPS = 20  # the same, with those that are folded
 
 
 def _share(n: int, total: int) -> str:
@@ -72,10 +72,10 @@ def totals(verdict: Verdict) -> Html:
     )
     stack = [(word, getattr(counts, word)) for word, _ in WORDS if word not in ("duplicated", "reordered")]
     return join(
-        el("h2", "What became of the events"),
+        el("h2", "Events by word"),
         charts.share(stack),
         scrolling(
-            el("table", el("thead", head), el("tbody", *rows), class_="totals"), "What became of the events"
+            el("table", el("thead", head), el("tbody", *rows), class_="totals"), "Events by word"
         ),
     )
 
@@ -85,7 +85,7 @@ def _figure(title: str, chart: Html, keys: Sequence[Html]) -> Html:
 
 
 def over_time(verdict: Verdict) -> Html | None:
-    """Return the charts over time."""
+    """Return the section with the charts over time; None without times."""
     timeline = verdict.timeline
     if timeline is None:
         return None
@@ -107,12 +107,12 @@ def over_time(verdict: Verdict) -> Html | None:
         figures.append(_figure("Latency", charts.latency_over_time(timeline), keys))
     note = f"By the time the events were made, in steps of {duration(timeline.width_us)}."
     if any(timeline.dropped):
-        note += " What was dropped: by the time it was noted."
+        note += " Dropped events: by the time at which the drop was recorded."
     return join(el("h2", "Over time"), el("p", note, class_="soft small"), *figures)
 
 
 def by_sequence(verdict: Verdict) -> Html | None:
-    """Return the faults by sequence, and the longest gaps."""
+    """Return the section with the faults by sequence, and the longest gaps; None without faults."""
     if not verdict.maps:
         return None
     shown = [_map(place) for place in verdict.maps[:MAX_MAPS]]
@@ -131,7 +131,7 @@ def by_sequence(verdict: Verdict) -> Html | None:
             cells = (el("td", f"{n:,}", class_="n") for n in numbers)
             rows.append(el("tr", el("td", el("code", gap.producer)), *cells))
         head = el("tr", el("th", "producer"), *(el("th", x, class_="n") for x in ("from", "to", "events")))
-        name = f"{counted(verdict.gaps, 'gap')} of events that were not seen"
+        name = f"{counted(verdict.gaps, 'gap')} of events that never arrived"
         longest = join(
             el("h3", f"{name}; the longest" if verdict.gaps > 1 else name),
             scrolling(el("table", el("thead", head), el("tbody", *rows)), "Longest gaps"),
@@ -141,14 +141,15 @@ def by_sequence(verdict: Verdict) -> Html | None:
         el("h2", "By sequence"),
         el(
             "p",
-            "Where the faults are in each producer's sequences, from its first to its last; the worst first.",
+            "The faults of each producer by sequence, from its first to its last event. The worst producers "
+            "come first.",
             class_="soft small",
         ),
         *shown[:OPEN_MAPS],
         more,
         el(
             "p",
-            f"{counted(left, 'more producer')} with faults left out here; verdict.json counts them.",
+            f"{counted(left, 'more producer')} with faults not shown here; verdict.json counts them.",
             class_="soft small",
         )
         if left
@@ -168,7 +169,7 @@ def _map(place: Map) -> Html:
 
 
 def faulty(verdict: Verdict) -> Html | None:
-    """Return the section that says for each faulty producer who it is, and where, when and why."""
+    """Return the section that describes each faulty producer: process, places, times and reasons."""
     worst = faulty_producers(verdict)
     unknown = [x for x in verdict.producers if not x.producer]
     if not worst and not unknown:
@@ -180,11 +181,11 @@ def faulty(verdict: Verdict) -> Html | None:
             for word in fault_words(x)
         ]
         reasons = explain(verdict, x) if x.producer else explain_unknown(verdict)
-        process = (process_line(x) or "its ledger does not say where it ran") if x.producer else ""
+        process = (process_line(x) or "process not recorded in the ledger") if x.producer else ""
         items.append(
             el(
                 "div",
-                el("p", el("code", x.producer or "nobody of these ledgers"), " ", el("b", process)),
+                el("p", el("code", x.producer or "no producer of these ledgers"), " ", el("b", process)),
                 el("ul", *words, class_="plain") if words else None,
                 el("dl", *(join(el("dt", name), el("dd", texts)) for name, texts in reasons), class_="told"),
                 class_="who",
@@ -195,8 +196,8 @@ def faulty(verdict: Verdict) -> Html | None:
     if unlisted := unlisted_faults(verdict):
         more.append(unlisted)
     return join(
-        el("h2", "Who, where and why"),
-        el("p", "Producers with anything but ok, the worst first.", class_="soft small"),
+        el("h2", "Faulty producers"),
+        el("p", "Producers with events that are not ok, the worst first.", class_="soft small"),
         *items,
         el("p", f"and {', and '.join(more)}", class_="soft") if more else None,
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["destinations", "devices", "listeners", "problems", "producers", "runs"]
 
 
-# Rows that are shown, at most.
+# The most rows that are shown.
 MAX_PRODUCERS = 500
 MAX_PROBLEMS = 200
 MAX_DEVICES = 200
@@ -31,7 +31,7 @@ MAX_PLACES = 200  # listeners, and URLs
 
 
 def destinations(verdict: Verdict) -> Html | None:
-    """Return where producers sent to, and what became of it."""
+    """Return the section of endpoints: their listeners, and the events sent to them by word."""
     if not verdict.destinations:
         return None
     words = (
@@ -67,10 +67,10 @@ def destinations(verdict: Verdict) -> Html | None:
         )
     more = len(verdict.destinations) - len(rows)
     return join(
-        el("h2", "Where it was sent"),
+        el("h2", "Endpoints"),
         el(
             "p",
-            "The endpoints that producers were given, and the listeners that have them.",
+            "The endpoints in the URLs of producers, with the listeners behind them.",
             class_="soft small",
         ),
         table(("endpoint", "producers", "events", *words), rows, "Endpoints", ("endpoint",)),
@@ -79,7 +79,7 @@ def destinations(verdict: Verdict) -> Html | None:
 
 
 def listeners(verdict: Verdict) -> Html | None:
-    """Return what arrived at each listener, and what did not."""
+    """Return the section of listeners: events that arrived at each, and events that did not."""
     if not verdict.listeners:
         return None
     breaking = breaking_words(verdict)
@@ -105,11 +105,12 @@ def listeners(verdict: Verdict) -> Html | None:
     numbers = ("arrived", "listed", *copies, *unseen, "problems")
     texts = ("listener", "host", "first", "last", "listens at")
     return join(
-        el("h2", "Where it arrived"),
+        el("h2", "Listeners"),
         el(
             "p",
-            "Each listener. Duplicated: copies beyond the first one there. What was not seen is told of "
-            "producers that sent to no other listener, and, as “up to”, of those that did.",
+            "Duplicated: copies beyond the first one at the listener. Lost, missing and unknown: events of "
+            "producers that sent to this listener only; “up to” adds those of producers that also sent to "
+            "others.",
             class_="soft small",
         ),
         table((*texts[:2], *numbers, *texts[2:]), rows, "Listeners", texts),
@@ -134,20 +135,20 @@ def producers(verdict: Verdict) -> Html:
             el("th", word, scope="col", class_="n")
             for word in ("events", *(word for word, _ in WORDS), "gaps", "p50", "p99")
         ),
-        el("th", "since", scope="col"),
+        el("th", "started", scope="col"),
         el("th", "remarks", scope="col"),
-        el("th", "where to", scope="col"),
+        el("th", "URL", scope="col"),
     ]
     rows = [_producer(x, limited) for x in worst]
-    rest_of_them = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
+    rest_by_word = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
     return join(
         el("h2", "Producers"),
         scrolling(
             el("table", el("thead", el("tr", *head)), NEWLINE, el("tbody", *rows), class_="producers sorts"),
-            "Producers, a row each",
+            "Producers",
             tall=True,
         ),
-        el("p", f"and {more:,} more producers, in all: {rest_of_them}", class_="soft") if more > 0 else None,
+        el("p", f"and {more:,} more producers, in all {rest_by_word}", class_="soft") if more > 0 else None,
     )
 
 
@@ -163,8 +164,8 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
         remarks.append(f"order {x.order}")
     if x.mode == "async":
         remarks.append("async: not acknowledged")
-    for fate, reasons in x.reasons.items():
-        remarks.append(f"{fate}: {', '.join(reasons)}")
+    for outcome, reasons in x.reasons.items():
+        remarks.append(f"{outcome}: {', '.join(reasons)}")
     if x.early_us >= 1_000:
         remarks.append(f"clocks differ by {duration(x.early_us)} or more")
     if x.shared:
@@ -174,7 +175,7 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
     latency = x.latency
     return el(
         "tr",
-        el("td", el("code", x.producer or "nobody's")),
+        el("td", el("code", x.producer or "none")),
         el("td", x.host),
         number(x.pid or None, str(x.pid or "")),
         number(counts.events, f"{counts.events:,}"),
@@ -196,7 +197,7 @@ def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
 
 
 def devices(verdict: Verdict) -> Html | None:
-    """Return what Logjam devices published, and what consumers did not get of it."""
+    """Return the section of Logjam devices: messages published, and missing at consumers."""
     if not verdict.devices:
         return None
     ranked = worst_devices(verdict)
@@ -214,9 +215,10 @@ def devices(verdict: Verdict) -> Html | None:
         el("h2", "Devices"),
         el(
             "p",
-            "Logjam devices number what they publish, heartbeats too. What is missing between the first and "
-            "the last number of a device did not reach the consumer. More may be missing: a device that was "
-            "started again begins anew, and hides what it published last before.",
+            "Logjam devices number everything that they publish, including heartbeats. A number missing "
+            "between the first and the last of a device is a message that did not reach the consumer. More "
+            "may be missing: a restarted device counts from 1 again, which hides its last messages before "
+            "the restart.",
             class_="soft small",
         ),
         scrolling(el("table", el("thead", head), el("tbody", *rows)), "Devices"),
@@ -225,7 +227,7 @@ def devices(verdict: Verdict) -> Html | None:
 
 
 def runs(verdict: Verdict) -> Html | None:
-    """Return the runs that the captures are of, when there are several."""
+    """Return the section of the runs in the captures, if there are several."""
     runs = verdict.capture.get("runs", [])
     if len(runs) < 2 and not any(not run["ours"] for run in runs):
         return None
@@ -234,7 +236,7 @@ def runs(verdict: Verdict) -> Html | None:
         el(
             "tr",
             el("td", run["listener"]),
-            el("td", run["host"] or "not said"),
+            el("td", run["host"] or "unknown"),
             el("td", run["run"] + ("" if run["ours"] else " (another run: not compared)")),
             el("td", run["url"]),
             *(el("td", f"{run[name]:,}", class_="n") for name in ("segments", "events")),
@@ -256,13 +258,13 @@ def runs(verdict: Verdict) -> Html | None:
 
 
 def problems(verdict: Verdict) -> Html | None:
-    """Return what is wrong with ledgers and captures."""
+    """Return the section of problems with ledgers and captures."""
     if not verdict.problems:
         return None
     more = len(verdict.problems) - MAX_PROBLEMS + verdict.problems_left_out
     return join(
-        el("h2", "Ledger and capture"),
-        el("p", "What is wrong with the evidence itself.", class_="soft small"),
+        el("h2", "Problems of the evidence"),
+        el("p", "Defects of ledgers and captures.", class_="soft small"),
         el("ul", *(el("li", problem) for problem in verdict.problems[:MAX_PROBLEMS])),
         el("p", f"and {more:,} more", class_="soft") if more > 0 else None,
     )

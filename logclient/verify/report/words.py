@@ -1,4 +1,4 @@
-"""Phrases of both reports: which producers have faults, and what there is to say about them."""
+"""Phrases that both reports use, about producers, faults, times and places."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ WORDS = (
     ("duplicated", "copies beyond the first"),
     ("unexpected", "seen, but never sent"),
     ("corrupted", "seen with another body than was sent"),
-    ("reordered", "its first copy came after that of a later event, at one listener"),
+    ("reordered", "the first copy arrived after that of a later event, at one listener"),
     ("dropped", "refused or pushed out by a bound, never sent"),
-    ("unknown", "it cannot be told: the ledger or the capture is not complete there"),
+    ("unknown", "undecidable, because the ledger or the capture is incomplete there"),
     ("pending", "newer than --until, and not decided yet"),
 )
 QUANTILES = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
@@ -75,17 +75,17 @@ def devices_line(verdict: Verdict) -> str:
     if len(lacking) > 3:
         worst.append(f"of {len(lacking) - 3:,} more too")
     missing = (
-        f"missing messages: {', '.join(worst)}" if worst else "no message of theirs is seen to be missing"
+        f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
     )
     return f"devices: {len(verdict.devices):,}, {missing}"
 
 
-# The words that are faults of a producer, the worst first.
+# The words for faults of a producer, the worst first.
 _FAULTS = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "dropped", "recovered")
 
 
 def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
-    """Return the producers with anything to explain, the worst first."""
+    """Return the producers with faults or incomplete evidence, the worst first."""
 
     def weight(x: ProducerVerdict) -> tuple[int, ...]:
         return (-sum(getattr(x.counts, word) for word in x.breaks), *(-getattr(x.counts, w) for w in _FAULTS))
@@ -97,7 +97,7 @@ def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
 
 
 def fault_words(x: ProducerVerdict) -> list[str]:
-    """Return the faults that a producer has."""
+    """Return the words of a producer's faults."""
     return [word for word in _FAULTS if getattr(x.counts, word)]
 
 
@@ -111,7 +111,7 @@ def unlisted_faults(verdict: Verdict) -> str:
 
 
 def listener_name(listener: str) -> str:
-    """Return a listener's name. Rows of a table may have none."""
+    """Return the name of a listener; rows of a table may have none."""
     return listener or "the table"
 
 
@@ -119,12 +119,12 @@ def _clock(x: ProducerVerdict) -> str:
     """Return a phrase about clocks that differ by a millisecond or more."""
     if x.early_us < 1_000:
         return ""
-    apart = f"its clock and the collector's differ by at least {duration(x.early_us)}"
-    return f"{x.early:,} arrived before they were sent: {apart}"
+    difference = f"its clock and the collector's differ by at least {duration(x.early_us)}"
+    return f"{x.early:,} arrived before they were sent: {difference}"
 
 
 def process_line(x: ProducerVerdict) -> str:
-    """Return where a producer ran, and since when."""
+    """Return the process of a producer: host, pid and start."""
     parts = [f"host {x.host}"] * bool(x.host) + [f"pid {x.pid}"] * bool(x.pid)
     if x.started_us:
         parts.append(f"since {clock(x.started_us, 1_000)}")
@@ -132,7 +132,7 @@ def process_line(x: ProducerVerdict) -> str:
 
 
 def _span(times: Sequence[int]) -> str:
-    """Return a phrase for the time from the first to the last of something."""
+    """Return a phrase for a span of time."""
     first, last = times
     if first == last:
         return clock(first, 1_000)
@@ -143,24 +143,24 @@ _NO_REASON = "without a reason"
 
 
 def fault_line(x: ProducerVerdict, word: str) -> str:
-    """Return how many events have a fault, and when they were made."""
+    """Return the number of events with a fault, and when they were made."""
     return f"{getattr(x.counts, word):,} {word}" + (f", made {_span(x.when[word])}" if word in x.when else "")
 
 
 def explain(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
-    """Return why a producer has faults, where it sent to and where its events arrived, as pairs of texts."""
+    """Return the reasons, destinations and arrivals of a faulty producer, as pairs of name and text."""
     rows = []
-    why = ["lost: acknowledged, and it did not arrive"] * ("lost" in x.breaks)
+    why = ["lost: acknowledged, but never arrived"] * ("lost" in x.breaks)
     why += [
-        f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
-        for fate, reasons in x.reasons.items()
+        f"{outcome}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
+        for outcome, reasons in x.reasons.items()
     ]
     if x.ledger in EVIDENCE:
         why.append(EVIDENCE[x.ledger] + (": killed, or still running" if x.ledger == "unclosed" else ""))
     elif x.counts.unknown:
-        why.append("the capture is not complete")
+        why.append("the capture is incomplete")
     if x.shared:
-        why.append(f"{x.shared:,} with an id that another event has: told apart by their bytes alone")
+        why.append(f"{x.shared:,} with an id that another event has: identified by their bytes alone")
     if difference := _clock(x):
         why.append(difference)
     rows.append(("why", "; ".join(why)))
@@ -173,13 +173,13 @@ def explain(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
 
 
 def explain_unknown(verdict: Verdict) -> list[tuple[str, str]]:
-    """Return what there is to say about events from no producer of these ledgers, as names and texts."""
+    """Return the origin of events from no producer of these ledgers, as pairs of name and text."""
     rows: list[tuple[str, str]] = []
     for run in verdict.capture.get("runs", ()):
         if not run["ours"] and len(rows) < MAX_EXPLAINED:
             host = f" of host {run['host']}" * bool(run["host"])
-            what = f"{run['events']:,} events, received {_span((run['first_us'], run['last_us']))}"
-            rows.append(("another run", f"{run['run']}{host}, listener {run['listener']}: {what}"))
+            events = f"{run['events']:,} events, received {_span((run['first_us'], run['last_us']))}"
+            rows.append(("another run", f"{run['run']}{host}, listener {run['listener']}: {events}"))
     known = {x.producer for x in verdict.producers if x.producer}
     places: dict[str, int] = {}
     for word in ("unexpected", "unknown"):
@@ -194,7 +194,7 @@ def explain_unknown(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def endpoints_line(verdict: Verdict, url: str) -> str:
-    """Return the endpoints of a URL, and where each leads to."""
+    """Return the endpoints of a URL, each with its listener."""
     found = [x for x in verdict.destinations if x.url == url]
     return (
         " or ".join(
@@ -207,10 +207,10 @@ def endpoints_line(verdict: Verdict, url: str) -> str:
 
 
 def where_it_leads(x: Destination, listener: str) -> str:
-    """Return a phrase for the listener behind an endpoint; empty when there is nothing to say."""
+    """Return a phrase for the listener behind an endpoint; empty: unknown."""
     if listener:
         return f"listener {listener}"
-    return "" if x.captured else "no listener of this capture has it"
+    return "" if x.captured else "no listener in this capture"
 
 
 def breaking_words(verdict: Verdict) -> set[str]:

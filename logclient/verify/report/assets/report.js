@@ -22,10 +22,10 @@ for (const table of document.querySelectorAll("table.sorts")) {
 }
 for (const figure of document.querySelectorAll("figure")) {
   const out = figure.querySelector("output");
-  const tell = event => {
+  const describe = event => {
     const title = event.target.querySelector && event.target.querySelector(":scope > title");
     if (out && title) out.textContent = title.textContent;
   };
-  figure.addEventListener("pointerover", tell);
-  figure.addEventListener("pointerdown", tell);
+  figure.addEventListener("pointerover", describe);
+  figure.addEventListener("pointerdown", describe);
 }
