@@ -15,7 +15,7 @@ from importlib import import_module
 from bench import data
 from bench.harness import ROOT, Neighbours, load, machine, record, show
 
-# row -> module and the packages whose version belongs beside it
+# row -> module, and the packages whose versions are reported with it
 ROWS = {
     "import": ("bench.imports", ()),
     "handler": ("bench.handler", ("python-logstash-async",)),
@@ -40,7 +40,7 @@ def _functions() -> int:
     if not files:
         print("functions: there is no bench/test_*.py")
         return 0
-    print(f"functions: records made of {data.source()}")
+    print(f"functions: records made from {data.source()}")
     return subprocess.run(
         [
             sys.executable,
@@ -60,7 +60,7 @@ def _functions() -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit 0 when every row ran, whatever its targets said; 1 when one could not."""
+    """Run rows; return 0 when every row ran, even with missed targets, and 1 when a row failed."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument(
         "row",
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, help="how many rounds (each row has its own default)")
     parser.add_argument("--seed", type=int, default=1, help="of the random order")
-    parser.add_argument("--quick", action="store_true", help="short runs: to see that it works, not to quote")
+    parser.add_argument("--quick", action="store_true", help="short runs, to check the rows, not to quote")
     parser.add_argument(
         "--input",
         nargs="+",
@@ -81,8 +81,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
     verify = parser.add_argument_group("verify alone")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
-    verify.add_argument("--dir", default="", help="where its data lie meanwhile, 380 bytes an event (build/)")
-    verify.add_argument("--keep", action="store_true", help="leave them there, for the next run")
+    verify.add_argument("--dir", default="", help="folder for its data, 380 bytes an event (build/)")
+    verify.add_argument("--keep", action="store_true", help="keep the data for the next run")
     chosen = parser.parse_args(argv)
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
     if unknown:

@@ -1,11 +1,11 @@
 """Row `compressed`: prebuilt JSON events until all are acknowledged, compressed.
 
-The peers are pylogbeat as it is shipped and go-lumber's asynchronous client.
+The peers are pylogbeat with its defaults and go-lumber's asynchronous client.
 
-All bring the same bytes to the wire: documents made of log lines, each with an id of its own. The others get
-them with the id in, ours puts it in. go-lumber is judged at the level whose output is nearest to ours. The
-sink inflates of each window only the first header (`--peek`); before that, one run of each goes to a sink
-that inflates everything and counts.
+All contenders send the same bytes: documents made of log lines, each with its own id. Ours inserts the id;
+the others get documents with the id. go-lumber is judged at the level whose output size is nearest to ours.
+The sink inflates only the first header of each window (`--peek`). Before that, one run of each contender goes
+to a sink that inflates and counts everything.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench import peers
 from bench.data import records, source
 from bench.harness import Row, Spread, Target, claim, judge, lines, ratio
 from bench.lumberjack import WINDOW, Way, carriers, client, measure
-from bench.ours import NOWHERE, Parked
+from bench.ours import NOWHERE, QueueOnly
 from bench.sink import Sink
 
-WINDOWS = 20   # of different documents
-TIMES = 10     # they are sent in a run
-LEVELS = (1, 2, 3, 6)   # of go-lumber
+WINDOWS = 20   # windows with different documents
+TIMES = 10     # the number of times that they are sent in a run
+LEVELS = (1, 2, 3, 6)   # compression levels of go-lumber
 NEAR = 0.02
 ROUNDS = 7
 OURS = "logclient send(bytes)"
@@ -34,11 +34,11 @@ PYLOGBEAT = "pylogbeat"
 
 
 def documents() -> list[bytes]:
-    """What our handler makes of log lines."""
+    """Make documents of log lines by our handler."""
     made = records(WINDOWS * WINDOW)
     handler = logclient.Handler(NOWHERE, max_events=1 << 20, max_bytes=1 << 28)
     with closing(handler):
-        parked = Parked(handler.client)
+        parked = QueueOnly(handler.client)
         for record in made:
             handler.handle(record)
         return parked.take()
@@ -79,7 +79,7 @@ def _ways(sink: Sink, plain: list[bytes], full: list[bytes], times: int, stack: 
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders write to one sink, one after the other, in random order."""
+    """Measure all contenders with one sink, one after the other, in random order."""
     times = 1 if quick else TIMES
     rounds = rounds or (3 if quick else ROUNDS)
     plain = documents()

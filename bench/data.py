@@ -1,4 +1,4 @@
-"""What is logged in the benchmarks: log lines as records, the same for every contender."""
+"""The log calls of the benchmarks: log lines as records, the same for every contender."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import Any
 from logclient import samples
 
 INPUT = "LOGCLIENT_BENCH_INPUT"
-"""The files of ``--input``, as a search path: contenders that are processes of their own read them, too."""
+"""The environment variable with the files of ``--input``, as a search path; other processes read it, too."""
 
 NEAR = (90.0, 150.0)
-"""Mean bytes of a line for which lines of /var/log serve: with others the documents are of another size, and
-the figures are those of another benchmark."""
+"""The range of mean line lengths, in bytes, for which lines of /var/log are used: other lengths would make
+documents of another size, and so another benchmark."""
 
 _NUMBER = re.compile(r"(?<![\w.-])\d{1,9}(?![\w.-])")
 _WORD = re.compile(r"(?<![\w.%/-])[A-Za-z][\w./-]{5,40}(?![\w./-])")
 
 
 @functools.cache
-def pool() -> samples.Samples:
-    """Log lines: of the files of ``--input``, of /var/log if they are of a usual length, or generated."""
+def choose_samples() -> samples.Samples:
+    """Choose log lines: of the files of ``--input``, of /var/log if their length is usual, or generated."""
     files = [name for name in os.environ.get(INPUT, "").split(os.pathsep) if name]
     return samples.choose(files, near=NEAR)
 
 
 def source() -> str:
-    """Where the lines come from, and how long they are."""
-    return f"lines from {pool().source}, {pool().mean:.0f} bytes on average"
+    """Describe the origin and length of the lines."""
+    return f"lines from {choose_samples().source}, {choose_samples().mean:.0f} bytes on average"
 
 
 def lines(count: int, seed: int = 7) -> list[samples.Line]:
-    """`count` lines drawn from the pool."""
+    """Draw `count` log lines at random."""
     draw = random.Random(seed)
-    return [draw.choice(pool().lines) for _ in range(count)]
+    return [draw.choice(choose_samples().lines) for _ in range(count)]
 
 
 def template(line: str, draw: random.Random) -> tuple[str, tuple[Any, ...]]:
-    """The line as a programmer would log it: up to three of its parts as %-arguments."""
+    """Split a line into a format and up to three %-arguments, as a programmer would log it."""
     parts = [
         (m.start(), m.end(), "%d", int(m.group()))
         for m in _NUMBER.finditer(line)
@@ -86,7 +86,7 @@ def calls(count: int = 1000, seed: int = 7) -> list[tuple[str, int, str, tuple, 
 
 
 def records(count: int = 1000, seed: int = 7) -> list[logging.LogRecord]:
-    """The same calls as prepared records."""
+    """Make the same calls as prepared records."""
     return [
         logging.getLogger(name).makeRecord(
             name, level, __file__, 40 + i % 50, message, arguments, None, func="serve", extra=extra
@@ -95,19 +95,19 @@ def records(count: int = 1000, seed: int = 7) -> list[logging.LogRecord]:
     ]
 
 
-def _deeper(depth: int) -> None:
+def _raise_at_depth(depth: int) -> None:
     if depth:
-        _deeper(depth - 1)
+        _raise_at_depth(depth - 1)
     else:
         raise ValueError("no such block: blk_38865049064139660")
 
 
 def failing_records(count: int = 100) -> list[logging.LogRecord]:
-    """Records with `exc_info`, six frames deep."""
+    """Make records with `exc_info`, six frames deep."""
     made = []
     for i in range(count):
         try:
-            _deeper(4)
+            _raise_at_depth(4)
         except ValueError:
             made.append(
                 logging.getLogger("app.worker").makeRecord(
@@ -125,7 +125,7 @@ def failing_records(count: int = 100) -> list[logging.LogRecord]:
 
 
 def mapping(i: int = 0) -> dict[str, Any]:
-    """Six fields, about 300 bytes as JSON."""
+    """Make a mapping of six fields, about 300 bytes as JSON."""
     return {
         "@timestamp": "2026-01-01T12:34:56.789Z",
         "log.level": "INFO",

@@ -1,14 +1,14 @@
-"""Row `dead`: what a log call costs when the server does not take anything, beside one that does.
+"""Row `dead`: the cost of a log call with a dead server, against one with a live server.
 
-Each contender is a process of its own with one `logclient.Handler`, as a program has it: two that log to
-a live server (the C sink; the second is the A/A control) and one for each dead server of
+Each contender is a separate process with one `logclient.Handler`, like a program: two that log to a live
+server (the C sink; the second is the A/A control) and one for each dead server of
 tests/support/dead_servers.py. They take turns, one block of calls at a time, in a new random order each
-round; the others have nothing to do meanwhile but what their senders do by themselves. A ratio is that of
-two blocks of the same round. Every call is timed, the clock's own cost is taken off.
+round; meanwhile only the senders of the others work. A ratio is that of two blocks of the same round. Every
+call is timed, and the clock's own cost is subtracted.
 
-- filling: the queue has room, each call goes into memory that was never touched; as fast as possible
+- filling: the queue has room, and each call uses memory for the first time; as fast as possible
 - full: `drop_oldest` pushes out an old event for each new one; as fast as possible
-- paced: full, 20,000 calls a second in bursts of twenty: the live sender's work does not count
+- paced: full, 20,000 calls a second in bursts of twenty, so that the live sender's work does not count
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tests.support.dead_servers import run as program
 LIVE, AGAIN = "live", "live (again)"
 NAMES = (LIVE, AGAIN, *KINDS)
 BLOCK = 20_000
-FULL = 160_000   # calls, most of them timed, after which the bound of bytes is reached
+FULL = 160_000   # calls that reach the bound of bytes, most of them timed
 PACE = 20_000   # calls a second
 BURST = 20
-PHASES = {"filling": (5, 0), "full": (10, 0), "paced": (6, PACE)}   # blocks a life, calls a second
-QUANTILES = {"p50": (0.5, 1.1), "p99": (0.99, 2.0), "p99.9": (0.999, 3.0)}   # and the bound of the ratio
+PHASES = {"filling": (5, 0), "full": (10, 0), "paced": (6, PACE)}   # blocks per life, calls a second
+QUANTILES = {"p50": (0.5, 1.1), "p99": (0.99, 2.0), "p99.9": (0.999, 3.0)}   # quantile, bound of the ratio
 LIVES = 5
 REST = 5.0
 AT_REST = 1.0   # % of a core
 STORM = 10_000_000
 MAX_BYTES = 64 << 20
 MIB = 1 << 20
-FATES = ("queued", "inflight", "acked", "handed", "failed", "dropped")
+OUTCOMES = ("queued", "inflight", "acked", "handed", "failed", "dropped")
 OPTIONS = "?compression=0"   # the live sender at its cheapest
 
 
@@ -55,7 +55,7 @@ OPTIONS = "?compression=0"   # the live sender at its cheapest
 
 
 class Child:
-    """Does what it is told, a line of JSON at a time."""
+    """The program of a contender, which carries out one command for each line of JSON."""
 
     def __init__(self, url: str) -> None:
         import logclient
@@ -95,7 +95,7 @@ class Child:
         self.logged += count
 
     def block(self, pace: int) -> dict[str, float]:
-        """One block of calls; quantiles in microseconds."""
+        """Do one block of calls, and return quantiles in microseconds."""
         self._timed(BLOCK, pace)
         ns = sorted(self.samples)
         found = {name: (ns[int(BLOCK * q)] - self.floor) / 1e3 for name, (q, _) in QUANTILES.items()}
@@ -112,11 +112,11 @@ class Child:
         return {"left": self.handler.client.flush(seconds)}
 
     def look(self) -> dict[str, Any]:
-        """Fates, and CPU: of the whole process, and of all but the thread that logs."""
+        """Return the outcomes, and the CPU of the whole process and of all threads except the logging one."""
         wall, process, thread = time.perf_counter(), time.process_time(), time.thread_time()
         wall, process, thread = wall - self.began[0], process - self.began[1], thread - self.began[2]
-        said = {"logged": self.logged, "wall": wall, "cpu": process, "sender": process - thread}
-        return said | {"fates": outcomes(self.handler.client.stats()), "floor": self.floor}
+        report = {"logged": self.logged, "wall": wall, "cpu": process, "sender": process - thread}
+        return report | {"outcomes": outcomes(self.handler.client.stats()), "floor": self.floor}
 
     def close(self) -> dict[str, Any]:
         self.handler.client.close(0.1)
@@ -124,7 +124,7 @@ class Child:
 
 
 def child(url: str) -> None:
-    """Until the end of stdin."""
+    """Carry out commands until the end of stdin."""
     it = Child(url)
     print("{}", flush=True)
     for line in sys.stdin:
@@ -133,14 +133,14 @@ def child(url: str) -> None:
 
 
 class Contender:
-    """A child, from outside."""
+    """The process of a `Child`, as the row uses it."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.dead", "--url", url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,   # that the server is dead is no news
+            stderr=subprocess.DEVNULL,   # errors about the dead server are expected
             text=True,
             cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": "0"},
@@ -170,7 +170,7 @@ Samples = dict[str, dict[str, list[dict[str, float]]]]   # phase -> contender ->
 
 
 def life(draw: random.Random, quick: bool, samples: Samples) -> dict[str, Any]:
-    """All phases in fresh processes; adds to `samples`. What was said at the end, by contender."""
+    """Run all phases in fresh processes, and add to `samples`; return the final results by contender."""
     with ExitStack() as stack:
         sinks = {name: stack.enter_context(Sink()) for name in (LIVE, AGAIN)}
         servers = sinks | {name: stack.enter_context(kind()) for name, kind in KINDS.items()}
@@ -186,35 +186,36 @@ def life(draw: random.Random, quick: bool, samples: Samples) -> dict[str, Any]:
         for phase, (count, pace) in PHASES.items():
             if phase == "full":
                 for name, contender in contenders.items():
-                    looked = contender("look")
-                    contender("fill", FULL - looked["logged"])
+                    before_fill = contender("look")
+                    contender("fill", FULL - before_fill["logged"])
                     settle(name)
-                    before, after = looked["fates"]["dropped"], contender("look")["fates"]["dropped"]
+                    before = before_fill["outcomes"]["dropped"]
+                    after = contender("look")["outcomes"]["dropped"]
                     if before or (after > 0) != (name in KINDS):
                         raise NotExact(f"{name}: {before} dropped while there was room, then {after}")
             for _ in range(2 if quick else count):
                 for name in draw.sample(NAMES, len(NAMES)):
                     samples[phase][name].append(contenders[name]("block", pace))
                     settle(name)
-        said: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         for name in NAMES:
-            said[name] = contenders[name]("look")
+            report[name] = contenders[name]("look")
         time.sleep(1.0 if quick else REST)
         for name in NAMES:
             now = contenders[name]("look")
             for clock in ("cpu", "wall"):
-                now[clock] -= said[name][clock]
-            busy = said[name]["sender"] / said[name]["wall"]
-            said[name] = contenders[name]("close") | {"rest": now["cpu"] / now["wall"], "busy": busy}
-            exact(name, said[name], sinks.get(name))
-        return said
+                now[clock] -= report[name][clock]
+            busy = report[name]["sender"] / report[name]["wall"]
+            report[name] = contenders[name]("close") | {"rest": now["cpu"] / now["wall"], "busy": busy}
+            exact(name, report[name], sinks.get(name))
+        return report
 
 
-def exact(name: str, said: dict[str, Any], sink: Sink | None) -> None:
-    """Every event has one fate; the live server has all of them."""
-    found, logged = said["fates"], said["logged"]
+def exact(name: str, report: dict[str, Any], sink: Sink | None) -> None:
+    """Check that every event has one outcome, and that the live server has all events."""
+    found, logged = report["outcomes"], report["logged"]
     if sum(found.values()) != logged:
-        raise NotExact(f"{name}: {logged} events were logged, their fates are {found}")
+        raise NotExact(f"{name}: {logged} events were logged, with outcomes {found}")
     if sink is not None and not (found["acked"] == sink.counts().events == logged):
         raise NotExact(f"{name}: of {logged} events {sink.counts().events} arrived: {found}")
     if sink is None and found["acked"]:
@@ -222,17 +223,17 @@ def exact(name: str, said: dict[str, Any], sink: Sink | None) -> None:
 
 
 def storm(count: int) -> tuple[list[Verdict], list[str]]:
-    """Memory: `count` calls of all sizes to each dead server, in a process of its own."""
+    """Measure memory: `count` calls of all sizes to each dead server, each in a separate process."""
     verdicts, notes = [], []
     bound = 1.25 * MAX_BYTES / MIB + 16
     for name, kind in KINDS.items():
         with kind() as server:
             calling, closed = program("storm", url=server.url, calls=count, options={"max_bytes": MAX_BYTES})
-        sums = [sum(one[key] for key in FATES) for one in (calling, closed)]
+        sums = [sum(one[key] for key in OUTCOMES) for one in (calling, closed)]
         grown = calling["grown"] / MIB
         verdicts += [
             claim(f"{name}: peak RSS - idle RSS after {count:,} calls, MiB", grown, "<=", bound),
-            # Both times: while it is full, and after close gave the rest their fate.
+            # Both times: with a full queue, and after `close` settled the rest.
             claim(f"{name}: events with exactly one fate", min(sums), "==", max(*sums, count)),
         ]
         notes.append(
@@ -243,11 +244,11 @@ def storm(count: int) -> tuple[list[Verdict], list[str]]:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """`rounds` lives of all contenders, then memory."""
+    """Run `rounds` lives of all contenders, then measure memory."""
     lives = rounds or (1 if quick else LIVES)
     draw = random.Random(seed)
     samples: Samples = {phase: {name: [] for name in NAMES} for phase in PHASES}
-    said = [life(draw, quick, samples) for _ in range(lives)]
+    report = [life(draw, quick, samples) for _ in range(lives)]
     verdicts, notes = [], []
     rows = []
     for phase, by_name in samples.items():
@@ -269,23 +270,23 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         )
         notes.append(f"{phase}, us, median p50 / p99 / p99.9 / longest call of all: " + "; ".join(cells))
     for name in NAMES:
-        rest = Spread.of([100 * one[name]["rest"] for one in said])
+        rest = Spread.of([100 * one[name]["rest"] for one in report])
         op = "<=" if name in KINDS else ""
         verdicts.append(claim(f"{name}: CPU of the process at rest, % of a core", rest, op, AT_REST))
-    busy = {name: statistics.median(100 * one[name]["busy"] for one in said) for name in NAMES}
+    busy = {name: statistics.median(100 * one[name]["busy"] for one in report) for name in NAMES}
     notes.append(
         "CPU of all but the logging thread over the whole run, % of a core: "
         + ", ".join(f"{name} {share:.2f}" for name, share in busy.items())
     )
-    more, told = storm(300_000 if quick else STORM)
+    more, memory_notes = storm(300_000 if quick else STORM)
     verdicts += more
-    notes += told
+    notes += memory_notes
     notes.append(
         f"{lives} lives of {len(NAMES)} processes; blocks of {BLOCK:,} calls, per life "
         + ", ".join(f"{n} {phase}" for phase, (n, _) in PHASES.items())
         + f"; paced is {PACE:,} calls/s in bursts of {BURST}; {source()}; uncompressed"
     )
-    floor = statistics.median(one[name]["floor"] for one in said for name in NAMES)
+    floor = statistics.median(one[name]["floor"] for one in report for name in NAMES)
     notes.append(
         f"each call timed, the clock's own {floor:.0f} ns taken off" + ("; a quick run" if quick else "")
     )

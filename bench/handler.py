@@ -1,9 +1,9 @@
-"""Row `handler`: what `handler.handle(record)` costs the thread that logs.
+"""Row `handler`: the cost of `handler.handle(record)` for the thread that logs.
 
-1,000 prepared records (log lines; every second with %-arguments, every tenth with `extra`) become
-complete ECS documents in the queue. Before anything is timed, each document is decoded and compared
-with its record; after each timed run the queue is emptied and counted. The last contender has a live
-sender and the C sink behind it: the price of being drained at the same time.
+1,000 prepared records (log lines; every second with %-arguments, every tenth with `extra`) become complete
+ECS documents in the queue. Before the timed runs, each document is decoded and compared with its record;
+after each timed run the queue is emptied and counted. The last contender has a running sender and the C sink,
+to show the cost of a queue that is drained at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.data import failing_records, records, source
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
-from bench.ours import NOWHERE, Parked
+from bench.ours import NOWHERE, QueueOnly
 from bench.peers import EmptyHandler, drain, logstash_async, queue_handler
 from bench.sink import Sink
 
@@ -35,7 +35,7 @@ TARGETS = [
 
 
 def loop(call: Callable[[Any], object], items: Sequence[Any]) -> Callable[[], None]:
-    """The same `for` loop around every contender."""
+    """Make the `for` loop that is the same for every contender."""
 
     def work() -> None:
         for item in items:
@@ -45,7 +45,7 @@ def loop(call: Callable[[Any], object], items: Sequence[Any]) -> Callable[[], No
 
 
 def alone(items: Sequence[Any]) -> Callable[[], None]:
-    """The loop without a call."""
+    """Make the same loop without a call."""
 
     def work() -> None:
         for _ in items:
@@ -55,7 +55,7 @@ def alone(items: Sequence[Any]) -> Callable[[], None]:
 
 
 def forget(made: Iterable[logging.LogRecord]) -> Callable[[], None]:
-    """Clear what a formatter keeps in a record: the text of its traceback."""
+    """Make a function that clears the traceback text that a formatter keeps in a record."""
     made = list(made)
 
     def before() -> None:
@@ -66,7 +66,7 @@ def forget(made: Iterable[logging.LogRecord]) -> Callable[[], None]:
 
 
 def field(document: dict[str, Any], name: str) -> Any:
-    """`log.level`, whether it is one key or nested objects."""
+    """Return a field such as `log.level`, as one key or in nested objects."""
     if name in document:
         return document[name]
     found: Any = document
@@ -76,7 +76,7 @@ def field(document: dict[str, Any], name: str) -> Any:
 
 
 def check(made: Sequence[logging.LogRecord], documents: Sequence[bytes]) -> None:
-    """Every document against its record."""
+    """Compare every document with its record."""
     if len(documents) != len(made):
         raise NotExact(f"{len(documents)} documents of {len(made)} records")
     for record, body in zip(made, documents, strict=True):
@@ -100,7 +100,7 @@ def check(made: Sequence[logging.LogRecord], documents: Sequence[bytes]) -> None
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders handle the same records."""
+    """Measure all contenders with the same records."""
     import logclient
 
     made = records()
@@ -110,7 +110,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         queues = []
         for handler in handlers:
             stack.callback(handler.close)
-            queues.append(Parked(handler.client))
+            queues.append(QueueOnly(handler.client))
         for handler, queue in zip(handlers, queues, strict=True):
             for some in (made, failing):
                 loop(handler.handle, some)()

@@ -1,16 +1,16 @@
-"""A paired comparison that is hard to fool.
+"""A robust paired comparison.
 
-Contenders do the same work in one process, each round in a new random order (seeded), several
-rounds. What is judged is a *ratio of two contenders of the same round*, its median over the
-rounds: a slow minute of the machine slows both. Beside it stand
+Contenders do the same work in one process over several rounds, each in a new random (seeded) order. The
+judged figure is the *ratio of two contenders of the same round*, as its median over the rounds: a slow minute
+of the machine slows both. With it the harness reports
 
-- an A/A control: the same contender twice under two names. Its ratio should be 1; how far it is
-  from 1 is how far any other ratio may be trusted;
+- an A/A control: the same contender twice under two names. Its ratio should be 1, and its distance from 1 is
+  the uncertainty of every other ratio;
 - the caller's own CPU time, the CPU of the whole process, and wall time;
 - the machine's load before and after.
 
-Every run counts what it did, and a run whose count is not exact raises: a benchmark that loses
-work measures nothing. A `Target` says reached or not reached, and nothing in here can bend it.
+Every run counts its work, and an inexact count raises: a benchmark that loses work measures nothing. A
+`Target` is either reached or not reached.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
-QUIET = 0.2   # cores that other programs may use while a row runs, for its figures to be quoted
+QUIET = 0.2   # the most cores that other programs may use during a row whose figures are quoted
 CLOCKS = {"cpu": "caller CPU", "process": "process CPU", "wall": "wall"}
 TITLES = {"own": "caller + sender CPU", "io": "libzmq's I/O thread"} | CLOCKS
 
 
 class NotExact(AssertionError):
-    """A run did not do the work it was timed for."""
+    """The error of a run that did not do the work for which it was timed."""
 
 
 def _nothing() -> None:
@@ -47,22 +47,21 @@ def _nothing() -> None:
 class Contender(NamedTuple):
     """One way to do the work.
 
-    `work` is timed and does `events` units. `count` is not timed: it runs after each `work`, takes
-    away what was produced and returns how many units there were. `settle` is not timed either and
-    runs once a round, for contenders whose product can only be counted later: it returns the units
-    of the whole round.
+    `work` is timed and does `events` units. `count` is not timed: it runs after each `work`, removes the
+    product and returns the number of units. `settle` is not timed either and runs once a round, for
+    contenders whose product can only be counted later: it returns the units of the whole round.
     """
 
     name: str
     work: Callable[[], object]
     events: int
     count: Callable[[], int] | None = None
-    settle: Callable[[int], int] | None = None  # gets the units that are expected
-    before: Callable[[], object] = _nothing  # not timed, ahead of each `work`
+    settle: Callable[[int], int] | None = None  # takes the expected number of units
+    before: Callable[[], object] = _nothing  # not timed, before each `work`
 
 
 class Spread(NamedTuple):
-    """Median and quartiles."""
+    """The median and quartiles of some values."""
 
     median: float
     low: float
@@ -77,7 +76,7 @@ class Spread(NamedTuple):
 
 
 class Target(NamedTuple):
-    """`over` / `under` must be at most (`<=`) or at least (`>=`) `bound`."""
+    """A bound for the ratio `over` / `under`: at most (`<=`) or at least (`>=`) `bound`."""
 
     over: str
     under: str
@@ -87,7 +86,7 @@ class Target(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A claim with its measured value: `reached` is None where nothing is claimed or nothing can be said."""
+    """A claim with its measured value. `reached` is None without a target, and where it is undecidable."""
 
     what: str
     value: float
@@ -108,7 +107,7 @@ class Line(NamedTuple):
 
 
 class Row(NamedTuple):
-    """All that one benchmark says; it goes into the table, the JSON, the plot and the page."""
+    """The result of one benchmark, for the table, the JSON, the plot and the page."""
 
     name: str
     title: str
@@ -127,10 +126,13 @@ def compare(
     at_least: float = 0.02,
     scale: float = 1e6,
 ) -> dict[str, dict[str, list[float]]]:
-    """Cost per unit of each contender, round by round: name -> clock -> values (seconds x `scale`).
+    """Measure the cost per unit of each contender, round by round.
 
-    Each contender repeats its work until it was timed for `at_least` seconds a round, as runs of
-    two milliseconds lie; how often is found in an untimed first round, which also warms caches.
+    Each contender repeats its work for at least `at_least` seconds a round, because runs of two milliseconds
+    are not reliable. An untimed first round finds the number of repeats, and also warms caches.
+
+    Returns:
+        name -> clock -> values (seconds x `scale`).
     """
     order = random.Random(seed)
     repeats: dict[str, int] = {}
@@ -140,9 +142,9 @@ def compare(
         repeats[c.name] = max(1, round(2 * at_least / max(wall, 1e-7)))
     got: dict[str, dict[str, list[float]]] = {c.name: {k: [] for k in CLOCKS} for c in contenders}
     if len(got) != len(contenders):
-        raise ValueError("two contenders of one name")
+        raise ValueError("two contenders have the same name")
     gc.collect()
-    gc.freeze()  # records and fixtures are old: no contender pays for walking them
+    gc.freeze()  # so that no contender pays for the traversal of records and fixtures
     try:
         for _ in range(rounds):
             for c in order.sample(list(contenders), len(contenders)):
@@ -171,14 +173,14 @@ def _round(c: Contender, repeats: int) -> dict[str, float]:
 
 
 def lines(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Line]:
-    """Medians and quartiles of what `compare` returned."""
+    """Return the medians and quartiles of the samples of `compare`."""
     return [Line(name, {k: Spread.of(v) for k, v in clocks.items()}) for name, clocks in samples.items()]
 
 
 def ratio(
     samples: Mapping[str, Mapping[str, Sequence[float]]], over: str, under: str, clock: str = "cpu"
 ) -> Spread:
-    """`over` / `under`, pair by pair of the same round."""
+    """Return the ratio `over` / `under` for each pair of the same round."""
     pairs = zip(samples[over][clock], samples[under][clock], strict=True)
     return Spread.of([a / b if b else float("inf") for a, b in pairs])
 
@@ -188,7 +190,7 @@ def judge(
     targets: Sequence[Target],
     control: tuple[str, str] | None = None,
 ) -> list[Verdict]:
-    """Each target against its ratio; the A/A control first, which claims nothing."""
+    """Compare each target with its ratio, after the A/A control, which has no target."""
     verdicts = []
     if control:
         s = ratio(samples, *control)
@@ -217,23 +219,23 @@ def judge(
 
 
 def holds(value: float, op: str, bound: float) -> bool:
-    """Whether `value` `op` `bound`."""
+    """Return whether `value` `op` `bound`."""
     return {"<=": value <= bound, ">=": value >= bound, "==": value == bound}[op]
 
 
 def claim(what: str, value: float | Spread, op: str = "", bound: float = 0.0, why: str = "") -> Verdict:
-    """A figure that is no ratio of two contenders, against its bound; without `op`, only printed."""
+    """Compare a figure other than a ratio of two contenders with its bound; without `op`, only report it."""
     s = value if isinstance(value, Spread) else Spread(value, value, value)
     return Verdict(what, *s, op, bound, holds(s.median, op, bound) if op else None, "", why)
 
 
 def load() -> float:
-    """The machine's load average over the last minute (nan where there is none)."""
+    """Return the machine's load average over the last minute; nan: unknown."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
 
 
-class Neighbours:
-    """How many cores other programs used while a row ran (nan where it cannot be known)."""
+class OtherPrograms:
+    """The number of cores that other programs used during a row; nan: unknown."""
 
     def __init__(self) -> None:
         self._start = self._now()
@@ -244,17 +246,17 @@ class Neighbours:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        used = os.times()   # children count once they were waited for: all of a row's are
+        used = os.times()   # includes children that were waited for, as all of a row are
         try:
             ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         except (OSError, ValueError):
             return used.elapsed, float("nan"), 0.0
-        busy = sum(ticks) - ticks[3] - ticks[4]   # all but idle and waiting for disks
+        busy = sum(ticks) - ticks[3] - ticks[4]   # without idle time and waits for disks
         return used.elapsed, busy / os.sysconf("SC_CLK_TCK"), sum(used[:4])
 
 
 def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Where these figures come from, without a word on whose machine it is."""
+    """Describe the machine and software, without the identity of the machine."""
     from importlib import metadata
 
     model = platform.processor() or platform.machine()
@@ -288,7 +290,7 @@ def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-# -- what comes out ------------------------------------------------------------------------------
+# -- output -------------------------------------------------------------------------------------
 
 
 def _digits(x: float) -> str:
@@ -301,7 +303,7 @@ def _cell(s: Spread | None) -> str:
     return f"{_digits(s.median)} [{_digits(s.low)}-{_digits(s.high)}]" if s else "-"
 
 
-def _said(v: Verdict) -> str:
+def _result(v: Verdict) -> str:
     if v.why and v.reached is None:
         return v.why
     if not v.op:
@@ -319,7 +321,7 @@ def _value(v: Verdict) -> str:
 
 
 def where(row: Row) -> str:
-    """Date, machine, versions and load, in a line."""
+    """Describe date, machine, versions and load in a line."""
     f = row.facts
     packages = "".join(f", {k} {v}" for k, v in f["packages"].items() if v)
     commit = f"; commit {f['commit']}" if f["commit"] else ""
@@ -333,7 +335,7 @@ def where(row: Row) -> str:
 
 
 def table(row: Row) -> str:
-    """For a terminal."""
+    """Format a row for a terminal."""
     out = [f"{row.name}: {row.title}"]
     if row.lines:
         width = max(len(line.name) for line in row.lines)
@@ -346,13 +348,13 @@ def table(row: Row) -> str:
         width = max(len(v.what) for v in row.verdicts)
         for v in row.verdicts:
             goal = _goal(v)
-            out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_said(v)}")
+            out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_result(v)}")
     out += [f"  {note}" for note in (*row.notes, where(row))]
     return "\n".join(out)
 
 
 def markdown(row: Row) -> str:
-    """For docs/performance.md: one section, machine and date under it."""
+    """Format a row as a section of docs/performance.md, with machine and date."""
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
         clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]
@@ -365,7 +367,7 @@ def markdown(row: Row) -> str:
     if row.verdicts:
         out += ["| claim | measured | target | |", "|---|---|---|---|"]
         for v in row.verdicts:
-            out.append(f"| {v.what} | {_value(v)} | {_goal(v)} | {_said(v)} |")
+            out.append(f"| {v.what} | {_value(v)} | {_goal(v)} | {_result(v)} |")
         out.append("")
     out += [f"- {note}" for note in row.notes]
     out.append("- " + where(row))
@@ -387,7 +389,7 @@ def _judged(line: Line) -> Spread:
 
 
 def plot(row: Row, path: Path) -> bool:
-    """A picture of the row's medians and quartiles; False without matplotlib."""
+    """Draw the row's medians and quartiles; return False without matplotlib."""
     try:
         import matplotlib
 
@@ -423,7 +425,7 @@ PAGE = "<!-- bench:{name} -->"
 
 
 def record(row: Row, page: Path) -> None:
-    """Put the row's section into `page`, in place of its older one; the rest of the page stays."""
+    """Replace or add the row's section in `page`."""
     text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
     start, end = PAGE.format(name=row.name), PAGE.format(name="/" + row.name)
     section = f"{start}\n{markdown(row)}{end}"
@@ -436,7 +438,7 @@ def record(row: Row, page: Path) -> None:
 
 
 def show(row: Row, out: Path = OUT) -> None:
-    """Print the table; write the JSON, the markdown and, where it can be drawn, the plot."""
+    """Print the table; write the JSON, the markdown and, with matplotlib, the plot."""
     out.mkdir(parents=True, exist_ok=True)
     print(table(row), file=sys.stdout, flush=True)
     (out / f"{row.name}.json").write_text(json.dumps(_jsonable(row), indent=1) + "\n", encoding="utf-8")

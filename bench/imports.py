@@ -1,7 +1,7 @@
-"""Row `import`: what `import logclient` adds to a program, and what it loads.
+"""Row `import`: the time that `import logclient` adds to a program, and the modules that it loads.
 
-Each import happens in a fresh interpreter (`-I`: no user site, no environment), in random order. The
-best of twenty is judged, as the target says: an import has a floor, and what is above it is the machine.
+Each import happens in a fresh interpreter (`-I`: no user site, no environment), in random order. The judged
+figure is the best of twenty, as in the target: an import has a minimum, and the rest is noise of the machine.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def _once(statement: str) -> tuple[float, float, list[str], float]:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """The row; needs logclient importable by this interpreter under `-I`."""
+    """Run the row. This interpreter must be able to import logclient under `-I`."""
     times = rounds or (5 if quick else TIMES)
     draw = random.Random(seed)
     samples: dict[str, dict[str, list[float]]] = {name: {"process": [], "wall": []} for name in CASES}
     whole: dict[str, list[float]] = {name: [] for name in CASES}
     loaded: dict[str, list[str]] = {}
     for statement in CASES.values():
-        _once(statement)  # compiled files are written, pages are warm
+        _once(statement)  # writes compiled files and warms the page cache
     for _ in range(times):
         for name in draw.sample(list(CASES), len(CASES)):
             wall, cpu, loaded[name], process = _once(CASES[name])

@@ -1,4 +1,4 @@
-/* The little of libzmq that the benchmarks call, found in the copy that pyzmq has: zmq.h is not there. */
+/* The functions of libzmq for the benchmarks, looked up in pyzmq's copy, which comes without zmq.h. */
 #ifndef BENCH_LIBZMQ_H
 #define BENCH_LIBZMQ_H
 #include <dlfcn.h>
@@ -38,7 +38,7 @@ static struct {
 #undef MEMBER
 } zmq;
 
-/* Load the library at `path`; 0, or -1 with words on stderr. */
+/* Load the library at `path`; return 0, or -1 with an error on stderr. */
 static int load_zmq(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {

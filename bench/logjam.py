@@ -1,13 +1,13 @@
-"""Row `logjam`: what a message costs the thread that sends it, and ours that sends it for the caller.
+"""Row `logjam`: the cost of a message for the thread that sends it, or for our caller and sender.
 
-Judged is CPU of the caller and of our sender together; libzmq's own thread does the same for all of them
-and stands apart. Beside it the rate that is sustained: events by the time from the first `send` until the
-sink has them all.
+The judged figure is the CPU of the caller and of our sender together. libzmq's own thread does the same for
+all contenders and is reported separately, as is the sustained rate: events by the time from the first `send`
+until the sink has all of them.
 
-All send messages of four frames (a request has an empty one before them) with the same body of 300 bytes
-and an id, uncompressed, over sockets of the same kind and with the same high-water mark. For the others
-the bodies are ready, the clock is not read, and the meta frame is packed with a number of their own. Ours
-checks the JSON, puts the id in, reads the clock and hashes.
+All contenders send messages of four frames (a request has an empty one before them) with the same body of 300
+bytes and an id, uncompressed, over sockets of the same kind and with the same high-water mark. The others
+have prepared bodies, do not read the clock, and pack the meta frame with their own number. Ours checks the
+JSON, inserts the id, reads the clock and hashes.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ Run = Callable[[int], object]
 
 
 def carried(body: bytes) -> bytes:
-    """With an id where ours puts it."""
+    """Return a body with an id at the place where our client inserts it."""
     return body[:-1] + b',"request_id":"' + b"0123456789abcdef" * 2 + b'"}'
 
 
 def library() -> str:
-    """The libzmq that pyzmq has loaded: a file of its own, or inside of pyzmq's extension."""
+    """Return the path of the libzmq that pyzmq has loaded: a separate file, or pyzmq's extension."""
     from zmq.backend.cython import _zmq
 
     mapped = Path("/proc/self/maps").read_text().splitlines()
@@ -66,7 +66,7 @@ def library() -> str:
 
 
 class Sockets:
-    """Sockets of pyzmq's, each with a context and an I/O thread of its own."""
+    """A maker of pyzmq sockets, each with a separate context and I/O thread."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
         self._port = port
@@ -84,7 +84,7 @@ class Sockets:
 
 
 def multipart(sock: Any, body: bytes) -> Run:
-    """As its documentation has it."""
+    """Send by `send_multipart`, as in pyzmq's documentation."""
 
     def run(n: int) -> None:
         send, pack = sock.send_multipart, META.pack
@@ -95,7 +95,7 @@ def multipart(sock: Any, body: bytes) -> Run:
 
 
 def four(sock: Any, body: bytes) -> Run:
-    """As fast as `Socket.send` goes: numbers for flags, the method looked up once, frames copied."""
+    """Send by `Socket.send` as fast as possible: integer flags, one method look-up, copied frames."""
 
     def run(n: int) -> None:
         send, pack = sock.send, META.pack
@@ -109,7 +109,7 @@ def four(sock: Any, body: bytes) -> Run:
 
 
 def four_below(sock: Any, body: bytes) -> Run:
-    """The compiled method that `Socket.send` calls, called itself."""
+    """Send by the compiled method below `Socket.send`."""
     from zmq.backend import Socket
 
     below = Socket.send.__get__(sock)
@@ -126,7 +126,7 @@ def four_below(sock: Any, body: bytes) -> Run:
 
 
 def requests(sock: Any, body: bytes, window: int) -> Run:
-    """`send_multipart` and `recv_multipart`, up to `window` requests without a reply."""
+    """Send requests by `send_multipart` and `recv_multipart`, with up to `window` of them unanswered."""
 
     def run(n: int) -> None:
         send, receive, pack = sock.send_multipart, sock.recv_multipart, META.pack
@@ -142,13 +142,13 @@ def requests(sock: Any, body: bytes, window: int) -> Run:
 
 
 class Loop:
-    """The loop in C, on sockets of pyzmq's and in its libzmq."""
+    """The loop in C, on sockets and with the libzmq of pyzmq."""
 
     def __init__(self) -> None:
         shared = ("-shared", "-fPIC")
         program = ctypes.CDLL(str(compiled(SOURCE, BINARY, shared, (*shared, "-ldl"))))
         if program.load(library().encode()):
-            raise RuntimeError("the C loop has found no libzmq")
+            raise RuntimeError("the C loop found no libzmq")
         self._run = program.run
         number, text = ctypes.c_uint64, ctypes.c_char_p
         self._run.argtypes = [ctypes.c_void_p, text, text, text, ctypes.c_size_t, number, number,
@@ -164,7 +164,7 @@ class Loop:
 
 
 def client(url: str, body: bytes, stack: ExitStack, **options: Any) -> Run:
-    """`send` by `send`, then a `flush`."""
+    """Send events one by one by `send`, then `flush`."""
     import logclient
 
     options = {"compression": "none", "hwm": HWM} | options
@@ -181,7 +181,7 @@ def client(url: str, body: bytes, stack: ExitStack, **options: Any) -> Run:
 
 
 def _others() -> float:
-    # CPU of Python's threads but this one: libzmq's are not among them.
+    # The CPU of all Python threads except this one; libzmq's threads are not included.
     mine = threading.get_ident()
     return sum(
         time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
@@ -193,8 +193,8 @@ def _others() -> float:
 def way(name: str, events: int, run: Run, sink: Sink) -> Way:
     """Return the contender with its clocks.
 
-    The caller's and the sender's run until all is sent, libzmq's and the wall clock until all is received.
-    The sink's own CPU time stands with them.
+    The clocks of caller and sender run until all messages are sent; that of libzmq and wall time run until
+    all are received. The sink's CPU time is reported with them.
     """
 
     def work() -> Mapping[str, float]:
@@ -255,7 +255,7 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
         yield way(name, int(events * share), run, sink)
 
 
-def _said(got: Measured, name: str) -> str:
+def _rate_note(got: Measured, name: str) -> str:
     wall, busy = Spread.of(got.samples[name]["wall"]), Spread.of(got.busy[name])
     return (
         f"{name}: {1 / wall.median:.3g} M messages/s [{1 / wall.high:.3g}-{1 / wall.low:.3g}], "
@@ -264,7 +264,7 @@ def _said(got: Measured, name: str) -> str:
 
 
 def _limit(got: Measured, name: str) -> str:
-    # Cores that each part had in use while the rate was sustained.
+    # The cores that each part used at the sustained rate.
     samples = got.samples[name]
 
     def cores(clock: str) -> float:
@@ -279,7 +279,7 @@ def _limit(got: Measured, name: str) -> str:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders send to one sink, one after the other, in random order."""
+    """Measure all contenders with one sink, one after the other, in random order."""
     events = EVENTS // 10 if quick else EVENTS
     rounds = rounds or (3 if quick else ROUNDS)
     with Sink(zmtp=True) as sink, ExitStack() as stack:
@@ -314,7 +314,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             v._replace(reached=None, why="invalid: the sink is the limit") if v.op == ">=" else v
             for v in verdicts
         ]
-    notes = [_said(got, name) for name in samples]
+    notes = [_rate_note(got, name) for name in samples]
     notes += [_limit(got, name) for name in (LOOP, OURS)]
     called, own, loop = (
         statistics.median(samples[name][clock]) * 1e3

@@ -1,11 +1,11 @@
 """Row `logux`: 300-byte actions until the server has reported each as processed.
 
-The servers are the released @logux/server, and a stub in C that answers the same at next to no cost.
+The servers are the released @logux/server, and a stub in C that gives the same answers at almost no cost.
 
-Each contender is a process of its own, so that its CPU is its own, and stays for all rounds. It connects anew
-for each run, as the server looks at all connections for each action, and sends some actions before those that
-are timed. Judged are wall time and CPU of @logux/client over ours, from the first `send` to the end of
-`flush`.
+Each contender is a separate process for all rounds, so that its CPU can be measured. It makes a new
+connection for each run, because the server checks all connections for each action, and sends some actions
+before the timed ones. The judged figures are wall time and CPU of @logux/client over ours, from the first
+`send` to the end of `flush`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZE = 300
 ROUNDS = 7
 WARM = 2_000
 COLD = 20_000
-"""Actions for a server that has just begun, whose first thousands take five times as long."""
+"""Warm-up actions for a new server, whose first thousands take five times as long."""
 JS, NODE, OURS = "@logux/client", "core ClientNode", "logclient"
 PACED = f"{JS}, 100 at a time"
 REAL, STUB = "@logux/server", "stub"
@@ -43,7 +43,7 @@ CLOCKS = {"wall": "until processed", "process": "CPU"}
 
 
 def action() -> str:
-    """An action of exactly `SIZE` bytes whose id is all zeros."""
+    """Make an action of exactly `SIZE` bytes with an id of zeros."""
     made = {
         "type": "log/add",
         "data": {
@@ -63,7 +63,7 @@ class Counts(NamedTuple):
 
     events: int  # actions that were processed
     cpu: float
-    answered: int | None = None  # of its syncs, by the client; None: it does not say
+    answered: int | None = None  # the server's syncs that the client answered; None: unknown
     bytes: int | None = None  # received
 
 
@@ -91,10 +91,11 @@ class Stub:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        said = self._line()
-        if said["errors"]:
+        report = self._line()
+        if report["errors"]:
             raise SinkError("a client broke the protocol, see stderr")
-        return Counts(said["events"], said["user"] + said["system"], said["answered"], said["bytes"])
+        cpu = report["user"] + report["system"]
+        return Counts(report["events"], cpu, report["answered"], report["bytes"])
 
     def __enter__(self) -> Stub:
         return self
@@ -108,7 +109,7 @@ class Stub:
 
 
 class Real:
-    """The released server, its log not kept."""
+    """The released server, without a log."""
 
     name = REAL
 
@@ -120,8 +121,8 @@ class Real:
         return self._server.address
 
     def counts(self) -> Counts:
-        said = self._server.tell("state")
-        return Counts(said["written"], said["cpu"])
+        report = self._server.tell("state")
+        return Counts(report["written"], report["cpu"])
 
     def __enter__(self) -> Real:
         self._server.start()
@@ -135,11 +136,11 @@ Server = Stub | Real
 
 
 class Way(NamedTuple):
-    """A contender: its program, what it is told beside the count, and its share of a run's actions."""
+    """A contender: its program, the options of a run besides the count, and its share of a run's actions."""
 
     name: str
     command: Callable[[str], Sequence[str]]
-    told: Mapping[str, Any]
+    options: Mapping[str, Any]
     share: float = 1.0
 
 
@@ -149,7 +150,7 @@ class Contender:
     def __init__(self, way: Way, server: Server, actions: int, stack: ExitStack) -> None:
         self.name = f"{way.name}, {server.name}"
         self.actions = int(actions * way.share)
-        self._told = way.told
+        self._options = way.options
         self._server = server
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = os.environ | {"NODE_ENV": "production", "PYTHONPATH": path}
@@ -160,30 +161,34 @@ class Contender:
         stack.callback(self._end)
 
     def run(self, warm: int = WARM, actions: int = 0) -> tuple[dict[str, float], float, float]:
-        """What it took in seconds, the CPU of the server meanwhile, and bytes an action that it got."""
+        """Do one run.
+
+        Returns:
+            The contender's seconds by clock, the server's CPU seconds, and bytes per action received.
+        """
         n = actions or self.actions
         before = self._server.counts()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"n": n, "warm": warm, **self._told}) + "\n")
+        self._process.stdin.write(json.dumps({"n": n, "warm": warm, **self._options}) + "\n")
         self._process.stdin.flush()
         text = self._process.stdout.readline()
         if not text:
-            raise NotExact(f"{self.name}: it has ended early, exit {self._process.wait()}")
-        said, after = json.loads(text), self._server.counts()
+            raise NotExact(f"{self.name}: it ended early, exit {self._process.wait()}")
+        report, after = json.loads(text), self._server.counts()
         deadline = time.monotonic() + 10.0
         while after.answered is not None and after.answered - before.answered < n + warm:
             if time.monotonic() > deadline:
                 raise NotExact(f"{self.name}: {after.answered - before.answered} of {n + warm} answers came")
-            time.sleep(0.005)  # its last ones are on their way
+            time.sleep(0.005)  # the last answers are in flight
             after = self._server.counts()
-        if said["processed"] != n or after.events - before.events != n + warm:
+        if report["processed"] != n or after.events - before.events != n + warm:
             raise NotExact(
-                f"{self.name}: {after.events - before.events} actions were processed, {said['processed']} "
-                f"by what it has heard after the first {warm}; {n + warm} were sent"
+                f"{self.name}: {after.events - before.events} actions were processed, {report['processed']} "
+                f"by the answers after the first {warm}; {n + warm} were sent"
             )
         size = (after.bytes - before.bytes) / (n + warm) if before.bytes is not None else 0.0
-        return {"process": said["cpu"], "wall": said["wall"]}, after.cpu - before.cpu, size
+        return {"process": report["cpu"], "wall": report["wall"]}, after.cpu - before.cpu, size
 
     def _end(self) -> None:
         assert self._process.stdin is not None
@@ -213,7 +218,7 @@ def _python(kind: str) -> Callable[[str], Sequence[str]]:
 def _ways(server: Server, folder: Path) -> Iterator[Way]:
     real = server.name == REAL
     yield Way(JS, _node("client"), {"ahead": 1 << 30}, 0.5)
-    # Its log looks at all actions without a fate for each one: with 100 of them it is at its fastest.
+    # For each action its log scans all actions without an outcome: it is fastest with 100 of them.
     for again in ("", " (again)"):
         yield Way(f"{PACED}{again}", _node("client"), {"ahead": 100}, 0.5)
     yield Way(NODE, _node("node"), {"ahead": 1000}, 0.5)
@@ -226,8 +231,8 @@ def _ways(server: Server, folder: Path) -> Iterator[Way]:
         pass
     for name in loops:
         for each in (1, 100):
-            told = {"each": each, "ahead": 1000}
-            yield Way(f"{name}, {each} a sync", _python(name), told, 0.5)
+            options = {"each": each, "ahead": 1000}
+            yield Way(f"{name}, {each} a sync", _python(name), options, 0.5)
 
     def ours(what: str = "", **options: Any) -> Way:
         return Way(f"{OURS}{what}", _python(OURS), {"options": options}, 1.0 if real else 5.0)
@@ -241,7 +246,7 @@ def _ways(server: Server, folder: Path) -> Iterator[Way]:
 
 
 class Measured(NamedTuple):
-    """Microseconds an action by contender, clock and round; the server's cores and its CPU an action."""
+    """The microseconds per action by contender, clock and round; the server's cores and CPU per action."""
 
     samples: dict[str, dict[str, list[float]]]
     busy: dict[str, list[float]]
@@ -250,12 +255,12 @@ class Measured(NamedTuple):
 
 
 def measure(contenders: Sequence[Contender], rounds: int, draw: Random) -> Measured:
-    """All of them, one after the other in random order."""
+    """Measure all contenders, one after the other in random order."""
     got = Measured({}, {}, {}, {})
     for contender in contenders:
         got.samples[contender.name] = {"process": [], "wall": []}
         got.busy[contender.name], got.spent[contender.name] = [], []
-        contender.run()  # the first one is for compilers and caches
+        contender.run()  # a first run, for just-in-time compilers and caches
     for _ in range(rounds):
         for contender in draw.sample(contenders, len(contenders)):
             took, server, got.wire[contender.name] = contender.run()
@@ -267,7 +272,7 @@ def measure(contenders: Sequence[Contender], rounds: int, draw: Random) -> Measu
     return got
 
 
-def _said(got: Measured, name: str) -> str:
+def _rate_note(got: Measured, name: str) -> str:
     wall, cpu = Spread.of(got.samples[name]["wall"]), Spread.of(got.samples[name]["process"])
     wire = f", {got.wire[name]:.0f} bytes an action to it" if got.wire[name] else ""
     return (
@@ -293,12 +298,12 @@ def _verdicts(got: Measured) -> Iterator[Any]:
             if other.endswith(server) and not other.startswith((JS, OURS)):
                 for clock, what in CLOCKS.items():
                     yield claim(f"{other} / {ours}, {what}", ratio(samples, other, ours, clock))
-    # Ours is the fastest, so the stub's share is the greatest there.
+    # Our client is the fastest, so the stub's share is the greatest with it.
     yield claim("the stub's share of a core", Spread.of(got.busy[f"{OURS}, {STUB}"]), "<=", SINK_BOUND)
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders to the one server, then all to the other, one after the other in random order."""
+    """Measure all contenders with the one server, then with the other, each in random order."""
     if why := logux_server.absent():
         raise RuntimeError(why)
     actions = 2_000 if quick else 20_000
@@ -330,7 +335,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             else v
             for v in verdicts
         ]
-    notes = [_said(got, name) for name in samples]
+    notes = [_rate_note(got, name) for name in samples]
     limit = (
         f"the physical limit: {REAL} takes {floor:.1f} us of its one thread for an action at best, so no "
         f"client has more than {1e6 / floor:,.0f} actions/s: {js / floor:.2g} times what {JS} has, and "

@@ -1,11 +1,11 @@
 // A peer of row `logux` as a process: node logux_peers.js client|node ADDRESS ACTION
 //
 // client   @logux/client: client.sync(action), settled by logux/processed
-// node     @logux/core's ClientNode over a log that keeps nothing, one sync for each action, as it does it
+// node     @logux/core's ClientNode over a log that keeps nothing, with its one sync for each action
 //
-// Each line of standard input is {"n": actions, "warm": actions before them that are not timed, "ahead": how
-// many may be without their fate}: it connects, adds them, and answers with a line of what they took. Then it
-// disconnects: a server asks each connection about each action.
+// Each line of standard input is {"n": actions, "warm": untimed actions before them, "ahead": the most actions
+// without an outcome}. The program connects, adds the actions, and answers with a line of the time that they
+// took. Then it disconnects, because a server asks each connection about each action.
 
 import { createInterface } from 'node:readline'
 import { WebSocket } from 'ws'
@@ -21,13 +21,13 @@ const WIDTH = place.length
 
 let added = 0
 
-// A new object with an id of its own, as a program would make it.
+// Make a new object with a new id, like a program.
 function action() {
   added += 1
   return { ...rest, id: String(added).padStart(WIDTH, '0') }
 }
 
-// `add` is called while there may be more; `settled` by whoever has heard of a fate.
+// Call `add` while more actions are allowed. The user calls `settled` for each outcome.
 function pacer(add) {
   let wanted, ahead, sent, done, resolve
   const more = () => {
@@ -71,9 +71,9 @@ function node() {
     token: 'secret'
   })
   const pace = pacer(() => log.add(action()))
-  log.on('add', heard => {
-    if (heard.type === 'logux/processed') pace.settled()
-    else if (heard.type === 'logux/undo') throw new Error(`undone: ${heard.reason}`)
+  log.on('add', received => {
+    if (received.type === 'logux/processed') pace.settled()
+    else if (received.type === 'logux/undo') throw new Error(`undone: ${received.reason}`)
   })
   connection.connect()
   return { node: made, end: () => made.destroy(), run: pace.run }

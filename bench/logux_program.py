@@ -1,10 +1,11 @@
 """A Python contender of row `logux` as a process: `python -m bench.logux_program KIND URL ACTION`.
 
-``websockets``, ``picows``: loops that do what the protocol demands and nothing more: a connect, syncs made of
-text, each action's fate counted by a search in the text of the message, each of the server's syncs answered.
-``logclient``: a client of ours, ``send`` by ``send``, then a ``flush``.
+``websockets``, ``picows``: loops that only do what the protocol demands: a connect, syncs made as text, the
+outcome of each action found by a text search, and an answer to each of the server's syncs. ``logclient``: our
+client, one ``send`` for each action, then a ``flush``.
 
-It speaks lines as logux_peers.js does; ``each`` is how many actions go into a sync, ``options`` are ours.
+Input and output are lines as in logux_peers.js; ``each`` is the number of actions in a sync, and ``options``
+are those of our client.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ CREDENTIALS = {"token": "secret", "subprotocol": 1}
 
 
 def used() -> float:
-    """CPU seconds of this process."""
+    """Return the CPU seconds of this process."""
     r = resource.getrusage(resource.RUSAGE_SELF)
     return r.ru_utime + r.ru_stime
 
 
 class Clock:
-    """Wall and CPU since it was made."""
+    """The wall and CPU time since its creation."""
 
     def __init__(self) -> None:
         self._cpu, self._wall = used(), time.perf_counter()
 
-    def said(self, processed: int) -> dict[str, float]:
+    def report(self, processed: int) -> dict[str, float]:
         wall = time.perf_counter() - self._wall
         return {"processed": processed, "wall": wall, "cpu": used() - self._cpu}
 
 
 def syncs(action: str, numbers: Iterator[int], base: int) -> Callable[[int], str]:
-    """What makes a sync of so many actions, with ids of their own."""
+    """Return a function that makes a sync of a number of actions, each with a new id."""
     head, tail = action.split(PLACE)
 
     def made(n: int) -> str:
@@ -54,11 +55,11 @@ def syncs(action: str, numbers: Iterator[int], base: int) -> Callable[[int], str
 
 
 class Loop:
-    """Send `warm` actions, then `n` that are timed: `each` in a sync, at most `ahead` without an outcome."""
+    """A sender of `warm` actions, then `n` timed ones: `each` in a sync, at most `ahead` unsettled."""
 
-    def __init__(self, action: str, given: dict[str, Any], say: Callable[[str], object]) -> None:
+    def __init__(self, action: str, given: dict[str, Any], send_text: Callable[[str], object]) -> None:
         self._action, self._each, self._ahead = action, given["each"], given["ahead"]
-        self._say = say
+        self._send = send_text
         self._runs = [given["warm"], given["n"]]
         self._numbers = count(1)
         self._wanted = self._sent = self._done = 0
@@ -67,12 +68,12 @@ class Loop:
         self.took: dict[str, float] | None = None
 
     def opened(self) -> None:
-        self._say(json.dumps(["connect", 5, f"bench:{secrets.token_hex(4)}:tab", 0, CREDENTIALS]))
+        self._send(json.dumps(["connect", 5, f"bench:{secrets.token_hex(4)}:tab", 0, CREDENTIALS]))
 
-    def heard(self, text: str) -> None:
-        """A message of the server's."""
+    def message_received(self, text: str) -> None:
+        """Handle a message of the server."""
         if text.startswith('["sync",'):
-            self._say('["synced",0]')
+            self._send('["synced",0]')
             if '"type":"logux/processed"' not in text:
                 raise RuntimeError(f"not processed: {text[:200]}")
             self._done += 1
@@ -81,14 +82,14 @@ class Loop:
             self._make = syncs(self._action, self._numbers, json.loads(text)[3][1])
             self._more()
         elif text.startswith('["ping",'):
-            self._say('["pong",0]')
+            self._send('["pong",0]')
         elif not text.startswith(('["synced",', '["pong",')):
-            raise RuntimeError(f"a message of another kind: {text[:200]}")
+            raise RuntimeError(f"an unexpected message: {text[:200]}")
 
     def _more(self) -> None:
         if self._done == self._wanted and self.took is None:
             if not self._runs:
-                self.took = self._clock.said(self._done)
+                self.took = self._clock.report(self._done)
                 return
             self._sent, self._done, self._wanted = 0, 0, self._runs.pop(0)
             self._clock = Clock()
@@ -96,29 +97,29 @@ class Loop:
         while self._sent < self._wanted and self._sent - self._done <= self._ahead - self._each:
             n = min(self._each, self._wanted - self._sent)
             self._sent += n
-            self._say(self._make(n))
+            self._send(self._make(n))
 
 
 async def websockets_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float] | None:
-    """By its asyncio client."""
+    """Run the loop with websockets' asyncio client."""
     from websockets.asyncio.client import connect
 
     async with connect(url, compression=None, ping_interval=None, max_size=1 << 24) as connection:
-        said: list[str] = []
-        loop = Loop(action, given, said.append)
+        outgoing: list[str] = []
+        loop = Loop(action, given, outgoing.append)
         loop.opened()
         while loop.took is None:
-            for text in said:
+            for text in outgoing:
                 await connection.send(text)
-            said.clear()
-            loop.heard(await connection.recv())  # type: ignore[arg-type]
-        for text in said:
+            outgoing.clear()
+            loop.message_received(await connection.recv())  # type: ignore[arg-type]
+        for text in outgoing:
             await connection.send(text)
         return loop.took
 
 
 async def picows_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float] | None:
-    """By its callbacks: a frame is answered where it is heard."""
+    """Run the loop with picows' callbacks, which answer a frame at once."""
     import picows
 
     class Listener(picows.WSListener):  # type: ignore[misc]
@@ -129,7 +130,7 @@ async def picows_run(url: str, action: str, given: dict[str, Any]) -> dict[str, 
             self.loop.opened()
 
         def on_ws_frame(self, transport: Any, frame: Any) -> None:
-            self.loop.heard(frame.get_payload_as_utf8_text())
+            self.loop.message_received(frame.get_payload_as_utf8_text())
             if self.loop.took is not None:
                 transport.disconnect()
 
@@ -139,13 +140,13 @@ async def picows_run(url: str, action: str, given: dict[str, Any]) -> dict[str, 
 
 
 def ours_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float]:
-    """The data of the same action by `send(bytes)`; the id is ours."""
+    """Send the data of the same action with our client, which adds its own ids."""
     import logclient
 
     body = json.dumps(json.loads(action)["data"], separators=(",", ":")).encode()
     options = {"token": "secret", "subprotocol": 1, "overflow": "block"} | given["options"]
     with logclient.connect(url, **options) as made:
-        def run(n: int) -> int:
+        def send_all(n: int) -> int:
             send = made.send
             for _ in repeat(None, n):
                 send(body)
@@ -153,9 +154,9 @@ def ours_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float]:
                 raise RuntimeError(f"{left} actions were not processed")
             return n
 
-        run(given["warm"])
+        send_all(given["warm"])
         clock = Clock()
-        return clock.said(run(given["n"]))
+        return clock.report(send_all(given["n"]))
 
 
 def main() -> None:
@@ -163,11 +164,11 @@ def main() -> None:
     for line in sys.stdin:
         given = json.loads(line)
         if kind == "logclient":
-            said: dict[str, float] | None = ours_run(url, action, given)
+            result: dict[str, float] | None = ours_run(url, action, given)
         else:
             run = {"websockets": websockets_run, "picows": picows_run}[kind]
-            said = asyncio.run(run(url, action, given))
-        print(json.dumps(said), flush=True)
+            result = asyncio.run(run(url, action, given))
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 The peer writes the same bytes, encoded beforehand, to the same kind of socket in the same windows, two in
 flight.
 
-The pre-encoded writer does nothing but `sendall` and `recv`: it is the floor of this socket and this sink.
-The sink may use 60 % of a core in its runs, else the row measures the sink and is invalid. Two other
-clients stand beside it, used as they are shipped: they compress, always.
+The pre-encoded writer only calls `sendall` and `recv`, so it is the lower bound with this socket and sink.
+The sink may use 60 % of a core in its runs, else the row measures the sink and is invalid. Two other clients
+are used with their defaults; they always compress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from bench import peers
 from bench.data import records, source
 from bench.harness import CLOCKS, NotExact, Row, Spread, Target, claim, judge, lines, ratio
-from bench.ours import NOWHERE, Parked
+from bench.ours import NOWHERE, QueueOnly
 from bench.sink import Counts, Sink
 
 WINDOW = 2048
@@ -40,7 +40,7 @@ OURS = "logclient send(bytes)"
 
 
 class Way(NamedTuple):
-    """One way to bring events to the sink. `work` returns its clocks, in seconds, if they are not ours."""
+    """One way to send events to the sink. `work` returns its clocks in seconds, or None to use ours."""
 
     name: str
     events: int
@@ -48,7 +48,7 @@ class Way(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Microseconds an event by contender, clock and round; the sink's cores; an event's bytes on the wire."""
+    """The microseconds per event by contender, clock and round; the sink's cores; wire bytes per event."""
 
     samples: dict[str, dict[str, list[float]]]
     busy: dict[str, list[float]]
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 
 
 def event(size: int = SIZE, extra: bytes = b"") -> bytes:
-    """One JSON object of exactly `size` bytes, then what an id adds before its closing brace."""
+    """Make a JSON object of exactly `size` bytes, plus the members `extra` before its closing brace."""
     head = (
         b'{"@timestamp":"2026-01-01T12:34:56.789Z","log.level":"INFO","log.logger":"app.worker","message":"'
         b"081109 203807 222 INFO dfs.DataNode$PacketResponder: PacketResponder 0 for block blk_-69522958684 "
@@ -65,12 +65,12 @@ def event(size: int = SIZE, extra: bytes = b"") -> bytes:
 
 
 def carriers(some: bytes = b"0123456789abcdef" * 2) -> bytes:
-    """What the default identity adds to an event."""
+    """Return the members that the default identity adds to an event."""
     return b',"@metadata":{"_id":"' + some + b'"},"event.id":"' + some + b'"'
 
 
 def window(body: bytes, n: int = WINDOW) -> bytes:
-    """A version 2 window of `n` J frames."""
+    """Encode a version 2 window of `n` J frames."""
     frames = [b"2W" + n.to_bytes(4, "big")]
     size = len(body).to_bytes(4, "big")
     for i in range(1, n + 1):
@@ -79,12 +79,16 @@ def window(body: bytes, n: int = WINDOW) -> bytes:
 
 
 def measure(ways: Sequence[Way], sink: Sink, rounds: int, draw: Random, warm: int = 3) -> Measured:
-    """All of them, one after the other in random order; NotExact when the sink counts otherwise."""
+    """Measure all ways, one after the other in random order.
+
+    Raises:
+        NotExact: the sink has another count.
+    """
     got = Measured({}, {}, {})
     for way in ways:
         got.samples[way.name], got.busy[way.name] = {}, []
         for _ in range(warm if way.name.startswith((PRE, OURS)) else 1):
-            _run(way, sink)      # the kernel's buffers of a connection grow with use
+            _run(way, sink)      # the kernel's buffers of a connection grow with its use
     for _ in range(rounds):
         for way in draw.sample(ways, len(ways)):
             seconds, before, after = _run(way, sink)
@@ -108,7 +112,7 @@ def _run(way: Way, sink: Sink) -> tuple[Mapping[str, float], Counts, Counts]:
 
 
 def pre_encoded(port: int, data: bytes, windows: int) -> Callable[[], None]:
-    """`windows` times the same window over one connection, two in flight."""
+    """Make the work of sending the same window `windows` times over one connection, two in flight."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -130,7 +134,7 @@ def pre_encoded(port: int, data: bytes, windows: int) -> Callable[[], None]:
 def client(
     url: str, bodies: Sequence[bytes], times: int, stack: ExitStack, **options: Any
 ) -> Callable[[], None]:
-    """`times` over all bodies: one `send` each, then a `flush`."""
+    """Make the work of sending all bodies `times` times by `send`, followed by `flush`."""
     import logclient
 
     made = stack.enter_context(logclient.connect(url, overflow="block", **options))
@@ -153,7 +157,7 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
     yield Way(PRE, events, pre_encoded(port, encoded, windows))
     yield Way(f"{PRE} (again)", events, pre_encoded(port, encoded, windows))
     yield Way(OURS, events, client(url, small, windows, stack, compression=0))
-    # A caller that is faster than the sender fills the queue: here it stays in the caches.
+    # A caller faster than the sender fills the queue: with this bound it stays in the caches.
     few = client(url, small, windows, stack, compression=0, max_bytes="8MiB")
     yield Way(f"{OURS}, max_bytes=8MiB", events, few)
     yield Way(f"{OURS}, check=false", events, client(url, small, windows, stack, compression=0, check=False))
@@ -162,7 +166,7 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
         events,
         client(url, small, windows, stack, compression=0, check=False, identity="none"),
     )
-    # A window of either holds a mebibyte: that many events of this size.
+    # A window of either holds a mebibyte of events of this size.
     fit = (1 << 20) // len(event(LARGE, carriers()))
     some = events // 4 // fit * fit
     yield Way(f"{PRE}, 1 KiB", some, pre_encoded(port, window(event(LARGE, carriers()), fit), some // fit))
@@ -176,7 +180,11 @@ def _ways(sink: Sink, events: int, stack: ExitStack) -> Iterator[Way]:
 
 
 def stages(rounds: int) -> dict[str, float]:
-    """Nanoseconds an event of what our two threads do, each alone and with warm caches, best of `rounds`."""
+    """Measure the stages of our two threads alone, with warm caches.
+
+    Returns:
+        Stage -> nanoseconds per event, the best of `rounds`.
+    """
     import logclient
     from logclient._ext.inflight import InflightBatches
     from logclient._ext.lumberjack import Codec
@@ -189,7 +197,7 @@ def stages(rounds: int) -> dict[str, float]:
         best[name] = min(best.get(name, spent), spent)
 
     with logclient.connect(NOWHERE) as made:
-        parked, send = Parked(made), made.send
+        parked, send = QueueOnly(made), made.send
         for _ in repeat(None, rounds):
             start = time.perf_counter_ns()
             for _ in repeat(None, WINDOW):
@@ -219,7 +227,7 @@ def stages(rounds: int) -> dict[str, float]:
 
 
 def _limit(got: Measured, rounds: int) -> list[str]:
-    # What the parts cost one by one, and so what two cores could do at best.
+    # The cost of each part, and so the best possible rate of two cores.
     def median(values: Sequence[float]) -> float:
         return statistics.median(values) * 1e3
 
@@ -246,7 +254,7 @@ def _limit(got: Measured, rounds: int) -> list[str]:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders write to one sink, one after the other, in random order."""
+    """Measure all contenders with one sink, one after the other, in random order."""
     events = EVENTS // 10 if quick else EVENTS
     rounds = rounds or (3 if quick else ROUNDS)
     with Sink() as sink, ExitStack() as stack:

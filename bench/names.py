@@ -1,8 +1,8 @@
-"""Row `names`: what a request costs whose parameter names somebody has chosen to cost much.
+"""Row `names`: the cost of a request with parameter names that an attacker has chosen to be expensive.
 
-Names that come out alike in a Logjam document get other ones, see ``Alike``. A Flask application and a bare
-ASGI one with the middleware get 64 KiB of such names, and as much with ordinary ones, as a query, a form
-and a JSON object. Parsing by the framework is in both, as is the document, which is taken out of the queue.
+Names that are equal in a Logjam document are renamed, see ``Alike``. A Flask application and a bare ASGI one
+with the middleware get 64 KiB of such names, and 64 KiB with ordinary ones, as a query, a form and a JSON
+object. Both include parsing by the framework and the document, which is taken out of the queue.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from itertools import islice, product
 from typing import Any
 
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
-from bench.ours import Parked
+from bench.ours import QueueOnly
 
 SIZE = 1 << 16
 ORDINARY = [f"k{n:08d}" for n in range(SIZE)]
 ALIKE = ["".join(name) for name in islice(product("._$", repeat=9), SIZE)]
-MOST = 3.0  # times an ordinary one
+MOST = 3.0  # the bound of the ratio to an ordinary request
 
 Work = Callable[[], object]
 
 
 def carried(names: Sequence[str], how: str) -> tuple[str, bytes, str]:
-    """(query, body, its type) of `SIZE` bytes."""
+    """Return query, body and content type of `SIZE` bytes."""
     pairs = "&".join(f"{name}=1" for name in names)[:SIZE]
     if how == "query":
         return pairs, b"", ""
@@ -39,7 +39,7 @@ def carried(names: Sequence[str], how: str) -> tuple[str, bytes, str]:
 
 
 def wsgi_request(client: Any, names: Sequence[str], how: str) -> Work:
-    """One to a Flask application that reads what it is sent."""
+    """Make the work of one request to a Flask application that reads its parameters."""
     from flask import Flask, request
 
     from logclient.integrations.wsgi import LogjamMiddleware
@@ -78,7 +78,7 @@ def wsgi_request(client: Any, names: Sequence[str], how: str) -> Work:
 
 
 def asgi_request(client: Any, names: Sequence[str], how: str, loop: asyncio.AbstractEventLoop) -> Work:
-    """One to an application that parses what it is sent."""
+    """Make the work of one request to an ASGI application that parses its parameters."""
     from urllib.parse import parse_qsl
 
     from logclient.integrations.asgi import LogjamMiddleware
@@ -109,7 +109,7 @@ def asgi_request(client: Any, names: Sequence[str], how: str, loop: asyncio.Abst
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """Both kinds of application, all three ways to send names."""
+    """Measure both kinds of application with all three ways to send names."""
     import logclient
 
     contenders, pairs, control = [], [], None
@@ -117,7 +117,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
         client = stack.enter_context(logclient.connect("logjam://127.0.0.1:9/shop-production"))
-        parked = Parked(client)
+        parked = QueueOnly(client)
         for kind in ("wsgi", "asgi"):
             for how in ("query", "form", "json"):
                 for label, names in (("ordinary", ORDINARY), ("alike", ALIKE), ("ordinary again", ORDINARY)):

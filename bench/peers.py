@@ -1,4 +1,4 @@
-"""The others, used as their documentation says. A peer that is not installed is left out of the table."""
+"""The peers, used according to their documentation. The table omits peers that are not installed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class EmptyHandler(logging.Handler):
-    """What any handler costs: filter, lock, and an `emit` that does nothing."""
+    """A handler with an empty `emit`: the cost of any handler, with filter and lock."""
 
     def emit(self, record: logging.LogRecord) -> None:
         pass
 
 
 class EmptyHandle(logging.Handler):
-    """What a logging call costs before any handler: no filter, no lock."""
+    """A handler with an empty `handle`: the cost of a logging call without filter and lock."""
 
     def handle(self, record: logging.LogRecord) -> bool:  # type: ignore[override]
         return True
 
 
 def drain(queue: SimpleQueue[Any]) -> int:
-    """Take everything out; how many there were."""
+    """Empty the queue and return the number of items."""
     n = 0
     try:
         while True:
@@ -45,13 +45,13 @@ def drain(queue: SimpleQueue[Any]) -> int:
 
 
 def queue_handler() -> tuple[QueueHandler, SimpleQueue[Any]]:
-    """The standard library's hand-off to another thread."""
+    """Make the standard library's handler for another thread, with its queue."""
     queue: SimpleQueue[Any] = SimpleQueue()
     return QueueHandler(queue), queue  # type: ignore[arg-type]
 
 
 class _NullTransport:
-    """Takes what the worker sends and counts it."""
+    """A transport that only counts the worker's events."""
 
     def __init__(self, **_: object) -> None:
         self.events = 0
@@ -64,7 +64,7 @@ class _NullTransport:
 
 
 class LogstashAsync:
-    """python-logstash-async: its handler, memory cache, a transport that sends nowhere."""
+    """python-logstash-async with its handler, its memory cache, and a transport that sends nothing."""
 
     def __init__(self) -> None:
         from logstash_async.handler import AsynchronousLogstashHandler
@@ -76,7 +76,7 @@ class LogstashAsync:
         self._seen = 0
 
     def settle(self, expected: int) -> int:
-        """Events its worker took since the last call; it looks every two seconds."""
+        """Wait for the worker, which polls every two seconds, and return the events since the last call."""
         self.handler.flush()
         deadline = time.monotonic() + 20
         while self.transport.events < self._seen + expected and time.monotonic() < deadline:
@@ -89,7 +89,7 @@ class LogstashAsync:
 
 
 def logstash_async() -> LogstashAsync | None:
-    """None when it is not installed."""
+    """Make the contender; None: it is not installed."""
     try:
         return LogstashAsync()
     except ImportError:
@@ -97,7 +97,7 @@ def logstash_async() -> LogstashAsync | None:
 
 
 def pylogbeat(port: int, bodies: Sequence[bytes], windows: int) -> Callable[[], None] | None:
-    """pylogbeat: one window after the other, each compressed and acknowledged before the next."""
+    """Make the work for pylogbeat: one window after the other, each compressed and acknowledged."""
     try:
         from pylogbeat import PyLogBeatClient
     except ImportError:
@@ -115,7 +115,7 @@ def pylogbeat(port: int, bodies: Sequence[bytes], windows: int) -> Callable[[], 
 def logstash_beats(
     port: int, made: Sequence[logging.LogRecord], times: int, stack: ExitStack
 ) -> Callable[[], None] | None:
-    """python-logstash-async end to end: its handler, its memory cache, its transport for Beats."""
+    """Make the work for python-logstash-async end to end: handler, memory cache, transport for Beats."""
     try:
         from logstash_async.handler import AsynchronousLogstashHandler
         from logstash_async.transport import BeatsTransport
@@ -145,9 +145,9 @@ def logstash_beats(
 
 
 class GoLumber:
-    """go-lumber's asynchronous client, two windows in flight: the program of tests/interop.
+    """go-lumber's asynchronous client with two windows in flight: the program of tests/interop.
 
-    It goes at a line of its input. Its clocks are its own: wall from the first window to the last ack, and
+    A line of input starts a run. The program measures wall time from the first window to the last ack, and
     the CPU of its process.
     """
 
@@ -159,7 +159,7 @@ class GoLumber:
         )
 
     def work(self, times: int) -> Mapping[str, float]:
-        """All events `times` over."""
+        """Send all events `times` times, and return the program's clocks."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{times}\n")
@@ -176,7 +176,7 @@ class GoLumber:
 
 
 def golumber() -> Path | None:
-    """The program, built; None without Go or without its modules."""
+    """Build the program; return None without Go or its modules."""
     go = shutil.which("go")
     if go is None:
         return None

@@ -2,9 +2,10 @@
 
 The peers are a loop in C over `sendmmsg`, one with UDP GSO, and plain Python (`struct`, mmh3, `send`).
 
-All send the same payloads, boxed, hashed message by message, over a socket of their own on the loopback; what
-ours adds to an event is in the others' body already. Each of our three ways to the kernel stands beside the
-loop that has the same limit. The sink's receive buffer takes a whole run, and it counts what is complete.
+All contenders send the same payloads, boxed and hashed message by message, over separate sockets on the
+loopback; the bodies of the others already have the member that ours inserts. Each of our three ways to the
+kernel is compared with the loop that has the same limit. The sink's receive buffer holds a whole run, and the
+sink counts complete messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bench.sink import SinkError, compiled
 SINK_SOURCE = Path(__file__).with_name("udpsink.c")
 LOOP_SOURCE = Path(__file__).with_name("udploop.c")
 BUILT = SINK_SOURCE.parent.parent / "build" / "bench"
-HEADERS = 28  # of IPv4 and UDP
+HEADERS = 28  # bytes of the IPv4 and UDP headers
 HEADER = struct.Struct(">BBHHHIIIHH")
 CARRIER = len(',"uuid":""') + 32
 ROUNDS = 7
@@ -38,7 +39,7 @@ WAYS = ("gso", "mmsg", "send")
 
 
 class Case(NamedTuple):
-    """Messages of `size` bytes in IP packets of `mtu`; so many a run."""
+    """A case: `messages` of `size` bytes a run, in IP packets of `mtu` bytes."""
 
     name: str
     size: int
@@ -62,12 +63,12 @@ CASES = (
 class Counts(NamedTuple):
     """Totals since the sink started."""
 
-    events: int  # messages of which all came, in order
+    events: int  # messages whose fragments all arrived in order
     datagrams: int
     bytes: int
     payload: int
     simple: int
-    torn: int  # fragments out of their place
+    torn: int  # fragments out of order
     last: float
     cpu: float
 
@@ -94,14 +95,18 @@ class UdpSink:
         return found
 
     def counts(self) -> Counts:
-        """Totals of all that had come when asked."""
+        """Return the totals of everything that has arrived."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return Counts(**self._line())
 
     def wait(self, events: int, timeout: float = 10.0) -> Counts:
-        """Totals once at least `events` messages are complete; SinkError after `timeout` seconds."""
+        """Wait until at least `events` messages are complete, and return the totals.
+
+        Raises:
+            SinkError: they are not complete within `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         while True:
             counts = self.counts()
@@ -128,17 +133,17 @@ class UdpSink:
 
 
 def body_of(size: int) -> bytes:
-    """What our client makes `size` bytes of: an event document, of which its id is missing."""
+    """Make an event document without its id, which our client turns into `size` bytes."""
     return event(size - CARRIER)
 
 
 def carried(size: int) -> bytes:
-    """The same with an id."""
+    """Make the same document with an id."""
     return event(size - CARRIER, b',"uuid":"' + b"0123456789abcdef" * 2 + b'"')
 
 
 class Sockets:
-    """Connected sockets with a counter of messages each."""
+    """A maker of connected sockets."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
         self._port, self._stack = port, stack
@@ -150,7 +155,7 @@ class Sockets:
 
 
 def loop(sock: socket.socket, case: Case, gso: bool) -> Callable[[], None]:
-    """The loop in C."""
+    """Make the work of the loop in C."""
     program = ctypes.CDLL(str(compiled(LOOP_SOURCE, BUILT / "udploop.so", ("-shared", "-fPIC"))))
     program.run.argtypes = [
         ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_long, ctypes.c_uint32,
@@ -172,7 +177,7 @@ def loop(sock: socket.socket, case: Case, gso: bool) -> Callable[[], None]:
 
 
 def plain(sock: socket.socket, case: Case, messages: int) -> Callable[[], None]:
-    """As one would write it."""
+    """Make the work of straightforward plain Python."""
     import mmh3
 
     body, each, number = carried(case.size), case.datagram - HEADER.size, 0
@@ -192,7 +197,7 @@ def plain(sock: socket.socket, case: Case, messages: int) -> Callable[[], None]:
 
 
 def client(url: str, case: Case, stack: ExitStack, way: str = "gso", **options: Any) -> Callable[[], None]:
-    """`send` by `send`, then a `flush`: then the kernel has all datagrams."""
+    """Make the work of our client: `send` for each event, then `flush`, which waits for the kernel."""
     import logclient
 
     made = stack.enter_context(
@@ -224,14 +229,14 @@ def _ways(case: Case, sink: UdpSink, stack: ExitStack) -> Iterator[Way]:
     yield way(PYTHON, plain(sockets(), case, few), few)
     for name in WAYS:
         yield way(f"{OURS} {name}", client(sink.url, case, stack, name))
-    some = "8MiB"  # then the queue stays in the caches
+    some = "8MiB"  # so that the queue stays in the caches
     yield way(f"{OURS} gso, max_bytes={some}", client(sink.url, case, stack, max_bytes=some))
     if case.size == CASES[0].size:
         yield way(f"{OURS} gso (again)", client(sink.url, case, stack))
         yield way(f"{OURS} gso, check=false", client(sink.url, case, stack, check=False))
 
 
-def _said(got: Measured, name: str) -> str:
+def _rate_note(got: Measured, name: str) -> str:
     wall = Spread.of(got.samples[name]["wall"])
     return (
         f"{name}: {1e6 / wall.median:,.0f} messages/s, {got.wire[name]:.0f} bytes each in datagrams, "
@@ -240,7 +245,7 @@ def _said(got: Measured, name: str) -> str:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """All contenders of a case in random order, case by case, each over a socket of its own."""
+    """Measure case by case all contenders in random order, each over a separate socket."""
     rounds = rounds or (3 if quick else ROUNDS)
     got = Measured({}, {}, {})
     buffer = 0
@@ -278,7 +283,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         for over, under in limits if judged else [*limits, (LOOP, f"{OURS} gso")]:
             a, b = f"{over}, {case.name}", f"{under}, {case.name}"
             verdicts.append(claim(f"{a} / {b}", ratio(samples, a, b, "wall")))
-    notes = [_said(got, name) for name in samples]
+    notes = [_rate_note(got, name) for name in samples]
     notes += [
         f"{', '.join(f'{case.messages:,} of {case.name}' for case in CASES)} a run, plain Python a quarter; "
         f"every run counted by the sink, message by message; its receive buffer: {buffer:,} bytes"

@@ -1,13 +1,13 @@
 """Row `saturated`: four threads log as fast as Python lets them, for ten seconds, to the C sink.
 
-Every run is a process of its own. Most calls are `logger.log(...)` as a program makes them; one in 61
-builds its record first and times `handler.handle(record)` alone, two clock reads away from the rest
-(their own cost is measured and taken off). Nothing may be dropped, and the sink must have counted
-exactly what was logged. `turns` is how often the sender came back to Python: each time it takes the GIL.
+Every run is a separate process. Most calls are `logger.log(...)` as in a program; one in 61 builds its record
+first and times only `handler.handle(record)`, between two clock reads whose own cost is measured and
+subtracted. No event may be dropped, and the sink must have counted exactly the logged events. `turns` is the
+number of times that the sender returned to Python, each of which takes the GIL.
 
-The same program with a handler whose `emit` is empty, and with one whose `handle` is empty (no lock
-either), says what these threads do without us: four threads that share a `logging.Handler` queue for
-its lock, and for the GIL while one of them holds it.
+The same program with a handler whose `emit` is empty, and with one whose `handle` is empty (without the
+lock), shows the cost of the threads alone: four threads that share a `logging.Handler` wait for its lock, and
+for the GIL while one of them holds it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.sink import Sink
 THREADS = 4
 SECONDS = 10.0
 RUNS = 3
-SAMPLE = 61  # a prime: the sampled calls are not always the same records
+SAMPLE = 61  # a prime, so that the sampled calls have different records
 P99_BOUND = 4.0
 OPTIONS = "?compression=0"
 PEERS = {"none": EmptyHandle, "empty": EmptyHandler}
@@ -46,7 +46,7 @@ NAMES = {
 
 
 class Run(NamedTuple):
-    """What one process and the sink say."""
+    """The results of one process and the sink."""
 
     kind: str
     said: dict[str, Any]
@@ -97,7 +97,7 @@ def _clock_cost() -> float:
 
 
 def child(url: str, seconds: float, ledger: str | None) -> dict[str, Any]:
-    """One run in this process; `url` may be one of `PEERS`."""
+    """Do one run in this process; `url` may be one of `PEERS`."""
     if url in PEERS:
         handler: Any = PEERS[url]()
     else:
@@ -189,7 +189,7 @@ def _run(kind: str, seconds: float) -> Run:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """`rounds` runs without and with a ledger, the empty handlers beside each."""
+    """Do `rounds` runs without and with a ledger, and with the empty handlers."""
     seconds = 2.0 if quick else SECONDS
     draw = random.Random(seed)
     runs: list[Run] = []

@@ -1,8 +1,8 @@
-"""Row `send`: what `client.send` costs the calling thread, beside putting the same object into a queue.
+"""Row `send`: the cost of `client.send` for the calling thread, against putting the same object into a queue.
 
-`SimpleQueue.put` is the cheapest way there is in Python to hand something to another thread; it keeps the
-object, where `send` makes a copy of its bytes, or of six fields a JSON document. After each run both are
-emptied and counted.
+`SimpleQueue.put` is the cheapest way in Python to pass an object to another thread. It keeps the object,
+whereas `send` copies bytes, or makes a JSON document of six fields. After each run both queues are emptied
+and counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.data import mapping
 from bench.handler import alone, loop
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
 from bench.lumberjack import event
-from bench.ours import NOWHERE, Parked
+from bench.ours import NOWHERE, QueueOnly
 from bench.peers import drain
 
 CALLS = 2000
@@ -29,7 +29,7 @@ TARGETS = [Target(BYTES, PUT, "<=", 3.0), Target(DICT, PUT_DICT, "<=", 12.0)]
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """300 bytes as they are, and six fields that make 300 bytes of JSON."""
+    """Measure 300 bytes, and six fields that make 300 bytes of JSON."""
     import logclient
 
     body = event(300)
@@ -37,7 +37,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     dicts = [mapping(i % 10) for i in range(CALLS)]
     with ExitStack() as stack:
         clients = [stack.enter_context(logclient.connect(NOWHERE)) for _ in range(3)]
-        parked = [Parked(client) for client in clients]
+        parked = [QueueOnly(client) for client in clients]
         loop(clients[0].send, bodies)()
         if parked[0].take() != bodies:
             raise NotExact("send(bytes) changed the bytes")

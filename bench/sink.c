@@ -1,23 +1,24 @@
-/* The far end of every benchmark row that needs one: a reader of Lumberjack or ZMTP that counts and acks.
+/* The server of the benchmark rows: a reader of Lumberjack or ZMTP that counts and acknowledges.
  *
- * It stands in its own process so that its CPU is its own, and does as little as a reader can:
- * walk the frames of a window, count them, acknowledge the window with its last sequence number
- * (what Logstash acks; go-lumber's clients number windows from 1, so both are content). Payloads
- * are skipped, not copied, unless --dump asks for them. Versions 1 and 2 of W, J and C frames are
- * read; D frames are refused, as no row sends them. C frames need zlib (-DSINK_ZLIB -lz).
+ * It is a separate process, so that its CPU can be measured, and does the least work of a reader:
+ * it walks the frames of a window, counts them, and acknowledges the window with its last sequence number
+ * (like Logstash; go-lumber's clients number windows from 1, so the number suits both). Payloads
+ * are skipped, not copied, except with --dump. It reads versions 1 and 2 of W, J and C frames, and
+ * refuses D frames, which no row sends. C frames need zlib (-DSINK_ZLIB -lz).
  *
  *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1] [--zmtp 1]
  *
- * --zmtp: what a ROUTER for DEALER sockets and a PULL for PUSH sockets would read of Logjam (ZMTP 3.0, no
- * security), without libzmq, whose two threads would take more of a core than a sink may. An event is a
- * message of four frames, the last one 24 bytes with the tag; one with an empty frame before them is a
- * request and answered 202.
+ * --zmtp: read Logjam like a ROUTER for DEALER sockets and a PULL for PUSH sockets (ZMTP 3.0, no security),
+ * without libzmq, whose two threads would use more of a core than a sink may. An event is a message of four
+ * frames, the last one 24 bytes with the tag; a message with an empty frame before them is a request and
+ * answered 202.
  *
- * --peek inflates of each C frame no more than the first header, which has the number that the ack is
- * made from, and believes the W frame for the rest: a row about compression is not one about inflating.
+ * --peek: inflate only the first header of each C frame, which has the number for the ack, and trust the W
+ * frame for the rest: a row about compression does not measure decompression.
  *
- * First line on stdout: {"port": N, "zlib": 0|1}. Then one line of totals for each line read from
- * stdin. End of stdin, SIGTERM or SIGINT: one last line of totals, exit 0 (2: a peer broke the protocol).
+ * The first line on stdout is {"port": N, "zlib": 0|1}. Then comes a line of totals for each line of
+ * stdin. After the end of stdin, SIGTERM or SIGINT comes a last line of totals, and exit code 0 (2: a peer
+ * broke the protocol).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,15 +44,15 @@ enum { PEERS = 64, HEAD = 10, INFLATED = 256 * 1024 };
 /* --zmtp */
 enum { GREETING = 64, MORE = 1, LONG = 2, COMMAND = 4, KEPT = 256, REPLIES = 64 * 1024 };
 
-/* One level of framing: the socket's own, or what comes out of a C frame. */
+/* One level of framing: that of the socket, or of the content of a C frame. */
 typedef struct {
     uint8_t head[HEAD];     /* a header cut by the end of the input */
-    uint32_t have;          /* bytes of it */
+    uint32_t have;          /* bytes in it */
     uint64_t skip;          /* payload bytes still to come */
     int kind;               /* 'J' or 'C' while skip > 0 */
 } Walk;
 
-/* --zmtp: the same for its frames; a frame's first bytes are kept until it ends. */
+/* --zmtp: the same for its frames; the first bytes of a frame are kept until its end. */
 typedef struct {
     uint8_t head[9];
     uint32_t have;
@@ -60,7 +61,7 @@ typedef struct {
     uint8_t kept[KEPT];
     uint32_t kept_size;
     int greeted, ready;
-    int frame, request;     /* of the message now read: this one's number; its first frame is empty */
+    int frame, request;     /* of the current message: number of the frame; whether the first frame is empty */
     uint8_t app_env[KEPT];
     uint32_t app_env_size;
 } Zmtp;
@@ -68,19 +69,19 @@ typedef struct {
 typedef struct {
     int fd;
     Zmtp z;
-    uint32_t window, seen, last;    /* of the window now read */
+    uint32_t window, seen, last;    /* of the current window */
     uint8_t version;
     Walk outer, inner;
 #ifdef SINK_ZLIB
     z_stream zip;
     int unzipping;
-    uint8_t peeked[HEAD];   /* --peek: what a C frame begins with */
+    uint8_t peeked[HEAD];   /* --peek: the first bytes of a C frame */
 #endif
 } Peer;
 
 static struct {
     uint64_t connections, windows, events, acks, reads, bytes, payload, compressed, errors;
-    uint64_t open_windows;      /* windows begun and never finished when their connection ended */
+    uint64_t open_windows;      /* incomplete windows of ended connections */
     double first, last;         /* CLOCK_MONOTONIC of the first and the last byte */
 } total;
 
@@ -89,7 +90,7 @@ static int n_peers;
 static FILE *dump;
 static int peek, zmtp;
 static uint8_t *buffer, *inflated;
-static uint8_t replies[REPLIES];    /* to what one recv brought */
+static uint8_t replies[REPLIES];    /* to the bytes of one recv */
 static size_t replies_size;
 static volatile sig_atomic_t stop;
 
@@ -138,7 +139,7 @@ static int acknowledge(Peer *peer) {
     total.windows++;
     peer->window = peer->seen = 0;
     if (send(peer->fd, ack, 6, MSG_NOSIGNAL) != 6)
-        return -1;      /* the writer is gone: its business, not a fault of the protocol */
+        return -1;      /* the writer has closed the connection, which does not break the protocol */
     total.acks++;
     return 0;
 }
@@ -154,7 +155,7 @@ static void payload(const uint8_t *data, size_t size, int whole) {
 #ifdef SINK_ZLIB
 static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size);
 
-/* A piece of a C frame; `ends` with its last byte. */
+/* Read a piece of a C frame; `ends`: it includes the last byte. */
 static int unzip(Peer *peer, const uint8_t *data, size_t size, int ends) {
     int done = 0;
     if (!peer->unzipping) {
@@ -186,7 +187,7 @@ static int unzip(Peer *peer, const uint8_t *data, size_t size, int ends) {
 #endif
 
 #ifdef SINK_ZLIB
-/* The same under --peek: the first ten bytes, then only the end is waited for. */
+/* The same for --peek: inflate the first ten bytes, then only wait for the end. */
 static int look(Peer *peer, const uint8_t *data, size_t size, int ends) {
     if (peer->unzipping == 0) {
         memset(&peer->zip, 0, sizeof peer->zip);
@@ -208,7 +209,7 @@ static int look(Peer *peer, const uint8_t *data, size_t size, int ends) {
     inflateEnd(&peer->zip);
     peer->unzipping = 0;
     if (peer->zip.avail_out || peer->peeked[1] != 'J' || !peer->window || peer->seen)
-        return broken("a C frame that is no window of J frames");
+        return broken("a C frame without a window of J frames");
     peer->last = be32(peer->peeked + 2) + peer->window - 1;
     peer->seen = peer->window;
     total.events += peer->window;
@@ -216,7 +217,7 @@ static int look(Peer *peer, const uint8_t *data, size_t size, int ends) {
 }
 #endif
 
-/* The frames of one level. A frame that ends a window has it acknowledged at once. */
+/* Read the frames of one level. The last frame of a window is acknowledged at once. */
 static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
     const uint8_t *end = data + size;
     while (data < end) {
@@ -236,7 +237,7 @@ static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
                 return -1;
             continue;
         }
-        /* The usual case reads the header where it lies; a cut one is put together in w->head. */
+        /* Usually the header is read in place; a cut header is joined in w->head. */
         const uint8_t *p = data;
         size_t room = end - data;
         if (w->have || room < HEAD) {
@@ -270,7 +271,7 @@ static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
             w->kind = 'J';
             if (!w->skip)
                 return broken("an empty event");
-            __builtin_prefetch(data + used + w->skip);      /* the next header, if it is here already */
+            __builtin_prefetch(data + used + w->skip);      /* the next header, if it has arrived */
             peer->seen++;
             total.events++;
             total.payload += w->skip;
@@ -304,7 +305,7 @@ static int reply(Peer *peer) {
     while (done < replies_size) {
         ssize_t n = send(peer->fd, replies + done, replies_size - done, MSG_NOSIGNAL);
         if (n < 0)
-            return -1;      /* the writer is gone */
+            return -1;      /* the writer has closed the connection */
         done += n;
     }
     replies_size = 0;
@@ -321,7 +322,7 @@ static int put(Peer *peer, int flags, const void *data, size_t size) {
     return 0;
 }
 
-/* What a socket that takes this one says when the greetings are over: its kind. */
+/* Answer the peer's READY command with ours, which names the matching kind of socket. */
 static int shake(Peer *peer, const Zmtp *z) {
     static const char router[] = "\5READY\13Socket-Type\0\0\0\6ROUTER";
     static const char pull[] = "\5READY\13Socket-Type\0\0\0\4PULL";
@@ -334,7 +335,7 @@ static int shake(Peer *peer, const Zmtp *z) {
     return broken("neither a DEALER nor a PUSH");
 }
 
-/* A frame has ended: what is known of it stands in `z`. */
+/* Handle the end of a frame, whose facts are in `z`. */
 static int framed(Peer *peer, Zmtp *z) {
     if (z->flags & COMMAND) {
         if (z->ready)
@@ -352,7 +353,7 @@ static int framed(Peer *peer, Zmtp *z) {
     if (z->flags & MORE)
         return 0;
     if (z->frame != 4 + z->request || z->kept_size != 24 || memcmp(z->kept, "\xCA\xBD", 2))
-        return broken("a message that is no Logjam");
+        return broken("a message that is not Logjam");
     z->frame = 0;
     total.events++;
     if (!z->request)

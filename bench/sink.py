@@ -24,7 +24,7 @@ BINARY = SOURCE.parent.parent / "build" / "bench" / "sink"
 
 
 class SinkError(RuntimeError):
-    """The sink could not be built, or a peer broke the protocol."""
+    """The error of a sink that cannot be built, or whose peer broke the protocol."""
 
 
 class Counts(NamedTuple):
@@ -39,7 +39,7 @@ class Counts(NamedTuple):
     payload: int  # sum of the J frames' payloads, inflated
     compressed: int  # C frames
     errors: int
-    open_windows: int  # windows begun, their connection gone before their last event
+    open_windows: int  # windows whose connection ended before their last event
     first: float
     last: float
     user: float
@@ -52,12 +52,12 @@ class Counts(NamedTuple):
 
 
 def build() -> Path:
-    """The sink, compiled; with zlib where there is one."""
+    """Compile the sink, with zlib if available."""
     return compiled(SOURCE, BINARY, ("-DSINK_ZLIB", "-lz"), ())
 
 
 def compiled(source: Path, binary: Path, *tries: Sequence[str]) -> Path:
-    """Compile when `binary` is older than `source`, with the first of these options that it takes."""
+    """Compile if `binary` is older than `source`, with the first options that the compiler accepts."""
     if binary.exists() and binary.stat().st_mtime >= source.stat().st_mtime:
         return binary
     compiler = (
@@ -82,9 +82,11 @@ def compiled(source: Path, binary: Path, *tries: Sequence[str]) -> Path:
 class Sink:
     """A running sink.
 
-    `dump` is a file for the payloads, one a line (slower: not in a timed run). With `peek` it inflates
-    of a compressed frame no more than the first header and counts the events that the window says.
-    With `zmtp` it takes Logjam from DEALER and PUSH sockets instead, and its acks are answers to requests.
+    Args:
+        dump: a file for the payloads, one a line; too slow for timed runs.
+        peek: inflate only the first header of a compressed frame, and count the events that the window
+            announces.
+        zmtp: read Logjam from DEALER and PUSH sockets; acks are then answers to requests.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Sink:
         return json.loads(text)
 
     def counts(self) -> Counts:
-        """Totals now; after `close`, the last ones."""
+        """Return the current totals; after `close`, the last ones."""
         if self._final is not None:
             return self._final
         assert self._process.stdin is not None
@@ -122,7 +124,11 @@ class Sink:
         return Counts(**self._line())
 
     def wait(self, events: int, timeout: float = 30.0) -> Counts:
-        """Totals once at least `events` have come in all; SinkError after `timeout` seconds."""
+        """Wait until at least `events` have arrived in all, and return the totals.
+
+        Raises:
+            SinkError: they did not arrive within `timeout` seconds.
+        """
         deadline = time.monotonic() + timeout
         while True:
             counts = self.counts()
@@ -135,7 +141,7 @@ class Sink:
             time.sleep(0.005)
 
     def close(self) -> Counts:
-        """End it; the last totals."""
+        """End the sink and return its last totals."""
         if self._final is None:
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -1,6 +1,6 @@
 """The codecs alone; run by `make bench ROW=functions`. A round: 2048 events of 300 bytes.
 
-``test_copy`` is the floor of everything that writes or reads these bytes once.
+``test_copy`` is the lower bound of everything that writes or reads these bytes once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = {"rounds": 200, "warmup_rounds": 20}
 
 
 def writer(kind: int, **options: Any) -> tuple[Callable[[], tuple[tuple[Any, Any], dict[str, Any]]], Any]:
-    """(setup, function) for `pedantic`: a fresh batch, one window of it."""
+    """Return setup and function for `pedantic`: a fresh batch, encoded as one window."""
     codec = Codec(PRODUCER, window_bytes=1 << 24, **options)
 
     def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
@@ -87,7 +87,7 @@ def test_copy(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="Lumberjack, decode")
 @pytest.mark.parametrize("events", [1, EVENTS])
 def test_decode(benchmark: Any, events: int) -> None:
-    """The verifier's path: units of one event, or of a whole window."""
+    """Decode like the verifier: units of one event, or of a whole window."""
     body = CARRIED.replace(b"0123456789abcdef" * 2, PRODUCER.hex().encode() + b"000000000007")
     unit, units = window(body, events), EVENTS // events
     offsets, lengths = array("q", range(0, units * len(unit), len(unit))), array("q", [len(unit)] * units)
@@ -99,7 +99,7 @@ def test_decode(benchmark: Any, events: int) -> None:
 
 @pytest.mark.benchmark(group="Lumberjack, decode")
 def test_reader(benchmark: Any) -> None:
-    """The collector's path, bodies not looked at."""
+    """Read like the collector, without a look at bodies."""
     data, reader = window(CARRIED, EVENTS), Reader()
     (got,) = benchmark(reader.receive_data, data)
     assert len(got) == EVENTS
@@ -136,13 +136,13 @@ def test_acks(benchmark: Any) -> None:
     benchmark.pedantic(receive, setup=setup, rounds=50)
 
 
-# -- Logjam: 2048 requests, the bodies of the rows above; the twin is what plain Python takes for the same
+# -- Logjam: 2048 requests with the bodies of the rows above; the reference is plain Python
 
 TOPICS = [b"logs.shop.production", b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
 APP_ENV = b"shop-production"
 METHODS = ("none", "zlib", "snappy", "lz4")
 TWINS = {"rounds": 5, "warmup_rounds": 1}
-FEW = 128  # a call each, with a compressor of its own
+FEW = 128  # bodies that are compressed by separate calls
 
 
 def logjam(compression: int) -> LogjamHot:
@@ -155,7 +155,7 @@ def logjam(compression: int) -> LogjamHot:
 
 
 def messages(compression: int) -> tuple[bytes, array[int], array[int]]:
-    """(all of them, where each begins, how long it is)."""
+    """Return all messages joined, with the offset and length of each."""
     units = []
     for number in range(1, EVENTS + 1):
         body = twin.carried(BODY, number, PRODUCER, TOPICS[0])
@@ -230,7 +230,7 @@ def test_logjam_unpack(benchmark: Any, function: Any, compression: int) -> None:
 @pytest.mark.benchmark(group="Logjam, open 128 bodies")
 @pytest.mark.parametrize("compression", range(4), ids=METHODS)
 def test_logjam_expand(benchmark: Any, compression: int) -> None:
-    """Whole messages, each to itself with its body opened."""
+    """Decompress the body of each whole message."""
     data, offsets, lengths = messages(compression)
     units = [data[at : at + size] for at, size in zip(offsets[:FEW], lengths[:FEW], strict=True)]
     benchmark.pedantic(lambda: [expand(unit) for unit in units], **TWINS)
@@ -256,14 +256,14 @@ def test_logjam_replies(benchmark: Any) -> None:
     benchmark.pedantic(receive, setup=setup, rounds=50)
 
 
-# -- plog: 2048 events of 300 bytes, or 32 of 64 KiB in datagrams that fit Ethernet
+# -- plog: 2048 events of 300 bytes, or 32 of 64 KiB in datagrams for Ethernet
 
 LARGE = b'{"message":"' + b"x" * (65536 - 57) + b'"}'
 MTU = 1472
 
 
 def plog_fragments(body: bytes, events: int) -> tuple[bytes, array[int], array[int]]:
-    """(all datagrams, where each begins, how long it is)."""
+    """Return all datagrams joined, with the offset and length of each."""
     units = []
     for number in range(1, events + 1):
         carried, _ = plog_twin.carried(body, RAW, number, PRODUCER)
@@ -298,7 +298,7 @@ def test_plog_encode_twin(benchmark: Any) -> None:
 
 @pytest.mark.benchmark(group="plog, encode")
 def test_plog_encode_plainly(benchmark: Any) -> None:
-    """What anybody would write, with mmh3 and without an id, a look at the body or XXH64."""
+    """Encode by straightforward Python with mmh3, without an id, a check of the body or XXH64."""
     hashed = pytest.importorskip("mmh3").hash
     header = plog_twin.HEADER.pack
 
@@ -312,7 +312,7 @@ def test_plog_encode_plainly(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="plog, put together")
 @pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
 def test_plog_reassemble(benchmark: Any, body: bytes, events: int) -> None:
-    """The collector's path."""
+    """Reassemble like the collector."""
     data, offsets, lengths = plog_fragments(body, events)
     streams = array("Q", [1]) * len(offsets)
     server = Reassembler()
@@ -323,7 +323,7 @@ def test_plog_reassemble(benchmark: Any, body: bytes, events: int) -> None:
 @pytest.mark.benchmark(group="plog, put together")
 @pytest.mark.parametrize(("body", "events"), [(BODY, EVENTS), (LARGE, 32)], ids=["300B", "64KiB"])
 def test_plog_decode(benchmark: Any, body: bytes, events: int) -> None:
-    """The verifier's path."""
+    """Decode like the verifier."""
     data, offsets, lengths = plog_fragments(body, events)
     decoder = PlogDecoder(PRODUCER)
     got = benchmark(decoder.decode, data, offsets, lengths)
@@ -340,7 +340,7 @@ def test_plog_decode_twin(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="plog, MurmurHash3 of 64 KiB")
 @pytest.mark.parametrize("whose", ["ours", "mmh3"])
 def test_murmur3(benchmark: Any, whose: str) -> None:
-    """Here one text; messages in one datagram are hashed four at a time."""
+    """Hash one text; messages of one datagram are hashed four at a time."""
     reference = pytest.importorskip("mmh3").hash
     function = murmur3 if whose == "ours" else lambda data: reference(data, 0, signed=False)
     assert benchmark(function, LARGE) == murmur3(LARGE)
@@ -350,7 +350,7 @@ def test_murmur3(benchmark: Any, whose: str) -> None:
 
 
 def syncs() -> tuple[bytes, array[int], array[int]]:
-    """(all messages, where each begins, how long it is)."""
+    """Return all messages joined, with the offset and length of each."""
     units = []
     for first in range(1, EVENTS + 1, 100):
         numbers = range(first, min(first + 100, EVENTS + 1))
@@ -382,7 +382,7 @@ def test_logux_decode_twin(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="Logux, decode 2048 actions")
 @pytest.mark.parametrize("whose", ["json", "msgspec", "orjson"])
 def test_logux_load(benchmark: Any, whose: str) -> None:
-    """Others, who make objects of it and know neither ids nor hashes."""
+    """Parse with JSON libraries, which make objects and handle neither ids nor hashes."""
     module: Any = pytest.importorskip(whose)
     load = module.json.decode if whose == "msgspec" else module.loads
     data, offsets, lengths = syncs()
@@ -390,7 +390,7 @@ def test_logux_load(benchmark: Any, whose: str) -> None:
     benchmark(lambda: [load(unit) for unit in units])
 
 
-# ... and written: a sync of 100 at a time, each event's id in and its hash taken
+# encoding: a sync of 100 events at a time, with ids and hashes
 
 
 @pytest.mark.benchmark(group="Logux, encode 2048 actions")
@@ -427,7 +427,7 @@ def test_logux_encode(benchmark: Any, kind: int, body: bytes) -> None:
 @pytest.mark.benchmark(group="Logux, encode 2048 actions")
 @pytest.mark.parametrize("whose", ["json", "msgspec", "orjson"])
 def test_logux_dump(benchmark: Any, whose: str) -> None:
-    """Others, with the bodies as they are (json: as objects): nothing checked, nothing hashed."""
+    """Encode with JSON libraries and ready bodies (json: objects), without checks and hashes."""
     module: Any = pytest.importorskip(whose)
     raw: Any
     dump: Any
@@ -470,7 +470,7 @@ def test_logux_encode_twin(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="Logux, 2048 answers: processed")
 @pytest.mark.parametrize("whose", ["ours", "json", "msgspec", "orjson", "twin"])
 def test_logux_processed(benchmark: Any, whose: str) -> None:
-    """Ours knows whose they are, and has the answers to them; for the others they are objects."""
+    """Match answers to actions with ours, or parse them to objects with JSON libraries."""
     text = '["sync",0,{"id":"1795155086015 a:b:c %d","type":"logux/processed"},{"id":4,"time":4}]'
     frames = [(text % n).encode() for n in range(EVENTS)]
     take: Any

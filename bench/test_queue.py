@@ -1,4 +1,4 @@
-"""The hand-off and the hash alone; run by `make bench ROW=functions`."""
+"""The queue and the hash alone; run by `make bench ROW=functions`."""
 
 from __future__ import annotations
 

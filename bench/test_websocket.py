@@ -1,6 +1,6 @@
 """WebSocket frames, compiled, by `websockets` and in plain Python; `make bench ROW=functions`.
 
-A round: 640 messages of 100 bytes taken out of one read, or 500 of 20 bytes made into frames.
+A round: 640 messages of 100 bytes decoded from one read, or 500 of 20 bytes encoded as frames.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The compiled pump for ZeroMQ against the one in Python; run by `make bench ROW=functions`.
 
-A round: 2048 async messages of 300 bytes out of a batch, encoded and given to ZeroMQ, which holds them all.
+A round: 2048 async messages of 300 bytes from a batch, encoded and passed to ZeroMQ, which keeps all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-/* What the kernel itself takes: boxed plog messages of one body, by sendmmsg or with UDP_SEGMENT.
+/* The lower bound of the kernel: boxed plog messages of one body, by sendmmsg or with UDP_SEGMENT.
  *
- * Each message is hashed (MurmurHash3), its headers written and its payload copied, as any client has to;
- * then 64 datagrams go to a call, or as many as 64 KiB hold.
+ * Each message is hashed (MurmurHash3), its headers are written and its payload is copied, like by any client.
+ * A call sends 64 datagrams, or as many as fit in 64 KiB.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -117,7 +117,7 @@ static long by_gso(int fd, const uint8_t *body, size_t size, size_t datagram, lo
         uint32_t hash = murmur3(body, size);
         for (uint32_t f = 0; f < count; f++) {
             size_t next = HEADER + (f + 1 == count ? size - (size_t)f * each : each);
-            /* A shorter one ends a run, and none may be longer. */
+            /* A shorter datagram ends a run, and longer ones are not allowed. */
             if (pieces && (next > segment || filled + next > MOST || pieces == 64 || filled % segment)) {
                 if (cut(fd, filled, segment) < 0)
                     return i;
@@ -132,7 +132,7 @@ static long by_gso(int fd, const uint8_t *body, size_t size, size_t datagram, lo
     return filled && cut(fd, filled, segment) < 0 ? n - 1 : n;
 }
 
-/* `n` messages with numbers from `id` on; how many were sent. */
+/* Send `n` messages with numbers from `id` on; return the number of messages sent. */
 long run(int fd, const uint8_t *body, size_t size, size_t datagram, long n, uint32_t id, int gso) {
     return (gso ? by_gso : by_mmsg)(fd, body, size, datagram, n, id);
 }

@@ -1,7 +1,7 @@
-/* Takes plog over UDP and counts: datagrams, bytes, and messages of which every fragment came.
+/* A receiver of plog over UDP that counts datagrams, bytes, and complete messages.
  *
- * A line on stdin is answered with a line of totals; its end ends the sink. The receive buffer is as large
- * as the system gives it, so that a run fits whatever the sink does meanwhile; what is dropped is told.
+ * Each line of stdin is answered with a line of totals; the end of stdin ends the sink. The receive buffer is
+ * as large as the system allows, so that it holds a whole run.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -20,7 +20,7 @@ enum { BATCH = 64, ROOM = 65536, PORTS = 65536 };
 
 static uint8_t room[BATCH][ROOM];
 static struct {
-    uint32_t id, next;       /* of the message that is open, and the fragment that it waits for */
+    uint32_t id, next;       /* the number of the open message, and its next fragment */
 } open_[PORTS];
 static uint64_t datagrams, bytes, messages, simple, torn, payload;
 static double last;

@@ -1,13 +1,13 @@
-"""Row `verify`: from the files of a ledger and a capture to the verdict, beside DuckDB and polars.
+"""Row `verify`: from the files of a ledger and a capture to the verdict, against DuckDB and polars.
 
-All answer with the same thing, the counts of each producer (`bench.verify_data.WORDS`), and every answer is
-compared with what the generator knows. Ours starts from the files themselves. DuckDB and polars cannot read
-them: they start from two Parquet files, decoded by our codecs, and are asked for the counts alone (not for
-latency, gaps or examples, which ours has too). What that decoding costs is measured and printed; the judged
-ratios leave it out, to their advantage.
+All contenders return the counts of each producer (`bench.verify_data.WORDS`), and every answer is compared
+with the truth of the generator. Ours starts from the files. DuckDB and polars cannot read them: they start
+from two Parquet files, decoded by our codecs, and only return the counts (without latency, gaps or examples,
+which ours includes). The cost of that decoding is measured and printed; the judged ratios leave it out, to
+their advantage.
 
-Each contender is a process that lives for all rounds: its first run is the cold one, then warm runs in random
-order. CPU is that of the process and all its children.
+Each contender is a process for all rounds: its first run is cold, followed by warm runs in random order. CPU
+is that of the process and all its children.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OURS, AGAIN = "logclient verify", "logclient verify (again)"
 DUCKDB, POLARS, DECODE = "DuckDB", "polars", "decode"
 PROGRAMS = {OURS: "ours", DUCKDB: "duckdb", POLARS: "polars", DECODE: "decode"}
 ROUNDS = 5
-SMALL = 10_000_000  # up to here there are rounds; beyond, one warm run of each
-PEERS = 50_000_000  # and beyond this, ours alone: polars would take all memory, DuckDB many minutes
-BOUNDS = {10_000_000: 0.75, 50_000_000: 0.3}  # of DuckDB's CPU
+SMALL = 10_000_000  # the largest size with rounds; larger sizes have one warm run of each contender
+PEERS = 50_000_000  # the largest size with peers: beyond, polars needs all memory and DuckDB many minutes
+BOUNDS = {10_000_000: 0.75, 50_000_000: 0.3}  # the bound of our CPU over DuckDB's
 RATE = 2.0  # million events/s
 LINEAR = 1.15
 MEMORY = 4.0  # GiB
@@ -83,7 +83,7 @@ class Contender:
 
 
 def count(text: str) -> int:
-    """``10M``, ``200k`` or plain digits."""
+    """Read a number such as ``10M``, ``200k`` or plain digits."""
     scale = {"k": 1000, "M": 1_000_000}.get(text[-1:], 1)
     return round(float(text.rstrip("kM")) * scale)
 
@@ -93,7 +93,11 @@ def short(events: int) -> str:
 
 
 def exact(name: str, answer: dict[str, Any], truth: dict[str, dict[str, int]]) -> None:
-    """Raises NotExact when an answer is not the generator's."""
+    """Compare an answer with the truth of the generator.
+
+    Raises:
+        NotExact: they differ.
+    """
     found = answer["counts"]
     for producer, counts in truth.items():
         mine = found.get(producer, dict.fromkeys(verify_data.WORDS, 0))
@@ -104,11 +108,11 @@ def exact(name: str, answer: dict[str, Any], truth: dict[str, dict[str, int]]) -
 
 
 class Size:
-    """What was measured at one size."""
+    """The measurements at one size."""
 
     def __init__(self, events: int) -> None:
         self.events = events
-        self.runs: dict[str, list[dict[str, Any]]] = {}  # the first is the cold one
+        self.runs: dict[str, list[dict[str, Any]]] = {}  # the first run is cold
         self.start: dict[str, dict[str, Any]] = {}
         self.bytes = 0
 
@@ -120,7 +124,7 @@ class Size:
         return max(run["peak"] for run in self.runs[name]) / (1 << 30)
 
     def samples(self) -> dict[str, dict[str, list[float]]]:
-        """As `harness.compare` has them: microseconds an event."""
+        """Return the samples in the form of `harness.compare`, in microseconds per event."""
         scale = 1e6 / self.events
         return {
             name: {clock: [x * scale for x in self.warm(name, of)] for clock, of in CLOCKS.items()}
@@ -132,8 +136,8 @@ CLOCKS = {"process": "cpu", "wall": "wall"}
 
 
 def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) -> Size:
-    """Make the data, run everybody on it, take the data away."""
-    say(f"{short(events)}: making ledger and capture")
+    """Make the data, run all contenders on it, and delete it."""
+    print_progress(f"{short(events)}: making ledger and capture")
     data = verify_data.make(folder / f"verify-{events}", events)
     found = Size(events)
     found.bytes = data.capture_bytes + data.ledger_bytes
@@ -142,7 +146,7 @@ def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) ->
         with ExitStack() as stack:
             contenders = {}
             for name in names:
-                say(f"{short(events)}: {name}, cold")
+                print_progress(f"{short(events)}: {name}, cold")
                 contenders[name] = stack.enter_context(Contender(name, data.path))
                 found.start[name] = contenders[name].start
                 found.runs[name] = [contenders[name].run()]
@@ -150,7 +154,7 @@ def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) ->
                 contenders[AGAIN] = contenders[OURS]
                 found.runs[AGAIN] = [found.runs[OURS][0]]
             for i in range(rounds):
-                say(f"{short(events)}: round {i + 1} of {rounds}")
+                print_progress(f"{short(events)}: round {i + 1} of {rounds}")
                 for name in draw.sample(list(contenders), len(contenders)):
                     found.runs[name].append(contenders[name].run())
         for name, runs in found.runs.items():
@@ -162,7 +166,7 @@ def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) ->
     return found
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"verify: {text}", file=sys.stderr, flush=True)
 
 
@@ -170,7 +174,7 @@ def run(
     rounds: int | None = None, seed: int = 1, quick: bool = False, events: str = "", dir: str = "",
     keep: bool = False, record: bool = False,
 ) -> Row:  # fmt: skip
-    """The row. `events` has sizes joined by commas; `dir` holds the data (380 bytes an event) meanwhile."""
+    """Run the row. `events` are sizes joined by commas; `dir` is the folder for data (380 bytes an event)."""
     sizes = sorted({count(text) for text in (events or ("200k" if quick else "10M")).split(",")})
     folder = Path(dir) if dir else ROOT / "build"
     draw = Random(seed)
@@ -190,7 +194,7 @@ def run(
             if name in samples
         ]
         verdicts += _judged(size, samples, of, quick)
-        notes += _told(size, of)
+        notes += _notes(size, of)
     ten = next((size for size in done if size.events == SMALL), None)
     if ten is not None and done[-1].events > SMALL:
         last = Spread.of(done[-1].samples()[OURS]["process"]).median
@@ -203,7 +207,7 @@ def run(
             )
         )
     notes += NOTES
-    if len(done) >= 3 and _picture(done, PICTURE if record else ROOT / "build" / "bench" / PICTURE.name):
+    if len(done) >= 3 and _draw(done, PICTURE if record else ROOT / "build" / "bench" / PICTURE.name):
         notes.append(f"growth: [{PICTURE.name}]({PICTURE.name})")
     title = "from ledger and capture files to the verdict, against queries of decoded columns"
     return Row("verify", title, "us/event", lines, verdicts, notes, {"sizes": [vars(size) for size in done]})
@@ -243,7 +247,7 @@ def _judged(size: Size, samples: Any, of: str, quick: bool) -> list[Verdict]:
     return out
 
 
-def _told(size: Size, of: str) -> list[str]:
+def _notes(size: Size, of: str) -> list[str]:
     out = []
     for name, runs in size.runs.items():
         if name == AGAIN:
@@ -265,11 +269,11 @@ def _told(size: Size, of: str) -> list[str]:
 
 
 COLOURS = {OURS: "#2f81f7", DUCKDB: "#d9822b", POLARS: "#8957e5"}
-INK = "#7d8590"  # reads on white and on black
+INK = "#7d8590"  # legible on white and on black
 
 
-def _picture(done: list[Size], path: Path) -> bool:
-    """CPU and memory over size as SVG; False without matplotlib."""
+def _draw(done: list[Size], path: Path) -> bool:
+    """Draw CPU and memory over size as SVG; return False without matplotlib."""
     try:
         import matplotlib
 

@@ -1,9 +1,8 @@
-"""A ledger and a capture of any size, in the formats of docs/formats.md, and what became of each event.
+"""A generator of ledgers and captures of any size, in the formats of docs/formats.md, with the true verdict.
 
-Sixteen clients log in turn; every event is a window of its own, 324 bytes as carried; acks are left out.
-Which fault an event has is drawn first; the draws are counted, so the verdict is known without a comparison.
-Only `reordered` follows from where the events lie: an event whose sequence is below the highest that came
-before.
+Sixteen clients log in turn; every event is a separate window of 324 bytes with its id; there are no acks. The
+fault of each event is drawn first and counted, so the verdict is known without a comparison. Only `reordered`
+follows from the places of events: an event is reordered if its sequence is below the highest earlier one.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from logclient._ext.hash import xxh64_many
 
 PRODUCERS = 16
 UNIT = 324
-BATCH = 2048  # events in a line of a ledger
+BATCH = 2048  # events in one line of a ledger
 CHUNK = PRODUCERS * BATCH
 SEGMENT_BYTES = 256 << 20
-FAR = 200_000  # events that an event may be late by
+FAR = 200_000  # the greatest delay of an event, in events
 START_US = 1_767_225_600_000_000
 EVERY_US = 5
 LATENCY_US = 2_500
 
-# Share of all events that have this fault; an event has one at most.
+# The share of all events with each fault; an event has one fault at most.
 FAULTS = {
     "lost": 1e-3,
     "missing": 5e-4,  # failed, and never seen
@@ -43,7 +42,7 @@ FAULTS = {
     "late": 1.2e-2,
 }
 LOST, MISSING, RECOVERED, DROPPED, DUPLICATED, CORRUPTED, LATE, NONE = range(8)
-UNEXPECTED = 1e-4  # ids that nobody sent: half of them of a known producer
+UNEXPECTED = 1e-4  # ids that were never sent, half of them of a known producer
 WORDS = (
     *("ok", "lost", "missing", "recovered", "corrupted"),
     *("dropped", "unexpected", "duplicated", "reordered"),
@@ -54,7 +53,7 @@ U8 = npt.NDArray[np.uint8]
 
 RECORD_HEAD, UNIT_HEAD, FRAME_HEADS = 8, 27, 16
 BODY = UNIT - FRAME_HEADS
-STRIDE = RECORD_HEAD + UNIT_HEAD + UNIT  # of records
+STRIDE = RECORD_HEAD + UNIT_HEAD + UNIT  # bytes from record to record
 HEX = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], np.uint16)
 TEMPLATE = (
     b'{"@timestamp":"2026-01-01T00:00:00.000Z","log.level":"INFO","log.logger":"app.worker","message":"'
@@ -64,11 +63,11 @@ TEMPLATE = (
 
 
 class Set(NamedTuple):
-    """A made data set."""
+    """A generated data set."""
 
     path: Path
     events: int
-    truth: dict[str, dict[str, int]]  # producer ("" for nobody) -> word -> count
+    truth: dict[str, dict[str, int]]  # producer ("": none) -> word -> count
     arrivals: int
     capture_bytes: int
     ledger_bytes: int
@@ -83,7 +82,7 @@ class Set(NamedTuple):
 
 
 def make(path: Path, events: int, seed: int = 1) -> Set:
-    """Make it, or take what is there of the same size and seed."""
+    """Generate a data set, or use an existing one of the same size and seed."""
     told = path / "truth.json"
     mine = {"version": 2, "events": events, "seed": seed}
     if told.exists():
@@ -99,7 +98,7 @@ def make(path: Path, events: int, seed: int = 1) -> Set:
 
 
 def _hex(values: npt.NDArray[np.uint64]) -> U8:
-    """16 hex digits each."""
+    """Return 16 hex digits for each value."""
     return HEX[values.astype(">u8").view(np.uint8)].view(np.uint8).reshape(-1, 16)
 
 
@@ -114,7 +113,7 @@ class _Maker:
         self.path = path
         self.events = events
         self.draw = np.random.Generator(np.random.PCG64(seed))
-        names = [self.draw.bytes(10) for _ in range(PRODUCERS + 1)]  # the last is nobody's
+        names = [self.draw.bytes(10) for _ in range(PRODUCERS + 1)]  # the last one has no ledger
         self.names = [name.hex() for name in names]
         self.prefixes = np.frombuffer("".join(self.names).encode(), np.uint8).reshape(-1, 20)
         self.last = np.array([(events - p + PRODUCERS - 1) // PRODUCERS for p in range(PRODUCERS)], np.int64)
@@ -128,7 +127,7 @@ class _Maker:
         self.at_ids = (text.index(b'"_id":"') + 7, text.index(b'"event.id":"') + 12)
         self.truth = {name: dict.fromkeys(WORDS, 0) for name in [*self.names[:-1], ""]}
         self.highest = np.zeros(PRODUCERS, np.int64)
-        self.strangers = np.zeros(PRODUCERS + 1, np.int64)  # unexpected ids so far
+        self.unexpected = np.zeros(PRODUCERS + 1, np.int64)  # ids so far, by producer
         self.arrivals = 0
         self.waiting = self._rows(*(np.empty(0, np.int64) for _ in range(4)), np.empty((0, BODY), np.uint8))
         self.capture_bytes = 0
@@ -142,7 +141,7 @@ class _Maker:
 
     def run(self) -> dict[str, Any]:
         ledgers = [(self.path / "ledger" / f"{name}-0001.ledger").open("wb") for name in self.names[:-1]]
-        fates = [dict.fromkeys(("acked", "failed", "dropped"), 0) for _ in ledgers]
+        outcomes = [dict.fromkeys(("acked", "failed", "dropped"), 0) for _ in ledgers]
         for name, file in zip(self.names, ledgers, strict=False):
             self._line(
                 file,
@@ -151,15 +150,15 @@ class _Maker:
                  "at_us": START_US},
             )  # fmt: skip
         for low in range(0, self.events, CHUNK):
-            self._chunk(low, min(low + CHUNK, self.events), ledgers, fates)
+            self._chunk(low, min(low + CHUNK, self.events), ledgers, outcomes)
         self._emit(self.waiting, 1 << 62)
         self._end("closed")
         for p, file in enumerate(ledgers):
             self._line(
                 file,
                 {"t": "close", "at_us": self._us(self.events), "last": int(self.last[p]),
-                 "acked": fates[p]["acked"], "handed": 0, "failed": {"refused": fates[p]["failed"]},
-                 "dropped": {"full": fates[p]["dropped"]}},
+                 "acked": outcomes[p]["acked"], "handed": 0, "failed": {"refused": outcomes[p]["failed"]},
+                 "dropped": {"full": outcomes[p]["dropped"]}},
             )  # fmt: skip
             file.close()
         return {
@@ -196,7 +195,7 @@ class _Maker:
             out[:, at + 20 : at + 32] = low
         return out
 
-    def _chunk(self, low: int, high: int, ledgers: list[BinaryIO], fates: list[dict[str, int]]) -> None:
+    def _chunk(self, low: int, high: int, ledgers: list[BinaryIO], outcomes: list[dict[str, int]]) -> None:
         index = np.arange(low, high, dtype=np.int64)
         n = len(index)
         producer = index % PRODUCERS
@@ -209,7 +208,7 @@ class _Maker:
         )
         for p, file in enumerate(ledgers):
             mine = slice((p - low) % PRODUCERS, None, PRODUCERS)
-            self._lines(file, fates[p], mine, index, sequence, kind, hashes)
+            self._lines(file, outcomes[p], mine, index, sequence, kind, hashes)
         for p in range(PRODUCERS):
             count = np.bincount(kind[(p - low) % PRODUCERS :: PRODUCERS], minlength=8).tolist()
             truth = self.truth[self.names[p]]
@@ -252,7 +251,7 @@ class _Maker:
     # -- arrivals
 
     def _arrive(self, index: I64, producer: I64, sequence: I64, kind: I64, body: U8) -> None:
-        """Put each where it arrives; who is late waits for a later chunk."""
+        """Assign a place of arrival to each event; late events wait for a later chunk."""
         n = len(index)
         seen = (kind != LOST) & (kind != MISSING) & (kind != DROPPED)
         key = 2 * index
@@ -265,8 +264,8 @@ class _Maker:
         whose = np.where(extra % 2 == 0, producer[extra], PRODUCERS)
         made = np.empty(len(extra), np.int64)
         for i, p in enumerate(whose.tolist()):
-            self.strangers[p] += 1
-            made[i] = self.strangers[p] + (self.last[p] if p < PRODUCERS else 0)
+            self.unexpected[p] += 1
+            made[i] = self.unexpected[p] + (self.last[p] if p < PRODUCERS else 0)
             self.truth[self.names[p] if p < PRODUCERS else ""]["unexpected"] += 1
         parts = [
             self.waiting,
@@ -286,12 +285,12 @@ class _Maker:
         self._emit(rows, 2 * (int(index[-1]) + 1))
 
     def _delays(self, n: int) -> I64:
-        """How many events late: mostly a few of the same producer, one in ten far."""
+        """Draw delays in events: mostly a few events of the same producer, but far in one case of ten."""
         near = PRODUCERS * self.draw.integers(1, 65, n) + PRODUCERS // 2
         return np.where(self.draw.random(n) < 0.9, near, self.draw.integers(PRODUCERS, FAR, n))
 
     def _emit(self, rows: dict[str, npt.NDArray[Any]], until: int) -> None:
-        """Write what arrives before `until`, the rest waits."""
+        """Write the events that arrive before `until`, and keep the rest."""
         now = rows["key"] < until
         self.waiting = {name: column[~now] for name, column in rows.items()}
         which = np.flatnonzero(now)
@@ -307,7 +306,7 @@ class _Maker:
             self._write(producer[low : low + CHUNK], received[low : low + CHUNK], rows["body"][some])
 
     def _order(self, producer: I64, sequence: I64, first: npt.NDArray[np.bool_]) -> None:
-        """Count whose sequence is below the highest of its producer that came before."""
+        """Count the events whose sequence is below the highest earlier one of their producer."""
         producer, sequence = producer[first], sequence[first]
         by = np.argsort(producer, kind="stable")
         producer, sequence = producer[by], sequence[by]
@@ -380,12 +379,12 @@ def _ranges(sequences: I64) -> list[list[int]]:
 
 
 def total(truth: dict[str, dict[str, int]]) -> dict[str, int]:
-    """Of all producers."""
+    """Add up the counts of all producers."""
     return {word: sum(counts[word] for counts in truth.values()) for word in WORDS}
 
 
 def named(rows: Iterator[tuple[Any, ...]], names: list[str]) -> dict[str, dict[str, int]]:
-    """The same shape, from rows of (producer's index or -1, a count for each of `WORDS`)."""
+    """Return the same structure from rows of the producer's index (-1: none) and the counts of `WORDS`."""
     out = {name: dict.fromkeys(WORDS, 0) for name in [*names, ""]}
     for p, *counts in rows:
         out[names[p] if p >= 0 else ""] = dict(zip(WORDS, map(int, counts), strict=True))

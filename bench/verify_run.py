@@ -1,11 +1,11 @@
-"""The contenders of row `verify`, each a process of its own that answers one line a run.
+"""The contenders of row `verify`, each a separate process that answers with one line for each run.
 
-``python -m bench.verify_run NAME FOLDER`` prints a JSON line when it is ready and one for each line read: the
-counts of every producer, and what the process and all its children used since the line before.
+``python -m bench.verify_run NAME FOLDER`` prints a JSON line when it is ready, and one for each line of
+input: the counts of every producer, and the resources that the process and its children used for the run.
 
 - ``ours``: `logclient.verify.job.run` on one Spark session, from the ledger and capture files.
-- ``decode``: what the peers start from, which they cannot read themselves: ledger and capture decoded by our
-  codecs into two Parquet files, in two processes.
+- ``decode``: the preparation for the peers: ledger and capture are decoded by our codecs into two Parquet
+  files, in two processes.
 - ``duckdb``, ``polars``: the same counts from those files.
 """
 
@@ -33,11 +33,11 @@ TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-# -- what a tree of processes uses
+# -- resources of a tree of processes
 
 
 def tree(root: int) -> list[int]:
-    """`root` and all that came from it."""
+    """Return `root` and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -53,7 +53,7 @@ def tree(root: int) -> list[int]:
 
 
 def cpu(root: int) -> float:
-    """Seconds of CPU of the tree; who ended is in the figure of who waited for it."""
+    """Return the CPU seconds of the tree; a process includes the ended children for which it waited."""
     ticks = 0
     for pid in tree(root):
         try:
@@ -65,7 +65,7 @@ def cpu(root: int) -> float:
 
 
 def resident(root: int) -> int:
-    """Bytes of the tree; what processes share is counted once for each."""
+    """Return the resident bytes of the tree; shared pages count for each process."""
     pages = 0
     for pid in tree(root):
         try:
@@ -76,7 +76,7 @@ def resident(root: int) -> int:
 
 
 class Used:
-    """CPU, wall time and the peak of memory of this process and its children."""
+    """The CPU, wall time and peak memory of this process and its children. A context manager."""
 
     def __enter__(self) -> Used:
         self.peak = 0
@@ -116,11 +116,11 @@ def ours(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
         yield once
 
 
-# -- what the peers start from
+# -- the Parquet files for the peers
 
 
 def _ledger_table(path: str, p: int) -> Any:
-    """One ledger file: every sequence that it names, plainly."""
+    """Read one ledger file into a table with a row for each sequence."""
     import pyarrow as pa
 
     fates = {"dropped": 1, "failed": 2, "handed": 3, "acked": 4}
@@ -185,7 +185,7 @@ def _decode_segments(listed: list[tuple[int, Any]], prefixes: bytes, out: str) -
             table = pa.table(
                 {
                     "producer": pa.array(events.producer),
-                    # An id that is nobody's is told by its own bits, or those of its hash.
+                    # An id without a producer is identified by its own bits, or those of its hash.
                     "sequence": pa.array(
                         np.where(known, events.sequence, (named[:, 0] ^ named[:, 1]).astype(np.int64))
                     ),
@@ -203,7 +203,7 @@ STORED: dict[str, Any] = {
     "compression": "lz4",
     "use_dictionary": ["producer", "fate"],
 }
-ROWS = 1 << 18  # in a row group
+ROWS = 1 << 18  # rows in a row group
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     yield once
 
 
-# -- peers: one listener, closed ledgers, every event with an id; the words of docs/verify.md
+# -- peers: for one listener, closed ledgers, and events with ids; the words of docs/verify.md
 
 DUCKDB = """
 with arrived as (
@@ -342,18 +342,18 @@ def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     answers, sys.stdout = sys.stdout, sys.stderr
 
-    def say(used: Used, fields: dict[str, Any]) -> None:
+    def answer(used: Used, fields: dict[str, Any]) -> None:
         fields |= {"cpu": used.cpu, "wall": used.wall, "peak": used.peak}
         print(json.dumps(fields), file=answers, flush=True)
 
     with ExitStack() as stack:
         with Used() as used:
             once = stack.enter_context(CONTENDERS[name](folder))
-        say(used, {"ready": name})
+        answer(used, {"ready": name})
         for _ in sys.stdin:
             with Used() as used:
                 answer = once()
-            say(used, answer)
+            answer(used, answer)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Row `web`: what a request costs more with the Logjam middleware, beside the same lines to a file.
+"""Row `web`: the additional cost of a request with the Logjam middleware, against the same lines to a file.
 
-A Flask and a FastAPI application are called as their servers call them, without a socket: what the client
-and the server cost is nobody's here. Each request logs five lines. `nothing` has a handler that throws
-them away, `file` is the standard library's `StreamHandler` with the usual format, writing to the null
-device. Ours makes a document of each request; it is taken out of the queue again (`queued`), or shipped to
-our device in another process and acknowledged (`shipped`).
+A Flask and a FastAPI application are called like by their servers, but without a socket, so that client and
+server cost nothing. Each request logs five lines. `nothing` has a handler that discards them, `file` is the
+standard library's `StreamHandler` with the usual format, writing to the null device. Ours makes a document of
+each request, which is taken out of the queue (`queued`), or shipped to our device in another process and
+acknowledged (`shipped`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from bench.harness import CLOCKS, Contender, NotExact, Row, Spread, claim, compare, judge, lines
-from bench.ours import Parked
+from bench.ours import QueueOnly
 
-REQUESTS = 50  # for each piece of timed work
+REQUESTS = 50  # in each unit of timed work
 LINES = 5
 APP = "shop-production"
 TARGET = "number=17&page=2&sort=price"
@@ -107,11 +107,11 @@ def _fastapi(
         if message.get("status", 200) != 200:
             raise NotExact(str(message["status"]))
 
-    async def all_of_them() -> None:
+    async def all_requests() -> None:
         for _ in range(REQUESTS):
             await whole(dict(scope), receive, send)
 
-    return lambda: loop.run_until_complete(all_of_them())
+    return lambda: loop.run_until_complete(all_requests())
 
 
 class _Nothing(logging.Handler):
@@ -127,7 +127,7 @@ def _logger(handler: logging.Handler) -> logging.Logger:
 
 @contextmanager
 def _device() -> Iterator[str]:
-    """The URL of our device, in a process of its own, without a capture."""
+    """Run our device in another process without a capture; yield its URL."""
     code = (
         "from logclient.logjam.collector import Collector\n"
         "with Collector(push_port=None, publish_port=None) as device:\n"
@@ -143,7 +143,7 @@ def _device() -> Iterator[str]:
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
-    """Both frameworks, five lines a request."""
+    """Measure both frameworks, with five lines a request."""
     import logclient
     from logclient.integrations import asgi, wsgi
 
@@ -172,7 +172,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                     f"{name}, queued",
                     with_ours(application, middleware, parked),
                     REQUESTS,
-                    Parked(parked).count,
+                    QueueOnly(parked).count,
                 ),
                 Contender(
                     f"{name}, shipped",
@@ -182,7 +182,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                 ),
             ]
             contenders[-2].work()
-            size = len(Parked(parked).take()[-1])
+            size = len(QueueOnly(parked).take()[-1])
         samples = compare(contenders, rounds=rounds or (3 if quick else 15), seed=seed)
     said = []
     for name in ("flask", "fastapi"):
@@ -204,7 +204,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
 
 
 def _acknowledged(client: Any) -> Callable[[], int]:
-    """How many documents were acknowledged since the last look."""
+    """Make a function that returns the number of documents acknowledged since its last call."""
     before = 0
 
     def count() -> int:

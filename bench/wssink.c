@@ -1,13 +1,13 @@
-/* A Logux server that costs next to nothing: WebSocket without extensions, protocol 5, anybody may come.
+/* A Logux server at almost no cost: WebSocket without extensions, protocol 5, no authentication.
  *
- * It says of a sync what @logux/server 0.14 does with an action type that takes everything: `synced` at once,
- * then for each action a `sync` of its own with logux/processed. Nothing is kept, no JSON is built: the text is
- * walked for the ids and times in each meta. Whether each of its syncs was answered is counted too.
+ * It answers a sync like @logux/server 0.14 with an action type that accepts everything: `synced` at once, then
+ * for each action a separate `sync` with logux/processed. It keeps nothing and builds no JSON: it scans the
+ * text for ids and times in each meta. It also counts the answers to its syncs.
  *
  *   wssink
  *
- * First line on stdout: {"port": N}. Then one line of totals for each line read from stdin. End of stdin: exit
- * 0 (2: a peer broke the protocol).
+ * The first line on stdout is {"port": N}. Then comes a line of totals for each line of stdin. After the end of
+ * stdin the exit code is 0 (2: a peer broke the protocol).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@ typedef struct {
     uint8_t *input;
     size_t have;
     char node[NODE];
-    int64_t base, last;     /* of the ids that it gives: ms since `base`, and the counter in that ms */
+    int64_t base, last;     /* of its own ids: ms since `base`, and the counter in that ms */
     unsigned counter;
 } Peer;
 
@@ -118,21 +118,21 @@ static void accepted(const char *key, size_t size, char *out) {
     out[28] = 0;
 }
 
-/* -- what it says */
+/* -- output */
 
 static int flush_replies(Peer *peer) {
     size_t done = 0;
     while (done < replies_size) {
         ssize_t n = send(peer->fd, replies + done, replies_size - done, MSG_NOSIGNAL);
         if (n < 0)
-            return -1;      /* the peer is gone */
+            return -1;      /* the peer has closed the connection */
         done += n;
     }
     replies_size = 0;
     return 0;
 }
 
-/* A frame of `size` bytes that stand in `text`. */
+/* Write a frame with the `size` bytes in `text`. */
 static int frame(Peer *peer, int opcode, const char *text, size_t size) {
     if (replies_size + size + 4 > REPLIES && flush_replies(peer) < 0)
         return -1;
@@ -168,7 +168,7 @@ static char *text(char *p, const char *from, size_t size) {
 }
 #define TEXT(p, literal) text(p, literal, sizeof literal - 1)
 
-/* -- what it reads: JSON, believed but for its bounds */
+/* -- input: JSON, of which only the bounds are checked */
 
 typedef const char *At;
 
@@ -178,7 +178,7 @@ static At blank(At p, At end) {
     return p;
 }
 
-/* Behind the string that begins at `p`; NULL when it does not end. */
+/* Return the end of the string that begins at `p`; NULL: it has no end. */
 static At string(At p, At end) {
     for (p++; p < end; p++) {
         At quote = memchr(p, '"', end - p);
@@ -194,7 +194,7 @@ static At string(At p, At end) {
     return NULL;
 }
 
-/* Behind any value. */
+/* Return the end of any value. */
 static At value(At p, At end) {
     int depth = 0;
     do {
@@ -235,7 +235,7 @@ static At integer(At p, At end, int64_t *out) {
     return p == start || (p < end && (*p == '.' || *p == 'e' || *p == 'E')) ? NULL : p;
 }
 
-/* A meta: `id` is where the id's text begins. */
+/* Read a meta; `id` is the beginning of the id's text. */
 static At meta(At p, At end, At *id) {
     *id = NULL;
     if (p >= end || *p != '{')
@@ -260,7 +260,7 @@ static At meta(At p, At end, At *id) {
     return p < end && *id ? p + 1 : NULL;
 }
 
-/* logux/processed for the action with this id. */
+/* Write logux/processed for the action with this id. */
 static int processed(Peer *peer, At id, At end, int64_t shift) {
     int64_t ms, counter = 0;
     const char *node = peer->node;
@@ -385,7 +385,7 @@ static int upgrade(Peer *peer, size_t *used) {
     key += strspn(key, " ");
     size_t size = strcspn(key, " \r");
     if (size != 24)
-        return broken("a key that is none");
+        return broken("an invalid key");
     char sum[29], out[ROOM];
     accepted(key, size, sum);
     int n = snprintf(out, sizeof out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
@@ -396,7 +396,7 @@ static int upgrade(Peer *peer, size_t *used) {
     return 1;
 }
 
-/* Whole frames of what is there; -1: it is over. */
+/* Read the whole frames in the input; -1: the connection has ended. */
 static int walk(Peer *peer) {
     size_t at = 0;
     if (!peer->upgraded) {

@@ -1,6 +1,7 @@
-/* What libzmq itself takes: a loop in C over a socket of pyzmq's, bodies encoded beforehand.
+/* The lower bound of libzmq: a loop in C over a socket of pyzmq, with bodies encoded beforehand.
  *
- * A message is four zmq_send, which copies each frame; meta is written for each. Waits where libzmq waits.
+ * A message takes four zmq_send, which copy each frame; meta is written for each message. The loop waits where
+ * libzmq waits.
  */
 #include <errno.h>
 
@@ -20,7 +21,7 @@ static int frame(void *socket, const void *data, size_t size, int flags) {
     return 0;
 }
 
-/* One reply, all its frames; 0 if it is 202 Accepted. */
+/* Read all frames of one reply; return 0 for 202 Accepted. */
 static int accepted(void *socket) {
     zmq_msg_t part;
     int n = 0, good = 0, more = 1;
@@ -38,7 +39,7 @@ static int accepted(void *socket) {
 
 int load(const char *path) { return load_zmq(path); }
 
-/* `n` messages, `window` of them without a reply at most (0: none has a reply); how many were sent. */
+/* Send `n` messages, at most `window` of them unanswered (0: no replies); return the number of messages sent. */
 long run(void *socket, const char *app_env, const char *topic, const uint8_t *body, size_t size,
          uint64_t created, uint64_t first, long n, long window) {
     uint8_t meta[24] = {0xCA, 0xBD, 0, 1};

@@ -18,7 +18,7 @@ class InProcess:
 
     cores = 2
 
-    def look(self, work: str, folders: dict[str, str]) -> None:
+    def check_visible(self, work: str, folders: dict[str, str]) -> None:
         pass
 
     def pack(self, parts: ledger_files.Parts, work: str, until_us: int | None) -> list[str]:

@@ -671,7 +671,7 @@ class TestProcesses:
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),
         [
-            (["lumberjack://127.0.0.1:0", "--faults", "explode=every:1"], 2, "faults: 'explode' is not a fault"),
+            (["lumberjack://127.0.0.1:0", "--faults", "explode=every:1"], 2, "'explode' is not a fault"),
             (["http://127.0.0.1:0"], 2, "scheme: 'http' is none of"),
             (["lumberjack://127.0.0.1:0?window=5"], 2, "window: not an option of a collector"),
             (["lumberjack://me:hunter2@127.0.0.1:0"], 2, "user:password@ is not accepted"),

@@ -97,7 +97,7 @@ def test_a_busy_machine_is_reported():
     assert "other programs used 0.10 cores" in harness.markdown(row())
     assert "not to be quoted" not in harness.markdown(row())
     assert "not to be quoted" in harness.markdown(row(others=0.5))
-    neighbours = harness.Neighbours()
+    neighbours = harness.OtherPrograms()
     busy()
     assert not neighbours.cores() < 0
 
@@ -119,9 +119,9 @@ def test_log_calls_have_the_documented_mix():
 
 @pytest.fixture
 def fresh_pool():
-    data.pool.cache_clear()
+    data.choose_samples.cache_clear()
     yield
-    data.pool.cache_clear()
+    data.choose_samples.cache_clear()
 
 
 def test_generated_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_pool):

@@ -276,7 +276,8 @@ def test_unknown_events_alone_give_exit_code_3(scene: Scene, run: Run) -> None:
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert (
-        "promise is unproven: 2 of 20 events are unknown, because the capture is incomplete" in verdict.sentence
+        "promise is unproven: 2 of 20 events are unknown, because the capture is incomplete"
+        in verdict.sentence
     )
 
 

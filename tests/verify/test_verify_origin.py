@@ -108,7 +108,7 @@ def test_fault_names_producer_place_time_and_reason(scene: Scene, run: Run) -> N
     assert_contains(
         section, "host web-1, pid 4242, since 2026-05-01 01:00:00",
         "3 lost, made 2026-05-01 02:00:04.000 to 02:00:20.000", "3 missing",
-        "lost: acknowledged, and it did not arrive; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
+        "lost: acknowledged, but never arrived; failed: 6 timeout, 2 rejected; dropped: 3 overflow",
         "127.0.0.1:5044 (listener main)",
     )  # fmt: skip
     assert Q not in producer_sections(read_page(scene))
@@ -143,7 +143,7 @@ def test_ledger_without_origin_is_still_judged(scene: Scene, run: Run) -> None:
     assert (verdict.exit_code, mine.ledger) == (ExitCode.OK, "whole")
     assert_contains(
         producer_section(read_page(scene), P),
-        "its ledger does not say where it ran",
+        "process not recorded in the ledger",
         "failed: 20 without a reason",
     )
 
@@ -244,7 +244,7 @@ def test_missing_listener_is_named(scene: Scene, run: Run) -> None:
         "host worker-7, pid 17",
         "20 unknown",
         "the capture is incomplete",
-        "10.0.0.2:5044 (no listener of this capture",
+        "10.0.0.2:5044 (no listener in this capture",
     )
     assert_contains(
         page.text.partition("Endpoints")[2], "10.0.0.2:5044 no listener in this capture"

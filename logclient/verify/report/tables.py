@@ -140,7 +140,7 @@ def producers(verdict: Verdict) -> Html:
         el("th", "URL", scope="col"),
     ]
     rows = [_producer(x, limited) for x in worst]
-    rest_by_word = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
+    rest_text = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
     return join(
         el("h2", "Producers"),
         scrolling(
@@ -148,7 +148,7 @@ def producers(verdict: Verdict) -> Html:
             "Producers",
             tall=True,
         ),
-        el("p", f"and {more:,} more producers, in all {rest_by_word}", class_="soft") if more > 0 else None,
+        el("p", f"and {more:,} more producers, in all: {rest_text}", class_="soft") if more > 0 else None,
     )
 
 
