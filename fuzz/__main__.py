@@ -1,4 +1,4 @@
-"""``make fuzz``: every target, its planted bugs, its lines, and a verdict. See docs/fuzzing.md."""
+"""``make fuzz``: run targets and their planted bugs, count lines, print a verdict. See docs/fuzzing.md."""
 
 from __future__ import annotations
 
@@ -19,35 +19,39 @@ from typing import Any, NamedTuple
 from fuzz import build, lines
 from fuzz.target import ROOT, MissingError, Plant, load, names, seeds_of
 
-ENOUGH = 95.0  # percent of the lines
-PLANT_S = 300.0
-HANG_S = 10  # of one input
+ENOUGH = 95.0  # the least percentage of lines
+PLANT_S = 300.0  # seconds for each planted bug
+HANG_S = 10  # seconds for one input
 
 
 class Ran(NamedTuple):
+    """The result of one run of the fuzzer."""
+
     executions: int
     seconds: float
     failed: str
-    """What the fuzzer says it has found, or empty."""
+    """The fuzzer's error line; empty: it found none."""
     text: str
 
 
 class Verdict(NamedTuple):
+    """The result of one target."""
+
     target: str
     ran: Ran
     corpus: int
     covered: lines.Lines
     plants: dict[str, float | None]
-    """Seconds until each was found; None: it was not."""
+    """Seconds until each planted bug was found; None: not found."""
     wrong: list[str]
 
 
-def say(words: str) -> None:
+def print_progress(words: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)
 
 
 def fuzz(tree: Path, name: str, folder: Path, seconds: float, corpora: list[Path], *more: str) -> Ran:
-    """One run of the fuzzer; what it finds lies in `folder`. New inputs go to the first of `corpora`."""
+    """Run the fuzzer once. Its findings go to `folder`, and new inputs to the first of `corpora`."""
     target = load(name)
     folder.mkdir(parents=True, exist_ok=True)
     words = folder / "dictionary"
@@ -84,21 +88,22 @@ def write_seeds(name: str) -> None:
 
 
 def search(name: str, seconds: float) -> Ran:
-    """The target itself: from its seeds and from what earlier runs have saved."""
+    """Fuzz the target from its seeds and the corpus of earlier runs."""
     folder = build.OUT / name
     fresh, saved = folder / "fresh", folder / "corpus"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     saved.mkdir(exist_ok=True)
     for old in folder.glob("*-*"):
-        old.unlink()  # what an earlier run had found
+        old.unlink()  # findings of an earlier run
     ran = fuzz(build.OUT / "clean", name, folder, seconds, [fresh, saved, folder / "seeds"])
-    say(f"{name}: {ran.executions:,} inputs in {ran.seconds:.0f} s{': ' * bool(ran.failed)}{ran.failed}")
+    found = f": {ran.failed}" if ran.failed else ""
+    print_progress(f"{name}: {ran.executions:,} inputs in {ran.seconds:.0f} s{found}")
     return ran
 
 
 def minimise(name: str) -> int:
-    """Save what reaches everything that was reached; the number of its inputs."""
+    """Save a smaller corpus with the same coverage, and return the number of its inputs."""
     folder = build.OUT / name
     less = folder / "less"
     shutil.rmtree(less, ignore_errors=True)
@@ -106,7 +111,7 @@ def minimise(name: str) -> int:
     from_ = [folder / which for which in ("corpus", "fresh", "seeds")]
     ran = fuzz(build.OUT / "clean", name, folder / "merge", 3600, [less, *from_], "-merge=1")
     if ran.failed:
-        say(f"{name}: no smaller corpus, all of it is kept: {ran.failed}")
+        print_progress(f"{name}: the corpus could not be minimised and is kept: {ran.failed}")
         for which in from_:
             for file in which.iterdir():
                 shutil.copy(file, less)
@@ -116,11 +121,11 @@ def minimise(name: str) -> int:
 
 
 def count_lines(name: str) -> lines.Lines:
-    """The lines that the saved corpus reaches."""
+    """Count the lines that the saved corpus reaches."""
     target = load(name)
     tree = build.OUT / "lines"
     corpus = build.OUT / name / "corpus"
-    counts = build.OUT / name / "counts"  # targets side by side must not count into one another's
+    counts = build.OUT / name / "counts"  # separate for each target, because targets may run in parallel
     shutil.rmtree(counts, ignore_errors=True)
     environment = build.environment(tree, name) | {"GCOV_PREFIX": str(counts)}
     del environment["PYTHONMALLOC"]
@@ -132,7 +137,7 @@ def count_lines(name: str) -> lines.Lines:
         text=True,
     )
     if done.returncode:
-        say(f"{name}: {done.stderr}")
+        print_progress(f"{name}: {done.stderr}")
     return lines.measure(tree, counts, target.EXTENSIONS[0], target.ROOTS, {**build.EXACT, **target.APART})
 
 
@@ -141,34 +146,34 @@ def plant_tree(name: str, plant: Plant) -> str:
 
 
 def find(name: str, plant: Plant, seconds: float) -> float | None:
-    """Seconds until the planted bug is found, from the seeds alone; None when it is not, or another is."""
+    """Return the seconds until the planted bug is found from the seeds; None: not found, or another error."""
     folder = build.OUT / name / plant.name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "fresh").mkdir(parents=True)
     tree = build.OUT / plant_tree(name, plant)
     ran = fuzz(tree, name, folder, seconds, [folder / "fresh", build.OUT / name / "seeds"])
     found = bool(ran.failed) and any(words in ran.text for words in plant.shows)
-    say(
+    print_progress(
         f"{name}: planted {plant.name}: "
         f"{f'found in {ran.seconds:.0f} s' if found else 'NOT FOUND'} ({ran.failed})"
     )
     return ran.seconds if found else None
 
 
-def judge(name: str, seconds: float, plant_seconds: float) -> Verdict:
+def test_target(name: str, seconds: float, plant_seconds: float) -> Verdict:
     target = load(name)
     ran = search(name, seconds)
     corpus = minimise(name)
     covered = count_lines(name)
-    say(f"{name}: {covered.percent:.1f} % of {covered.of} lines, by {corpus} inputs")
+    print_progress(f"{name}: {covered.percent:.1f} % of {covered.of} lines, by {corpus} inputs")
     plants = (
         {plant.name: find(name, plant, plant_seconds) for plant in target.PLANTS} if plant_seconds else {}
     )
     wrong = []
     if ran.failed:
-        wrong.append(f"{ran.failed}; see {build.OUT / name / 'log'} and the input beside it")
+        wrong.append(f"{ran.failed}; see {build.OUT / name / 'log'} and the input in the same folder")
     if covered.percent < ENOUGH:
-        wrong.append(f"{covered.percent:.1f} % of the lines, {ENOUGH:.0f} are wanted")
+        wrong.append(f"{covered.percent:.1f} % of the lines, must be at least {ENOUGH:.0f}")
     wrong += [f"planted {plant} was not found" for plant, took in plants.items() if took is None]
     return Verdict(name, ran, corpus, covered, plants, wrong)
 
@@ -183,16 +188,16 @@ def prepare(targets: list[str], plants: bool, jobs: int) -> None:
             for plant in load(name).PLANTS:
                 commands += build.sanitized(plant_tree(name, plant), load(name).EXTENSIONS, plant)
         list(pool.map(build.run, commands))
-    say(f"built in {time.monotonic() - began:.0f} s")
+    print_progress(f"built in {time.monotonic() - began:.0f} s")
 
 
 def report(verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         if verdict.covered.missed:
-            print(f"\n{verdict.target}: lines that its corpus does not reach")
+            print(f"\n{verdict.target}: lines not reached by the corpus")
             print(*(f"  {line}" for line in verdict.covered.missed), sep="\n")
         if verdict.covered.apart:
-            print(f"\n{verdict.target}: lines not counted, as they are not the target's")
+            print(f"\n{verdict.target}: lines not counted, because they do not belong to the target")
             print(*(f"  {n:3} {why}" for why, n in verdict.covered.apart.items()), sep="\n")
     head = ("target", "execs", "seconds", "corpus", "lines", "crashes", "planted bugs found after")
     rows = [head]
@@ -214,13 +219,13 @@ def report(verdicts: list[Verdict]) -> None:
 
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(names())}; all when none is named")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="for each target (1200)")
+    parser.add_argument("targets", nargs="*", help=f"some of {', '.join(names())} (default: all)")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="time for each target (1200)")
     parser.add_argument(
-        "--plant-seconds", type=float, default=PLANT_S, help="for each planted bug, at most (300); 0: none"
+        "--plant-seconds", type=float, default=PLANT_S, help="time for each planted bug (300); 0: skip them"
     )
     parser.add_argument("--jobs", type=int, default=1, help="targets at one time (1)")
-    parser.add_argument("--no-build", action="store_true", help="use what an earlier run has built")
+    parser.add_argument("--no-build", action="store_true", help="use the builds of an earlier run")
     chosen = parser.parse_args(given)
     unknown = set(chosen.targets).difference(names())
     if unknown:
@@ -233,18 +238,18 @@ def main(given: list[str]) -> int:
     chosen = arguments(given)
     build.lock()
     with contextlib.suppress(OSError):
-        os.nice(5)  # whatever else runs here goes first
+        os.nice(5)  # give precedence to other programs
     try:
         for name in chosen.targets:
             write_seeds(name)
         if chosen.no_build and not (build.OUT / "driver").exists():
-            raise MissingError("nothing was built: leave --no-build out")
+            raise MissingError("there is no build: omit --no-build")
         if not chosen.no_build:
             prepare(chosen.targets, bool(chosen.plant_seconds), chosen.jobs)
     except MissingError as error:
         print(f"fuzz: {error}", file=sys.stderr)
         return 2
-    each: Callable[[str], Any] = lambda name: judge(name, chosen.seconds, chosen.plant_seconds)  # noqa: E731
+    each: Callable[[str], Any] = lambda name: test_target(name, chosen.seconds, chosen.plant_seconds)  # noqa: E731
     with ThreadPoolExecutor(chosen.jobs) as pool:
         verdicts = list(pool.map(each, chosen.targets))
     report(verdicts)

@@ -1,13 +1,13 @@
-"""Builds for fuzzing, all of them below build/fuzz; the normal build is never touched.
+"""Builds for fuzzing, all in build/fuzz; the normal build is never changed.
 
 ======== =====================================================================================
-clean    AddressSanitizer, coverage of the codecs as the fuzzer wants it
-address  AddressSanitizer alone, for programs (tests/project/test_memory_safety.py)
-<plant>  the same with one known bug, of the codec that has it
-lines    gcov's counters, at the lines of the .pyx and .pxd files
+clean    with AddressSanitizer, and with the codecs' coverage for the fuzzer
+address  with AddressSanitizer only, for programs (tests/project/test_memory_safety.py)
+<plant>  like clean, with one known bug in its codec
+lines    with gcov's counters, for the lines of the .pyx and .pxd files
 ======== =====================================================================================
 
-A build is a copy of what the extensions are made from, with `CHANGES`.
+A build is a copy of the sources of the extensions, with `CHANGES`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fuzz.target import ROOT, MissingError, Plant, load
 from tools import extensions
 
 OUT = ROOT / "build" / "fuzz"
-# That targets use besides their codec.
+# The extensions that targets use in addition to their codec.
 EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "queue", "inflight")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
-# What is otherwise in every build: rooms as large as they must be (in some that grow in powers of two a byte
-# too far is not seen), and large rooms given back where short inputs get there too.
+# The changes of all builds: buffers are exactly as large as necessary, because spare room would hide an
+# overflow by one byte; and large buffers are released at sizes that short inputs reach.
 CHANGES = [
     ("_ext/codec.pxd", "capacity = wire.capacity if wire.capacity else 65536\n", "capacity = want\n"),
     (
@@ -61,7 +61,7 @@ CHANGES = [
         "room = w.answer_room + 1\n",
     ),
 ]
-EXACT = {"capacity *= 2": "rooms are as large as they must be in these builds: see fuzz/build.py"}
+EXACT = {"capacity *= 2": "buffers are exactly as large as necessary in these builds: see fuzz/build.py"}
 
 DIRECTIVES = {
     "language_level": 3,
@@ -82,10 +82,10 @@ class Command(NamedTuple):
 
 @cache
 def clang() -> str:
-    """The compiler, with the runtime that fuzzing needs.
+    """Find the compiler, and check its runtime for fuzzing.
 
     Raises:
-        MissingError: naming what is not there.
+        MissingError: the compiler or its runtime is missing.
     """
     wanted = os.environ.get("CLANG")
     found = next(filter(None, map(shutil.which, [wanted] if wanted else CLANGS)), None)
@@ -112,15 +112,15 @@ def clang() -> str:
 def gcov() -> str:
     for name in (os.environ.get("GCC", "gcc"), os.environ.get("GCOV", "gcov")):
         if shutil.which(name) is None:
-            raise MissingError(f"no {name}: lines are counted with gcc's gcov (Debian: apt-get install gcc)")
+            raise MissingError(f"no {name}: gcc's gcov counts the lines (Debian: apt-get install gcc)")
     return os.environ.get("GCOV", "gcov")
 
 
 def libpython() -> list[str]:
-    """How a program with the interpreter in it is linked.
+    """Return the options that link a program with the interpreter.
 
     Raises:
-        MissingError: this interpreter has no library.
+        MissingError: this interpreter has no shared library.
     """
     where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY") or ""
     if not name.endswith(".so"):
@@ -139,9 +139,9 @@ def change(tree: Path, file: str, old: str, new: str) -> None:
     path = tree / file
     text = path.read_text()
     if text.count(old) != 1:
-        raise SystemExit(f"fuzz: {old.strip()!r} stands {text.count(old)} times in {file}, not once")
+        raise SystemExit(f"fuzz: {old.strip()!r} is {text.count(old)} times in {file}, not once")
     if old.count("\n") != new.count("\n"):
-        raise SystemExit(f"fuzz: {new.strip()!r} has another number of lines than what it replaces")
+        raise SystemExit(f"fuzz: {new.strip()!r} has another number of lines than the text that it replaces")
     path.write_text(text.replace(old, new))
 
 
@@ -151,29 +151,29 @@ def run(it: Command) -> None:
         raise SystemExit(f"fuzz: {' '.join(it.words)}\n{done.stdout}{done.stderr}")
 
 
-def translated(tree: Path, name: str, *, lines: bool = False) -> None:
-    """_ext/<name>.c of a tree."""
+def translate(tree: Path, name: str, *, lines: bool = False) -> None:
+    """Make _ext/<name>.c of a tree."""
     from Cython.Build import cythonize
     from Cython.Compiler.Errors import CompileError
     from setuptools import Extension
 
-    before, said = Path.cwd(), io.StringIO()
+    before, output = Path.cwd(), io.StringIO()
     os.chdir(tree)
     try:
-        with contextlib.redirect_stderr(said):  # the warnings are those of the normal build
+        with contextlib.redirect_stderr(output):  # the normal build shows the same warnings
             cythonize(
                 [Extension(f"logclient._ext.{name}", [f"_ext/{name}.pyx"])],
                 include_path=["pxd"], compiler_directives=DIRECTIVES, emit_linenums=lines, force=True,
                 quiet=True,
             )  # fmt: skip
     except CompileError:
-        raise SystemExit(f"fuzz: {said.getvalue()}") from None
+        raise SystemExit(f"fuzz: {output.getvalue()}") from None
     finally:
         os.chdir(before)
 
 
 def command(tree: Path, name: str, compiler: list[str]) -> Command:
-    """What makes logclient/_ext/<name>.so of it."""
+    """Return the command that makes logclient/_ext/<name>.so."""
     return Command(
         [*compiler, "-shared", "-fPIC", "-w", "-I", sysconfig.get_path("include"), "-I", "_ext",
          f"_ext/{name}.c", "-o", f"logclient/_ext/{name}.so"],
@@ -182,7 +182,7 @@ def command(tree: Path, name: str, compiler: list[str]) -> Command:
 
 
 def pin(path: Path) -> None:
-    """Name the source's line before every line of C: where Cython writes several, the number would go on."""
+    """Repeat the #line directive before every line of C: otherwise gcc would count on from the first one."""
     out, place, joined = [], "", False
     for line in path.read_text().split("\n"):
         if line.startswith("#line "):
@@ -195,7 +195,7 @@ def pin(path: Path) -> None:
 
 
 def copy(tree: Path) -> None:
-    """The sources, and the Python half of the package: imports of a build stay in it."""
+    """Copy the sources and the Python half of the package, so that a build imports only from itself."""
     shutil.rmtree(tree, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "_ext", "*.so", "*.c")
     shutil.copytree(ROOT / "logclient", tree / "logclient", ignore=ignored)
@@ -207,7 +207,7 @@ def copy(tree: Path) -> None:
 
 
 def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> Iterator[Command]:
-    """What makes a build with AddressSanitizer; with `plant`, of a known bug (it needs the one without)."""
+    """Yield the commands for a build with AddressSanitizer, and with the bug `plant` (after `clean`)."""
     tree = OUT / name
     compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"]
     copy(tree)
@@ -216,37 +216,37 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
     extensions.share_declarations(tree / "_ext", tree / "pxd")
     for extension in EXTENSIONS:
         if plant is None:
-            translated(tree, extension)
+            translate(tree, extension)
             yield command(tree, extension, compiler)
         else:
             so = Path("logclient", "_ext", f"{extension}.so")
             (tree / so).symlink_to(OUT / "clean" / so)
     for extension in codecs:
-        translated(tree, extension)
+        translate(tree, extension)
         yield command(tree, extension, [*compiler, "-fsanitize=fuzzer-no-link", *MEMORY])
 
 
 def address(names: Iterable[str]) -> Path:
-    """Make the build for programs; its tree.
+    """Make the build for programs, and return its tree.
 
     Raises:
-        MissingError: no clang, or no runtime.
+        MissingError: clang or its runtime is missing.
     """
     tree = OUT / "address"
     compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address", "-shared-libasan"]
     copy(tree)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
     for extension in names:
-        translated(tree, extension)
+        translate(tree, extension)
         run(command(tree, extension, compiler))
     return tree
 
 
 def runtime() -> str:
-    """The library that an ordinary interpreter must load first.
+    """Return the library that an ordinary interpreter must preload.
 
     Raises:
-        MissingError: it is not there.
+        MissingError: it is missing.
     """
     for name in ("libclang_rt.asan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
         done = subprocess.run([clang(), f"-print-file-name={name}"], capture_output=True, text=True)
@@ -256,7 +256,7 @@ def runtime() -> str:
 
 
 def lines(codecs: Iterable[str]) -> Iterator[Command]:
-    """What makes a build that counts lines."""
+    """Yield the commands for the build that counts lines."""
     tree = OUT / "lines"
     gcc = os.environ.get("GCC", "gcc")
     gcov()
@@ -266,13 +266,13 @@ def lines(codecs: Iterable[str]) -> Iterator[Command]:
         so = f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"  # of the normal build
         (tree / "logclient" / "_ext" / so).symlink_to(ROOT / "_ext" / so)
     for extension in codecs:
-        translated(tree, extension, lines=True)
+        translate(tree, extension, lines=True)
         pin(tree / "_ext" / f"{extension}.c")
         yield command(tree, extension, [gcc, "-O0", "--coverage", *MEMORY])
 
 
 def driver() -> Iterator[Command]:
-    """What makes the fuzzer, and the allocator beside it."""
+    """Yield the commands that make the fuzzer and its allocator."""
     OUT.mkdir(parents=True, exist_ok=True)
     source = ROOT / "fuzz"
     yield Command([clang(), "-O1", "-shared", "-fPIC", str(source / "memory.c"), "-o", "memory.so"], OUT)
@@ -284,24 +284,24 @@ def driver() -> Iterator[Command]:
 
 
 def environment(tree: Path, target: str = "") -> dict[str, str]:
-    """For whatever runs against a build."""
+    """Return the environment of a program that uses a build."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV_", "COVERAGE_"))}
     return kept | {
         "PYTHONPATH": f"{tree}{os.pathsep}{ROOT}",
-        "PYTHONMALLOC": "malloc",  # the interpreter's own pools would hide what is read beyond an object
+        "PYTHONMALLOC": "malloc",  # the interpreter's own allocator would hide reads beyond an object
         "PYTHONHASHSEED": "0",
-        "PYTHONSAFEPATH": "1",  # not the folder that it is started in
+        "PYTHONSAFEPATH": "1",  # without the current folder
         "PYTHONDONTWRITEBYTECODE": "1",
         "LOGCLIENT_FUZZ_MEMORY": str(OUT / "memory.so"),
         "LOGCLIENT_FUZZ_PYTHON": sys.executable,
         "LOGCLIENT_FUZZ_TARGET": f"fuzz.targets.{target}",
-        # what the interpreter keeps until it ends is no leak; one of ours shows as growth
+        # Objects that the interpreter keeps until its end are not leaks. Our own leaks show as growth.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=32",
     }
 
 
 def lock() -> None:
-    """One run at a time: builds and corpora are shared. Held until the process ends."""
+    """Allow one run at a time, until the process ends: runs share builds and corpora."""
     OUT.mkdir(parents=True, exist_ok=True)
     lock.file = open(OUT / ".lock", "w")  # type: ignore[attr-defined]  # noqa: SIM115
     try:

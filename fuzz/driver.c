@@ -1,6 +1,6 @@
-/* libFuzzer around a target written in Python: `run` of the module that LOGCLIENT_FUZZ_TARGET names gets
-   each input as a read-only memoryview of exactly its bytes, so that a read beyond them is AddressSanitizer's
-   to see. An exception out of it counts as a crash. */
+/* The libFuzzer driver of a target in Python. It calls `run` of the module LOGCLIENT_FUZZ_TARGET with each
+   input as a read-only memoryview of exactly its bytes, so that AddressSanitizer detects a read beyond them.
+   An exception counts as a crash. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -27,7 +27,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     PyConfig_InitPythonConfig(&config);
     config.install_signal_handlers = 0;
     config.parse_argv = 0;
-    /* as that interpreter would start: with the packages of its environment */
+    /* with the packages of that interpreter's environment */
     status = PyConfig_SetBytesString(&config, &config.program_name, python);
     if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     PyObject *view = PyMemoryView_FromMemory((char *)(uintptr_t)data, (Py_ssize_t)size, PyBUF_READ);
     PyObject *done = view ? PyObject_CallOneArg(run, view) : NULL;
     PyObject *gone = done ? PyObject_CallMethodNoArgs(view, release) : NULL;
-    if (!gone) give_up("the target has raised");
+    if (!gone) give_up("the target raised an exception");
     Py_DECREF(gone);
     Py_DECREF(done);
     Py_DECREF(view);

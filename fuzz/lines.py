@@ -1,4 +1,4 @@
-"""Which lines of a codec a corpus reaches, by gcov's counters, of those that its target can reach."""
+"""The lines of a codec that a corpus reaches, by gcov's counters, out of those that its target can reach."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _CLASS = re.compile(r"^(?:cdef )?class (\w+)")
 
 
 class Function(NamedTuple):
+    """A function or method of the Cython sources."""
+
     name: str
     owner: str  # the class, or empty
     file: str
@@ -30,11 +32,13 @@ class Function(NamedTuple):
 
 
 class Lines(NamedTuple):
+    """The lines of a target that were reached, out of how many."""
+
     reached: int
     of: int
     missed: list[str]
     apart: dict[str, int]
-    """Lines that are not the target's, by the reason."""
+    """The number of lines that do not belong to the target, by reason."""
 
     @property
     def percent(self) -> float:
@@ -42,7 +46,7 @@ class Lines(NamedTuple):
 
 
 def functions(tree: Path) -> list[Function]:
-    """Every function and method of the Cython sources, with the words in its body."""
+    """Find all functions and methods of the Cython sources, with the words in their bodies."""
     found = []
     for path in sorted(p for p in (tree / "_ext").rglob("*.p*") if p.suffix in KINDS):
         text = [_TEXT.sub('""', line).split("#")[0].rstrip() for line in path.read_text().split("\n")]
@@ -71,7 +75,14 @@ def functions(tree: Path) -> list[Function]:
 
 
 def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]) -> list[Function]:
-    """The roots (functions, methods as Class.name, classes) and what they call, there and in .pxd files."""
+    """Find the functions that are reachable from the roots, in the codec and in .pxd files.
+
+    Args:
+        tree: the folder of the sources.
+        codec: the name of the codec.
+        roots: functions, methods as Class.name, or classes.
+        apart: functions to leave out, as "name()"; other texts are ignored.
+    """
     parts = (f"_ext/{codec}.pyx", f"_ext/{codec}/")
     every = [f for f in functions(tree) if f.file.startswith(parts) or f.file.endswith(".pxd")]
     classes = {f.owner for f in every if f.owner}
@@ -103,7 +114,7 @@ def reachable(tree: Path, codec: str, roots: Iterable[str], apart: Iterable[str]
 
 
 def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: dict[str, str]) -> Lines:
-    """What runs against the build `tree` have reached; their counters are below `where` (gcov's prefix)."""
+    """Measure the lines reached by runs with the build `tree`, with counters in `where` (gcov's prefix)."""
     counts: dict[tuple[str, int], int] = {}
     for notes in (tree / "logclient" / "_ext").glob(f"*{codec}.gcno"):
         counters = where / notes.relative_to("/").with_suffix(".gcda")
@@ -141,8 +152,8 @@ def measure(tree: Path, where: Path, codec: str, roots: Iterable[str], apart: di
     return Lines(reached, reached + len(missed), missed, by_reason)
 
 
-def _add(counts: dict[tuple[str, int], int], told: dict[str, Any]) -> None:
-    for file in told["files"]:
+def _add(counts: dict[tuple[str, int], int], report: dict[str, Any]) -> None:
+    for file in report["files"]:
         name = file["file"]
         if name.endswith(KINDS):
             name = f"_ext/{name.rpartition('_ext/')[2]}"

@@ -1,18 +1,18 @@
-/* The allocations of fuzzed codecs come here: one of them can be made to fail, and none may be so large that
-   no bound can have come before it: targets keep their limits far below. */
+/* The allocator of fuzzed codecs. One allocation can be made to fail. A very large allocation aborts the
+   process, because it was made without a bound: the limits of targets are far below. */
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define MOST (8u << 20)
 
-static unsigned long left;      /* allocations until one fails; 0: none does */
+static unsigned long left;      /* allocations until one fails; 0: none */
 
 void lc_fail_at(unsigned long n) { left = n; }
 
 static int fails(size_t size) {
     if (size > MOST) {
-        fprintf(stderr, "ERROR: allocation of %zu bytes, %u are the most\n", size, MOST);
+        fprintf(stderr, "ERROR: allocation of %zu bytes, at most %u are allowed\n", size, MOST);
         abort();
     }
     return left && --left == 0;

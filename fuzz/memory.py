@@ -1,4 +1,4 @@
-"""Allocations that fail when they are told to: in extensions built for fuzzing, nowhere else."""
+"""Allocations that fail on request, only in extensions built for fuzzing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ CAN_FAIL = _lib is not None
 
 
 def fail_at(n: int) -> None:
-    """The n-th allocation from now on fails, once; 0: none."""
+    """Let the n-th allocation from now on fail, once; 0: none."""
     if _lib is not None:
         _lib.lc_fail_at(n)

@@ -1,4 +1,4 @@
-"""``python -m fuzz.replay target folder...``: the inputs of folders through a target, without a fuzzer."""
+"""``python -m fuzz.replay target folder...``: run a target with the inputs in folders, without a fuzzer."""
 
 from __future__ import annotations
 

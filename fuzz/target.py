@@ -1,15 +1,15 @@
-"""Fuzz targets: what a module of ``fuzz/targets`` must have.
+"""Fuzz targets: the required content of a module of ``fuzz/targets``.
 
 ::
 
-EXTENSIONS     the codecs it is about: `_ext/<name>.pyx`, the first of them whose lines are counted
-MAX_LEN        bytes of an input, at most
-DICTIONARY     words that the fuzzer puts in
-ROOTS          functions of the codec that the input enters: with all that they call, its lines
-APART          what of them is not the target's, and why: functions, as "name()", or what stands in a line
+EXTENSIONS     the codecs under test, `_ext/<name>.pyx`; lines are counted in the first one
+MAX_LEN        the most bytes of an input
+DICTIONARY     words that the fuzzer inserts
+ROOTS          functions of the codec that the input enters; lines are counted in them and all that they call
+APART          exceptions from these lines, with reasons: functions, as "name()", or text in a line
 PLANTS         the bugs that must be found
-seeds()        inputs to begin with: recorded sessions, and what is made here
-run(data)      one input; raises when something is not as it must be
+seeds()        the first inputs: recorded sessions, and inputs made by the target
+run(data)      runs one input; raises if a result is wrong
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TARGETS = Path(__file__).parent / "targets"
 
 
 class Plant(NamedTuple):
-    """A known bug: `old` stands once in `file`, the build that plants it has `new` there."""
+    """A known bug: the text `old`, which is once in `file`, becomes `new` in the build with the bug."""
 
     name: str
     file: str
     old: str
     new: str
     shows: tuple[str, ...]
-    """One of these is in what the fuzzer reports."""
+    """Texts, one of which must be in the fuzzer's report."""
 
 
 ASAN = "ERROR: AddressSanitizer"
@@ -51,18 +51,18 @@ def load(name: str) -> Any:
 
 
 class MissingError(Exception):
-    """What must be there first."""
+    """The error of a missing requirement."""
 
 
-def hasten(twin: Any, **compiled: Any) -> None:
-    """Under the fuzzer, hashes of the twin by the compiled functions; ``make test`` compares those."""
+def use_compiled_hashes(reference: Any, **compiled: Any) -> None:
+    """Let the reference use compiled hashes under the fuzzer, for speed; ``make test`` compares hashes."""
     if memory.CAN_FAIL:
         for name, function in compiled.items():
-            setattr(twin, name, function)
+            setattr(reference, name, function)
 
 
 def seeds_of(name: str) -> list[bytes]:
-    """Each once; those that are too long are left out."""
+    """Return the distinct seeds of a target that are not too long."""
     target = load(name)
     return [seed for seed in dict.fromkeys(target.seeds()) if len(seed) <= target.MAX_LEN]
 
@@ -71,7 +71,7 @@ _exact: dict[int, Any] = {}
 
 
 def exact(data: bytes) -> memoryview:
-    """The bytes with nothing behind them: those of a `bytes` object have a zero there."""
+    """Copy the bytes to a buffer of exactly their size: a `bytes` object has a zero behind them."""
     kind = _exact.get(len(data))
     if kind is None:
         kind = _exact[len(data)] = c_ubyte * len(data)
@@ -79,7 +79,7 @@ def exact(data: bytes) -> memoryview:
 
 
 def pieces(data: memoryview, step: int) -> Iterator[memoryview]:
-    """All of it (step 0), or so many bytes at a time."""
+    """Yield the data in pieces of `step` bytes; 0: as a whole."""
     if not step or not len(data):
         yield data
         return
@@ -87,7 +87,7 @@ def pieces(data: memoryview, step: int) -> Iterator[memoryview]:
         yield data[at : at + step]
 
 
-def must(true: object, words: str, *values: object) -> None:
-    """An assertion that python -O keeps."""
+def check(true: object, words: str, *values: object) -> None:
+    """Assert a condition, even under python -O."""
     if not true:
         raise AssertionError(f"{words}: {values!r}" if values else words)

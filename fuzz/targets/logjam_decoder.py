@@ -1,7 +1,7 @@
-"""Logjam's decoder of captures, and what opens bodies.
+"""Logjam's decoder of captures, and the decompression of bodies.
 
-An input: a byte of options, a byte that makes an allocation fail (0: none), a unit. The decoder's rows are
-held against the plain-Python twin, `expand` and `Unpacker`.
+An input has a byte of options, the number of the allocation that fails (0: none), and a unit. The decoder's
+rows are compared with the reference in plain Python, with `expand` and with `Unpacker`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, exact, use_compiled_hashes
 from logclient._ext.hash import xxh64
 from logclient._ext.logjam import STATUS_NAMES, Decoded, Decoder, Unpacker, expand
 from tests.oracle import logjam as oracle
@@ -26,8 +26,8 @@ PRODUCERS: tuple[list[bytes], ...] = (
 LIMITS = (1 << 20, 1 << 16, 64, 0)
 IDENTITY, PACKED, TWICE, OUTSIDE = 1, 32, 64, 128  # bits of the options; 2 and 4: producers, 8 and 16: limit
 
-sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
-hasten(oracle, xxh64=xxh64)
+sys.setrecursionlimit(20_000)  # the reference's JSON parser recurses as deep as ours
+use_compiled_hashes(oracle, xxh64=xxh64)
 
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"
@@ -75,7 +75,7 @@ PLANTS = (
     Plant("length", "_ext/logjam/decoder.pyx", "    if meta.size != META_SIZE or not has_tag(meta.at):",
           "    if meta.size + 1 < META_SIZE or not has_tag(meta.at):", (ASAN,)),
     Plant("allocation", "_ext/blocks.pxd", _BOUNDED, _BOUNDED.replace(":\n", " and False:\n"),
-          (MEMORY, "a body over the bound", "the twin says too_large")),
+          (MEMORY, "a body over the bound", "the reference says too_large")),
     Plant("inflate", "_ext/deflate.pxd", "        if s.avail_out:\n            return INFLATE_BAD",
           "        if s.avail_out and False:\n            return INFLATE_BAD", (TIMEOUT,)),
 )  # fmt: skip
@@ -104,7 +104,7 @@ BODIES = [
 
 
 def seeds() -> Iterator[bytes]:
-    """Every recorded message and reply, a message of each kind, and allocations that fail at each place."""
+    """Yield every recorded message and reply, a message of each kind, and failing allocations."""
     for case in recordings.cases(recordings.LOGJAM):
         for parts in (case["frames_in_hex"], *case["reply_frames_hex"], *case["published_frames_hex"]):
             if parts:
@@ -148,7 +148,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def _packed(unit: bytes) -> bytes:
-    """The unit with the body of its message compressed as its meta says: no fuzzer finds a checksum."""
+    """Compress the body of a unit according to its meta, because a fuzzer cannot find a checksum."""
     try:
         parts, end = oracle.split_one(unit)
     except ValueError:
@@ -179,15 +179,15 @@ def run(data: memoryview) -> None:
         decoder = Decoder(b"".join(producers), identity=identity, max_unpacked=limit)
         rows = decoder.decode(unit, offsets, lengths)
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return
     except ValueError as error:
-        must(options & OUTSIDE, "every unit is in the data", str(error))
+        check(options & OUTSIDE, "every unit is in the data", str(error))
         return
     finally:
         memory.fail_at(0)
-    must(not options & OUTSIDE, "a unit that leaves the data")
-    must(rows.unit.tolist() == list(range(len(places))), "a row a unit", rows.unit.tolist())
+    check(not options & OUTSIDE, "a unit that leaves the data")
+    check(rows.unit.tolist() == list(range(len(places))), "a row a unit", rows.unit.tolist())
     for i, (at, size) in enumerate(places):
         _check(rows, i, bytes(unit[at : at + size]), producers, identity, limit)
     if failing:
@@ -200,7 +200,7 @@ def _unpacked_without_memory(unit: bytes, failing: int) -> None:
         return
     memory.fail_at(failing % 3 + 1)
     try:
-        must(
+        check(
             Unpacker(LIMITS[0]).unpack(row.compression, oracle.split_one(unit)[0][-2]) == row.body,
             "unpacked otherwise",
         )
@@ -224,24 +224,24 @@ def _check(rows: Decoded, i: int, unit: bytes, producers: list[bytes], identity:
         unit[cell("app_env_offset") :][: cell("app_env_length")],
         unit[cell("topic_offset") :][: cell("topic_length")],
     )  # fmt: skip
-    must(got == want, f"{STATUS_NAMES[status]}, the twin says {STATUS_NAMES[want.status]}", got, want)
+    check(got == want, f"{STATUS_NAMES[status]}, the reference says {STATUS_NAMES[want.status]}", got, want)
     whole = expand(unit, limit)
-    must(0 <= offset <= len(unit), "where the body begins", offset, len(unit))
+    check(0 <= offset <= len(unit), "where the body begins", offset, len(unit))
     if want.body is None:
-        must(whole == unit, "expanded, although it has no events")
+        check(whole == unit, "expanded, although it has no events")
         return
-    must(whole[offset : offset + length] == want.body, "the body is not where it is said to be")
-    must(xxh64(want.body) == want.hash, "the hash")
+    check(whole[offset : offset + length] == want.body, "the body is not where it is said to be")
+    check(xxh64(want.body) == want.hash, "the hash")
     body = oracle.split_one(unit)[0][-2]
-    must(Unpacker(limit).unpack(want.compression, body) == want.body, "unpacked otherwise")
+    check(Unpacker(limit).unpack(want.compression, body) == want.body, "unpacked otherwise")
     if want.body:
         try:
             Unpacker(len(want.body) - 1).unpack(want.compression, body)
         except ValueError as error:
-            must(
+            check(
                 "the limit is " in str(error) or "more than" in str(error),
                 "one byte over the bound",
                 str(error),
             )
         else:
-            must(False, "a body over the bound")
+            check(False, "a body over the bound")

@@ -1,8 +1,8 @@
-"""What a Logjam client makes of a server's replies: through the core, with requests and pings on their way.
+"""The Logjam client with a server's replies, through a core with requests and pings in flight.
 
-An input: how many are awaited (low four bits) and how it goes on then (AGAIN, LOST), which of them are
-pings, bytes that arrive at one time (0: all), an allocation that fails (0: none), and what arrives. Held
-against the plain-Python twin, however the bytes come in pieces.
+An input has the number of awaited replies (low four bits) with options (AGAIN, LOST), a mask of pings among
+them, the number of bytes that arrive at a time (0: all), the number of the allocation that fails (0: none),
+and the bytes. The results are compared with the reference in plain Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Reply, Settled
@@ -23,7 +23,7 @@ EXTENSIONS = ("logjam",)
 MAX_LEN = 6000  # a reply may have 4096 bytes
 
 APP_ENV = b"shop-production"
-AGAIN, LOST = 16, 32  # connect once more and feed it all again; lose the connection first
+AGAIN, LOST = 16, 32  # connect again and feed all bytes again; lose the connection before that
 REPLY_BYTES, REPLY_FRAMES = 4096, 3
 INFLIGHT = 16
 
@@ -68,7 +68,7 @@ def _input(
 
 
 def seeds() -> Iterator[bytes]:
-    """Every recorded reply, each kind of reply in its place and out of it, in pieces, memory that ends."""
+    """Yield every recorded reply, each kind in order and out of order, in pieces, and failing allocations."""
     for case in recordings.cases(recordings.LOGJAM):
         for parts in case["reply_frames_hex"]:
             reply = [bytes.fromhex(part) for part in parts]
@@ -93,8 +93,8 @@ def seeds() -> Iterator[bytes]:
         yield _input(1, 0, 0, 0, rest=oracle.join(GOOD)[:19] + struct.pack("<I", size) + b"x" * 20)
 
 
-class _Twin:
-    """What must come of some bytes."""
+class _Reference:
+    """The expected result of some bytes."""
 
     def __init__(self, waiting: list[int]) -> None:
         self.replies = oracle.Replies(APP_ENV, waiting)
@@ -122,7 +122,7 @@ class _Twin:
 
 
 class _Requests:
-    """Fifteen events that can be sent again and again."""
+    """Fifteen events that can be sent repeatedly."""
 
     def __init__(self) -> None:
         queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
@@ -134,7 +134,7 @@ class _Requests:
         self.batch = batch
 
     def send(self, core: Logjam, awaited: int, pings: int) -> list[int]:
-        """So many requests and pings; the sequences of those (0: a ping)."""
+        """Send requests and pings; return the sequences (0: a ping)."""
         self.in_flight.requeue()
         waiting = []
         requests = 0
@@ -142,7 +142,7 @@ class _Requests:
             if pings >> i & 1:
                 core.call("ping")
             else:
-                must(core.encode(self.batch, 1, 100.0) == 1, "a request is encoded")
+                check(core.encode(self.batch, 1, 100.0) == 1, "a request is encoded")
                 self.in_flight.encoded(self.batch)
                 requests += 1
             waiting.append(0 if pings >> i & 1 else requests)
@@ -160,18 +160,18 @@ def run(data: memoryview) -> None:
     core = Logjam(Options(app_env="shop-production", compression="none", inflight=INFLIGHT), bytes(range(10)))
     for _ in range(2 if how & AGAIN else 1):
         core.connected(100.0)
-        must(not core.requests, "nothing is awaited")
+        check(not core.requests, "nothing is awaited")
         if not _feed(core, how & 15, pings, data[4:], step, failing):
             return
         if how & LOST:
             core.connection_lost()
-            must(not core.requests and core.next_timeout(1e9) is None, "forgotten")
+            check(not core.requests and core.next_timeout(1e9) is None, "forgotten")
 
 
 def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, failing: int) -> bool:
-    """False when memory was out."""
+    """Feed the bytes and compare; return False if an allocation failed."""
     waiting = _requests.send(core, awaited, pings)
-    twin = _Twin(waiting)
+    expected = _Reference(waiting)
     outcomes: dict[str, list[int]] = {"acked": [], "failed": []}
     hosts: list[str | None] = []
     errors: list[str] = []
@@ -179,7 +179,7 @@ def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, f
     try:
         for piece in pieces(data, step):
             core.receive_data(piece, 101.0)  # type: ignore[arg-type]
-            twin.feed(bytes(piece))
+            expected.feed(bytes(piece))
             for event in core.events_received():
                 if isinstance(event, Settled):
                     for first, last in event.ranges:
@@ -189,24 +189,24 @@ def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, f
                 elif isinstance(event, Fatal):
                     errors.append(str(event.error))
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return False
     finally:
         memory.fail_at(0)
-    want = twin.replies
+    want = expected.replies
     named = [None if host is None else host.decode("utf-8", "backslashreplace") for host in want.pongs]
-    must(
+    check(
         outcomes == {"acked": want.acked, "failed": want.rejected},
         "outcomes",
         outcomes,
         want.acked,
         want.rejected,
     )
-    must(hosts == named, "pongs", hosts, named)
-    must(len(errors) == int(want.wrong), "errors", errors, want.wrong)
-    must(core.requests == len(want.waiting), "what is awaited", core.requests, want.waiting)
-    must((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
+    check(hosts == named, "pongs", hosts, named)
+    check(len(errors) == int(want.wrong), "errors", errors, want.wrong)
+    check(core.requests == len(want.waiting), "what is awaited", core.requests, want.waiting)
+    check((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
     room = INFLIGHT - len(want.waiting)
     free = not want.wrong and (not want.waiting or room >= INFLIGHT // 4)
-    must(core.credit(101.0) == ((room, 1 << 20) if free else (0, 0)), "the credit", core.credit(101.0), room)
+    check(core.credit(101.0) == ((room, 1 << 20) if free else (0, 0)), "the credit", core.credit(101.0), room)
     return True

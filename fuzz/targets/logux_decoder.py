@@ -1,7 +1,7 @@
 """Logux's decoder of captures.
 
-An input: a byte of options, a byte that makes an allocation fail (0: none), a unit. The decoder's rows are
-held against the plain-Python twin.
+An input has a byte of options, the number of the allocation that fails (0: none), and a unit. The decoder's
+rows are compared with the reference in plain Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, exact, use_compiled_hashes
 from logclient._ext.hash import xxh64
 from logclient._ext.logux import MAX_DEPTH, STATUS_NAMES, Decoder, expand
 from tests.oracle import logux_decoder as oracle
@@ -25,7 +25,7 @@ PRODUCERS: tuple[list[bytes], ...] = (
 )  # fmt: skip
 IDENTITY, BODY, TWICE, OUTSIDE = 1, 8, 16, 32  # bits of the options; 2 and 4: producers
 
-hasten(oracle, xxh64=xxh64)
+use_compiled_hashes(oracle, xxh64=xxh64)
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"
 META = b'{"id":[1,"a:b",0],"time":1}'
@@ -46,7 +46,7 @@ PLANTS = (
     Plant("length", "_ext/decoder.pxd", "        memset(room + size, 0, SCAN_PAD)\n",
           "        memset(room + size, 0, SCAN_PAD + 1)\n", (ASAN,)),
     Plant("depth", "_ext/logux/decoder.pyx", "            if depth == MESSAGE_DEPTH:\n",
-          "            if depth == MESSAGE_DEPTH and False:\n", (ASAN, "the twin says")),
+          "            if depth == MESSAGE_DEPTH and False:\n", (ASAN, "the reference says")),
     Plant("allocation", "_ext/decoder.pxd", "    trim(&d.scratch, SCRATCH_KEPT)\n",
           "    wire_reserve(&d.scratch, size << (size & 31))\n", (MEMORY,)),
     Plant("endless", "_ext/logux/decoder.pyx", _CLOSED,
@@ -96,7 +96,7 @@ WRONG = [
 
 
 def seeds() -> Iterator[bytes]:
-    """Every recorded message, each kind right and wrong, and allocations that fail at each place."""
+    """Yield every recorded message, each kind right and wrong, and failing allocations."""
     for case in recordings.cases(recordings.LOGUX):
         for step in case["steps"]:
             text = step.get("raw", step.get("msg"))
@@ -142,15 +142,15 @@ def run(data: memoryview) -> None:
         decoder = Decoder(b"".join(producers), identity=identity, messages=not options & BODY)
         rows = decoder.decode(exact(bytes(unit)), offsets, lengths)
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return
     except ValueError as error:
-        must(options & OUTSIDE, "every unit is in the data", str(error))
+        check(options & OUTSIDE, "every unit is in the data", str(error))
         return
     finally:
         memory.fail_at(0)
-    must(not options & OUTSIDE, "a unit that leaves the data")
-    must(expand(unit) == bytes(unit), "expanded")
+    check(not options & OUTSIDE, "a unit that leaves the data")
+    check(expand(unit) == bytes(unit), "expanded")
     got = [
         (
             rows.unit[i],
@@ -170,4 +170,4 @@ def run(data: memoryview) -> None:
         else:
             want += [(number, row) for row in oracle.decode(text, producers, identity)]
     said = [[STATUS_NAMES[row.status] for _, row in some] for some in (got, want)]
-    must(got == want, f"{said[0]}, the twin says {said[1]}", got, want)
+    check(got == want, f"{said[0]}, the reference says {said[1]}", got, want)

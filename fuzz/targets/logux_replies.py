@@ -1,8 +1,9 @@
-"""What a Logux client makes of a server's messages, with actions on their way.
+"""The Logux client with a server's messages and actions in flight.
 
-An input: options (actions in flight, how they are acknowledged, what is done about doubt), an allocation that
-fails (0: none), and messages with a zero byte between them. They go to the compiled half, which is held
-against the plain-Python twin, and to a core, whose outcomes must be of actions in flight, once each.
+An input has options (actions in flight, the kind of acknowledgement, the policy for events in doubt), the
+number of the allocation that fails (0: none), and messages with a zero byte between them. They go to the
+compiled half, which is compared with the reference in plain Python, and to a core, which must report one
+outcome at most for each action in flight.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import ActionTracker
 from logclient._ext.queue import EventQueue
@@ -27,7 +28,7 @@ from tests.support import recordings
 EXTENSIONS = ("logux",)
 MAX_LEN = 4096
 
-COUNT, SYNCED, LOST = 15, 16, 128  # bits of the options; 32 and 64: what is done about doubt
+COUNT, SYNCED, LOST = 15, 16, 128  # bits of the options; 32 and 64: the policy for events in doubt
 DOUBTS = ("new_client", "same", "drop", "new_client")
 WINDOW = 4
 PRODUCER = bytes(range(10))
@@ -81,7 +82,7 @@ PLANTS = (
     Plant("endless", "_ext/logux/inflight.pyx", "        i = w.actions[i].next\n    return i\n",
           "        i = i\n    return i\n", (TIMEOUT,)),
     Plant("twice", "_ext/logux/inflight.pyx", "    p[0] = a.next\n    a.seq = 0\n",
-          "    p[0] = p[0]\n    a.seq = 0\n", ("the twin says", ASAN, TIMEOUT)),
+          "    p[0] = p[0]\n    a.seq = 0\n", ("the reference says", ASAN, TIMEOUT)),
 )  # fmt: skip
 
 OTHERS = [
@@ -104,7 +105,7 @@ OTHERS = [
 
 
 def seeds() -> Iterator[bytes]:
-    """What the recorded servers say, each outcome in its place and out of it, forms that are read slowly."""
+    """Yield recorded messages of servers, outcomes in order and out of order, and unusual forms."""
     for case in recordings.cases(recordings.LOGUX):
         texts = [step["raw"].encode() for step in case["steps"] if step["dir"] == "S" and "raw" in step]
         yield bytes([9, 0]) + b"\0".join(texts)
@@ -145,7 +146,7 @@ def seeds() -> Iterator[bytes]:
 
 
 class _Actions:
-    """Fifteen events that can be sent again and again."""
+    """Fifteen events that can be sent repeatedly."""
 
     def __init__(self) -> None:
         queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
@@ -157,12 +158,12 @@ class _Actions:
         self.batch: Any = batch
 
     def send(self, tracker: ActionTracker, wanted: int) -> list[list[int]]:
-        """The first of them; sequences by sync."""
+        """Send the first events; return the sequences by sync."""
         self.in_flight.requeue()
         syncs: list[list[int]] = []
         while wanted:
             n, _, _ = tracker.encode(self.batch.capsule, min(wanted, WINDOW), 100.0, BASE / 1e3)
-            must(n == min(wanted, WINDOW), "a sync is encoded")
+            check(n == min(wanted, WINDOW), "a sync is encoded")
             self.in_flight.encoded(self.batch)
             first = syncs[-1][-1] + 1 if syncs else 1
             syncs.append(list(range(first, first + n)))
@@ -170,8 +171,8 @@ class _Actions:
         return syncs
 
 
-class _Twin:
-    """Actions in flight, by their ids."""
+class _Reference:
+    """The expected state: actions in flight, by id."""
 
     def __init__(self, syncs: list[list[int]], synced_mode: bool) -> None:
         self.at = {(BASE, seq - 1): seq for sync in syncs for seq in sync}
@@ -180,7 +181,7 @@ class _Twin:
         self.synced_mode = synced_mode
         self.acked: list[int] = []
         self.answers: list[int] = []
-        self.alive = self.strangers = 0
+        self.alive = self.unknown_ids = 0
 
     def synced(self, n: float) -> None:
         for added, ids in self.syncs:
@@ -214,7 +215,7 @@ class _Twin:
             self.synced(found[0])
         else:
             self.answers.append(found[0])
-            self.strangers += not self.processed((found[1], found[2]))
+            self.unknown_ids += not self.processed((found[1], found[2]))
         return True
 
 
@@ -233,52 +234,68 @@ def _compiled(options: int, failing: int, texts: list[bytes]) -> None:
     synced = bool(options & SYNCED)
     tracker = ActionTracker(PRODUCER, b'"log/add"', window=WINDOW, inflight=4, synced=synced)
     tracker.connected(NODE.encode(), BASE, 100.0, 0.0)
-    twin = _Twin(_actions.send(tracker, options & COUNT), synced)
+    expected = _Reference(_actions.send(tracker, options & COUNT), synced)
     memory.fail_at(failing)
     try:
         for text in texts:
             taken = tracker.receive(text, 101.0)
-            must(taken is twin.receive(text), "received, the twin says otherwise", text)
+            check(taken is expected.receive(text), "received, the reference says otherwise", text)
             slow = _slow(text)
             if slow is None:
                 continue
             added, outcomes = slow
             if outcomes is None:
                 tracker.synced(added, 101.0)
-                twin.synced(added)
+                expected.synced(added)
                 continue
             tracker.add_answer(added)
-            twin.answers.append(added)
+            expected.answers.append(added)
             for undone, id in outcomes:
                 if undone:
                     taken = tracker.remove(*id, 101.0)
-                    must((taken[0] if taken else 0) == twin.take(id), "undone, the twin says otherwise", id)
+                    check(
+                        (taken[0] if taken else 0) == expected.take(id),
+                        "undone, the reference says otherwise",
+                        id,
+                    )
                 else:
-                    must(tracker.acknowledge(*id, 101.0) is twin.processed(id), "the twin says otherwise", id)
+                    check(
+                        tracker.acknowledge(*id, 101.0) is expected.processed(id),
+                        "the reference says otherwise",
+                        id,
+                    )
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return
     finally:
         memory.fail_at(0)
     answers_waiting = tracker.answers_waiting
     outcomes, alive, progress = tracker.outcomes()
     acked = [seq for first, last, _, _ in outcomes for seq in range(first, last + 1)]
-    must(sorted(acked) == sorted(twin.acked), "acknowledged, the twin says otherwise", acked, twin.acked)
+    check(
+        sorted(acked) == sorted(expected.acked),
+        "acknowledged, the reference says otherwise",
+        acked,
+        expected.acked,
+    )
     found = alive, progress, answers_waiting
-    must(found == (twin.alive, len(twin.acked), len(twin.answers)), "what came, the twin says otherwise")
-    answers = [b'["synced",%d]' % n for n in twin.answers]
-    must(tracker.drain_answers() == answers, "answers, the twin says otherwise")
+    check(
+        found == (expected.alive, len(expected.acked), len(expected.answers)),
+        "what came, the reference says otherwise",
+    )
+    answers = [b'["synced",%d]' % n for n in expected.answers]
+    check(tracker.drain_answers() == answers, "answers, the reference says otherwise")
     left = tracker.open, tracker.oldest_synced, tracker.unmatched, tracker.answers_waiting
-    want = len(twin.at), twin.synced_first(), twin.strangers, 0
-    must(left == want, "in flight, the twin says otherwise", left, want)
+    want = len(expected.at), expected.synced_first(), expected.unknown_ids, 0
+    check(left == want, "in flight, the reference says otherwise", left, want)
     if options & LOST:
         policy = DOUBTS[options >> 5 & 3]
         doubts, dropped = tracker.connection_lost(keep=policy == "same", drop=policy == "drop")
         gone = [seq for first, last, _, _ in dropped for seq in range(first, last + 1)]
-        must(doubts == len(twin.at), "doubts, the twin says otherwise")
-        must(gone == (sorted(twin.at.values()) if policy == "drop" else []), "dropped", gone)
-        must(tracker.open == 0 and not tracker.oldest_synced, "forgotten")
-        must(not tracker.receive(processed(_id(0)), 102.0), "forgotten")
+        check(doubts == len(expected.at), "doubts, the reference says otherwise")
+        check(gone == (sorted(expected.at.values()) if policy == "drop" else []), "dropped", gone)
+        check(tracker.open == 0 and not tracker.oldest_synced, "forgotten")
+        check(not tracker.receive(processed(_id(0)), 102.0), "forgotten")
         tracker.connected(NODE.encode(), BASE, 103.0, 0.0)
         _actions.send(tracker, options & COUNT)  # under the ids of before, where they are kept
 
@@ -331,7 +348,7 @@ def _core(options: int, texts: list[bytes]) -> None:
         core.credit(101.0)
         for wire in core.data_to_send():
             said = b"".join(map(bytes, wire.buffers))
-            must(type(parse(said)) is not None, "not sent by anybody", said)
+            check(type(parse(said)) is not None, "not sent by anybody", said)
         core.sent()
         core.next_timeout(101.0)
         core.handle_timeout(102.0)
@@ -339,8 +356,8 @@ def _core(options: int, texts: list[bytes]) -> None:
         core.connection_lost()
         for event in core.events_received():
             if isinstance(event, Settled):
-                must(event.reason == "doubt", "an outcome of a lost connection", event)
-        must(core.next_timeout(1e9) is None and core.state == "disconnected", "forgotten")
+                check(event.reason == "doubt", "an outcome of a lost connection", event)
+        check(core.next_timeout(1e9) is None and core.state == "disconnected", "forgotten")
 
 
 def _events(core: Logux, waiting: set[int]) -> None:
@@ -348,10 +365,10 @@ def _events(core: Logux, waiting: set[int]) -> None:
         if isinstance(event, Settled):
             for first, last in event.ranges:
                 for seq in range(first, last + 1):
-                    must(seq in waiting, "an outcome of what is not in flight", event)
+                    check(seq in waiting, "an outcome of what is not in flight", event)
                     waiting.discard(seq)
         elif isinstance(event, Retry):
             for first, last in event.ranges:
-                must(set(range(first, last + 1)) <= waiting, "again, what is not in flight", event)
+                check(set(range(first, last + 1)) <= waiting, "again, what is not in flight", event)
         elif isinstance(event, Fatal | CloseWanted):
-            must(core.credit(101.0) == (0, 0), "something may be sent after the end")
+            check(core.credit(101.0) == (0, 0), "something may be sent after the end")

@@ -1,8 +1,8 @@
-"""What a Lumberjack writer makes of a reader's bytes: through the core, connected, windows on their way.
+"""The Lumberjack writer with a reader's bytes, through a connected core with windows in flight.
 
-An input: windows in flight and events in each (two bits, three bits), options (two more), bytes that
-arrive at one time (0: all), an allocation that fails (0: none), and what arrives. Held against the
-plain-Python twin.
+An input has the number of windows in flight and of events in each (two bits, three bits), options (two more
+bits), the number of bytes that arrive at a time (0: all), the number of the allocation that fails (0: none),
+and the bytes. The results are compared with the reference in plain Python.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, must, pieces
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Settled
@@ -22,7 +22,7 @@ from tests.support import recordings
 EXTENSIONS = ("lumberjack",)
 MAX_LEN = 600
 
-AGAIN = 32  # lose the connection, connect once more and feed it all again
+AGAIN = 32  # lose the connection, connect again and feed all bytes again
 LITERAL = 64  # running numbers (``strict_spec``)
 DICTIONARY = [b"2A\0\0\0" + bytes([n]) for n in range(9)] + [
     b"1A\0\0\0\1",
@@ -48,7 +48,7 @@ PLANTS = (
 
 
 def seeds() -> Iterator[bytes]:
-    """Every recorded answer, and acks in and out of their place."""
+    """Yield every recorded answer, and acks in order and out of order."""
     for case in recordings.cases(recordings.LUMBERJACK):
         data = bytes.fromhex(case["reader_hex"])
         for step in (0, 1):
@@ -71,7 +71,7 @@ def seeds() -> Iterator[bytes]:
 
 
 class _Events:
-    """Events that can be sent again and again, with a hole among them."""
+    """Events that can be sent repeatedly, one of which has failed."""
 
     def __init__(self) -> None:
         queue = EventQueue(max_bytes=1 << 20, max_event_bytes=1 << 16)
@@ -85,14 +85,14 @@ class _Events:
         self.in_flight.encoded(batch)
 
     def send(self, core: Lumberjack, windows: int, events: int) -> list[list[int]]:
-        """So many windows of so many events; the sequences in each."""
+        """Send `windows` windows of `events` events; return the sequences in each."""
         self.in_flight.requeue()
         left = [seq for seq in range(1, 34) if seq != 6]
         sent = []
         for _ in range(windows):
             if core.credit(100.0)[0] == 0:
-                break  # after a break they go one at a time
-            must(core.encode(self.batch, events, 100.0) == events, "a window is encoded")
+                break  # after a break, windows are sent one at a time
+            check(core.encode(self.batch, events, 100.0) == events, "a window is encoded")
             self.in_flight.encoded(self.batch)
             sent.append(left[:events])
             del left[:events]
@@ -117,22 +117,22 @@ def run(data: memoryview) -> None:
         return
     out = core.windows
     core.connection_lost()
-    must(not core.windows and core.next_timeout(1e9) is None, "forgotten")
-    must(core.careful == (10 if out > 1 else 0), "careful", core.careful, out)
+    check(not core.windows and core.next_timeout(1e9) is None, "forgotten")
+    check(core.careful == (10 if out > 1 else 0), "careful", core.careful, out)
     core.connected(100.0)
     _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing)
 
 
 def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: int, failing: int) -> bool:
-    """False when memory was out."""
+    """Feed the bytes and compare; return False if an allocation failed."""
     sent = _events.send(core, windows, events)
-    twin: oracle.Acks | oracle.RunningAcks
+    expected: oracle.Acks | oracle.RunningAcks
     if core.options.strict_spec:
-        twin = oracle.RunningAcks()
-        twin.send([sequence for sequences in sent for sequence in sequences])
+        expected = oracle.RunningAcks()
+        expected.send([sequence for sequences in sent for sequence in sequences])
     else:
-        twin = oracle.Acks()
-        twin.windows = [(sequences, 0) for sequences in sent]
+        expected = oracle.Acks()
+        expected.windows = [(sequences, 0) for sequences in sent]
     acked: list[int] = []
     errors: list[str] = []
     broken = False
@@ -142,24 +142,24 @@ def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: i
             core.receive_data(piece, 101.0)  # type: ignore[arg-type]
             if not broken:
                 try:
-                    twin.feed(bytes(piece))
+                    expected.feed(bytes(piece))
                 except oracle.BrokenError:
                     broken = True
             for event in core.events_received():
                 if isinstance(event, Settled):
-                    must(event.status == "acked", "an outcome", event)
+                    check(event.status == "acked", "an outcome", event)
                     for first, last in event.ranges:
                         acked += range(first, last + 1)
                 elif isinstance(event, Fatal):
                     errors.append(str(event.error))
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return False
     finally:
         memory.fail_at(0)
-    must(acked == twin.acked, "outcomes", acked, twin.acked)
-    must(len(errors) == broken, "errors", errors, broken)
-    left = len([sequences for sequences in sent if sequences[-1] not in twin.acked])
-    must(core.windows == left, "windows", core.windows, left)
-    must((core.next_timeout(101.0) is None) == (not left), "the deadline")
+    check(acked == expected.acked, "outcomes", acked, expected.acked)
+    check(len(errors) == broken, "errors", errors, broken)
+    left = len([sequences for sequences in sent if sequences[-1] not in expected.acked])
+    check(core.windows == left, "windows", core.windows, left)
+    check((core.next_timeout(101.0) is None) == (not left), "the deadline")
     return True

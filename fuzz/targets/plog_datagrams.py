@@ -1,9 +1,9 @@
-"""plog's datagrams, judged and put together, and decoded from captures.
+"""plog's datagrams: checked, reassembled, and decoded from captures.
 
-An input: a byte of options, an allocation that fails (0: none), and datagrams, each behind a byte that says
-of whom it is, what time has gone by and what is done with it, and its length, u16 little-endian. They go to
-one that forgets nothing, held against the plain-Python twin; to one with little room and time, which must
-stay in its bounds; and to the decoder.
+An input has a byte of options, the number of the allocation that fails (0: none), and datagrams. Each
+datagram has a byte for its sender, the time before it and its preparation, and a length, u16 little-endian.
+The datagrams go to a reassembler without tight bounds, which is compared with the reference in plain Python;
+to a reassembler with tight bounds, which it must keep; and to the decoder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, exact, hasten, must
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, exact, use_compiled_hashes
 from logclient._ext.hash import murmur3, xxh64
 from logclient._ext.plog import MESSAGE, SIMPLE, VERDICT_NAMES, Decoder, Judged, Reassembler
 from tests.oracle import plog as oracle
@@ -30,13 +30,13 @@ PRODUCERS: tuple[list[bytes], ...] = (
 )  # fmt: skip
 MOST = 65536  # bytes of a message of several fragments
 IDENTITY, BODIES = 1, 8  # bits of the options; 2 and 4: producers; BODIES: of the decoder, units are bodies
-# bits of the byte before a datagram; 1 and 2: of whom, 4 and 8: PAUSES
+# Bits of the byte before a datagram; 1 and 2: its sender, 4 and 8: PAUSES.
 CUT, MENDED = 16, 32
 PAUSES = (0.0, 0.4, 1.0, 3.0)
 SMALL = {"max_message": 2000, "max_bytes": 20_000, "expire": 2.0}
 
-sys.setrecursionlimit(20_000)  # the twin's JSON parser goes as deep as ours
-hasten(oracle, xxh64=xxh64, murmur3=murmur3)
+sys.setrecursionlimit(20_000)  # the reference's JSON parser recurses as deep as ours
+use_compiled_hashes(oracle, xxh64=xxh64, murmur3=murmur3)
 
 ID = bytes(range(10)).hex().encode() + b"00000000002a"
 DICTIONARY = [
@@ -47,7 +47,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Reassembler", "Judged", "Decoder")
-MISTAKE = "a caller's mistake, no input's: tests/plog/test_plog_core.py"
+MISTAKE = "a caller's mistake, not an input's: tests/plog/test_plog_core.py"
 APART = {
     **dict.fromkeys(("raise TypeError", "raise IndexError"), MISTAKE),
     **dict.fromkeys(("raise ValueError", "leaves the data", "return i", "open_defrag()"), MISTAKE),
@@ -56,10 +56,10 @@ APART = {
 
 PLANTS = (
     Plant("length", "_ext/plog/reassembler.pyx", "    if tags > size - HEADER_SIZE:\n",
-          "    if tags > size - HEADER_SIZE + 1:\n", (ASAN, "the twin says bad_header")),
+          "    if tags > size - HEADER_SIZE + 1:\n", (ASAN, "the reference says bad_header")),
     Plant("allocation", "_ext/plog/reassembler.pyx", "        if total > d.max_message:\n",
           "        if total > d.max_message and False:\n",
-          (MEMORY, "the twin says too_large", "held beyond the bound")),
+          (MEMORY, "the reference says too_large", "held beyond the bound")),
     Plant("endless", "_ext/plog/reassembler.pyx", "d.expire:\n        evict(d, d.oldest)",
           "d.expire:\n        count_dropped(d, d.oldest)", (TIMEOUT,)),
 )  # fmt: skip
@@ -74,9 +74,9 @@ def _message(payload: bytes, *, room: int = 60, tags: int = 0, id_: int = 1, ord
 
 
 def seeds() -> Iterator[bytes]:
-    """Every recorded datagram, messages of each kind in any order, and memory that ends at each place."""
+    """Yield every recorded datagram, messages of each kind in any order, and failing allocations."""
     for case in recordings.cases(recordings.PLOG):
-        # the longest are not there in full
+        # The longest datagrams are not recorded in full.
         sent = [bytes.fromhex(one) for one in case.get("datagrams", ()) if isinstance(one, str)]
         yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, sent))
     body = b'{"message":"' + b"x" * 150 + b'","uuid":"%s"}' % ID
@@ -97,7 +97,7 @@ def seeds() -> Iterator[bytes]:
     heads = [oracle.HEADER.pack(0, 1, 3, i % 4, 900, i % 30, 2000, 7, 0, 0) for i in range(40)]
     yield bytes([IDENTITY, 0]) + b"".join(map(_datagram, heads))
     for count, index in ((1, 0), (2, 0), (2, 1)):
-        for tags in range(6):  # all that is left, and more
+        for tags in range(6):  # up to the end of the datagram, and beyond
             one = oracle.HEADER.pack(0, 1, count, index, 0, 5, 0, 0, tags, 0) + b"tags"
             yield bytes([IDENTITY, 0]) + _datagram(one) + _datagram(one, MENDED)
     parts = oracle.fragments(body, 7, 80, b"tag")
@@ -117,7 +117,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def _datagrams(data: bytes) -> list[tuple[bytes, int, float]]:
-    """Cut `data` into datagrams, each with its sender and its time."""
+    """Cut `data` into datagrams, each with its sender and time."""
     found: list[tuple[bytes, int, float]] = []
     at, now = 0, 1.0
     while len(data) - at >= 3 and len(found) < 60:
@@ -127,7 +127,7 @@ def _datagrams(data: bytes) -> list[tuple[bytes, int, float]]:
         now += PAUSES[how >> 2 & 3]
         whole = [part]
         if how & CUT and len(part) >= 4:
-            # no fuzzer finds a hash: a whole message, of which the fragments come in some order
+            # A fuzzer cannot find a hash: make a whole message, with its fragments in some order.
             order, room, id_, tags = part[:4]
             room = max(room, 40)
             whole = oracle.fragments(part[4:], id_, room, b"t" * min(tags, room - 40))
@@ -162,12 +162,12 @@ def run(data: memoryview) -> None:
 
 
 def _without(failing: int, call: Any, *given: Any, **named: Any) -> Any:
-    """What the call returns; None: memory was out, as it was told to be."""
+    """Return the result of the call; None: the chosen allocation failed."""
     memory.fail_at(failing)
     try:
         return call(*given, **named)
     except MemoryError:
-        must(failing, "no memory, although no allocation failed")
+        check(failing, "no memory, although no allocation failed")
         return None
     finally:
         memory.fail_at(0)
@@ -178,25 +178,25 @@ def _judge(found: list[tuple[bytes, int, float]], failing: int) -> None:
     columns = _columns(found)
     judged: Judged | None = _without(failing, reassembler.feed, *columns, 1.0)
     if judged is None:
-        reassembler.feed(*columns, 1.0)  # what it holds is whole all the same
+        reassembler.feed(*columns, 1.0)  # its state is still consistent
         return
-    must(len(judged) == len(found), "a row a datagram", len(judged))
+    check(len(judged) == len(found), "a row a datagram", len(judged))
     server = oracle.Server(MOST)
     for row, (one, stream, _) in enumerate(found):
         want = server.feed(one, stream)
         got = judged.verdict[row]
-        must(
+        check(
             got == want.verdict,
-            f"{VERDICT_NAMES[got]}, the twin says {VERDICT_NAMES[want.verdict]}",
+            f"{VERDICT_NAMES[got]}, the reference says {VERDICT_NAMES[want.verdict]}",
             row,
             one,
         )
         if got in (oracle.MESSAGE, oracle.SIMPLE, oracle.COMMAND, oracle.BAD_CHECKSUM):
-            must(judged.payload(row) == want.payload, "the payload", row, judged.payload(row), want.payload)
-            must(judged.tags(row) == want.tags, "the tags", row, judged.tags(row), want.tags)
+            check(judged.payload(row) == want.payload, "the payload", row, judged.payload(row), want.payload)
+            check(judged.tags(row) == want.tags, "the tags", row, judged.tags(row), want.tags)
     want_open = {(*key, len(o.parts), o.count) for key, o in server.open.items()}
-    must(set(reassembler.open) == want_open, "what is not whole", reassembler.open, want_open)
-    must(bool(reassembler.held) == bool(want_open), "what is held", reassembler.held)
+    check(set(reassembler.open) == want_open, "what is not whole", reassembler.open, want_open)
+    check(bool(reassembler.held) == bool(want_open), "what is held", reassembler.held)
 
 
 def _bounded(found: list[tuple[bytes, int, float]], failing: int) -> None:
@@ -205,19 +205,19 @@ def _bounded(found: list[tuple[bytes, int, float]], failing: int) -> None:
     for now, same in itertools.groupby(found, lambda one: one[2]):
         some = list(same)
         judged: Judged | None = _without(failing, reassembler.feed, *_columns(some), now)
-        must(reassembler.held <= SMALL["max_bytes"], "held beyond the bound", reassembler.held)
+        check(reassembler.held <= SMALL["max_bytes"], "held beyond the bound", reassembler.held)
         if judged is None:
             failing = 0
             continue
         for row, verdict in enumerate(judged.verdict.tolist()):
             if verdict == MESSAGE:
-                must(murmur3(judged.payload(row)) == int.from_bytes(some[row][0][16:20], "big"), "the hash")
+                check(murmur3(judged.payload(row)) == int.from_bytes(some[row][0][16:20], "big"), "the hash")
     counted: Any = reassembler.counters()
-    must(
+    check(
         counted["defragmenter"]["hits"] + counted["defragmenter"]["misses"] <= len(found), "counters", counted
     )
     reassembler.expire(now + 5)
-    must(not reassembler.open and not reassembler.held, "given up")
+    check(not reassembler.open and not reassembler.held, "given up")
 
 
 def _decode(found: list[tuple[bytes, int, float]], options: int, failing: int) -> None:
@@ -241,11 +241,11 @@ def _decode(found: list[tuple[bytes, int, float]], options: int, failing: int) -
             want.append((unit, oracle.Row(oracle.DECODED_COMMAND, 0, 0, len(verdict.payload), (0, 0))))
         elif verdict.verdict != oracle.FRAGMENT:
             want.append((unit, oracle.Row(verdict.verdict, 0, 0, -1, (0, 0))))
-    must(got.unit.tolist() == [unit for unit, _ in want], "units", got.unit.tolist(), want)
+    check(got.unit.tolist() == [unit for unit, _ in want], "units", got.unit.tolist(), want)
     hashes = got.id_hash.tolist()
     for i, (_, row) in enumerate(want):
         mine = oracle.Row(got.status[i], got.sequence[i], got.hash[i],
                           got.length[i] if row.length >= 0 else -1,
                           (hashes[2 * i], hashes[2 * i + 1]))  # fmt: skip
-        must(mine == row, "a row", mine, row)
-    must(set(decoder.open) == {(*key, len(o.parts), o.count) for key, o in server.open.items()}, "open")
+        check(mine == row, "a row", mine, row)
+    check(set(decoder.open) == {(*key, len(o.parts), o.count) for key, o in server.open.items()}, "open")

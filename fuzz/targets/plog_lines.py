@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, hasten, must
+from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, use_compiled_hashes
 from logclient._ext.constants import K_BYTES, K_DOCUMENT, K_RAW
 from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
@@ -34,7 +34,7 @@ SMALL_BATCHES = 4  # a call encodes about 64 bytes
 FAIL_HANDING = 8  # the allocation fails while events are handed over, not while they are encoded
 
 sys.setrecursionlimit(20_000)  # the reference's JSON parser recurses as deep as ours
-hasten(oracle, xxh64=xxh64)
+use_compiled_hashes(oracle, xxh64=xxh64)
 
 ID = PRODUCER.hex().encode() + b"00000000002a"
 DICTIONARY = [
@@ -112,7 +112,7 @@ def run(data: memoryview) -> None:
     wire, results = oracle.encode_lines(events, PRODUCER, most=most, identity=identity)
     _encode(codec, events, wire, results, 0 if options & FAIL_HANDING else failing)
     _hand_over(codec, wire, results, failing if options & FAIL_HANDING else 0)
-    must(codec.receive(b"no answer", 1.0) == 0, "a peer that answers is ignored")
+    check(codec.receive(b"no answer", 1.0) == 0, "a peer that answers is ignored")
 
 
 def _encode(
@@ -121,7 +121,7 @@ def _encode(
     """Encode all events, again after a failed allocation, and compare the bytes and outcomes."""
     queue = EventQueue(max_bytes=1 << 24, max_event_bytes=1 << 16)
     for body, kind in events:
-        must(queue.push(body, 2, kind) > 0, "an event is queued", body)
+        check(queue.push(body, 2, kind) > 0, "an event is queued", body)
     in_flight = InflightBatches(queue)
     batch = in_flight.take(len(events), 1 << 24)
     assert batch is not None
@@ -133,18 +133,18 @@ def _encode(
         while batch.pending():
             now += 1.0
             done = codec.encode(batch.capsule, len(events), now)
-            must(done >= 0 or failing, "no memory, although no allocation failed", done)
+            check(done >= 0 or failing, "no memory, although no allocation failed", done)
             hashes |= {seq: hash_ for seq, hash_ in batch.hashes().items() if hash_}
             in_flight.encoded(batch)
             for first, last, _, reason in in_flight.take_report():
                 reasons |= dict.fromkeys(range(first, last + 1), reason)
     finally:
         memory.fail_at(0)
-    must(b"".join(map(bytes, codec.buffers())) == wire, "bytes", codec.buffers(), wire)
+    check(b"".join(map(bytes, codec.buffers())) == wire, "bytes", codec.buffers(), wire)
     want = {seq: one.reason for seq, one in enumerate(results, 1) if one.reason}
-    must(reasons == want, "outcomes", reasons, want)
+    check(reasons == want, "outcomes", reasons, want)
     want_hashes = {seq: one.hash for seq, one in enumerate(results, 1) if one.hash}
-    must(hashes == want_hashes, "hashes", hashes, want_hashes)
+    check(hashes == want_hashes, "hashes", hashes, want_hashes)
 
 
 def _hand_over(codec: Codec, wire: bytes, results: list[oracle.Line], failing: int) -> None:
@@ -159,6 +159,6 @@ def _hand_over(codec: Codec, wire: bytes, results: list[oracle.Line], failing: i
             handed.extend(range(first, last + 1))
         taken = len(wire) - rest
         want = [seq for seq, one in enumerate(results, 1) if not one.reason and one.end <= taken]
-        must(handed.tolist() == want, "handed over", handed, want)
+        check(handed.tolist() == want, "handed over", handed, want)
         sent = sum(not one.reason for one in results)
-        must(codec.unsent == sent - len(want), "unsent", codec.unsent, sent)
+        check(codec.unsent == sent - len(want), "unsent", codec.unsent, sent)

@@ -1,9 +1,9 @@
-"""What an application logs: records and mappings of any values, to the formatter and the way into the queue.
+"""Records and mappings with any values, through the formatter into the queue.
 
-An input is a program: three bytes of options (the encoder, the way, the bound), an allocation that fails
-(0: none), then the values, each an opcode and its operands. Some values run a part of the same program
-when they are asked for their text: they replace and delete what the document is made of. Without such values
-the document must be that of the plain-Python twin; with them it must be valid.
+An input is a program: three bytes of options (the encoder, the method, the bound), the number of the
+allocation that fails (0: none), then the values, each with an opcode and operands. Some values run a part of
+the same program when they are converted to text, which replaces and deletes the sources of the document.
+Without such values the document must equal that of the reference in plain Python; with them it must be valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from fuzz import memory
-from fuzz.target import ASAN, MEMORY, Plant, must
+from fuzz.target import ASAN, MEMORY, Plant, check
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastClient, FastHandler
@@ -129,7 +129,7 @@ class Program:
         return self.nested(code, n, depth + 1)
 
     def text(self, n: int) -> str:
-        """A long one."""
+        """Return a long text."""
         unit = self.bytes(self.byte() % 4 + 1).decode("utf-8", "replace") or "x"
         return unit * (n << (5 if self.byte() & 1 else 2))
 
@@ -194,7 +194,7 @@ class Program:
         return error if n & 4 else (None, None, None)
 
     def attack(self) -> None:
-        """What the program says next, to the record and to the containers that are being read."""
+        """Run the next part of the program on the record and the containers that are being read."""
         self.steps += 1
         if self.steps > 12:
             return
@@ -365,7 +365,7 @@ class OwnEmit(Handler):
 
 
 class Rig:
-    """A hand-off and what ships into it."""
+    """A queue with the client or handler that fills it."""
 
     def __init__(self, encoder: dict[str, Any], way: int) -> None:
         bound = 1 << 23 if way & ROOMY else 100
@@ -399,7 +399,7 @@ class Rig:
 
 
 def seeds() -> Iterator[bytes]:
-    """Each opcode in each attribute, attackers in each, records of every kind, and random programs."""
+    """Yield each opcode and attacker in each attribute, records of every kind, and random programs."""
     random = Random(11)
     for place in range(len(ATTRIBUTES)):
         for code in range(OPCODES):
@@ -500,11 +500,11 @@ def _mapping(program: Program, way: int, failing: int, count: int, options: dict
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
     if not (program.hostile or options["truncate"] or options["text"]):
-        _is_the_twins(made, ecs.of_mapping(event, pairs=options["pairs"]), options["pairs"])
+        _check_document(made, ecs.of_mapping(event, pairs=options["pairs"]), options["pairs"])
 
 
-ODD = ("created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno")  # not as the twin
-ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # what attackers raise
+ODD = ("created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno")  # not as the reference
+ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # the errors of attackers
 
 
 def _record(program: Program, how: int, way: int, failing: int, count: int, options: dict[str, Any]) -> None:
@@ -537,7 +537,7 @@ def _record(program: Program, how: int, way: int, failing: int, count: int, opti
     _valid(made[0], options["pairs"])
     if not (program.hostile or odd or options["truncate"]):
         vars(record).update(before)
-        _is_the_twins(made, ecs.of_record(record, pairs=options["pairs"]), options["pairs"])
+        _check_document(made, ecs.of_record(record, pairs=options["pairs"]), options["pairs"])
 
 
 def _handle(
@@ -565,7 +565,7 @@ def _handle(
         memory.fail_at(0)
     counts = rig.queue.counters()
     if not way & MAKER and way & ROOMY:
-        must(counts["sent"] + counts["ignored"] <= 1, "one fate", counts)
+        check(counts["sent"] + counts["ignored"] <= 1, "one fate", counts)
     for body in rig.bodies():
         if not how & FORMATTER:
             _valid(body, options["pairs"])
@@ -594,8 +594,8 @@ class Filter(logging.Filter):
 
 def _valid(body: bytes, pairs: bool) -> None:
     if not pairs:
-        must(b"\n" not in body, "one line", body)
-        must(isinstance(json.loads(body.decode("utf-8")), dict), "an object", body)
+        check(b"\n" not in body, "one line", body)
+        check(isinstance(json.loads(body.decode("utf-8")), dict), "an object", body)
         return
     (count,) = struct.unpack_from(">I", body)
     at = 4
@@ -603,22 +603,22 @@ def _valid(body: bytes, pairs: bool) -> None:
         (size,) = struct.unpack_from(">I", body, at)
         body[at + 4 : at + 4 + size].decode("utf-8")
         at += 4 + size
-        must(at <= len(body), "the length of a pair", body)
-    must(at == len(body), "the length of the block", body)
+        check(at <= len(body), "the length of a pair", body)
+    check(at == len(body), "the length of the block", body)
 
 
 def _refused(error: Exception, program: Program, failing: int) -> None:
     if isinstance(error, EncodeError | EncodeTypeError):
         return
-    must(program.hostile or failing, "an error that is not ours", repr(error))
+    check(program.hostile or failing, "an error that is not ours", repr(error))
 
 
-def _is_the_twins(made: tuple[bytes, int, int, int], twin: ecs.Document, pairs: bool) -> None:
-    want = twin.pairs() if pairs else twin.json()
+def _check_document(made: tuple[bytes, int, int, int], reference: ecs.Document, pairs: bool) -> None:
+    want = reference.pairs() if pairs else reference.json()
     got = made[0]
-    if twin.moved or twin.flags:  # in any order
+    if reference.moved or reference.flags:  # in any order
         got, want = bytes(sorted(got)), bytes(sorted(want))
-    must(got == want, "the twin makes another document", made[0], want)
-    must(made[3] == twin.moved, "the twin has moved others", made, twin.moved)
-    must(made[1] == twin.flags, "the twin has other flags", made, twin.flags)
-    must(made[2] == twin.sanitized, "the twin has sanitized others", made, twin.sanitized)
+    check(got == want, "the reference makes another document", made[0], want)
+    check(made[3] == reference.moved, "the reference has moved others", made, reference.moved)
+    check(made[1] == reference.flags, "the reference has other flags", made, reference.flags)
+    check(made[2] == reference.sanitized, "the reference has sanitized others", made, reference.sanitized)

@@ -1,8 +1,8 @@
-"""What a WebSocket server sends: what takes whole messages out of it, compiled, and the link above.
+"""The bytes of a WebSocket server: the compiled split into messages, and the link above it.
 
-An input: a byte of options (the limit of a message, whether fragments are open, where the first frame
-begins), bytes that arrive at one time (0: all), and what arrives. `split` is held against the plain-Python
-twin, `seal` too; what a link receives against the protocol of ``websockets``, given the same bytes at once.
+An input has a byte of options (the limit of a message, whether fragments are open, the offset of the first
+frame), the number of bytes that arrive at a time (0: all), and the bytes. `split` and `seal` are compared
+with the reference in plain Python; a link's messages with the protocol of ``websockets`` for the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.uri import WebSocketURI
 
-from fuzz.target import ASAN, TIMEOUT, Plant, exact, must, pieces
+from fuzz.target import ASAN, TIMEOUT, Plant, check, exact, pieces
 from logclient._ext.websocket import seal, split
 from logclient.transports.websocket import WebSocketLink
 from tests.oracle import websocket as oracle
@@ -32,7 +32,7 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def frame(opcode: int, data: bytes = b"", *, fin: bool = True, bits: int = 0, form: int = 0) -> bytes:
-    """As a server sends it; `form`: 126 or 127, a longer length than it needs."""
+    """Make a frame like a server; `form`: 126 or 127, for a longer length field than necessary."""
     size = len(data)
     head = bytes([bits | opcode | 128 * fin])
     if size < 126 and not form:
@@ -60,14 +60,14 @@ PLANTS = (
           "if unfinished or left < length or", (ASAN, "says otherwise")),
     Plant("allocation", "_ext/websocket.pyx", _LIMIT,
           _LIMIT.replace(":\n", " and PyBytes_FromStringAndSize(NULL, <Py_ssize_t>length) is None:\n"),
-          ("MemoryError", "SystemError", "out-of-memory", "the twin says")),
+          ("MemoryError", "SystemError", "out-of-memory", "the reference says")),
     Plant("endless", "_ext/websocket.pyx", "                messages.append(b\" \")\n",
           "                at -= head\n", (TIMEOUT,)),
 )  # fmt: skip
 
 
 def seeds() -> Iterator[bytes]:
-    """What the recorded servers say, frames of each kind and form, and what is forbidden, in pieces."""
+    """Yield recorded bytes of servers, and frames of each kind and form, also forbidden ones, in pieces."""
     messages = [
         step["raw"].encode()
         for case in recordings.cases(recordings.LOGUX)
@@ -100,7 +100,7 @@ def seeds() -> Iterator[bytes]:
 
 
 class Carrier:
-    """It gives these pieces, then nothing."""
+    """A carrier that yields given pieces, then nothing."""
 
     peer = tls = ""
 
@@ -129,17 +129,20 @@ def run(data: memoryview) -> None:
     want: list[bytes] = []
     found = split(exact(bytes(wire)), at, limit, bool(options & OPEN), got)  # type: ignore[arg-type]
     expected = oracle.split(bytes(wire), at, limit, bool(options & OPEN), want)
-    must(found == expected, "where it ends: the twin says otherwise", found, expected)
-    must(got == want, "the twin says otherwise", got, want)
+    check(found == expected, "where it ends: the reference says otherwise", found, expected)
+    check(got == want, "the reference says otherwise", got, want)
     message = bytes(wire) * (64 if options & LONG else 1)
-    must(seal(exact(message), KEYS, at & 4) == oracle.seal(message, KEYS, at & 4), "the twin seals otherwise")
+    check(
+        seal(exact(message), KEYS, at & 4) == oracle.seal(message, KEYS, at & 4),
+        "the reference seals otherwise",
+    )
     if options & OUTSIDE:
         try:
             split(wire, len(wire) + 1, limit, False, got)  # type: ignore[arg-type]
         except ValueError:
             pass
         else:
-            must(False, "a frame beyond the end")
+            check(False, "a frame beyond the end")
     _link([bytes(piece) for piece in pieces(wire, step) if len(piece)], limit)
 
 
@@ -172,7 +175,7 @@ def _link(come: list[bytes], limit: int) -> None:
         over = link.receive() == b""
     except OSError:
         over = True
-    must(got == want, "received: the protocol says otherwise", got, want)
+    check(got == want, "received: the protocol says otherwise", got, want)
     ended = protocol.close_rcvd is not None or protocol.parser_exc is not None
-    # What is wrong with a frame is seen when it is there, by the protocol when its head is.
-    must(over == ended or (ended and link._incomplete), "the end: the protocol says otherwise", over, ended)
+    # The link finds an error when the whole frame is there, but the protocol when its head is.
+    check(over == ended or (ended and link._incomplete), "the end: the protocol says otherwise", over, ended)
