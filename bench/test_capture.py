@@ -11,7 +11,7 @@ import pytest
 
 from bench.lumberjack import carriers, event
 from logclient._ext.capture import crc32, unbase64, walk
-from tests.oracle import capture as twin
+from tests.oracle import capture as reference
 
 RECORDS = 2048
 RAW = event(300, carriers())
@@ -31,8 +31,8 @@ def test_walk(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="capture, 2048 records")
-def test_walk_twin(benchmark: Any) -> None:
-    assert len(benchmark(twin.walk, DATA).units) == RECORDS
+def test_walk_reference(benchmark: Any) -> None:
+    assert len(benchmark(reference.walk, DATA).units) == RECORDS
 
 
 @pytest.mark.benchmark(group="CRC-32 of 800 KiB")

@@ -27,10 +27,10 @@ from logclient._ext.plog import Codec as PlogHot
 from logclient._ext.plog import Decoder as PlogDecoder
 from logclient._ext.plog import Reassembler, fragments
 from logclient._ext.queue import EventQueue
-from tests.oracle import logjam as twin
-from tests.oracle import logux_client as logux_client_twin
-from tests.oracle import logux_decoder as logux_twin
-from tests.oracle import plog as plog_twin
+from tests.oracle import logjam as reference
+from tests.oracle import logux_client
+from tests.oracle import logux_decoder as logux_reference
+from tests.oracle import plog as plog_reference
 
 EVENTS = 2048
 BODY = event(300)
@@ -141,7 +141,7 @@ def test_acks(benchmark: Any) -> None:
 TOPICS = [b"logs.shop.production", b"events", b"frontend.page", b"frontend.ajax", b"javascript", b"mobile"]
 APP_ENV = b"shop-production"
 METHODS = ("none", "zlib", "snappy", "lz4")
-TWINS = {"rounds": 5, "warmup_rounds": 1}
+REFERENCES = {"rounds": 5, "warmup_rounds": 1}
 FEW = 128  # bodies that are compressed by separate calls
 
 
@@ -158,10 +158,10 @@ def messages(compression: int) -> tuple[bytes, array[int], array[int]]:
     """Return all messages joined, with the offset and length of each."""
     units = []
     for number in range(1, EVENTS + 1):
-        body = twin.carried(BODY, number, PRODUCER, TOPICS[0])
+        body = reference.carried(BODY, number, PRODUCER, TOPICS[0])
         assert body is not None
-        meta = twin.META.pack(0xCABD, compression, 1, 0, 1, number)
-        units.append(twin.join([b"", APP_ENV, TOPICS[0], twin.pack(compression, body), meta]))
+        meta = reference.META.pack(0xCABD, compression, 1, 0, 1, number)
+        units.append(reference.join([b"", APP_ENV, TOPICS[0], reference.pack(compression, body), meta]))
     lengths = array("q", map(len, units))
     return b"".join(units), array("q", accumulate(lengths, initial=0))[:-1], lengths
 
@@ -183,16 +183,16 @@ def test_logjam_encode(benchmark: Any, compression: int) -> None:
 
 
 @pytest.mark.benchmark(group="Logjam, encode 2048 requests")
-def test_logjam_encode_twin(benchmark: Any) -> None:
+def test_logjam_encode_reference(benchmark: Any) -> None:
     def encode() -> None:
         for number in range(1, EVENTS + 1):
-            body = twin.carried(BODY, number, PRODUCER, TOPICS[0])
+            body = reference.carried(BODY, number, PRODUCER, TOPICS[0])
             assert body is not None
-            meta = twin.META.pack(0xCABD, 0, 1, 0, 1, number)
-            twin.xxh64(body)
-            twin.join([b"", APP_ENV, TOPICS[0], body, meta])
+            meta = reference.META.pack(0xCABD, 0, 1, 0, 1, number)
+            reference.xxh64(body)
+            reference.join([b"", APP_ENV, TOPICS[0], body, meta])
 
-    benchmark.pedantic(encode, **TWINS)
+    benchmark.pedantic(encode, **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logjam, decode 2048 messages")
@@ -205,25 +205,25 @@ def test_logjam_decode(benchmark: Any, compression: int) -> None:
 
 
 @pytest.mark.benchmark(group="Logjam, decode 2048 messages")
-def test_logjam_decode_twin(benchmark: Any) -> None:
+def test_logjam_decode_reference(benchmark: Any) -> None:
     data, offsets, lengths = messages(0)
     units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
-    benchmark.pedantic(lambda: [twin.decode(unit, [PRODUCER]) for unit in units], **TWINS)
+    benchmark.pedantic(lambda: [reference.decode(unit, [PRODUCER]) for unit in units], **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logjam, compress 128 bodies")
-@pytest.mark.parametrize("function", [pack, twin.pack], ids=["ours", "twin"])
+@pytest.mark.parametrize("function", [pack, reference.pack], ids=["ours", "reference"])
 @pytest.mark.parametrize("compression", range(1, 4), ids=METHODS[1:])
 def test_logjam_pack(benchmark: Any, function: Any, compression: int) -> None:
-    benchmark.pedantic(lambda: [function(compression, BODY) for _ in range(FEW)], **TWINS)
+    benchmark.pedantic(lambda: [function(compression, BODY) for _ in range(FEW)], **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logjam, open 128 bodies")
-@pytest.mark.parametrize("function", [Unpacker().unpack, twin.unpack], ids=["ours", "twin"])
+@pytest.mark.parametrize("function", [Unpacker().unpack, reference.unpack], ids=["ours", "reference"])
 @pytest.mark.parametrize("compression", range(1, 4), ids=METHODS[1:])
 def test_logjam_unpack(benchmark: Any, function: Any, compression: int) -> None:
-    packed = twin.pack(compression, BODY)
-    got = benchmark.pedantic(lambda: [function(compression, packed) for _ in range(FEW)], **TWINS)
+    packed = reference.pack(compression, BODY)
+    got = benchmark.pedantic(lambda: [function(compression, packed) for _ in range(FEW)], **REFERENCES)
     assert set(got) == {BODY}
 
 
@@ -233,12 +233,12 @@ def test_logjam_expand(benchmark: Any, compression: int) -> None:
     """Decompress the body of each whole message."""
     data, offsets, lengths = messages(compression)
     units = [data[at : at + size] for at, size in zip(offsets[:FEW], lengths[:FEW], strict=True)]
-    benchmark.pedantic(lambda: [expand(unit) for unit in units], **TWINS)
+    benchmark.pedantic(lambda: [expand(unit) for unit in units], **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logjam, 2048 replies")
 def test_logjam_replies(benchmark: Any) -> None:
-    replies = twin.join([APP_ENV, b"202 Accepted"]) * EVENTS
+    replies = reference.join([APP_ENV, b"202 Accepted"]) * EVENTS
 
     def setup() -> tuple[tuple[LogjamHot], dict[str, Any]]:
         queue = EventQueue()
@@ -266,7 +266,7 @@ def plog_fragments(body: bytes, events: int) -> tuple[bytes, array[int], array[i
     """Return all datagrams joined, with the offset and length of each."""
     units = []
     for number in range(1, events + 1):
-        carried, _ = plog_twin.carried(body, RAW, number, PRODUCER)
+        carried, _ = plog_reference.carried(body, RAW, number, PRODUCER)
         units += fragments(carried, number, datagram=MTU)
     lengths = array("q", map(len, units))
     return b"".join(units), array("q", accumulate(lengths, initial=0))[:-1], lengths
@@ -292,21 +292,21 @@ def test_plog_encode(benchmark: Any, body: bytes, events: int, boxed: bool) -> N
 
 
 @pytest.mark.benchmark(group="plog, encode")
-def test_plog_encode_twin(benchmark: Any) -> None:
-    benchmark.pedantic(lambda: plog_twin.encode([(BODY, RAW)] * EVENTS, PRODUCER, room=MTU), **TWINS)
+def test_plog_encode_reference(benchmark: Any) -> None:
+    benchmark.pedantic(lambda: plog_reference.encode([(BODY, RAW)] * EVENTS, PRODUCER, room=MTU), **REFERENCES)
 
 
 @pytest.mark.benchmark(group="plog, encode")
 def test_plog_encode_plainly(benchmark: Any) -> None:
     """Encode by straightforward Python with mmh3, without an id, a check of the body or XXH64."""
     hashed = pytest.importorskip("mmh3").hash
-    header = plog_twin.HEADER.pack
+    header = plog_reference.HEADER.pack
 
     def encode() -> None:
         for number in range(1, EVENTS + 1):
             header(0, 1, 1, 0, 1448, number, len(CARRIED), hashed(CARRIED, 0, signed=False), 0, 0) + CARRIED
 
-    benchmark.pedantic(encode, **TWINS)
+    benchmark.pedantic(encode, **REFERENCES)
 
 
 @pytest.mark.benchmark(group="plog, put together")
@@ -331,10 +331,10 @@ def test_plog_decode(benchmark: Any, body: bytes, events: int) -> None:
 
 
 @pytest.mark.benchmark(group="plog, put together")
-def test_plog_decode_twin(benchmark: Any) -> None:
+def test_plog_decode_reference(benchmark: Any) -> None:
     data, offsets, lengths = plog_fragments(BODY, EVENTS)
     units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
-    benchmark.pedantic(lambda: plog_twin.decode(units, [PRODUCER]), **TWINS)
+    benchmark.pedantic(lambda: plog_reference.decode(units, [PRODUCER]), **REFERENCES)
 
 
 @pytest.mark.benchmark(group="plog, MurmurHash3 of 64 KiB")
@@ -373,10 +373,10 @@ def test_logux_decode(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="Logux, decode 2048 actions")
-def test_logux_decode_twin(benchmark: Any) -> None:
+def test_logux_decode_reference(benchmark: Any) -> None:
     data, offsets, lengths = syncs()
     units = [data[at : at + size] for at, size in zip(offsets, lengths, strict=True)]
-    benchmark.pedantic(lambda: [logux_twin.decode(unit, [PRODUCER]) for unit in units], **TWINS)
+    benchmark.pedantic(lambda: [logux_reference.decode(unit, [PRODUCER]) for unit in units], **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logux, decode 2048 actions")
@@ -455,20 +455,20 @@ def test_logux_dump(benchmark: Any, whose: str) -> None:
 
 
 @pytest.mark.benchmark(group="Logux, encode 2048 actions")
-def test_logux_encode_twin(benchmark: Any) -> None:
+def test_logux_encode_reference(benchmark: Any) -> None:
     def encode() -> None:
         for first in range(0, EVENTS, 100):
             made = [
-                logux_client_twin.action(BODY, RAW, number, PRODUCER)
+                logux_client.action(BODY, RAW, number, PRODUCER)
                 for number in range(first, min(first + 100, EVENTS))
             ]
-            logux_client_twin.sync(first, [(a.text, 5, 5, 5, -1) for a in made if not isinstance(a, str)], 0)
+            logux_client.sync(first, [(a.text, 5, 5, 5, -1) for a in made if not isinstance(a, str)], 0)
 
-    benchmark.pedantic(encode, **TWINS)
+    benchmark.pedantic(encode, **REFERENCES)
 
 
 @pytest.mark.benchmark(group="Logux, 2048 answers: processed")
-@pytest.mark.parametrize("whose", ["ours", "json", "msgspec", "orjson", "twin"])
+@pytest.mark.parametrize("whose", ["ours", "json", "msgspec", "orjson", "reference"])
 def test_logux_processed(benchmark: Any, whose: str) -> None:
     """Match answers to actions with ours, or parse them to objects with JSON libraries."""
     text = '["sync",0,{"id":"1795155086015 a:b:c %d","type":"logux/processed"},{"id":4,"time":4}]'
@@ -484,8 +484,8 @@ def test_logux_processed(benchmark: Any, whose: str) -> None:
 
         benchmark(answer)
         return
-    if whose == "twin":
-        benchmark.pedantic(lambda: [logux_client_twin.recognise(f, "a:b:c") for f in frames], **TWINS)
+    if whose == "reference":
+        benchmark.pedantic(lambda: [logux_client.recognise(f, "a:b:c") for f in frames], **REFERENCES)
         return
     module: Any = pytest.importorskip(whose)
     take = module.json.decode if whose == "msgspec" else module.loads

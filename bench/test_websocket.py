@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from logclient._ext import websocket
-from tests.oracle import websocket as twin
+from tests.oracle import websocket as reference
 
 COME = b"\x81\x64" + b"x" * 100
 SENT = b'["synced",123456789]'
-CALLS = {"compiled": websocket, "plain": twin}
+CALLS = {"compiled": websocket, "plain": reference}
 
 
 def protocol() -> Any:

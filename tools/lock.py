@@ -3,7 +3,7 @@
     python tools/lock.py [--upgrade]
     python tools/lock.py --show NAME...     print the lines of these packages and of those they need
 
-Each file adds to the ones before it, but for the last two:
+Each file adds to the ones before it, except for the last two:
 
     requirements-build.lock   to compile the extensions: [build-system] of pyproject.toml
     requirements-demo.lock    for `make demo`

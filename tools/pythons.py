@@ -1,4 +1,4 @@
-"""The Pythons of this machine, each with logclient installed from a wheel of its own.
+"""The Pythons of this machine, each with logclient installed from its own wheel.
 
     python tools/pythons.py list         list the interpreters that can be used
     python tools/pythons.py build        make build/py3XX for each: sdist, wheel, environment

@@ -1,19 +1,19 @@
 #!/bin/sh
-# What must be on the machine beside Python and a C compiler: Java 17 or newer (for Spark).
-# Java is installed from the system's packages when it is missing and that may be done without asking;
-# otherwise one line says what to do. $1: a Makefile fragment to write when JAVA_HOME must be set.
+# Check the requirement besides Python and a C compiler: Java 17 or newer (for Spark).
+# If Java is missing, install it from the system's packages where that is possible without a question;
+# otherwise print a line with the remedy. $1: a Makefile fragment to write if JAVA_HOME must be set.
 set -u
 fragment=${1:-/dev/null}
 
 say() { echo "$*" >&2; }
 
-# The major version of a java program, 0 when it does not run.
+# The major version of a java program; 0: it does not run.
 version() {
     v=$("$1" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1)
     echo "${v:-0}"
 }
 
-# PySpark takes JAVA_HOME first, then PATH: so do we; then what lies where systems put it.
+# As PySpark, use JAVA_HOME first, then PATH; then look in the usual folders of systems.
 find_java() {
     if [ -n "${JAVA_HOME:-}" ] && [ "$(version "$JAVA_HOME/bin/java")" -ge 17 ]; then
         return 0

@@ -56,7 +56,7 @@ def check() -> str:
     """Check that the installed logclient is complete and has the extensions of this platform.
 
     Returns:
-        What it has, in words.
+        A description of the content.
 
     Raises:
         SystemExit: Something is wrong.
@@ -71,7 +71,7 @@ def check() -> str:
     for name in names:
         module = importlib.import_module(f"logclient._ext.{name}")
         if not str(module.__file__).endswith(sysconfig.get_config_var("EXT_SUFFIX")):
-            raise SystemExit(f"logclient._ext.{name} is no extension of this Python: {module.__file__}")
+            raise SystemExit(f"logclient._ext.{name} is not an extension of this Python: {module.__file__}")
     found = extensions.modules(folder, sysconfig.get_config_var("EXT_SUFFIX"))
     if not names or set(names) != set(found):
         raise SystemExit(f"extensions {sorted(found)}, stubs {names}")
@@ -128,7 +128,7 @@ def check_sdist(archive: Path) -> str:
     """Check that the source distribution has all that a build and the tests need, and no built files.
 
     Returns:
-        What it has, in words.
+        A description of the content.
 
     Raises:
         SystemExit: Something is missing, or should not be there.
@@ -151,7 +151,7 @@ def check_wheel(wheel: Path) -> str:
     """Check that a wheel has all that it must have, and nothing else.
 
     Returns:
-        What it has, in words.
+        A description of the content.
 
     Raises:
         SystemExit: Something is missing, or should not be there.
@@ -222,7 +222,7 @@ def output(command: list[str], cwd: Path) -> str:
 
 
 def repaired(wheel: Path, target: Path) -> tuple[Path, str]:
-    """Give a wheel the best platform tag that auditwheel finds for it.
+    """Set the best platform tag that auditwheel finds for a wheel.
 
     Returns:
         The wheel, and its tag. Without auditwheel the wheel is only copied.

@@ -1,5 +1,5 @@
-# What the compiled cores share. The including file has defined State and credit, encode, receive,
-# deadline and begin (a new connection, or none) for it, all nogil.
+# The common part of the compiled cores. The including file defines State, and the nogil functions credit,
+# encode, receive, deadline and begin (a new connection, or none).
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -1,4 +1,4 @@
-"""The compiled cores: built when first needed, and given the words of ``delivery.contract``."""
+"""The compiled cores, built at their first use, with the interface of ``delivery.contract``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @functools.cache
 def load(name: str) -> ModuleType:
-    """The extension `name` of this folder, built once for each state of its sources."""
+    """Load the extension `name` of this folder, built once for each state of its sources."""
     if importlib.util.find_spec("logclient._ext.pump.tcp") is None:
         pytest.skip("no compiled pump on this system")
     names = ("constants.pxd", "codec.pxd", "hash.pxd", "bits.h")
@@ -109,7 +109,7 @@ def load(name: str) -> ModuleType:
 
 
 class Compiled(Core):
-    """A core around a ``Codec``: tests drive it byte by byte, a pump through ``codec``."""
+    """A core around a ``Codec``, which tests drive byte by byte, and pumps through ``codec``."""
 
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
         self._codec: Any = load(name).Codec(producer, inflight, silence)

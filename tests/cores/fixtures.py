@@ -1,4 +1,4 @@
-"""What the tests of the engine share; ``tests/conftest.py`` makes it known."""
+"""Fixtures of the engine's tests, which ``tests/conftest.py`` imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cores.rig import Rig, Setup
 
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
-    """Make rigs; whoever does not finish its own has it finished here."""
+    """Return a maker of rigs, which are finished at the end of the test."""
     made: list[Rig] = []
 
     def make(setup: Setup, **options: Any) -> Rig:

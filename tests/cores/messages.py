@@ -1,4 +1,4 @@
-"""Messages of frames as cores and ZeroMQ's transport exchange them, written down once more."""
+"""An independent encoding of the messages that cores and ZeroMQ's transport exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four in Python, against ``delivery.contract``."""
+"""The four cores in Python, with the interface of ``delivery.contract``."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from logclient.delivery.contract import (
 from tests.cores.messages import frames_of, join
 
 POISON = b"\xff"
-"""A body that begins with it cannot be encoded."""
+"""The beginning of bodies that cannot be encoded."""
 
 PLENTY = 1 << 30
 
 
 class Refused(Exception):
-    """What a server says when no new connection can help."""
+    """The error of a server that refuses permanently."""
 
 
 class Base(Core):
-    """What is the same for all of them.
+    """The base of the four cores.
 
     Args:
         producer: 10 bytes.
-        inflight: events (`cumulative`: windows) without a word at one time.
-        silence: seconds without a byte from the server while something is awaited.
+        inflight: the most events (`cumulative`: windows) in flight.
+        silence: seconds without a byte from the server while an answer is awaited.
     """
 
     def __init__(self, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
@@ -78,7 +78,7 @@ class Base(Core):
     def carried(
         self, batch: Batch, events: int, now: float, fate: int = INFLIGHT
     ) -> list[tuple[Event, bytes]]:
-        """Mark up to `events` events, and give their payloads."""
+        """Mark up to `events` events as sent, and yield their payloads."""
         if not self.awaited:
             self._last_sign = now
         found = []
@@ -118,7 +118,7 @@ class Base(Core):
                 self._buffer = self._buffer[used:]
 
     def _take(self, kind: bytes, data: bytes) -> int:
-        """One word of the server's: the bytes it took, 0 when there are too few."""
+        """Handle one answer of the server; return its bytes, or 0 if it is incomplete."""
         raise NotImplementedError
 
     def _stop(self, error: Exception, forever: bool = False) -> None:
@@ -158,7 +158,7 @@ class Base(Core):
 
 
 class Cumulative(Base):
-    """Windows, acknowledged up to a number."""
+    """A core with windows that are acknowledged up to a number."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -198,7 +198,7 @@ class Cumulative(Base):
 
 
 class Fifo(Base):
-    """A byte for the oldest event."""
+    """A core with a byte of answer for the oldest event."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -225,7 +225,7 @@ class Fifo(Base):
 
 
 class Frames(Fifo):
-    """The same over ZeroMQ: messages of the frames "E" and payload, replies of one byte."""
+    """The same core over ZeroMQ: messages of the frames "E" and payload, replies of one byte."""
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         found = self.carried(batch, events, now)
@@ -239,7 +239,7 @@ class Frames(Fifo):
 
 
 class ById(Base):
-    """A byte and the number of any event; pings, and what the server says of its own accord."""
+    """A core with a byte and a number of answer for any event, with pings and unsolicited messages."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -284,7 +284,7 @@ class ById(Base):
 
 
 class NoAcks(Base):
-    """Handed over is all there is."""
+    """A core without acknowledgements."""
 
     awaited = 0
 

@@ -1,4 +1,4 @@
-"""An accountant who knows nothing but docs/formats.md: the ledger of one producer, counted again."""
+"""An independent recount of one producer's ledger, by docs/formats.md only."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from typing import Any, NamedTuple
 
 
 class Books(NamedTuple):
+    """The content of one producer's ledger."""
+
     opened: dict[str, Any]
     last: int
-    """Highest sequence that any line knows."""
+    """The highest sequence of any line."""
     outcomes: dict[int, tuple[str, str]]
-    """{seq: (status, reason)}; `sent` when it has no outcome yet."""
+    """{seq: (status, reason)}; `sent`: without an outcome."""
     hashes: dict[int, int]
     created: dict[int, int]
     closed: dict[str, Any] | None
     stopped: bool
     deferred: set[int]
-    """Sequences that later ones may have overtaken."""
+    """Sequences that later ones may overtake."""
     before: int
-    """Bytes before the last ``close``, in all parts."""
+    """The number of bytes before the last ``close``, in all parts."""
 
     def count(self, status: str) -> dict[str, int]:
         return dict(Counter(why for kind, why in self.outcomes.values() if kind == status))
 
 
 def seqs_of(line: dict[str, Any]) -> list[int]:
-    """The sequences of a line, whose ranges must rise without touching."""
+    """Return the sequences of a line, whose ranges must rise without touching."""
     before = 0
     found = []
     for first, last in line["seqs"]:
@@ -43,7 +45,11 @@ def seqs_of(line: dict[str, Any]) -> list[int]:
 
 
 def recount(directory: Path, producer: str) -> Books:
-    """Read all parts; AssertionError when an event has two outcomes, or a line breaks the format."""
+    """Read all parts of a ledger.
+
+    Raises:
+        AssertionError: an event has two outcomes, or a line breaks the format.
+    """
     opened: dict[str, Any] = {}
     outcomes: dict[int, tuple[str, str]] = {}
     hashes: dict[int, int] = {}
@@ -55,14 +61,14 @@ def recount(directory: Path, producer: str) -> Books:
     for number, part in enumerate(parts, 1):
         assert part.name == f"{producer}-{number:04d}.ledger"
         lines = part.read_bytes().split(b"\n")
-        for text in lines[:-1]:  # what follows the last newline is torn
+        for text in lines[:-1]:  # the text behind the last newline is torn
             begin, size = size, size + len(text) + 1
             if not text:
                 continue
             try:
                 line = json.loads(text)
             except ValueError:
-                # Only a line that a full disk cut short, right before the ledger says so.
+                # Allowed only for a line that a full disk has cut, right before the `stopped` line.
                 stopped = True
                 continue
             kind = line["t"]

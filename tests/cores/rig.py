@@ -1,4 +1,4 @@
-"""An engine and a server around one of the cores, and the checks that every run ends with."""
+"""An engine and a server around one of the cores, with the checks at the end of every run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 
 
 class Setup(NamedTuple):
-    """A core, and how it is driven."""
+    """A core, with the kind of its pump."""
 
     kind: str
     compiled: bool = False
@@ -50,7 +50,7 @@ def core_for(setup: Setup, producer: bytes, **options: Any) -> Any:
 
 
 class Recorder(ErrorLog):
-    """Keeps what would be said."""
+    """An error log that keeps its lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def adds_up(stats: Stats) -> bool:
 
 
 class Rig:
-    """See the module. `limits` are the engine's; `inflight` and `silence` the core's."""
+    """An engine with its server; `limits` are for the engine, `inflight` and `silence` for the core."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Rig:
     # -- events
 
     def put(self, body: bytes = b"", level: int = 2, kind: int = 0) -> int:
-        """One event (with a body of its own unless one is given): its sequence."""
+        """Put one event, by default with a unique body, and return its sequence."""
         body = body or b"event %d" % (len(self.bodies) + 1)
         seq = self.engine.put(body, level, kind)
         if seq:
@@ -134,7 +134,7 @@ class Rig:
         return [self.put(level=level) for _ in range(n)]
 
     def settle(self) -> Stats:
-        """Until everything has its outcome."""
+        """Wait until every event has its outcome."""
         assert self.engine.flush(PATIENCE) == 0
         return self.stats()
 
@@ -144,7 +144,7 @@ class Rig:
         return stats
 
     def until(self, what: Callable[[Stats], Any], timeout: float = PATIENCE) -> Stats:
-        """Until the counts are as wanted."""
+        """Wait until the counts fulfil a condition."""
         pause = threading.Event()
         for _ in range(int(timeout * 500)):
             stats = self.stats()
@@ -155,7 +155,7 @@ class Rig:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Look at the counts all the time, from another thread: they must always add up."""
+        """Check continuously from another thread that the counts add up."""
         wrong: list[Stats] = []
         looks = 0
         over = threading.Event()
@@ -181,7 +181,7 @@ class Rig:
     # -- the end
 
     def finish(self, timeout: float = PATIENCE) -> Stats:
-        """Close, and check what must be true of every run."""
+        """Close the engine, and check the conditions of every run."""
         if self.finished:
             return self.stats()
         self.finished = True
@@ -211,7 +211,7 @@ class Rig:
         assert not books.stopped
         assert books.closed is not None
         assert books.last == books.closed["last"] == stats.sent
-        assert sorted(books.outcomes) == list(range(1, stats.sent + 1)), "some event has no outcome"
+        assert sorted(books.outcomes) == list(range(1, stats.sent + 1)), "an event has no outcome"
         assert sum(books.count("acked").values()) == books.closed["acked"] == stats.acked
         assert sum(books.count("handed").values()) == books.closed["handed"] == stats.handed
         assert books.count("failed") == books.closed["failed"] == stats.failed
@@ -223,6 +223,6 @@ class Rig:
             assert books.hashes[got.seq] == xxh64(got.payload)
         for seq, (status, _) in books.outcomes.items():
             assert status not in ("acked", "handed") or seq in seen or status == "handed", (
-                f"{seq} was never there"
+                f"{seq} never arrived"
             )
-            assert status != "dropped" or seq not in seen, f"{seq} was dropped, and is there"
+            assert status != "dropped" or seq not in seen, f"{seq} was dropped, but arrived"

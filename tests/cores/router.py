@@ -1,4 +1,4 @@
-"""The other side of the cores over ZeroMQ: a ROUTER, behind a wire that a test can cut."""
+"""The server of the cores over ZeroMQ: a ROUTER, behind a wire that a test can cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE
 
 
 class Wire:
-    """A port through which TCP connections go to another one, until they are cut."""
+    """A port that forwards TCP connections to another one, until they are cut."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -55,7 +55,7 @@ class Wire:
                 pass
 
     def cut(self) -> None:
-        """End every connection there is, with a reset."""
+        """End every connection with a reset."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
         for sock in sockets:

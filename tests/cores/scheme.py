@@ -1,4 +1,4 @@
-"""The test cores behind a URL: ``Client`` and ``Handler`` over a server in memory."""
+"""The test cores with a URL scheme: ``Client`` and ``Handler`` over a server in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Transport(MemoryTransport):
 
 @contextmanager
 def served() -> Iterator[MemoryServer]:
-    """A server for every client of the scheme ``test`` that is made meanwhile."""
+    """Provide a server for every client of the scheme ``test`` that is made in the block."""
     server = MemoryServer("fifo")
     row = registry.Scheme(
         protocol="logux",  # whose options have a secret among them

@@ -1,7 +1,7 @@
-"""The other side of the test cores: one server, scripted by the test, in memory or on a socket.
+"""The server of the test cores, scripted by the test, in memory or on a socket.
 
-A server reads what comes and answers as its ``script`` says (by default it acknowledges all at once).
-A test may also take a `Peer`, one connection, and say what it likes on it.
+A server reads all bytes and answers by its ``script`` (by default it acknowledges everything at once). A test
+may also take a `Peer`, one connection, and send anything on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.patience import PATIENCE
 
 
 class Got(NamedTuple):
-    """An event as it arrived."""
+    """An event that arrived."""
 
     number: int  # of the connection (by_id), or its place in it
     producer: str
@@ -31,13 +31,13 @@ class Got(NamedTuple):
 
 
 class Peer:
-    """One connection, at the server's side. All its methods may be called from any thread."""
+    """The server's side of one connection. All its methods may be called from any thread."""
 
     def __init__(self, server: Server, say: Callable[[bytes], None], end: Callable[[str], None]) -> None:
         self.server = server
         self.number = len(server.peers)
         self.got: list[Got] = []
-        self.waiting: list[Got] = []  # without a word from us
+        self.waiting: list[Got] = []  # events without an answer
         self.received = b""
         self.open = True
         self._say = say
@@ -45,10 +45,10 @@ class Peer:
         self._rest = b""
         self._windows: deque[list[int]] = deque()  # cumulative: [left, acknowledged]
 
-    # -- what comes
+    # -- input
 
     def feed(self, data: bytes) -> None:
-        """Called by the link; answers by the server's script."""
+        """Handle bytes of the link, and answer by the server's script."""
         with self.server.changed:
             self.received += data
             self._rest += data
@@ -95,10 +95,10 @@ class Peer:
         self.got.append(got)
         self.waiting.append(got)
 
-    # -- what is said
+    # -- output
 
     def ack(self, n: int | None = None) -> None:
-        """Acknowledge the `n` oldest that wait for it (all)."""
+        """Acknowledge the `n` oldest waiting events; None: all."""
         self._answer(b"k", self.waiting[:n])
 
     def reject(self, n: int = 1) -> None:
@@ -108,7 +108,7 @@ class Peer:
         self._answer(b"r", self.waiting[:n])
 
     def answer(self, word: bytes, found: list[Got]) -> None:
-        """`by_id`: any of them, in any order."""
+        """Answer any waiting events in any order (`by_id`)."""
         self._answer(word, found)
 
     def _answer(self, word: bytes, found: list[Got]) -> None:

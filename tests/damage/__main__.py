@@ -1,10 +1,10 @@
 """Thousands of damaged runs, each protocol's in one Spark query, against two oracles.
 
     python -m tests.damage --cases 20000           # all protocols, in equal shares
-    python -m tests.damage --show lumberjack:26    # one case: its files, the verdict, and what differs
+    python -m tests.damage --show lumberjack:26    # one case: its files, the verdict, and the differences
 
-A case is a run and what happened to its files; a seed determines it. Each is in a folder of its own, where a
-worker lets the verifier's tasks judge it as one. Exit code: 0 nothing differs, 1 something does.
+A case is a run with damage to its files; a seed determines it. Each case is in a separate folder, where a
+worker runs the verifier's tasks. Exit code: 0 no difference, 1 differences.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.damage import cases, show
 from tests.damage.cases import PROTOCOLS, Judged
 
 MOST_SHOWN = 20
-"""Failing cases of a protocol that are printed."""
+"""The most failing cases of a protocol that are printed."""
 
 PIECE = 50
-"""Cases of one task."""
+"""The number of cases of one task."""
 
 
 def in_process(ledger: Path, capture: Path) -> Any:
-    """The verdict by the verifier's own tasks, all in this process."""
+    """Return the verdict of the verifier's own tasks, all run in this process."""
     from tests import verify_inprocess
 
     with pytest.MonkeyPatch.context() as patch:
@@ -55,7 +55,7 @@ def _judge_in(protocol: str, first: int) -> Callable[[Iterable[Any]], Iterator[A
 
 
 def all_of(spark: Any, protocol: str, first: int, n: int) -> list[Judged]:
-    """The cases of a protocol with the seeds from `first` on, judged in one query."""
+    """Judge the cases of a protocol with the seeds from `first` on, in one query."""
     from logclient.verify.spark import no_pandas
 
     pieces = -(-n // PIECE)
@@ -65,7 +65,7 @@ def all_of(spark: Any, protocol: str, first: int, n: int) -> list[Judged]:
 
 
 def table(judged: Iterable[Judged]) -> str:
-    """The share of each exit code for each kind of damage."""
+    """Format the share of each exit code for each kind of damage."""
     codes: dict[str, Counter[int]] = defaultdict(Counter)
     for one in judged:
         codes[one.kind][one.exit_code] += 1
@@ -81,7 +81,7 @@ def table(judged: Iterable[Judged]) -> str:
 
 
 def failing(judged: Iterable[Judged]) -> list[str]:
-    """What to print of those where something differs."""
+    """Describe the cases with differences."""
     return [f"{one.text}\n    " + "\n    ".join(one.wrong) for one in judged if one.wrong]
 
 

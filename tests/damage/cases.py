@@ -1,4 +1,4 @@
-"""A case from a seed: a run, what happened to its files, and where the verdict differs from two oracles."""
+"""A case from a seed: a run, the damage to its files, and the differences of the verdict from two oracles."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ MEANWHILE = (
     "capture: resumed",
     "capture: recovered at any byte",
 )
-"""What happens while a run is written."""
+"""The kinds of damage while a run is written."""
 
 OTHERS = ("another run's capture", "another run's ledgers", "another run", "another run beside it")
 
 KINDS = (*MEANWHILE, *(kind.name for kind in AFTERWARDS), *OTHERS)
 
 OFF: dict[str, str] = {}
-"""Kind -> why no case of it is made now."""
+"""Kind -> the reason why no case of it is made now."""
 
 LIMITS = {
     "no part of a ledger is left": "nothing says that this producer was there",
     "a ledger ends at an earlier close line": "it is what the ledger was at that time, and was whole then",
 }
-"""What docs/verify.md says cannot be told: the second oracle asks nothing there, the first one does."""
+"""Facts that are undecidable by docs/verify.md: the second oracle skips them, the first one does not."""
 
 
 class Case(NamedTuple):
-    """Made, and not yet judged."""
+    """A case before its judgement."""
 
     seed: int
     protocol: str
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
 
 def make(seed: int, protocol: str, scratch: Path) -> Case:
-    """A case; `scratch` is an empty folder for the files of its run."""
+    """Make a case; `scratch` is an empty folder for the files of its run."""
     rng = random.Random(f"case {seed} {protocol}")
     kinds = [kind for kind in KINDS if kind not in OFF]
     kind = kinds[seed % len(kinds)]
@@ -86,7 +86,7 @@ def make(seed: int, protocol: str, scratch: Path) -> Case:
     ledgers, capture = scratch / "ledger", scratch / "capture"
     truth = Truth()
     if kind in OTHERS:
-        # Before ours, in the same folders or in folders of its own.
+        # Before our run, in the same folders or in separate folders.
         beside = kind == "another run beside it"
         earlier = Plan(
             protocol,
@@ -114,22 +114,22 @@ def make(seed: int, protocol: str, scratch: Path) -> Case:
 
 
 class Judged(NamedTuple):
-    """What became of a case."""
+    """The result of a case."""
 
     seed: int
     protocol: str
     kind: str
-    exit_code: int  # -1: refused, as there was no ledger or no capture
+    exit_code: int  # -1: refused, because there was no ledger or no capture
     wrong: list[str]
     text: str
 
 
 Verify = Callable[[Path, Path], Any]
-"""The product, given a ledger's and a capture's folder."""
+"""The product: takes the folders of a ledger and a capture, and returns the verdict."""
 
 
 def judge(seed: int, protocol: str, verify: Verify) -> Judged:
-    """Make a case, let the product judge it, and say where the oracles differ."""
+    """Make a case, let the product judge it, and compare with the oracles."""
     with tempfile.TemporaryDirectory(prefix="logclient-damage-") as folder:
         scratch = Path(folder)
         case = make(seed, protocol, scratch / "run")
@@ -163,7 +163,7 @@ def write(folder: Path, found: dict[str, bytes]) -> None:
 
 
 def differences(expected: rules.Result, verdict: Any) -> list[str]:
-    """Where the verdict is not what the rules say."""
+    """Return the differences of the verdict from the rules."""
     wrong = []
     if int(verdict.exit_code) != expected.exit_code:
         wrong.append(f"exit code {int(verdict.exit_code)}, the rules say {expected.exit_code}")
@@ -177,7 +177,7 @@ def differences(expected: rules.Result, verdict: Any) -> list[str]:
     for name, counts in expected.counts.items():
         has = {word: n for word, n in found[name].counts._asdict().items() if n} if name in found else {}
         if has != counts:
-            wrong.append(f"{name or 'nobody'}: {has}, the rules say {counts}")
+            wrong.append(f"{name or 'no producer'}: {has}, the rules say {counts}")
     for name, state in expected.ledgers.items():
         if name not in found or found[name].ledger != state:
             wrong.append(f"{name}: {getattr(found.get(name), 'ledger', None)}, the rules say {state}")
@@ -187,7 +187,7 @@ def differences(expected: rules.Result, verdict: Any) -> list[str]:
 
 
 def untrue(case: Case, verdict: Any) -> list[str]:
-    """Where the verdict is not what happened."""
+    """Return the differences of the verdict from the truth."""
     if case.evidence.limits:
         assert case.evidence.limits <= LIMITS.keys()
         return []

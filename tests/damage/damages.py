@@ -1,4 +1,4 @@
-"""What happens to ledgers and captures in the field: on the disk while they are written, and afterwards."""
+"""Realistic damage to ledgers and captures: on the disk while they are written, and afterwards."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 Folder = dict[str, bytes]
-"""Name -> content of the files in a folder and below."""
+"""The files in a folder and its subfolders: name -> content."""
 
 
 class Evidence:
-    """The files of a case, as they are torn; and what nobody can see in them afterwards."""
+    """The files of a case during damage, with the facts that become undetectable."""
 
     def __init__(self, ledger: Folder, capture: Folder, rng: random.Random) -> None:
         self.ledger = ledger
@@ -45,14 +45,14 @@ class Evidence:
         return not lines[-1] and len(lines) > 1 and lines[-2].startswith(b'{"t":"close"')
 
     def gone(self, producer: str) -> None:
-        """A file of the producer has been taken away."""
+        """Note that a file of the producer was removed."""
         if not any(name.startswith(producer) for name in self.parts()):
             self.limits.add("no part of a ledger is left")
         else:
             self.cut(producer)
 
     def cut(self, producer: str) -> None:
-        """A ledger lost its end: behind a `close` that was not the last, it is as if whole."""
+        """Note that a ledger lost its end: cut behind an earlier `close`, it looks whole."""
         if self.closed(producer):
             self.limits.add("a ledger ends at an earlier close line")
 
@@ -62,7 +62,7 @@ def lines_of(data: bytes) -> list[bytes]:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    """The records of a segment that is not damaged yet; what is torn is one more."""
+    """Return the records of an undamaged segment; a torn rest is one more."""
     found, at = [], 0
     while len(data) - at >= 8:
         (length,) = struct.unpack_from("<I", data, at)
@@ -72,11 +72,11 @@ def records_of(data: bytes) -> list[bytes]:
 
 
 def some_place(rng: random.Random, data: bytes) -> int:
-    """Anywhere, and often at the edges."""
+    """Choose a place, often at the edges."""
     return rng.choice((0, 1, max(len(data) - 1, 0), rng.randint(0, len(data)), rng.randint(0, len(data))))
 
 
-# -- both: a file is a row of pieces, lines or records
+# -- both kinds of files: a file is a sequence of pieces, lines or records
 
 
 def _pieces(evidence: Evidence, folder: Folder, name: str) -> list[bytes]:
@@ -102,7 +102,7 @@ def _piece_lost(e: Evidence, folder: Folder, name: str) -> None:
         return
     at = e.rng.randrange(len(pieces))
     if folder is e.ledger and not e.closed(name[:20]):
-        # Without an end, nothing says that this line was there.
+        # Without an end, the loss of this line is undetectable.
         while pieces[at].startswith(b'{"t":"deferred"'):
             at = e.rng.randrange(len(pieces))
     e.say(f"{name}: piece {at} of {len(pieces)} is lost: {pieces[at][:50]!r}")
@@ -203,7 +203,7 @@ def _part_lost(e: Evidence) -> None:
 
 
 def _part_elsewhere(e: Evidence) -> None:
-    """Another name: the next part, another producer's, one that is not read, a folder of its own."""
+    """Rename a part: to a later part, to another producer's, to an unread name, or into a subfolder."""
     name = e.part()
     others = [other for other in e.parts() if other[:20] != name[:20]]
     last = max(other for other in e.parts() if other[:20] == name[:20])
@@ -273,7 +273,7 @@ def _segment_elsewhere(e: Evidence) -> None:
 
 
 def _stale_segment(e: Evidence) -> None:
-    """What a collector left once that found nothing to do: a header, or not even that."""
+    """Add an empty segment of an earlier collector, with or without a header."""
     name = e.rng.choice(("stale-000001.cap", "main-000099.cap"))
     data = e.rng.choice((b"", e.capture[e.segment()][:40], records_of(e.capture[e.segment()])[:1] or [b""]))
     e.capture[name] = data if isinstance(data, bytes) else data[0]
@@ -323,4 +323,4 @@ AFTERWARDS: tuple[Kind, ...] = (
     Kind("capture: another name", _segment_elsewhere),
     Kind("capture: stale segment", _stale_segment),
 )
-"""To files that were whole when they were written, or as whole as a process left them that was killed."""
+"""The kinds of damage to files after they were written, by a process that ended normally or was killed."""

@@ -1,4 +1,4 @@
-"""A disk that is full at one write, or at one write of which the process is killed."""
+"""A disk that is full at a write, or at whose write the process is killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Killed(BaseException):
-    """The process ended within a write; `whole` says whether all its bytes were taken."""
+    """The end of the process within a write; `whole`: all its bytes were written."""
 
     def __init__(self, whole: bool) -> None:
         super().__init__(whole)
@@ -18,15 +18,15 @@ class Killed(BaseException):
 
 
 class Fault(NamedTuple):
-    nth: int  # of the writes, from 1
-    share: float  # of its bytes that are taken
-    kill: bool  # otherwise the disk is full
-    repairs: bool = True  # a full disk lets a file be cut, or takes one more short line
-    lasts: int = 1  # so many writes fail behind it
+    nth: int  # the number of the write, from 1
+    share: float  # the share of its bytes that are written
+    kill: bool  # whether the process is killed; otherwise the disk is full
+    repairs: bool = True  # whether a full disk allows a truncation or one more short line
+    lasts: int = 1  # the number of further writes that fail
 
 
 class Disk:
-    """Stands in for the module `os` in a writer of the product's."""
+    """A substitute for the module `os` in a writer of the product."""
 
     def __init__(self, fault: Fault | None) -> None:
         self.fault = fault
@@ -66,7 +66,7 @@ class Disk:
             return os.write(fd, data)
         if not self.struck and self.writes == fault.nth:
             self.struck = True
-            # A disk that is full takes less than all.
+            # A full disk accepts only a part.
             size = min(int(fault.share * len(data)), len(data) - (not fault.kill))
             if size:
                 os.write(fd, data[:size])
@@ -83,7 +83,7 @@ class Disk:
         return os.write(fd, data)
 
     def end(self) -> None:
-        """The process is gone, and its descriptors and locks with it."""
+        """End the process: release its descriptors and locks."""
         while self._open:
             os.close(self._open.pop())
 

@@ -1,7 +1,7 @@
-"""The verdict on a ledger and a capture by the sentences of docs/verify.md and docs/formats.md.
+"""The verdict on a ledger and a capture by the rules of docs/verify.md and docs/formats.md.
 
-It reads the files as bytes and shares no code with the verifier. Pieces of plog, Logjam and Logux units are
-told apart by the oracles of their decoders.
+It reads the files as bytes and shares no code with the verifier. The oracles of their decoders split plog,
+Logjam and Logux units.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Folder = dict[str, bytes]
 
 
 class Nothing(Exception):
-    """There is no ledger, or no capture, at all."""
+    """The error of a case without any ledger or capture."""
 
 
 class Result(NamedTuple):
     exit_code: int
-    counts: dict[str, dict[str, int]]  # producer ("": nobody's) -> word -> number
+    counts: dict[str, dict[str, int]]  # producer ("": none) -> word -> number
     ledgers: dict[str, str]  # producer -> whole, unclosed, stopped, holes
     ledger_complete: bool
     capture_complete: bool
@@ -55,7 +55,7 @@ def _number(value: Any, low: int, high: int) -> int:
 
 
 def _seqs(value: Any) -> list[int]:
-    """The sequences of some ranges."""
+    """Return the sequences of some ranges."""
     found: list[int] = []
     if not isinstance(value, list) or not value:
         raise Damaged
@@ -98,10 +98,10 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _checked(line: dict[str, Any]) -> dict[str, Any]:
-    """What a line says.
+    """Check a line.
 
     Raises:
-        Damaged: it is not what its kind needs.
+        Damaged: it breaks a rule of its kind.
     """
     kind = _text(line.get("t"))
     found: dict[str, Any] = {"t": kind}
@@ -160,7 +160,7 @@ class Line(NamedTuple):
 
 
 class Part:
-    """A file of a ledger: its lines, as far as they count."""
+    """A file of a ledger, with the lines that count."""
 
     def __init__(self, producer: str, number: int, data: bytes) -> None:
         self.producer = producer
@@ -202,7 +202,7 @@ class Part:
 
 
 class Producer:
-    """What the ledger of one says."""
+    """The ledger of one producer."""
 
     def __init__(self, name: str, parts: list[Part]) -> None:
         self.name = name
@@ -211,7 +211,7 @@ class Producer:
         counting: list[Part] = []
         for part in parts:
             if part is parts[-1] and not part.complete:
-                continue  # there and empty
+                continue  # an empty part
             about = counting[0].open if counting else part.open
             if (
                 part.open is None
@@ -232,7 +232,7 @@ class Producer:
         self.hash: dict[int, int] = {}
         self.ids: list[tuple[int, tuple[int, int]]] = []
         self.deferred: set[int] = set()
-        self._fate: dict[int, str] = {}
+        self._outcomes: dict[int, str] = {}
         batches: Counter[int] = Counter()
         own: set[int] = set()
         stopped = False
@@ -252,10 +252,10 @@ class Producer:
                 elif kind == "ids":
                     self.ids += fields["ids"]
                 elif kind in ("outcome", "dropped"):
-                    fate = fields.get("status", "dropped")
+                    outcome = fields.get("status", "dropped")
                     for seq in seqs:
-                        if STRENGTH[fate] > STRENGTH.get(self._fate.get(seq, ""), 0):
-                            self._fate[seq] = fate
+                        if STRENGTH[outcome] > STRENGTH.get(self._outcomes.get(seq, ""), 0):
+                            self._outcomes[seq] = outcome
                 elif kind == "deferred":
                     self.deferred |= set(seqs)
                 elif kind == "stopped":
@@ -272,16 +272,18 @@ class Producer:
         with_id = {seq for seq, _ in self.ids}
         holes |= any(n > 1 for n in batches.values())
         holes |= bool(own - with_id) or bool(with_id - batches.keys())
-        holes |= any(fate in EXPECTED_TO_COME and seq not in batches for seq, fate in self._fate.items())
+        holes |= any(
+            outcome in EXPECTED_TO_COME and seq not in batches for seq, outcome in self._outcomes.items()
+        )
         if close:
             assert end is not None
-            fates = Counter(self._fate.values())
+            outcomes = Counter(self._outcomes.values())
             holes |= close["last"] < self.last
-            holes |= any(close[word] != fates[word] for word in STRENGTH)
+            holes |= any(close[word] != outcomes[word] for word in STRENGTH)
             before = sum(part.size for part in parts if part is not tail) + end.at
             holes |= close.get("bytes", before) != before
             made = set(range(1, min(self.last, 1 << 17) + 1))
-            holes |= bool(made - batches.keys() - self._fate.keys())
+            holes |= bool(made - batches.keys() - self._outcomes.keys())
         for seq in [seq for seq, n in batches.items() if n > 1 or (seq in own and seq not in with_id)]:
             del self.hash[seq], self.created[seq]
         self.state = "holes" if holes else "stopped" if stopped else "whole" if close else "unclosed"
@@ -294,12 +296,12 @@ class Producer:
     def promises_order(self) -> bool:
         return self.protocol == "lumberjack" or (self.protocol == "logjam" and self.mode != "async")
 
-    def fate(self, seq: int) -> str:
-        return self._fate.get(seq, "")
+    def outcome(self, seq: int) -> str:
+        return self._outcomes.get(seq, "")
 
 
 def read_ledgers(folder: Folder) -> tuple[dict[str, Producer], int]:
-    """The producers, and how many files are unread."""
+    """Return the producers, and the number of unread files."""
     parts: dict[str, list[Part]] = defaultdict(list)
     unread = 0
     for name, data in folder.items():
@@ -315,7 +317,7 @@ def read_ledgers(folder: Folder) -> tuple[dict[str, Producer], int]:
 
 
 class Arrival(NamedTuple):
-    """An event, where it came."""
+    """An event with its place of arrival."""
 
     listener: str
     producer: str  # of an id of 32 digits, with its sequence
@@ -333,7 +335,7 @@ class Unit(NamedTuple):
 
 
 class Segment:
-    """A file of a capture."""
+    """One file of a capture."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name = name
@@ -370,7 +372,7 @@ class Segment:
         self.unclosed = not ended
 
     def _record(self, payload: bytes, first: bool, ended: bool) -> bool:
-        """Take one; whether it is an end."""
+        """Handle one record; return whether it is an end."""
         kind = payload[0]
         if kind == 1 and len(payload) >= 5:
             header = _header(payload) if first else None
@@ -404,7 +406,7 @@ class Segment:
         return False
 
     def fits(self) -> bool:
-        """Whether it is called what its header says."""
+        """Return whether its name agrees with its header."""
         assert self.header is not None
         mine = self.header["listener"]
         named = self.listener == mine or self.listener.endswith("." + mine)
@@ -439,7 +441,7 @@ def _header(payload: bytes) -> dict[str, Any] | None:
 
 
 class Capture:
-    """The segments that are compared, the events in them, and whether there is doubt."""
+    """The segments to compare, with their events and doubts."""
 
     def __init__(self, folder: Folder, protocol: str) -> None:
         every = [
@@ -479,7 +481,7 @@ class Capture:
         self.doubt |= bool(n) and doubt
 
     def look(self, others: set[str]) -> None:
-        """What is amiss in the series, but for the damage in those segments."""
+        """Find gaps in the series, and damage except in the segments `others`."""
         for some in self.series.values():
             number = arrival = 1
             for segment in some:
@@ -497,7 +499,7 @@ class Capture:
             yield from some
 
     def events(self) -> dict[str, list[Arrival]]:
-        """Segment -> what arrived by it, in the order of each listener."""
+        """Return for each segment the events that arrived, in the order of each listener."""
         found: dict[str, list[Arrival]] = {}
         for listener, some in self.series.items():
             server = plog.Server((1 << 31) - 1)
@@ -520,7 +522,7 @@ class Capture:
 
 
 def events_of(raw: bytes, protocol: str) -> list[Arrival]:
-    """What is in a wire unit that stands for itself."""
+    """Decode a self-contained wire unit."""
     decoders = {"lumberjack": _lumberjack, "logjam": _logjam, "logux": _logux}
     return list(decoders[protocol](raw)) if protocol in decoders else []
 
@@ -535,7 +537,7 @@ def _arrival(ident: bytes | None, body: bytes) -> Arrival:
 
 
 def _carried(body: bytes, *carriers: str) -> bytes | None:
-    """The id of a body of ours; those of all kinds are JSON objects."""
+    """Return the id of one of our bodies, which are JSON objects in all protocols."""
     fields = json.loads(body)
     for name in carriers:
         value = fields
@@ -612,28 +614,28 @@ class Judgement:
         self.producers = producers
         self.capture = capture
         self.whole = not unread and all(mine.whole for mine in producers.values())
-        self.unheard: set[str] = set()  # protocols with an endpoint that no listener has
+        self.uncaptured: set[str] = set()  # protocols with an endpoint that no listener has
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in ("", *producers)}
         self.owners: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
         for name, mine in producers.items():
             for seq, own in mine.ids:
                 self.owners[own].append((name, seq))
         self.shared = {event for events in self.owners.values() if len(events) > 1 for event in events}
-        self.pool = bool(self.shared) or any(
+        self.has_hashed = bool(self.shared) or any(
             mine.identity == "none" and mine.hash for mine in producers.values()
         )
 
     def owner(self, arrival: Arrival) -> tuple[str, int] | str | None:
-        """Its event; "pool": it is compared by its hash; None: it is nobody's."""
+        """Return its event; "by hash": it is compared by its hash; None: it has no producer."""
         mine = self.producers.get(arrival.producer)
         if mine is not None and mine.identity != "none":
             return arrival.producer, arrival.seq
         events = self.owners.get(arrival.own, []) if arrival.own else []
         if len(events) == 1 and events[0] not in self.shared:
             return events[0]
-        return "pool" if events or self.pool else None
+        return "by hash" if events or self.has_hashed else None
 
-    def pooled(self, name: str, seq: int) -> bool:
+    def by_hash(self, name: str, seq: int) -> bool:
         mine = self.producers[name]
         return seq in mine.hash and (mine.identity == "none" or (name, seq) in self.shared)
 
@@ -642,7 +644,7 @@ class Judgement:
         others = self.other_runs(found)
         self.capture.look(others)
         self.seen: dict[tuple[str, int], list[tuple[int, Arrival]]] = defaultdict(list)
-        strangers: set[Any] = set()
+        unknown_ids: set[Any] = set()
         hashes: Counter[int] = Counter()
         place = 0
         for segment, arrivals in found.items():
@@ -654,25 +656,25 @@ class Judgement:
                 owner = self.owner(arrival)
                 if isinstance(owner, tuple):
                     self.seen[owner].append((place, arrival))
-                elif owner == "pool":
+                elif owner == "by hash":
                     hashes[arrival.hash] += 1
                 elif arrival.producer:
-                    strangers.add((arrival.producer, arrival.seq))
+                    unknown_ids.add((arrival.producer, arrival.seq))
                 elif arrival.own:
-                    strangers.add(arrival.own)
+                    unknown_ids.add(arrival.own)
                 else:
-                    strangers.add(arrival.hash)
+                    unknown_ids.add(arrival.hash)
         before = {name: Counter(mine) for name, mine in self.counts.items()}
         left = Counter(hashes)
         self.all_of(left)
-        self.unheard = self.without_listener(others)
-        if self.unheard:
+        self.uncaptured = self.without_listener(others)
+        if self.uncaptured:
             self.capture.problems += 1
             self.counts, left = before, Counter(hashes)
             self.all_of(left)
         hashes = left
-        strangers |= set(hashes)
-        self.counts[""]["unexpected" if self.whole else "unknown"] += len(strangers)
+        unknown_ids |= set(hashes)
+        self.counts[""]["unexpected" if self.whole else "unknown"] += len(unknown_ids)
         return Result(
             self.exit_code(),
             {name: dict(+mine) for name, mine in self.counts.items()},
@@ -692,7 +694,7 @@ class Judgement:
         begin = min((at for mine in self.producers.values() for at in mine.created.values()), default=None)
         hashes = {
             mine.hash[seq] for name, mine in self.producers.items() for seq in mine.hash
-            if self.pooled(name, seq)
+            if self.by_hash(name, seq)
         }  # fmt: skip
         ours, others = set(), []
         for key, some in runs.items():
@@ -702,7 +704,7 @@ class Judgement:
             known |= any(arrival.own in self.owners for arrival in events)
             early = begin is not None and all(arrival.received_us < begin for arrival in events)
             alike = any(
-                owner == "pool" and arrival.hash in hashes
+                owner == "by hash" and arrival.hash in hashes
                 for owner, arrival in zip(owners, events, strict=True)
             )
             if not events:
@@ -754,12 +756,12 @@ class Judgement:
     def all_of(self, hashes: Counter[int]) -> None:
         for mine in self.producers.values():
             self.of(mine)
-        self.by_hash(hashes)
+        self.compare_by_hash(hashes)
 
     def of(self, mine: Producer) -> None:
         tell = self.counts[mine.name]
         for seq in range(1, mine.last + 1):
-            if self.pooled(mine.name, seq):
+            if self.by_hash(mine.name, seq):
                 continue
             copies = [arrival for _, arrival in self.seen.get((mine.name, seq), [])]
             tell["events"] += 1
@@ -772,30 +774,30 @@ class Judgement:
         tell["reordered"] += self.reordered(mine)
 
     def word(self, mine: Producer, seq: int, copies: list[int]) -> str:
-        fate = mine.fate(seq)
+        outcome = mine.outcome(seq)
         if seq in mine.hash:
             if any(copy != mine.hash[seq] for copy in copies):
                 has_own = any(other == seq for other, _ in mine.ids)
                 return "unknown" if has_own and not self.whole else "corrupted"
             if copies:
-                return "ok" if fate in EXPECTED_TO_COME else "recovered"
-            return self.unseen(mine, fate)
+                return "ok" if outcome in EXPECTED_TO_COME else "recovered"
+            return self.unseen(mine, outcome)
         if copies:
-            return "unexpected" if fate == "dropped" else "unknown"
-        return {"dropped": "dropped", "failed": "missing"}.get(fate, "unknown")
+            return "unexpected" if outcome == "dropped" else "unknown"
+        return {"dropped": "dropped", "failed": "missing"}.get(outcome, "unknown")
 
-    def unseen(self, mine: Producer, fate: str) -> str:
+    def unseen(self, mine: Producer, outcome: str) -> str:
         """Of what is listed."""
-        if self.capture.doubt or mine.protocol in self.unheard or (not fate and not mine.whole):
+        if self.capture.doubt or mine.protocol in self.uncaptured or (not outcome and not mine.whole):
             return "unknown"
-        return "lost" if fate == "acked" else "missing"
+        return "lost" if outcome == "acked" else "missing"
 
     def reordered(self, mine: Producer) -> int:
         first: dict[str, dict[int, int]] = defaultdict(dict)
         for (name, seq), copies in self.seen.items():
-            if name != mine.name or seq not in mine.hash or seq in mine.deferred or self.pooled(name, seq):
+            if name != mine.name or seq not in mine.hash or seq in mine.deferred or self.by_hash(name, seq):
                 continue
-            if not mine.fate(seq) and not mine.whole:
+            if not mine.outcome(seq) and not mine.whole:
                 continue
             for place, arrival in copies:
                 first[arrival.listener].setdefault(seq, place)
@@ -807,13 +809,13 @@ class Judgement:
             }  # fmt: skip
         return len(late)
 
-    def by_hash(self, hashes: Counter[int]) -> None:
-        """Events that are compared as a multiset; leaves what is nobody's in `hashes`."""
+    def compare_by_hash(self, hashes: Counter[int]) -> None:
+        """Compare events as a multiset; leave hashes without an event in `hashes`."""
         events: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
         for name, mine in self.producers.items():
             for seq, hash_ in mine.hash.items():
-                if self.pooled(name, seq):
-                    events[hash_].append((-STRENGTH.get(mine.fate(seq), 0), name, seq))
+                if self.by_hash(name, seq):
+                    events[hash_].append((-STRENGTH.get(mine.outcome(seq), 0), name, seq))
         for hash_, rows in events.items():
             rows.sort()
             copies = hashes.pop(hash_, 0)
@@ -821,10 +823,10 @@ class Judgement:
                 self.counts[rows[0][1]]["duplicated"] += copies - len(rows)
             for i, (_, name, seq) in enumerate(rows):
                 mine = self.producers[name]
-                fate = mine.fate(seq)
-                word = "ok" if fate in EXPECTED_TO_COME else "recovered"
+                outcome = mine.outcome(seq)
+                word = "ok" if outcome in EXPECTED_TO_COME else "recovered"
                 if i >= copies:
-                    word = self.unseen(mine, fate)
+                    word = self.unseen(mine, outcome)
                 self.counts[name]["events"] += 1
                 self.counts[name][word] += 1
 

@@ -306,7 +306,7 @@ class Producer:
         self.size = 0
         self.pending: list[Event] = []
         self.aside: list[Event] = []  # deferred
-        self.untold: dict[tuple[str, str], list[int]] = {}
+        self.undecided: dict[tuple[str, str], list[int]] = {}
         self.fates: dict[str, int] = {"acked": 0, "handed": 0, "failed": 0, "dropped": 0}
         self.tries = 0
 
@@ -348,9 +348,9 @@ class Producer:
             self.run.truth.made += 1
             luck = rng.random()
             if luck < 0.06:
-                self._fate("dropped", "overflow", self.last)
+                self._outcomes("dropped", "overflow", self.last)
             elif luck < 0.09:
-                self._fate("failed", "encode", self.last)
+                self._outcomes("failed", "encode", self.last)
             else:
                 own = f"own-{rng.getrandbits(40)}" if rng.random() < self.users else ""
                 if own and rng.random() < 0.1:
@@ -376,15 +376,15 @@ class Producer:
             if self.alive:
                 self.pending += batch
 
-    def _fate(self, status: str, reason: str, *seqs: int) -> None:
+    def _outcomes(self, status: str, reason: str, *seqs: int) -> None:
         if seqs:
             self.fates[status] += len(seqs)
-            self.untold.setdefault((status, reason), []).extend(seqs)
+            self.undecided.setdefault((status, reason), []).extend(seqs)
 
     def settle(self) -> None:
         """Write down what became of some."""
-        untold, self.untold = self.untold, {}
-        for (status, reason), seqs in untold.items():
+        undecided, self.undecided = self.undecided, {}
+        for (status, reason), seqs in undecided.items():
             if not self.alive:
                 return
             if status == "dropped":
@@ -405,11 +405,11 @@ class Producer:
         if not self.wire.ack:
             # Gone as soon as the kernel has it.
             del waiting[: len(events)]
-            self._fate("handed", "", *(event.name[1] for event in events))
+            self._outcomes("handed", "", *(event.name[1] for event in events))
         elif told:
             run.truth.acked |= {event.name for event in events}
             del waiting[: len(events)]
-            self._fate("acked", "", *(event.name[1] for event in events))
+            self._outcomes("acked", "", *(event.name[1] for event in events))
             self.tries = 0
         else:
             self.tries += 1
@@ -422,10 +422,10 @@ class Producer:
                     self.write("deferred", seqs=files.ranges(event.name[1] for event in events))
                 else:
                     del waiting[:1]
-                    self._fate("failed", "rejected", events[0].name[1])
+                    self._outcomes("failed", "rejected", events[0].name[1])
 
     def close(self) -> None:
-        self._fate("failed", "closed", *(event.name[1] for event in (*self.pending, *self.aside)))
+        self._outcomes("failed", "closed", *(event.name[1] for event in (*self.pending, *self.aside)))
         self.pending, self.aside = [], []
         self.settle()
         if not self.alive:

@@ -21,7 +21,7 @@ def text(case: Case) -> str:
         rows += [f"    {at:3} {_record(piece, case.protocol)}" for at, piece in enumerate(records_of(data))]
     lost = sorted(case.truth.acked - case.truth.arrived)
     rows.append(f"acknowledged and not arrived: {case.truth.lost} {lost[:20]}; lies: {case.truth.lies}")
-    rows.append(f"what cannot be told: {sorted(case.evidence.limits)}")
+    rows.append(f"undecidable: {sorted(case.evidence.limits)}")
     return "\n".join(rows)
 
 

@@ -31,7 +31,7 @@ from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
-from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, fate
+from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, treatment
 from tests.support.batches import inflight_of
 from tests.support.measured_process import MIB, MeasuredProcess
 from tests.support.patience import PATIENCE
@@ -173,8 +173,8 @@ def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[
     data = b"".join(bytes(buffer) for wire in core.data_to_send() for buffer in wire.buffers)
     for seq, (body, frames) in enumerate(zip(sent, oracle.split(data), strict=True), 1):
         carried = oracle.carried(body, seq, bytes(10), TOPIC)
-        assert fate(frames[4][2], frames[3]) == (TAKEN, carried)
-        assert fate(method, pack(method, body)) == (TAKEN, body)  # as a device with recompress sends it
+        assert treatment(frames[4][2], frames[3]) == (TAKEN, carried)
+        assert treatment(method, pack(method, body)) == (TAKEN, body)  # as a device with recompress sends it
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -363,7 +363,7 @@ def attacks() -> dict[str, tuple[int, bytes, str]]:
 
 def test_model_of_the_importer_knows_each_attack(attacks: dict[str, tuple[int, bytes, str]]) -> None:
     """It judges the bodies of `test_importers_accept_every_body_we_send`."""
-    assert {name: fate(method, body)[0] for name, (method, body, _) in attacks.items()} == {
+    assert {name: treatment(method, body)[0] for name, (method, body, _) in attacks.items()} == {
         name: what for name, (_, _, what) in attacks.items()
     }
 

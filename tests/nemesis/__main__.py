@@ -1,9 +1,9 @@
-"""``make nemesis``: seeded faults over all protocols, and the verifier's word on each run.
+"""``make nemesis``: seeded faults over all protocols, with the verifier's verdict on each run.
 
     python -m tests.nemesis --seeds 1-100 --minutes 75
 
-A seed determines the schedule of faults, not the kernel's timing: a seed that fails is run again, and its
-failure rate printed. Exit code: 0 nothing violated, 1 something was, 3 a run could not be made.
+A seed determines the schedule of faults, not the kernel's timing: a failing seed is run again, and its
+failure rate is printed. Exit code: 0 no violation, 1 violations, 3 a run could not be made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = ROOT / "build" / "nemesis"
 STORED = Path(__file__).parent / "schedules"
 AGAIN = 20
 MOST_REPEATED = 5
-"""Failing seeds of a batch that are run again, at most."""
+"""The most failing seeds of a batch that are run again."""
 
 
 def seeds(text: str) -> list[int]:
@@ -37,17 +37,17 @@ def seeds(text: str) -> list[int]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis", description=__doc__)
     parser.add_argument("--seeds", type=seeds, default="1-100", help="as in 1-100 or 3,7,20-29")
-    parser.add_argument("--minutes", type=float, help="begin no run after so long")
+    parser.add_argument("--minutes", type=float, help="start no run after this time")
     parser.add_argument("--events", type=int, help="of each run")
     parser.add_argument("--short", action="store_true", help="the short form")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="results so far: seeds in it are done")
-    parser.add_argument("--again", type=int, default=AGAIN, help="runs of each seed that fails")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="earlier results: skip their seeds")
+    parser.add_argument("--again", type=int, default=AGAIN, help="runs of each failing seed")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run this schedule --again times")
     parser.add_argument("--shrink", action="store_true", help="shrink the schedules, and store them")
-    parser.add_argument("--show", action="store_true", help="print the schedules and do nothing")
-    parser.add_argument("--stop", action="store_true", help="begin no more runs once one has failed")
-    parser.add_argument("--mutants", nargs="*", metavar="WORD", help="which seed catches each mutant")
+    parser.add_argument("--show", action="store_true", help="only print the schedules")
+    parser.add_argument("--stop", action="store_true", help="start no more runs after a failure")
+    parser.add_argument("--mutants", nargs="*", metavar="WORD", help="find the seed that catches each mutant")
     return parser.parse_args()
 
 
@@ -72,15 +72,15 @@ def main() -> int:
 
     folder = given.resume or FOLDER
     with Session("local[2]") as session:
-        batch = Batch(session.spark, folder / "failed", jobs=given.jobs, say=say)
+        batch = Batch(session.spark, folder / "failed", jobs=given.jobs, print_progress=print_progress)
         if given.shrink:
             return shrink_all(batch, schedules)
         if given.replay:
-            return again(batch, schedules[0], given.again)
+            return run_again(batch, schedules[0], given.again)
         return whole(batch, schedules, folder, given)
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, flush=True)
 
 
@@ -96,7 +96,7 @@ def whole(batch: Batch, schedules: list[Schedule], folder: Path, given: argparse
     with path.open("a" if given.resume else "w") as file:
         for result in batch.all(rest, until):
             results[result.seed] = result
-            say(result.text())
+            print_progress(result.text())
             if not result.trouble:
                 file.write(result.line() + "\n")
                 file.flush()
@@ -106,18 +106,18 @@ def whole(batch: Batch, schedules: list[Schedule], folder: Path, given: argparse
     mine = [result for seed, result in sorted(results.items()) if seed in wanted]
     failed = {result.seed for result in mine if result.failed}
     for schedule in [s for s in rest if s.seed in failed][:MOST_REPEATED] if given.again else []:
-        again(batch, schedule, given.again)
+        run_again(batch, schedule, given.again)
     print(summary(mine))
     print(f"{time.monotonic() - begin:.0f} s; {len(wanted) - len(mine)} of {len(wanted)} runs are left to do")
     return 1 if failed else 3 if any(result.trouble for result in mine) else 0
 
 
-def again(batch: Batch, schedule: Schedule, times: int) -> int:
-    """Run one schedule so often, and say how often it failed."""
+def run_again(batch: Batch, schedule: Schedule, times: int) -> int:
+    """Run one schedule several times, and print the number of failures."""
     failures = 0
     for result in batch.all([schedule] * times):
         failures += result.failed
-        say(result.text())
+        print_progress(result.text())
     print(f"seed {schedule.seed}: {failures} of {times} runs failed")
     return 1 if failures else 0
 

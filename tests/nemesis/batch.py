@@ -16,17 +16,17 @@ from tests.nemesis.scene import Evidence, Scene, Trouble
 from tests.nemesis.schedule import KINDS, Schedule
 
 ATTEMPTS = 3
-"""A run that could not be made is made anew so often."""
+"""The number of attempts at a run that cannot be made."""
 
 
 class Batch:
-    """Runs schedules.
+    """A runner of schedules.
 
     Args:
         spark: a session.
-        keep: folder for what failed runs leave behind.
+        keep: folder for the files of failed runs.
         jobs: runs at a time.
-        say: is told of each result.
+        say: called with a line for each result.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batch:
         self._verdicts = threading.Lock()
 
     def one(self, schedule: Schedule) -> Result:
-        """One run."""
+        """Run a schedule once, with further attempts if the run cannot be made."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._attempt(schedule)
@@ -69,7 +69,7 @@ class Batch:
         return result
 
     def all(self, schedules: Iterable[Schedule], until: float | None = None) -> Iterator[Result]:
-        """The results as they come; none is begun after the monotonic second `until`."""
+        """Yield the results of all schedules; no run starts after the monotonic second `until`."""
         rest = iter(schedules)
         with ThreadPoolExecutor(self.jobs) as pool:
             running: set[Future[Result]] = set()
@@ -95,7 +95,7 @@ def _troubled(schedule: Schedule, why: str) -> Result:
 
 
 def summary(results: list[Result]) -> str:
-    """The figures of many runs: events, words, and what each kind of fault hit."""
+    """Summarize many runs: events, words, and the hits of each kind of fault."""
     total: dict[str, int] = {}
     for result in results:
         for word, n in result.counts.items():

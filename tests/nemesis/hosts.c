@@ -1,7 +1,7 @@
-/* Names that a test can change, for the processes that preload this: with NEMESIS_HOSTS the name of a file of
- * lines "NAME ADDRESS", names in it are looked up there, at each look-up anew. An address of "gone" is an
- * unknown name, "again" a server of names that does not answer; "slow ADDRESS" answers after a second.
- * Like a real look-up it needs a descriptor. All other names go to the C library. */
+/* A preloaded look-up of host names that tests can change. NEMESIS_HOSTS is a file of lines "NAME ADDRESS",
+ * which is read at each look-up. The address "gone" means an unknown name, "again" a name server that does not
+ * answer, and "slow ADDRESS" an answer after a second. Like a real look-up it needs a descriptor. All other
+ * names go to the C library. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""What a run has violated: the verdict of its ledger and capture, and what its processes left behind."""
+"""The judgement of a run: violations by the verdict on its ledger and capture, and by its processes."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from tests.nemesis.scene import Evidence, Life, Strike
 from tests.nemesis.schedule import ONE_WAY, Schedule
 
 Tally = dict[str, int]
-"""Kind of fault -> how often."""
+"""Kind of fault -> count."""
 
 MIB = 1 << 20
 RSS = 64 * MIB
-"""A producer may grow by so much: two clients with 8 MiB of events each, and the handlers before."""
+"""The most bytes by which a producer may grow: two clients with 8 MiB of events each, and old handlers."""
 
 DESCRIPTORS = 48
-"""A producer may have so many: two clients, and the handlers before."""
+"""The most descriptors of a producer: for two clients and old handlers."""
 
 BEFORE_NS = 500_000_000
-"""A snapshot this old says nothing any more of what was in flight."""
+"""The age at which a snapshot no longer shows the events in flight."""
 
 
 class Result(NamedTuple):
-    """Of one run; a line of the results."""
+    """The result of one run, a line of the results file."""
 
     seed: int
     lane: str
     violations: list[str]
     trouble: str
-    """Why nothing could be said; empty when something could."""
+    """The reason why there is no verdict; empty: there is one."""
     exit_code: int
     counts: dict[str, int]
     snapshots: int
     resent: int
     breaks: int
-    """Connections that ended."""
+    """The number of connections that ended."""
     rss: int
     descriptors: int
     strikes: dict[str, int]
     hits: dict[str, int]
-    """By kind, the strikes that found something in flight."""
+    """The strikes with events in flight, by kind."""
     seconds: float
 
     @property
@@ -68,10 +68,13 @@ class Result(NamedTuple):
 
 
 def judge(schedule: Schedule, evidence: Evidence, spark: Any, seconds: float = 0.0) -> Result:
-    """See the module.
+    """Judge the evidence of one run.
 
     Args:
-        spark: the session, or None: then the verifier's stages run in this process.
+        schedule: the schedule of the run.
+        evidence: the files and processes of the run.
+        spark: the session; None: run the verifier's stages in this process.
+        seconds: how long the run took.
     """
     verdict = verify(evidence.folder, spark)
     violations = [f"collector: {text}" for text in evidence.collectors]
@@ -101,7 +104,7 @@ def judge(schedule: Schedule, evidence: Evidence, spark: Any, seconds: float = 0
 def verify(folder: Path, spark: Any) -> Any:
     from logclient.verify import job
 
-    # Producers are killed: a ledger without an end is judged below, by how its process ended.
+    # Some producers are killed: a ledger without an end is judged below, by the end of its process.
     out = folder / "verdict"
     return job.run(folder / "ledger", folder / "capture", spark=spark, out=out, allow_open=True)
 
@@ -110,7 +113,7 @@ def verify(folder: Path, spark: Any) -> Any:
 
 
 def of_process(life: Life, schedule: Schedule) -> list[str]:
-    """What is wrong with a producer's end, its snapshots and its use of the machine."""
+    """Return the violations in a producer's end, its snapshots and its use of the machine."""
     wrong = []
     due = -signal.SIGTERM if schedule.ending == "sigterm" else 0
     if life.code is None:
@@ -132,7 +135,7 @@ def of_process(life: Life, schedule: Schedule) -> list[str]:
     if report["stuck"]:
         wrong.append(f"threads do not end: {report['stuck']}")
     if report["left"]:
-        wrong.append(f"{report['left']} events were given up although the servers lived")
+        wrong.append(f"{report['left']} events were given up although the servers were alive")
     if report["callbacks"] and report["callbacks"][0] != report["callbacks"][1]:
         wrong.append(f"{report['callbacks'][1]} of {report['callbacks'][0]} callbacks ran")
     if report["untold"]:
@@ -167,7 +170,7 @@ def of_verdict(verdict: Any, evidence: Evidence, schedule: Schedule) -> list[str
         if getattr(counts, word)
     ]
     if schedule.lane in ONE_WAY and counts.duplicated:
-        wrong.append(f"{counts.duplicated} duplicated, where nothing is sent twice")
+        wrong.append(f"{counts.duplicated} duplicated by a protocol without resends")
     if not verdict.capture["complete"]:
         wrong.append(f"the capture is not whole: {verdict.problems}")
     pids = producer_pids(evidence.folder / "ledger")
@@ -175,22 +178,22 @@ def of_verdict(verdict: Any, evidence: Evidence, schedule: Schedule) -> list[str
     for producer in verdict.producers:
         name, of = producer.producer, producer.counts
         if not name and of.unknown:
-            wrong.append(f"{of.unknown} arrived of nobody")
+            wrong.append(f"{of.unknown} arrived without a known producer")
         if name and producer.ledger not in ("whole", "unclosed"):
-            wrong.append(f"the ledger of {name} is not as it was written ({producer.ledger})")
+            wrong.append(f"the ledger of {name} was changed ({producer.ledger})")
         if pids.get(name) not in whole:
             continue
         if not producer.closed:
-            wrong.append(f"the ledger of {name} has no end, and its process ended in order")
+            wrong.append(f"the ledger of {name} has no end, although its process ended normally")
         elif of.unknown:
-            wrong.append(f"{of.unknown} unknown of {name}, whose process ended in order")
+            wrong.append(f"{of.unknown} unknown of {name}, although its process ended normally")
         if of.missing and schedule.lane not in ONE_WAY:
-            wrong.append(f"{of.missing} of {name} never arrived, whose process ended in order")
+            wrong.append(f"{of.missing} of {name} never arrived, although its process ended normally")
     return wrong
 
 
 def producer_pids(ledger: Path) -> dict[str, int]:
-    """Producer -> the process that wrote its ledger."""
+    """Return the process id for each producer, from its ledger."""
     found = {}
     for path in ledger.glob("*-0001.ledger"):
         with path.open() as file:
@@ -201,7 +204,7 @@ def producer_pids(ledger: Path) -> dict[str, int]:
 
 
 def orderly(lives: list[Life], schedule: Schedule) -> set[int]:
-    """The processes that came to an end which delivers everything."""
+    """Return the processes whose kind of end delivers all events."""
     found = set()
     for life in lives:
         if life.code == 0 and not life.killed:
@@ -212,14 +215,14 @@ def orderly(lives: list[Life], schedule: Schedule) -> set[int]:
     return found
 
 
-# -- what was hit -------------------------------------------------------------------------------------
+# -- events in flight----------------------------------------------------------------------------------
 
 
 def in_flight(strikes: list[Strike], lives: list[Life], one_way: bool) -> tuple[Tally, Tally]:
-    """How often each kind struck, and how often it found something in flight.
+    """Count the strikes of each kind, and those with events in flight.
 
-    Where nothing is acknowledged, what was handed to the transport since the snapshot before is in flight,
-    and so is what waits.
+    Without acknowledgements, events in flight are those handed to the transport since the previous snapshot,
+    and those that wait.
     """
     samples = {life.name: read_samples(life.samples) for life in lives}
     done: Tally = {}

@@ -1,4 +1,4 @@
-"""What a scene takes from the machine, for its processes alone: ports, names, clocks, certificates."""
+"""Resources of the machine for the processes of one scene: ports, names, clocks, certificates."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.support import ROOT, missing
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 LIBRARIES = (ROOT / "tests" / "clock_shift.c", ROOT / "tests" / "nemesis" / "hosts.c")
 
-# Below the ports that the kernel gives to outgoing connections: one of those could take that of a server that
-# is down, or connect to itself there.
+# Below the kernel's ports for outgoing connections: such a connection could take the port of a server that is
+# down, or connect to itself there.
 _PORTS = range(12_000, 32_000)
 _given: set[int] = set()
 _lock = threading.Lock()
 
 
 def ports(n: int) -> list[int]:
-    """Free on both addresses, for TCP and UDP, and given to nobody else here."""
+    """Reserve ports that are free on both addresses, for TCP and UDP."""
     found: list[int] = []
     with _lock:
         while len(found) < n:
@@ -40,7 +40,7 @@ def ports(n: int) -> list[int]:
     return found
 
 
-def give_back(given: list[int]) -> None:
+def release_ports(given: list[int]) -> None:
     with _lock:
         _given.difference_update(given)
 
@@ -59,10 +59,10 @@ def _free(port: int) -> bool:
 
 @functools.cache
 def libraries() -> str:
-    """For LD_PRELOAD: built once, in the tree's build folder."""
+    """Return the libraries for LD_PRELOAD, built once in the tree's build folder."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        missing("no C compiler for a clock and names of its own")
+        missing("no C compiler for the preloaded clock and names")
     folder = ROOT / "build" / "nemesis"
     folder.mkdir(parents=True, exist_ok=True)
     built = []
@@ -87,12 +87,12 @@ class Names:
         self._write()
 
     def moved(self, server: str) -> str:
-        """Its next address, which nobody is told of yet."""
+        """Return the next address of a server, before its name changes."""
         self.address[server] = next(a for a in ADDRESSES if a != self.address[server])
         return self.address[server]
 
     def say(self, server: str, how: str = "") -> None:
-        """From now on a look-up answers so; without `how` with the true address."""
+        """Set the answer to look-ups; empty `how`: the true address."""
         address = self.address[server]
         self._said[server] = {"": address, "slow": f"slow {address}"}.get(how, how)
         self._write()
@@ -121,7 +121,7 @@ class Clock:
 
 
 class Certificates:
-    """An authority that producers trust, and a certificate for each server. Another authority may follow."""
+    """An authority that producers trust, and a certificate for each server; authorities can be added."""
 
     def __init__(self, folder: Path) -> None:
         from tests.support.tls import Authority
@@ -138,12 +138,12 @@ class Certificates:
         return self._folder / f"{server}.pem"
 
     def renew(self, server: str, name: str = "") -> None:
-        """A new certificate by the newest authority; for another name, if one is given."""
+        """Issue a new certificate by the newest authority; `name`: for another name."""
         issued = self._authorities[-1].issue(server, f"{name or server}.nemesis")
         shutil.copyfile(issued, self.path(server))
 
     def another_authority(self) -> None:
-        """Producers trust it, too, from their next connection on."""
+        """Add an authority, which producers also trust from their next connection on."""
         self._authorities.append(self._new(self._folder / f"authority-{len(self._authorities)}"))
         self._publish()
 

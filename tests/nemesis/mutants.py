@@ -15,25 +15,25 @@ from tests.mutants.__main__ import Mutant, applied, copy_tree, environment
 
 LIST = Path(__file__).parent / "mutants.toml"
 PATIENCE = "6"
-"""For mutants that make something hang: five times as many seconds are waited for it."""
+"""The patience, in seconds, for mutants that cause a hang; waits last five times as long."""
 
 
 class Catch(NamedTuple):
-    """What noticed a mutant."""
+    """The run that caught a mutant."""
 
     runs: int
-    """Until then."""
+    """The number of runs until then."""
     words: str
 
 
 def listed(words: Sequence[str] = ()) -> list[Mutant]:
-    """Those whose name or file contains one of `words`, or all."""
+    """Return the mutants whose name or file contains one of `words`; without words, all."""
     mutants = [Mutant(**entry) for entry in tomllib.loads(LIST.read_text())["mutant"]]
     return [m for m in mutants if not words or any(w in m.name or w in m.file for w in words)]
 
 
 def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
-    """Short runs of these seeds, until one fails.
+    """Run these seeds briefly, until one fails.
 
     Raises:
         SystemExit: the runs could not be made.
@@ -57,7 +57,7 @@ def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
 
 
 def run(words: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
-    """Try each mutant with these seeds; the exit code."""
+    """Try each mutant with these seeds, and return the exit code."""
     mutants = listed(words)
     survived = 0
     with tempfile.TemporaryDirectory(prefix="nemesis-mutants-") as folder:

@@ -1,8 +1,8 @@
-"""A producer under the nemesis, as a process: a client and a handler that send all the time.
+"""A producer of the nemesis, as a process: a client and a handler that send continuously.
 
-Its argument is JSON (see `Setting`). It says "flowing" once events are acknowledged or handed, obeys lines on
-its standard input (`Producer.obey`), samples ``stats()`` of every client it has made all the time, and leaves
-a report. The line ``stop`` has it send what is left of its quota, deliver and end.
+Its argument is JSON (see `Setting`). It prints "flowing" once events are acknowledged or handed, obeys lines
+of its standard input (`Producer.obey`), samples ``stats()`` of all its clients continuously, and leaves a
+report. After the line ``stop`` it sends the rest of its quota, delivers it and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.nemesis.schedule import LONG_ENOUGH
 
 SAMPLE = 0.005
 DESCRIPTORS = 400
-"""The most that this process may have, so that they can be used up."""
+"""The limit of descriptors of this process, low enough to use them up."""
 
 LARGE = "x" * 40_000
 
@@ -48,7 +48,7 @@ class Setting(NamedTuple):
 
 
 class Sampler(threading.Thread):
-    """Takes snapshots of all clients: whether counts add up, and what was in flight when."""
+    """A thread that takes snapshots of all clients: it checks sums, and records events in flight."""
 
     def __init__(self, path: str) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -91,7 +91,7 @@ class Sampler(threading.Thread):
 
 
 class Dying:
-    """Logs when it is destroyed; in a cycle, so that a garbage collection destroys it, in any thread."""
+    """An object that logs when it is destroyed; it is in a cycle, so that garbage collection destroys it."""
 
     def __init__(self, number: int) -> None:
         self.me = self
@@ -109,7 +109,7 @@ class Producer:
         self.over = False
         self.sampler = Sampler(setting.samples)
         self.children: dict[int, dict[str, Any]] = {}
-        self.told = [0, 0]  # callbacks that had to run, and that did
+        self.callbacks_run = [0, 0]  # expected callbacks, and those that ran
         self.left = 0
         self.held: list[int] = []
         self.release_at = 0.0
@@ -128,7 +128,7 @@ class Producer:
         ]
 
     def configure(self) -> None:
-        """``dictConfig``: the handler that is there is closed, and another made."""
+        """Call ``dictConfig``, which closes the present handler and makes another one."""
         handler = {"class": "logclient.Handler", "url": self.setting.url, **self.setting.options}
         logging.config.dictConfig(
             {
@@ -159,7 +159,7 @@ class Producer:
             self.deliveries.append(delivery)
 
     def flow(self, one: Any, quota: int) -> None:
-        """Give the quota in small groups over the time there is, or all at once when hurried."""
+        """Send the quota in small groups over the available time, or at once near the end."""
         begin = time.monotonic()
         for number in range(quota):
             due = begin + self.setting.seconds * number / quota
@@ -177,7 +177,7 @@ class Producer:
             except ValueError:
                 if self.hoarder is None:
                     raise
-                self.unconfigured = True  # a new client needs descriptors: tried again when there are some
+                self.unconfigured = True  # a new client needs descriptors: try again when some are free
         elif what == "fork":
             for _ in range(order["amount"]):
                 self.fork(order["how"])
@@ -200,7 +200,7 @@ class Producer:
         if pid:
             self.children[pid] = {"how": how, "until": time.monotonic() + LONG_ENOUGH}
             return
-        if self.held:  # inherited: nobody else will ever give them back
+        if self.held:  # inherited by the child, which must close its copies
             time.sleep(max(0.0, self.release_at - time.monotonic()))
             self.release()
         for number in range(100):
@@ -218,7 +218,7 @@ class Producer:
         os._exit(0)
 
     def reaped(self) -> bool:
-        """Whether every child has ended, or hangs."""
+        """Return whether every child has ended, or hangs."""
         for pid, child in self.children.items():
             if "status" not in child:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -227,11 +227,11 @@ class Producer:
         for pid, child in self.children.items():
             if "status" not in child and time.monotonic() > child["until"]:
                 child["status"] = "hangs"
-                os.kill(pid, signal.SIGABRT)  # it says where it stands
+                os.kill(pid, signal.SIGABRT)  # prints its stacks
         return all("status" in child for child in self.children.values())
 
     def signals(self, seconds: float) -> None:
-        """Log in the main thread, and in a signal handler that interrupts it."""
+        """Log in the main thread, and in signal handlers that interrupt it."""
 
         def handle(number: int, frame: Any) -> None:
             logging.getLogger("nemesis.signal").info("signal %d", number)
@@ -250,26 +250,27 @@ class Producer:
         signal.signal(signal.SIGALRM, before)
 
     def callbacks(self, amount: int) -> None:
-        """Some raise; each event has another callback that must run all the same."""
+        """Add callbacks, some of which raise; each event has another callback that must run anyway."""
         kinds = (ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
         def fail(kind: type[BaseException], _: Any) -> None:
             raise kind("on purpose")
 
         def count(_: Any) -> None:
-            self.told[1] += 1
+            self.callbacks_run[1] += 1
 
         for number in range(amount):
             kind = kinds[number % len(kinds)]
             delivery = self.client.submit({"message": "with callbacks", "n": number})
             delivery.add_done_callback(functools.partial(fail, kind))
             delivery.add_done_callback(count)
-            self.told[0] += 1
+            self.callbacks_run[0] += 1
 
     def exhaust(self, seconds: float) -> None:
-        """Hold every descriptor that is free, and those that become so, for so long.
+        """Hold all free descriptors, including those that become free, for some seconds.
 
-        In a thread: this one may have to wait for room in the queue, which there is when they are released.
+        This is done in another thread, because this one may have to wait for room in the queue, which is only
+        free after their release.
         """
         self.release_at = max(self.release_at, time.monotonic() + seconds)
         self.hold()
@@ -347,7 +348,7 @@ class Producer:
         followed = None
         if ending == "close" and not stuck:
             self.left = self.client.flush(LONG_ENOUGH) + self.handler.client.flush(LONG_ENOUGH)
-            self.wait(lambda: self.told[1] >= self.told[0])
+            self.wait(lambda: self.callbacks_run[1] >= self.callbacks_run[0])
             followed = sum(delivery.result(1.0) is None for delivery in self.deliveries)
             self.left += self.client.close(LONG_ENOUGH)
             logging.shutdown()
@@ -362,7 +363,7 @@ class Producer:
             "wrong": self.sampler.wrong,
             "left": self.left,
             "stuck": stuck,
-            "callbacks": self.told if followed is not None else None,
+            "callbacks": self.callbacks_run if followed is not None else None,
             "untold": followed,
             "children": [{"pid": pid, **child} for pid, child in self.children.items()],
             "descriptors": len(os.listdir("/proc/self/fd")) - before,

@@ -1,8 +1,8 @@
 """The network between producers and collectors, as a process: relays that cut, stall, delay and half-close.
 
-Run with a JSON list of gates (``name``, ``kind`` tcp or udp, ``address``, ``port``, ``upstream``, ``latency``
-in seconds), it says "ready" once all listen, obeys lines of JSON on its standard input (see `Gate.obey`) and
-answers each with the number of its connections and of the bytes that it holds. It ends with its input.
+Its argument is a JSON list of gates (``name``, ``kind`` tcp or udp, ``address``, ``port``, ``upstream``,
+``latency`` in seconds). It prints "ready" once all gates listen, obeys lines of JSON on its standard input
+(see `Gate.obey`) and answers each with the numbers of connections and of held bytes. It ends with its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.nemesis.schedule import LONG_ENOUGH
 from tests.support import clean_environment
 
 HOLD = 1 << 20
-"""Bytes held in one direction of a connection, at most; then the sender's own buffers fill."""
+"""The most bytes held in one direction of a connection; beyond, the sender's own buffers fill."""
 
 RESET = struct.pack("ii", 1, 0)
 
@@ -38,12 +38,12 @@ class Pipe:
         self.way = way
         self.held: deque[tuple[float, bytes]] = deque()
         self.size = 0
-        self.ended = False  # the source has said that it sends no more
-        self.shut = False  # and the sink was told
+        self.ended = False  # whether the source has ended its direction
+        self.shut = False  # whether this was passed on to the sink
 
 
 class Pair:
-    """A connection from a producer, and the one to the collector that belongs to it."""
+    """A connection from a producer, with its connection to the collector."""
 
     def __init__(self, down: socket.socket, up: socket.socket) -> None:
         self.sockets = (down, up)
@@ -59,7 +59,7 @@ class Pair:
 
 
 class Gate:
-    """Where the producers connect for one collector."""
+    """The address at which producers connect for one collector."""
 
     def __init__(self, name: str, address: str, port: int, upstream: int, latency: float, **_: Any) -> None:
         self.name = name
@@ -138,7 +138,7 @@ class Gate:
     # -- moving bytes ------------------------------------------------------------------------------
 
     def wishes(self, now: float, reads: list[Any], writes: list[Any]) -> float:
-        """Add what to wait for; until when at most."""
+        """Add the sockets to wait for, and return the latest time."""
         until = now + 1.0
         if self.listener is not None:
             reads.append(self.listener)
@@ -219,7 +219,7 @@ class Gate:
 
 
 class Datagrams(Gate):
-    """The same for datagrams: a cut and a refusal lose what comes, a stall holds it back."""
+    """A gate for datagrams: a cut or a refusal drops them, a stall holds them."""
 
     def open(self, address: str) -> None:
         self.address = address
@@ -260,7 +260,7 @@ class Datagrams(Gate):
             except (OSError, AssertionError):
                 break
         while self.waiting and not self.stalled and self.waiting[0][0] <= now:
-            with suppress(OSError):  # nobody there: lost, as datagrams are
+            with suppress(OSError):  # no receiver: the datagram is lost
                 self.onward.send(self.waiting[0][1])
             self.waiting.popleft()
 
@@ -296,7 +296,7 @@ def main() -> None:
 
 
 class Relay:
-    """The process, for who runs a scene. A context manager."""
+    """The relay as a process, for a scene. A context manager."""
 
     def __init__(self, gates: list[dict[str, Any]]) -> None:
         self._process = subprocess.Popen(
@@ -309,7 +309,7 @@ class Relay:
             raise RuntimeError("the relay did not start")
 
     def order(self, gate: str, do: str, **more: Any) -> dict[str, int]:
-        """Have it done; the connections and held bytes that there were just before."""
+        """Send an order; return the numbers of connections and held bytes just before it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"gate": gate, "do": do, **more}) + "\n")
         self._process.stdin.flush()

@@ -24,7 +24,7 @@ LOOK = 0.2
 
 
 class Trouble(Exception):
-    """The run could not be made: nothing is said of the product."""
+    """The error of a run that could not be made, which is no fault of the product."""
 
 
 class Strike(NamedTuple):
@@ -32,9 +32,9 @@ class Strike(NamedTuple):
 
     kind: str
     at_ns: int
-    """By the monotonic clock."""
+    """The time by the monotonic clock, in nanoseconds."""
     producers: tuple[str, ...]
-    """Whose events it may hit."""
+    """The producers whose events it may hit."""
 
 
 class Life(NamedTuple):
@@ -43,30 +43,30 @@ class Life(NamedTuple):
     name: str
     pid: int
     code: int | None
-    """None: it hung, and was killed."""
+    """The exit code; None: it hung and was killed."""
     killed: bool
     rss: int
-    """The most bytes beyond what it had at the beginning."""
+    """The greatest growth of its memory, in bytes."""
     descriptors: int
-    """The most it had at one time, without those that were used up on purpose."""
+    """The most descriptors at one time, without those held by the fault."""
     said: str
-    """What it wrote on its standard error."""
+    """Its standard error."""
     report: dict[str, Any] | None
     samples: Path
 
 
 class Evidence(NamedTuple):
-    """What a run leaves for the judge."""
+    """The evidence of a run for the judge."""
 
     folder: Path
     strikes: list[Strike]
     lives: list[Life]
     collectors: list[str]
-    """What is wrong with them."""
+    """Violations found during the run."""
 
 
 class Process:
-    """One that can be stopped, continued and killed, and writes its errors to a file."""
+    """A process that can be stopped, continued and killed, and writes its errors to a file."""
 
     def __init__(self, command: list[str], errors: Path, environment: dict[str, str]) -> None:
         self.errors = errors
@@ -84,7 +84,7 @@ class Process:
         return self.popen.poll() is None
 
     def line(self) -> bytes:
-        """The next line of its output.
+        """Return the next line of its output.
 
         Raises:
             Trouble: there is none.
@@ -124,7 +124,7 @@ class Process:
 
 
 class Collector(Process):
-    """``logclient collect``."""
+    """A process of ``logclient collect``."""
 
     listens = False
 
@@ -136,7 +136,7 @@ class Collector(Process):
 
 
 class Producer(Process):
-    """See `tests.nemesis.producer`."""
+    """A process of `tests.nemesis.producer`."""
 
     def __init__(self, name: str, setting: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
         self.name = name
@@ -154,7 +154,7 @@ class Producer(Process):
 
     def flowing(self) -> None:
         if self.line() != b"flowing\n":
-            raise Trouble(f"{self.name}: does not flow")
+            raise Trouble(f"{self.name}: no event was settled")
         self.look()
         self.base = self.rss
 
@@ -166,7 +166,7 @@ class Producer(Process):
             for entry in (proc / "fd").iterdir():
                 with suppress(OSError):
                     links.append(os.readlink(entry))
-            held = os.readlink(proc / "fd" / "0")  # what uses descriptors up is a copy of this
+            held = os.readlink(proc / "fd" / "0")  # descriptors held by the fault are copies of this one
             self.descriptors = max(self.descriptors, sum(link != held for link in links) + 1)
 
     def life(self, code: int | None) -> Life:
@@ -180,10 +180,11 @@ class Producer(Process):
 
 
 class Scene:
-    """Carries a schedule out. ``run`` gives the evidence.
+    """The execution of a schedule; ``run`` returns the evidence.
 
     Args:
-        folder: for everything; it must be empty.
+        schedule: the schedule.
+        folder: an empty folder for all files.
     """
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
@@ -216,11 +217,11 @@ class Scene:
         self.collectors[server] = Collector(command, self.folder / f"{server}.err", environment)
 
     def end_collector(self, server: str) -> None:
-        """Gracefully."""
+        """End a collector gracefully."""
         collector = self.collectors[server]
         collector.signal(signal.SIGCONT)
         if collector.alive:
-            collector.ready()  # before that it has no handler for the signal, and would not close its capture
+            collector.ready()  # before, it has no signal handler, and would not close its capture
         collector.signal(signal.SIGTERM)
         code = collector.wait(LONG_ENOUGH)
         if code is None:
@@ -269,7 +270,7 @@ class Scene:
                         with suppress(OSError):
                             os.killpg(life.pid, signal.SIGKILL)
         finally:
-            machine.give_back(self.ports)
+            machine.release_ports(self.ports)
         return Evidence(self.folder, self.strikes, self.lives, self.wrong)
 
     def _run(self) -> None:
@@ -372,7 +373,7 @@ class Scene:
                 self._restart(fault.target)
 
     def _names_change(self, fault: Fault) -> None:
-        if fault.how == "move":  # the name says so later, at the end
+        if fault.how == "move":  # the name changes later, at the end
             self.relay.order(fault.target, "move", address=self.names.moved(fault.target))
         else:
             self.names.say(fault.target, fault.how)
@@ -380,7 +381,7 @@ class Scene:
 
     def _rotate(self, fault: Fault) -> None:
         assert self.tls is not None
-        if fault.how == "authority":  # its certificate is shown later, at the end
+        if fault.how == "authority":  # its certificate is used later, at the end
             self.tls.another_authority()
             return
         self.tls.renew(fault.target, "elsewhere" if fault.how == "wrong" else "")
@@ -422,7 +423,7 @@ class Scene:
         for producer in self.producers.values():
             code = producer.wait(deadline - time.monotonic())
             if code is None:
-                producer.signal(signal.SIGABRT)  # it says where it stands
+                producer.signal(signal.SIGABRT)  # prints its stacks
                 producer.wait(LONG_ENOUGH)
                 producer.signal(signal.SIGKILL)
             self.lives.append(producer.life(code))

@@ -1,4 +1,4 @@
-"""Schedules: which faults strike what, and when. A pure function of the seed; written and read as JSON."""
+"""Schedules of faults, with targets and times, as a pure function of a seed. They are stored as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tests.support.patience import PATIENCE
 
 LONG_ENOUGH = 5 * PATIENCE
-"""Seconds after which something hangs, however busy the machine is."""
+"""Seconds after which a process counts as hanging, even on a busy machine."""
 
 LANES = (
     "lumberjack",
@@ -21,10 +21,10 @@ LANES = (
     "plog",
     "logux",
 )
-"""The schemes that producers use, in turn: one for each seed."""
+"""The schemes of producers, in turn: one for each seed."""
 
 ONE_WAY = frozenset(("logjam+push", "plog"))
-"""Those without acknowledgements."""
+"""The schemes without acknowledgements."""
 
 SERVERS = ("alpha", "beta")
 PRODUCERS = ("one", "two")
@@ -36,16 +36,16 @@ PROGRAM = ("fork", "dictconfig", "signals", "destructors", "callbacks", "burst")
 KINDS = NETWORK + PROCESSES + MACHINE + PROGRAM
 
 TENTH = 10
-"""Every so many seeds descriptors are exhausted for `Form.exhausted` seconds."""
+"""The interval of seeds at which descriptors are exhausted for `Form.exhausted` seconds."""
 
 
 class Form(NamedTuple):
-    """How large a run is."""
+    """The size of a run."""
 
     seconds: float
-    """While faults strike."""
+    """The time in which faults strike, in seconds."""
     events: int
-    """Of all producers together."""
+    """The number of events of all producers together."""
     faults: int
     exhausted: float
 
@@ -55,15 +55,15 @@ SHORT = Form(seconds=4.0, events=8_000, faults=8, exhausted=2.0)
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong."""
+    """One fault of a schedule."""
 
     at: float
-    """Seconds from the moment when all producers send."""
+    """The time of the fault, in seconds since all producers send."""
     kind: str
     target: str
-    """A server, a producer, or ``all``."""
+    """The target: a server, a producer, or ``all``."""
     seconds: float = 0.0
-    """How long; 0 where it has no duration."""
+    """The duration in seconds; 0: none."""
     how: str = ""
     amount: int = 0
 
@@ -75,20 +75,20 @@ class Fault(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """One run."""
+    """The schedule of one run."""
 
     seed: int
     lane: str
     seconds: float
     events: int
     options: dict[str, Any]
-    """Of the producers' clients."""
+    """The options of the producers' clients."""
     injected: str
-    """Faults that the collectors commit by themselves (see `logclient.collectors.faults`)."""
+    """The faults of the collectors (see `logclient.collectors.faults`)."""
     latency: float
-    """Seconds that each way takes anyway, so that something is in flight most of the time."""
+    """The delay of each direction in seconds, so that events are in flight most of the time."""
     ending: str
-    """How producers end: ``close``, ``exit`` or ``sigterm``."""
+    """The end of producers: ``close``, ``exit`` or ``sigterm``."""
     faults: tuple[Fault, ...]
 
     def text(self) -> str:
@@ -114,7 +114,7 @@ class Schedule(NamedTuple):
 
 
 def make(seed: int, form: Form = LONG) -> Schedule:
-    """The schedule of a seed."""
+    """Make the schedule of a seed."""
     random = Random(f"nemesis {seed}")
     lane = LANES[seed % len(LANES)]
     faults = _faults(random, lane, form)
@@ -136,7 +136,7 @@ def make(seed: int, form: Form = LONG) -> Schedule:
 
 
 def kinds_of(lane: str) -> list[str]:
-    """The kinds of faults that there are on a lane."""
+    """Return the kinds of faults for a lane."""
     without = set()
     if "tls" not in lane:
         without.add("certificate")
@@ -149,13 +149,13 @@ def _faults(random: Random, lane: str, form: Form) -> list[Fault]:
     kinds = kinds_of(lane)
     random.shuffle(kinds)
     kinds = (kinds * 2)[: form.faults]
-    # Not before a little has flowed, and none in the last moment.
+    # Not in the first and last moments.
     return [_fault(random, kind, round(random.uniform(0.3, form.seconds - 0.5), 2), form) for kind in kinds]
 
 
 def _fault(random: Random, kind: str, at: float, form: Form) -> Fault:
     server, producer = random.choice(SERVERS), random.choice(PRODUCERS)
-    # Clients stay with the first server that works: most faults are for that one.
+    # Clients stay with the first server that works, so most faults target that one.
     server = SERVERS[0] if random.random() < 0.5 else server
     long, brief = round(random.uniform(0.5, 2.5), 2), round(random.uniform(0.1, 1.0), 2)
     match kind:
@@ -202,7 +202,7 @@ def _fault(random: Random, kind: str, at: float, form: Form) -> Fault:
 
 
 def _exhausted(random: Random, form: Form) -> list[Fault]:
-    """All descriptors of a producer are used up for long, and its connection ends meanwhile."""
+    """Make faults that use up all descriptors of a producer for long and cut its connection meanwhile."""
     at = round(random.uniform(0.5, 1.5), 2)
     cuts = [round(at + part * form.exhausted, 2) for part in (0.05, 0.5)]
     return [
@@ -212,7 +212,7 @@ def _exhausted(random: Random, form: Form) -> list[Fault]:
 
 
 def _options(random: Random, lane: str) -> dict[str, Any]:
-    """Of clients: deadlines short enough that several breaks fit in a run, and windows of many sizes."""
+    """Choose options of clients: deadlines short enough for several breaks in a run, and window sizes."""
     options: dict[str, Any] = {
         "backoff_min": 0.01,
         "backoff_max": 0.2,
@@ -246,7 +246,7 @@ def _options(random: Random, lane: str) -> dict[str, Any]:
 
 
 def _injected(random: Random, lane: str) -> str:
-    """None of those that lie: what a collector acknowledges, it keeps."""
+    """Choose faults of collectors, without those that lose acknowledged events."""
     if lane == "plog" or random.random() < 0.2:
         return ""
     base = lane.partition("+")[0]

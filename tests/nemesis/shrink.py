@@ -1,4 +1,4 @@
-"""Make a failing schedule smaller: leave out what it also fails without."""
+"""Reduce a failing schedule to the faults that it needs to fail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.nemesis.schedule import Fault, Schedule
 
 RUNS = 10
 ENOUGH = 3
-"""Failures in `RUNS` runs that make a schedule one that fails."""
+"""The number of failures in `RUNS` runs with which a schedule counts as failing."""
 
 
 def fails(schedule: Schedule, failed: Callable[[Schedule], bool]) -> bool:
-    """Whether at least `ENOUGH` of `RUNS` runs fail; no more runs than it takes to know."""
+    """Return whether at least `ENOUGH` of `RUNS` runs fail, with as few runs as possible."""
     failures = 0
     for run in range(RUNS):
         failures += failed(schedule)
@@ -27,9 +27,9 @@ def fails(schedule: Schedule, failed: Callable[[Schedule], bool]) -> bool:
 def shrink(
     schedule: Schedule, failed: Callable[[Schedule], bool], say: Callable[[str], object] = print
 ) -> Schedule | None:
-    """The smallest schedule found that still fails; None when the whole does not fail often enough.
+    """Find a small schedule that still fails; None: the whole one does not fail often enough.
 
-    Faults are left out in halves, quarters and so on down to single ones (delta debugging), then the
+    Faults are removed in halves, quarters and so on down to single ones (delta debugging), then the
     collectors' own faults, then time.
     """
     if not fails(schedule, failed):

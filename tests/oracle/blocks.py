@@ -1,4 +1,4 @@
-"""Snappy and LZ4 blocks opened in plain Python, from their format descriptions: no library's word is taken.
+"""Decompression of Snappy and LZ4 blocks in plain Python, after their format descriptions, without a library.
 
 snappy: google/snappy, format_description.txt. LZ4: lz4/lz4, doc/lz4_Block_format.md.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class _Bytes:
-    """Reads on, and says so when nothing is left."""
+    """A reader of bytes that raises ValueError at their end."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -28,7 +28,7 @@ class _Bytes:
 
 
 def _copy(out: bytearray, back: int, n: int) -> None:
-    """`n` bytes from `back` bytes before the end, which may run into what they make."""
+    """Append `n` bytes from `back` bytes before the end; the two ranges may overlap."""
     if not 0 < back <= len(out):
         raise ValueError(f"a copy from {back} bytes before, of {len(out)}")
     start = len(out) - back
@@ -37,10 +37,10 @@ def _copy(out: bytearray, back: int, n: int) -> None:
 
 
 def snappy_block(data: bytes) -> bytes:
-    """What a snappy block holds.
+    """Decompress a snappy block.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a snappy block.
     """
     source = _Bytes(data)
     size = shift = 0
@@ -71,10 +71,10 @@ def snappy_block(data: bytes) -> bytes:
 
 
 def lz4_block(data: bytes, size: int) -> bytes:
-    """What an LZ4 block of `size` bytes holds.
+    """Decompress an LZ4 block to `size` bytes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such a block.
     """
     source = _Bytes(data)
 
@@ -91,7 +91,7 @@ def lz4_block(data: bytes, size: int) -> bytes:
         token = source.number(1)
         out += source.take(length(token >> 4))
         if source.over:
-            break  # the last sequence is literals alone
+            break  # the last sequence has only literals
         back = source.number(2)
         _copy(out, back, length(token & 15) + 4)
         if len(out) > size:

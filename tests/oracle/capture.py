@@ -1,4 +1,4 @@
-"""Twin of ``logclient._ext.capture.walk``: one record after the other, with struct and zlib."""
+"""The reference of ``logclient._ext.capture.walk``: one record after the other, with struct and zlib."""
 
 from __future__ import annotations
 

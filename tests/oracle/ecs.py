@@ -1,4 +1,4 @@
-"""The documents of ``_ext/record.pyx`` in plain Python: a twin to compare with, not to be fast."""
+"""The documents of ``_ext/record.pyx`` in plain Python, as a reference for comparison."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Unencodable(Exception):
 
 
 class Names(NamedTuple):
-    """What the names of fields mean, as the arguments of ``Encoder`` say it."""
+    """The meaning of field names, in the form of ``Encoder``'s arguments."""
 
     ecs: bool = True
     carriers: tuple[str, ...] = ("@metadata",)
@@ -56,11 +56,11 @@ LUMBERJACK = Names()
 
 
 class Document:
-    """One document: its ``fields`` in order, values as JSON has them; ``sanitized``, ``moved``, ``flags``."""
+    """One document: its ``fields`` in order with JSON values, and ``sanitized``, ``moved``, ``flags``."""
 
     def __init__(self, names: Names = LUMBERJACK, pairs: bool = False, cut: bool = False) -> None:
         self.names = names
-        self.cut = cut  # its message is: `log.flags` is ours
+        self.cut = cut  # whether its message is cut, so that `log.flags` is ours
         self.in_pairs = pairs
         self.flat = pairs or names.flat
         self.fields: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class Document:
         return self.text(text)
 
     def integer(self, value: int) -> int | str:
-        # A double must be able to hold it, or a real server refuses the window.
+        # A double must be able to represent it, or a real server refuses the window.
         if value.bit_length() <= 1023:
             return value
         self.sanitized += 1
@@ -142,7 +142,7 @@ class Document:
     # -- names
 
     def arranged(self, given: dict[str, Any], record: bool) -> dict[str, Any]:
-        """The user's fields, without what could be taken for ours and without conflicts."""
+        """Return the user's fields without reserved names and conflicts."""
         names = self.names
         beats = "@metadata" in names.carriers
         carries = beats and names.identity != "none"
@@ -151,7 +151,7 @@ class Document:
         metadata: dict[str, Any] = {}
 
         def own(value: Any) -> bool:
-            """Whether the id of the user's stays."""
+            """Return whether the user's id is kept."""
             if value is not None and names.identity == "id" and (self.in_pairs or like_ours(value)):
                 moving.append(("event.id", value))
                 return False
@@ -226,7 +226,7 @@ class Document:
         return found if self.names.trust_metadata else {}
 
     def reserved(self, record: bool) -> tuple[str, ...]:
-        """Names that only we may use."""
+        """Return the names that only we may use."""
         return ("@timestamp", "log.level") * record + ("log.flags",) * self.cut
 
     def untangled(self, kept: dict[str, Any], moving: list[tuple[str, Any]], record: bool) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class Document:
         return json.dumps(self.fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
     def pairs(self) -> bytes:
-        """The pair block of Lumberjack version 1."""
+        """Return the pair block of Lumberjack version 1."""
         block = struct.pack(">I", len(self.fields))
         for key, value in self.fields.items():
             if not isinstance(value, str):
@@ -349,7 +349,7 @@ class Document:
 
 
 def like_ours(value: Any) -> bool:
-    """Whether a decoder could take what is written of it for an id of ours."""
+    """Return whether a decoder could mistake the written value for an id of ours."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     return isinstance(value, str) and len(value) == 32 and DIGITS.issuperset(value)

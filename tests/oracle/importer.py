@@ -1,6 +1,6 @@
-"""What becomes of a body at the real importer: the table of the facts, as it was seen (`decompress_frame`).
+"""The real importer's treatment of a body, by the observed facts (`decompress_frame`).
 
-Judges what travels, and knows nothing of our code.
+It judges bytes on the wire, independently of our code.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ MOST = 64 << 20
 TAKEN, DROPPED, HANGS, ABORTS = "taken", "dropped", "hangs", "aborts"
 
 
-def fate(method: int, body: bytes) -> tuple[str, bytes]:
-    """(what it does, the content where it takes it)."""
+def treatment(method: int, body: bytes) -> tuple[str, bytes]:
+    """Return what the importer does with a body, and the content if it accepts it."""
     if method == 0:
         return TAKEN, body
     if method == 1:
@@ -25,7 +25,7 @@ def fate(method: int, body: bytes) -> tuple[str, bytes]:
             return HANGS, b""  # gzip, raw deflate, anything
         if len(content) > MOST or not inflater.eof:
             return HANGS, b""
-        return TAKEN, content  # whatever stands behind the stream
+        return TAKEN, content  # bytes behind the stream are ignored
     if method == 2:
         try:
             if _varint(body) > MOST:

@@ -1,6 +1,6 @@
-"""Logjam in plain Python: the twin of each compiled function, written for reading, not for speed.
+"""Logjam in plain Python: the reference of each compiled function, written for reading, not for speed.
 
-JSON is judged by the standard library's parser, compressions are opened by their packages, bytes by struct.
+It uses the standard library's JSON parser, the packages of the compressions, and struct.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class TooLarge(Exception):
 
 
 def join(parts: Sequence[bytes]) -> bytes:
-    """One message."""
+    """Join the parts of one message."""
     heads = [len(part) | (MORE if i + 1 < len(parts) else 0) for i, part in enumerate(parts)]
     return b"".join(struct.pack("<I", head) + part for head, part in zip(heads, parts, strict=True))
 
 
 def split(data: bytes) -> list[list[bytes]]:
-    """Whole messages.
+    """Split whole messages into their parts.
 
     Raises:
-        ValueError: what is left is none.
+        ValueError: the rest is not a message.
     """
     messages, at = [], 0
     while at < len(data):
@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 def look(body: bytes, carrier: str) -> Found | None:
-    """The object in a body, and the user's own value of the carrier; None: no JSON object."""
+    """Find the object in a body, and the user's own value of the carrier; None: not a JSON object."""
     try:
         text = body.decode("utf-8")
         start = _skip(text, 0)
@@ -102,7 +102,7 @@ def carrier_of(topic: bytes) -> str:
 
 
 def carried(body: bytes, seq: int, producer: bytes, topic: bytes, identity: bool = True) -> bytes | None:
-    """The body with its id; None: it is not one JSON object."""
+    """Return the body with its id; None: it is not one JSON object."""
     carrier = carrier_of(topic)
     found = look(body, carrier)
     if found is None:
@@ -129,11 +129,11 @@ def pack(compression: int, body: bytes) -> bytes:
 
 
 def unpack(compression: int, body: bytes, limit: int = 64 << 20) -> bytes:
-    """What a body holds.
+    """Decompress a body.
 
     Raises:
-        TooLarge: more than `limit` bytes.
-        ValueError: it is no such thing.
+        TooLarge: the content has more than `limit` bytes.
+        ValueError: it is not compressed in this way.
     """
     if compression == 0:
         content = body
@@ -183,7 +183,7 @@ def unpack(compression: int, body: bytes, limit: int = 64 << 20) -> bytes:
 
 
 class Replies:
-    """What a client makes of replies: the oldest request first; 0 stands for a ping."""
+    """A client's handling of replies, the oldest request first; 0 stands for a ping."""
 
     def __init__(self, app_env: bytes, waiting: Sequence[int]) -> None:
         self.app_env = app_env

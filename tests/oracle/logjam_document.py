@@ -1,6 +1,6 @@
-"""Judges a Logjam document as the importer reads it, from its rules alone: it knows nothing of our code.
+"""A check of Logjam documents by the importer's rules, independent of our code.
 
-Each rule is named by what the importer does with a document that breaks it.
+Each rule is named by the importer's treatment of a document that breaks it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADDED = {"page", "response_code", "minute", "other_time", "metrics", "_id"}
 def judge(
     body: bytes, topic: int = LOGS, *, now: float, zone: datetime.tzinfo | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """(the document, the rules it breaks)."""
+    """Return the document, and the rules that it breaks."""
     wrong: list[str] = []
 
     def twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

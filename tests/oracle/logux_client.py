@@ -1,4 +1,4 @@
-"""Logux's client in plain Python: actions, ids, what is read at once, which clock an event was made by."""
+"""Logux's client in plain Python: actions, ids, quickly read messages, and the clock of an event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Text(NamedTuple):
 
 def action(body: bytes, kind: int, seq: int, producer: bytes, *, type: str = "log/add",
            identity: bool = True, check: bool = True) -> Text | str:  # fmt: skip
-    """An event's action as carried, or why it fails."""
+    """Return an event's action as carried, or the reason why it fails."""
     nibble = kind >> 4
     time, subprotocol = None, -1
     if nibble > 2 or (nibble == 2 and len(body) < 16):
@@ -55,7 +55,7 @@ def action(body: bytes, kind: int, seq: int, producer: bytes, *, type: str = "lo
 
 
 def sync(added: int, actions: list[tuple[bytes, int, int, int, int]], base: int) -> bytes:
-    """The message of (text, ms, counter, time, subprotocol); `added` before it."""
+    """Return the sync message of (text, ms, counter, time, subprotocol), with `added`."""
     parts = [b'["sync",%d' % (added + len(actions))]
     for text, ms, counter, time, subprotocol in actions:
         shift = ms - base
@@ -67,7 +67,7 @@ def sync(added: int, actions: list[tuple[bytes, int, int, int, int]], base: int)
 
 
 class Ids:
-    """One after the other, whatever the clock does."""
+    """A source of ascending ids, even if the clock goes back."""
 
     def __init__(self) -> None:
         self.ms, self.counter = -1, 0
@@ -87,7 +87,11 @@ SYNCED = re.compile(rb'\["synced",' + NUMBER + rb"\]")
 
 
 def recognise(message: bytes, node: str) -> tuple[int, ...] | None:
-    """(n,) of ``synced``, (added, ms, counter) of a sync of one ``logux/processed``; None: look closer."""
+    """Read the common messages.
+
+    Returns:
+        (n,) of ``synced``; (added, ms, counter) of a sync with one ``logux/processed``; None: another form.
+    """
     if match := SYNCED.fullmatch(message):
         return (int(match[1]),)
     id = ID % re.escape(json.dumps(node, ensure_ascii=False)[1:-1].encode())
@@ -101,7 +105,7 @@ SLEW, SLACK, KEPT = 0.02, 0.1, 8
 
 
 class Clocks:
-    """The offsets that the wall clock was seen to have: [ahead, first seen, last seen]."""
+    """The observed offsets of the wall clock: [ahead, first seen, last seen]."""
 
     def __init__(self) -> None:
         self.seen: list[list[float]] = []

@@ -1,4 +1,4 @@
-"""Logux's decoder of captures in plain Python: tokens, a tree of them, then the rules."""
+"""Logux's decoder of captures in plain Python: tokens, a syntax tree, then the rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKEN = re.compile(
 
 
 class Wrong(Exception):
-    """No JSON from this byte on, or a rule broken there."""
+    """The error of invalid JSON from this byte on, or of a broken rule there."""
 
     def __init__(self, at: int, status: int = BAD_JSON) -> None:
         super().__init__(at, status)
@@ -31,14 +31,14 @@ class Wrong(Exception):
 
 
 class Node:
-    """A value of a JSON text: kind, where it is, and of containers what is in them."""
+    """A value of a JSON text: kind and place, and the content of containers."""
 
     def __init__(self, kind: str, begin: int, end: int = 0) -> None:
         self.kind = kind
         self.begin = begin
         self.end = end
         self.items: list[Node] = []
-        self.members: dict[str, Node] = {}  # of the same name the last
+        self.members: dict[str, Node] = {}  # the last one of each name
 
     def text(self, unit: bytes) -> bytes:
         return unit[self.begin : self.end]
@@ -48,7 +48,7 @@ class Node:
 
 
 def _token(unit: bytes, at: int) -> tuple[str, int, int]:
-    """Kind, begin and end of the token that comes next; a mark's kind is itself, the end's is empty."""
+    """Return kind, begin and end of the next token; a mark is its own kind, and the end has an empty one."""
     at = SPACE.match(unit, at).end()  # type: ignore[union-attr]
     if at == len(unit):
         return "", at, at
@@ -75,10 +75,10 @@ def _token(unit: bytes, at: int) -> tuple[str, int, int]:
 
 
 def parse(unit: bytes) -> Node:
-    """The tree of a JSON text.
+    """Parse a JSON text to a tree.
 
     Raises:
-        Wrong: it is none.
+        Wrong: it is not JSON.
     """
     top: Node | None = None
     around: list[tuple[Node, str]] = []  # what is open, and the name of the member that comes
@@ -183,7 +183,7 @@ def _is(node: Node, what: str, unit: bytes) -> bool:
 
 
 def decode(unit: bytes, producers: list[bytes], identity: bool = True) -> list[Row]:
-    """The rows of a message."""
+    """Return the rows of a message."""
     try:
         found = _actions(unit, parse(unit))
     except Wrong as wrong:
@@ -194,7 +194,7 @@ def decode(unit: bytes, producers: list[bytes], identity: bool = True) -> list[R
 
 
 def decode_body(body: bytes, producers: list[bytes], identity: bool = True) -> Row:
-    """The row of an action that stands alone."""
+    """Return the row of a single action."""
     row = Row(NOT_JSON, 0, len(body), hash=xxh64(body, 42))
     if not identity:
         return row._replace(status=NO_ID)
@@ -208,7 +208,7 @@ def decode_body(body: bytes, producers: list[bytes], identity: bool = True) -> R
 
 
 def _actions(unit: bytes, message: Node) -> list[Node] | int:
-    """A sync's actions, or what other message it is."""
+    """Return the actions of a sync, or the status of another message."""
     if message.kind != "list":
         raise Wrong(message.begin, BAD_MESSAGE)
     end = message.end - 1

@@ -1,4 +1,4 @@
-"""Logux messages and ids as the text has them, without a thought for speed."""
+"""The rules of Logux messages and ids, written for reading, not for speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def number(value: Any) -> bool:
 
 
 def thing(value: Any) -> bool:
-    """An object, as the real server tells one: what has a number as length is none."""
+    """Return whether a value is an object for the real server: one with a number as length is not."""
     if not isinstance(value, dict):
         return False
     length = value.get("length")
@@ -32,7 +32,7 @@ def relative_id(value: Any) -> bool:
 
 
 def shape(message: Any) -> str:
-    """``ok``, ``unknown`` or ``wrong``."""
+    """Classify a message: ``ok``, ``unknown`` or ``wrong``."""
     if not isinstance(message, list) or not message or not isinstance(message[0], str):
         return "wrong"
     kind, rest = message[0], message[1:]
@@ -63,7 +63,7 @@ def shape(message: Any) -> str:
 
 
 def nesting(text: str) -> int:
-    """The most arrays and objects that are open at once."""
+    """Return the depth of nested arrays and objects."""
     depth = most = 0
     inside = escaped = False
     for character in text:
@@ -85,7 +85,7 @@ def nesting(text: str) -> int:
 
 
 def finite(text: str) -> bool:
-    """No NaN, no Infinity, no number beyond any."""
+    """Return whether all numbers are finite."""
     beyond: list[float] = []
 
     def read(number_text: str) -> float:
@@ -108,7 +108,7 @@ def absolute_id(relative: Any, base: int, sender: str) -> str:
 
 
 def order(version: str) -> list[Any]:
-    """What SemVer versions without a build are sorted by, element after element."""
+    """Return the sort key of a SemVer version without a build."""
     numbers, _, before = version.partition("-")
     key: list[Any] = [int(part) for part in numbers.split(".")]
     if not before:

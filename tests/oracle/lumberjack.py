@@ -1,6 +1,6 @@
-"""Lumberjack in plain Python: the twin of each compiled function, written for reading, not for speed.
+"""Lumberjack in plain Python: the reference of each compiled function, written for reading, not for speed.
 
-JSON is judged by the standard library's parser, zlib by its own module, bytes by struct.
+It uses the standard library's JSON parser, zlib and struct.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, str, int]]:
-    """(key, raw value, where it ends) of the object that begins at `at`; then ("", "", its end)."""
+    """Yield key, raw value and its end for the object that begins at `at`; then ("", "", its end)."""
     if text[at : at + 1] != "{":
         raise ValueError("no object")
     at = _skip(text, at + 1)
@@ -84,7 +84,7 @@ def _members(text: str, at: int) -> Iterator[tuple[str, str, int]]:
 
 
 def _inner(raw: str, wanted: str) -> str | None:
-    """The raw value of the last member of that name, when `raw` is an object."""
+    """Return the raw value of the last member of that name; None: `raw` is not an object with it."""
     if not raw.startswith("{"):
         return None
     found = None
@@ -95,7 +95,7 @@ def _inner(raw: str, wanted: str) -> str | None:
 
 
 def depth(text: str) -> int:
-    """How deep the brackets outside strings go."""
+    """Return the depth of brackets outside strings."""
     level = deepest = 0
     for c in re.sub(r'"(?:[^"\\]|\\.)*"', '""', text):
         level += (c in "{[") - (c in "}]")
@@ -104,7 +104,7 @@ def depth(text: str) -> int:
 
 
 def places(body: bytes) -> tuple[int, int, bool, list[bytes | None], bool] | None:
-    """(start, end, has @metadata, the three places of an id, "event" is no object) of one JSON object."""
+    """Return start, end, has @metadata, the places of an id, and "event" is no object; of one JSON object."""
     try:
         text = body.decode("utf-8")
         start = _skip(text, 0)
@@ -142,7 +142,7 @@ def check_json(body: bytes) -> Found | None:
 
 
 def split_pairs(body: bytes) -> list[tuple[bytes, bytes]] | None:
-    """The pairs of a pair block, or None when the lengths do not add up."""
+    """Return the pairs of a pair block; None: the lengths do not add up."""
     try:
         (count,) = struct.unpack_from(">I", body)
         texts, at = [], 4
@@ -180,7 +180,7 @@ def the_id(producer: bytes, sequence: int) -> str:
 
 def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: int = 2,
            identity: bool = True, check: bool = True) -> tuple[bytes, tuple[int, int]] | int:  # fmt: skip
-    """(the body as carried, the hash words of the user's id or 0, 0), or the reason why it fails."""
+    """Return the body as carried and the hash words of the user's id (or 0, 0), or the reason it fails."""
     checked = check and kind & 0x03 in (K_RAW, K_BYTES)
     own: bytes | None = None
     if version == 1:
@@ -248,7 +248,7 @@ class Encoded(NamedTuple):
 
 
 def names(body: bytes, own: tuple[int, int], version: int) -> list[tuple[int, int]]:
-    """The names of a user's own id, and of what is found in its place where `@metadata` is gone."""
+    """Return the hashes of a user's own id, and of the id that is found without `@metadata`."""
     if own == (0, 0):
         return []
     looked = places(body) if version == 2 else None
@@ -260,7 +260,7 @@ def names(body: bytes, own: tuple[int, int], version: int) -> list[tuple[int, in
 
 
 class Literal(NamedTuple):
-    """The literal form: what the next frame's number is, and what the window frame says."""
+    """The state of the literal form: the number of the next frame, and the window."""
 
     number: int = 1
     credit: int | None = None  # None: there is one already
@@ -268,7 +268,7 @@ class Literal(NamedTuple):
 
 
 def after(number: int) -> int:
-    """The next running number; 0 is none."""
+    """Return the next running number; 0 is not used."""
     return number % 0xFFFFFFFF + 1
 
 
@@ -277,14 +277,14 @@ def encode_window(
     window_bytes: int = 1 << 20, identity: bool = True, check: bool = True, compress: bool = False,
     literal: Literal | None = None,
 ) -> Encoded:  # fmt: skip
-    """The first window of (sequence, kind, body); frames compressed by the standard zlib."""
+    """Encode the first window of (sequence, kind, body), with frames compressed by the standard zlib."""
     frames: list[bytes] = []
     used = 0
     out = Encoded(b"", [], {}, {}, {})
     number, json = (1, version == 2) if literal is None else (literal.number, literal.json)
     form = 2 if json else 1
     for sequence, kind, body in events:
-        room = 24 + (len(body) + 7) // 8 * 8  # as the hand-off counts
+        room = 24 + (len(body) + 7) // 8 * 8  # as the queue counts
         if len(frames) == window or (frames and used + room > window_bytes):
             break
         done = finish(body, kind, sequence, producer, version=form, identity=identity, check=check)
@@ -311,11 +311,11 @@ def encode_window(
 
 
 class BrokenError(Exception):
-    """The reader broke the protocol."""
+    """The error of a reader that broke the protocol."""
 
 
 class AckFrames:
-    """Reads 'ack' frames; a subclass says what a number acknowledges."""
+    """A reader of 'ack' frames; a subclass defines the meaning of a number."""
 
     def __init__(self) -> None:
         self.left = b""
@@ -338,12 +338,12 @@ class AckFrames:
                 self.progress += bool(newly)
 
     def acknowledged(self, number: int) -> list[int]:
-        """Take one ack, and return the sequences that it newly acknowledges."""
+        """Handle one ack, and return the sequences that it newly acknowledges."""
         raise NotImplementedError
 
 
 class Acks(AckFrames):
-    """The acks of released servers: each is about the oldest window."""
+    """The acks of released servers: each belongs to the oldest window."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ class Acks(AckFrames):
 
 
 class RunningAcks(AckFrames):
-    """The acks of the literal form: each is for all frames up to its number."""
+    """The acks of the literal form: each acknowledges all frames up to its number."""
 
     def __init__(self, first: int = 1) -> None:
         super().__init__()
@@ -398,11 +398,11 @@ class Read(NamedTuple):
 
 
 class NeedMore(Exception):
-    """The frame is not whole."""
+    """The error of an incomplete frame."""
 
 
 class FaultyError(Exception):
-    """The writer broke the protocol, or a bound."""
+    """The error of a writer that broke the protocol or a bound."""
 
 
 class Limits(NamedTuple):
@@ -413,7 +413,7 @@ class Limits(NamedTuple):
 
 
 def inflate(data: bytes, limit: int) -> bytes:
-    """As far as it goes: an unfinished stream is taken, bytes behind its end are ignored."""
+    """Decompress as far as possible: accept an unfinished stream, and ignore bytes behind its end."""
     out = zlib.decompressobj().decompress(data, limit + 1)
     if len(out) > limit:
         raise OverflowError
@@ -423,7 +423,7 @@ def inflate(data: bytes, limit: int) -> bytes:
 def one_frame(
     data: bytes, version: int, limits: Limits, literal: bool = False
 ) -> tuple[int, str, int, bytes]:
-    """(size, type, sequence or window size, body) of the frame that `data` begins with."""
+    """Return size, type, sequence or window size, and body of the first frame."""
     if data[:1] != b"%d" % version:
         raise FaultyError("version")
     kind = data[1:2].decode("latin-1")
@@ -472,7 +472,7 @@ def one_frame(
 
 
 def read(data: bytes, limits: Limits | None = None) -> tuple[list[Read], bool, int]:
-    """(windows, whether the writer broke a rule, bytes of the unfinished window)."""
+    """Return the windows, whether the writer broke a rule, and the bytes of the unfinished window."""
     limits = limits or Limits()
     windows: list[Read] = []
     while data:
@@ -529,7 +529,7 @@ def read_window(data: bytes, limits: Limits) -> tuple[Read, int]:
             raise NeedMore
         head = data[at : at + 10]
         if len(head) > 5 and head[:1] == data[:1]:
-            # a length is judged before the bytes come
+            # Check a length before its bytes arrive.
             size = 0
             if head[1:2] == b"C":
                 size = 6 + struct.unpack(">I", head[2:6])[0]
@@ -588,7 +588,7 @@ class LiteralReader:
 
     def _take(self, data: bytes, nested: int, frames: list[tuple[str, int, bytes]]) -> int:
         if nested == 0 and data[:1] == b"1":
-            # a length is judged before the bytes come
+            # Check a length before its bytes arrive.
             size = 0
             if data[1:2] == b"C" and len(data) > 5:
                 size = 6 + struct.unpack(">I", data[2:6])[0]
@@ -678,7 +678,7 @@ def decode_body(kind: str, body: bytes, producers: list[bytes], identity: bool) 
 def decode_unit(
     unit: bytes, producers: list[bytes], identity: bool = True, max_inflated: int = 1 << 26
 ) -> list[Row]:
-    """A row an event, and one more for what is wrong."""
+    """Return a row for each event, and one for an error."""
     rows: list[Row] = []
     literal = unit[:2] in (b"1J", b"1D", b"1C")
     if unit[:1] not in (b"1", b"2", b"") or (unit[1:2] not in (b"W", b"") and not literal):

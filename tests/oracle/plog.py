@@ -1,4 +1,4 @@
-"""plog in plain Python: the twin of each compiled function, written for reading, not for speed."""
+"""plog in plain Python: the reference of each compiled function, written for reading, not for speed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rotl(v: int, by: int) -> int:
 
 
 def murmur3(data: bytes) -> int:
-    """MurmurHash3 x86 32, seed 0."""
+    """Compute MurmurHash3 x86 32 with seed 0."""
     h = 0
     whole = len(data) & ~3
     for (k,) in struct.iter_unpack("<I", data[:whole]):
@@ -51,7 +51,11 @@ def murmur3(data: bytes) -> int:
 
 
 def cut(total: int, tags: int, room: int) -> tuple[int, int, int] | None:
-    """(fragments, payload of each but the last, of the last); None: it cannot be."""
+    """Return the number of fragments, and the payload bytes of each except the last and of the last.
+
+    Returns:
+        None: the message is too long.
+    """
     most = room - HEADER.size
     if tags > most or total >= 1 << 31:
         return None
@@ -81,7 +85,7 @@ def fragments(payload: bytes, id_: int, room: int = MOST, tags: bytes = b"") -> 
 
 
 def runs(datagrams: Iterable[bytes]) -> bytes:
-    """As they stand in a buffer."""
+    """Join datagrams to runs, in the form of a buffer."""
     groups: list[list[bytes]] = []
     for one in datagrams:
         group = groups[-1] if groups else []
@@ -98,10 +102,10 @@ def runs(datagrams: Iterable[bytes]) -> bytes:
 
 
 def split(data: bytes) -> list[bytes]:
-    """The datagrams in whole runs.
+    """Split whole runs into datagrams.
 
     Raises:
-        ValueError: what is left is none.
+        ValueError: the rest is not a run.
     """
     found, at = [], 0
     while at < len(data):
@@ -119,7 +123,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 def carried(body: bytes, kind: int, seq: int, producer: bytes) -> tuple[bytes, bytes | None]:
-    """(the body as it travels, what the ledger knows it by when that is not our id)."""
+    """Return the body as carried, and the bytes that identify it in the ledger; None: our id."""
     found = look(body, "uuid")
     if found is None:
         return body, body
@@ -144,7 +148,7 @@ def encode(
     id_: int = 1,
     identity: bool = True,
 ) -> tuple[list[bytes], list[str], list[int]]:
-    """(datagrams, the fate of each, the hash of each, 0 where it failed)."""
+    """Return the datagrams, and the status and hash (0: failed) of each event."""
     sent: list[bytes] = []
     fates, hashes = [], []
     for seq, (body, kind) in enumerate(events, 1):
@@ -227,7 +231,7 @@ class Verdict(NamedTuple):
 
 
 class Server:
-    """Keeps what is not whole, and forgets none of it."""
+    """A server that keeps all incomplete messages."""
 
     def __init__(self, max_message: int = 262144) -> None:
         self.max_message = max_message
@@ -312,7 +316,7 @@ def decode_body(body: bytes, producers: Sequence[bytes], identity: bool = True) 
 def decode(
     datagrams: Iterable[bytes], producers: Sequence[bytes], identity: bool = True
 ) -> list[tuple[int, Row]]:
-    """(unit, what is in it) of each message, fault and command."""
+    """Return the unit and row of each message, fault and command."""
     server = Server((1 << 31) - 1)
     rows = []
     for unit, datagram in enumerate(datagrams):

@@ -1,7 +1,7 @@
-"""The verdict in plain Python: one event after the other, dictionaries, no cleverness.
+"""The verdict in plain Python: one event after the other, with dictionaries.
 
-What it is given is what the files say, already read: the lines of each ledger as dictionaries, the arrivals
-as a list. It shares no code with the package.
+Its input are the parsed files: the lines of each ledger as dictionaries, and the arrivals as a list. It
+shares no code with the package.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ STRENGTH = {"": 0, "dropped": 1, "failed": 2, "handed": 3, "acked": 4}
 
 
 class Arrival(NamedTuple):
-    """One event that arrived; the list of them is in the order of arrival at each listener."""
+    """One event that arrived; lists are in the order of arrival at each listener."""
 
-    listener: str  # or what else has an order of its own: a device at a consumer
+    listener: str  # or a device at a consumer, which has a separate order
     producer: str  # of its id; "" when it has none
     seq: int
     hash: int
@@ -29,7 +29,7 @@ class Arrival(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One file of a ledger: its lines, None for one that is damaged; and whether its last line is torn."""
+    """One file of a ledger: its lines (None: damaged), and whether its last line is torn."""
 
     lines: list[dict[str, Any] | None]
     torn: bool = False
@@ -41,16 +41,16 @@ def _seqs(line: dict[str, Any], name: str = "seqs") -> list[int]:
 
 
 class Facts:
-    """What a producer's ledger says, by the rules of docs/verify.md.
+    """The facts of a producer's ledger, by the rules of docs/verify.md.
 
     Args:
-        until: events that were made by then must be decided; None: all must.
+        until: events made by then must be decided; None: all events must.
     """
 
     def __init__(self, producer: str, parts: dict[int, Part], until: int | None = None) -> None:
         self.producer = producer
         self.hash: dict[int, int] = {}
-        self.fate: dict[int, str] = {}
+        self.outcome: dict[int, str] = {}
         self.created: dict[int, int] = {}
         self.noted: list[tuple[int, int]] = []  # when how many were dropped
         self.users: list[tuple[int, tuple[int, int]]] = []
@@ -122,10 +122,10 @@ class Facts:
         elif line["t"] in ("outcome", "dropped"):
             if line["t"] == "dropped":
                 self.noted.append((line["at_us"], len(seqs)))
-            fate = line.get("status", "dropped")
+            outcome = line.get("status", "dropped")
             for seq in seqs:
-                if STRENGTH[fate] > STRENGTH[self.fate.get(seq, "")]:
-                    self.fate[seq] = fate
+                if STRENGTH[outcome] > STRENGTH[self.outcome.get(seq, "")]:
+                    self.outcome[seq] = outcome
         elif line["t"] == "deferred":
             self.deferred.update(seqs)
         elif line["t"] == "stopped":
@@ -137,19 +137,20 @@ class Facts:
         """Holes that only all lines together show; and what then is listed."""
         named = {seq for seq, _ in self.users}
         away = {seq for seq, n in self.lines.items() if n > 1} | (self.own - named)
-        sent = {seq for seq, fate in self.fate.items() if fate in ("acked", "handed")}
+        sent = {seq for seq, outcome in self.outcome.items() if outcome in ("acked", "handed")}
         self.holes |= bool(away or named - self.lines.keys() or sent - self.lines.keys())
         if self.end is not None:
-            fates = Counter(self.fate.values())
+            outcomes = Counter(self.outcome.values())
             says = {
                 "acked": self.end["acked"],
                 "handed": self.end["handed"],
                 "failed": sum(self.end["failed"].values()),
                 "dropped": sum(self.end["dropped"].values()),
             }
-            self.holes |= self.end["last"] != self.last or any(fates[word] != n for word, n in says.items())
+            self.holes |= self.end["last"] != self.last
+            self.holes |= any(outcomes[word] != n for word, n in says.items())
             self.holes |= self.end.get("bytes", self.start) != self.start
-            self.holes |= len(self.lines.keys() | self.fate.keys()) < self.last
+            self.holes |= len(self.lines.keys() | self.outcome.keys()) < self.last
         self.all_created = dict(self.created)
         for seq in away:
             del self.hash[seq], self.created[seq]
@@ -160,7 +161,7 @@ class Facts:
         old = [seq for seq, at in self.created.items() if until is not None and at <= until]
         self.since = max(old, default=0) if merely_open and until is not None else FOREVER
 
-    def untold(self, seq: int) -> str:
+    def undecided(self, seq: int) -> str:
         """What a sequence is of which the ledger does not say enough."""
         return "pending" if seq > self.since else "unknown"
 
@@ -174,7 +175,7 @@ class Facts:
 class Result(NamedTuple):
     counts: dict[str, dict[str, int]]  # producer ("" = nobody's) -> word -> number
     ids: dict[str, set[tuple[str, int]]]  # word -> (producer, sequence)
-    strangers: dict[str, int]  # word -> number
+    unknown_ids: dict[str, int]  # word -> number
     exit_code: int  # without limits
     gaps: dict[str, int]
     facts: dict[str, Facts]
@@ -207,15 +208,15 @@ def judge(
         for events in owners.values() if len(events) > 1
         for producer, seq in events if seq in facts[producer].hash
     }  # fmt: skip
-    pool_exists = any(len(events) > 1 for events in owners.values()) or any(
+    has_hashed = any(len(events) > 1 for events in owners.values()) or any(
         mine.identity == "none" for mine in facts.values()
     )
 
     by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {
         producer: defaultdict(list) for producer in facts
     }
-    pooled: list[Arrival] = []
-    strangers: set[Any] = set()
+    by_hash: list[Arrival] = []
+    unknown_ids: set[Any] = set()
     for place, arrival in enumerate(arrivals):
         known = arrival.producer in facts and facts[arrival.producer].identity == "id"
         if known:
@@ -225,14 +226,14 @@ def judge(
         if len(events) == 1 and events[0] not in shared:
             producer, seq = events[0]
             by_event[producer][seq].append((place, arrival))
-        elif pool_exists:
-            pooled.append(arrival)
+        elif has_hashed:
+            by_hash.append(arrival)
         elif arrival.producer:
-            strangers.add(("id", arrival.producer, arrival.seq))
+            unknown_ids.add(("id", arrival.producer, arrival.seq))
         elif arrival.user:
-            strangers.add(("user", arrival.user))
+            unknown_ids.add(("user", arrival.user))
         else:
-            strangers.add(("hash", arrival.hash))
+            unknown_ids.add(("hash", arrival.hash))
 
     counts: dict[str, Counter[str]] = {producer: Counter() for producer in facts}
     ids: dict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -266,16 +267,16 @@ def judge(
                 took.append((mine.created[seq], first - mine.created[seq]))
         for seq in seen:
             if not 1 <= seq <= mine.last:
-                word = "unexpected" if mine.whole or seq == 0 else mine.untold(seq)
+                word = "unexpected" if mine.whole or seq == 0 else mine.undecided(seq)
                 tell[word] += 1
                 ids[word].add((producer, seq))
         for seq in _reordered(mine, {s: copies for s, copies in seen.items() if (producer, s) not in shared}):
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
-    strangers |= _pool(facts, shared, pooled, doubt, counts, ids, extra)
-    nobodys = {"unexpected" if all_whole else "unknown": len(strangers)} if strangers else {}
+    unknown_ids |= _compare_by_hash(facts, shared, by_hash, doubt, counts, ids, extra)
+    without_producer = {"unexpected" if all_whole else "unknown": len(unknown_ids)} if unknown_ids else {}
     code = 0
-    for producer, tell in [*counts.items(), ("", Counter(nobodys))]:
+    for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
         owner = facts.get(producer)
         if tell["unknown"] or (
             owner is not None and not owner.whole and not (allow_open and owner.kind == "unclosed")
@@ -289,24 +290,25 @@ def judge(
         if owner is not None and ordered and tell["reordered"] and not owner.holes:
             code = 2
     return Result(
-        {p: dict(c) for p, c in counts.items()}, dict(ids), nobodys, (0, 3, 1)[code], gaps, facts, extra, took
+        {p: dict(c) for p, c in counts.items()}, dict(ids), without_producer, (0, 3, 1)[code], gaps, facts,
+        extra, took,
     )
 
 
 def _word(mine: Facts, seq: int, hashes: list[int], all_whole: bool) -> tuple[str, bool]:
-    """What became of a sequence, and whether it is listed."""
-    fate = mine.fate.get(seq, "")
+    """Return the word of a sequence, and whether it is listed."""
+    outcome = mine.outcome.get(seq, "")
     if seq in mine.hash:
         if any(h != mine.hash[seq] for h in hashes):
             return ("corrupted" if all_whole or seq not in mine.owned else "unknown"), True
         if hashes:
-            return ("ok" if fate in ("acked", "handed") else "recovered"), True
-        if fate == "acked":
+            return ("ok" if outcome in ("acked", "handed") else "recovered"), True
+        if outcome == "acked":
             return "lost", True
-        return (mine.untold(seq) if fate == "" and not mine.whole else "missing"), True
+        return (mine.undecided(seq) if outcome == "" and not mine.whole else "missing"), True
     if hashes:
-        return ("unexpected" if fate == "dropped" else mine.untold(seq)), False
-    return ({"dropped": "dropped", "failed": "missing"}.get(fate) or mine.untold(seq)), False
+        return ("unexpected" if outcome == "dropped" else mine.undecided(seq)), False
+    return ({"dropped": "dropped", "failed": "missing"}.get(outcome) or mine.undecided(seq)), False
 
 
 def _reordered(mine: Facts, seen: dict[int, list[tuple[int, Arrival]]]) -> set[int]:
@@ -314,7 +316,7 @@ def _reordered(mine: Facts, seen: dict[int, list[tuple[int, Arrival]]]) -> set[i
     those that the producer has deferred."""
     first: dict[str, dict[int, int]] = defaultdict(dict)
     for seq, copies in seen.items():
-        if seq in mine.hash and seq not in mine.deferred and (mine.whole or mine.fate.get(seq)):
+        if seq in mine.hash and seq not in mine.deferred and (mine.whole or mine.outcome.get(seq)):
             for place, arrival in copies:
                 at = first[arrival.listener]
                 at[seq] = min(at.get(seq, place), place)
@@ -328,22 +330,22 @@ def _reordered(mine: Facts, seen: dict[int, list[tuple[int, Arrival]]]) -> set[i
     return late
 
 
-def _pool(
+def _compare_by_hash(
     facts: dict[str, Facts],
     shared: set[tuple[str, int]],
-    pooled: list[Arrival],
+    by_hash: list[Arrival],
     doubt: set[str],
     counts: dict[str, Counter[str]],
     ids: dict[str, set[tuple[str, int]]],
     extra: Counter[tuple[str, int]],
 ) -> set[Any]:
     """Events without an id of their own, as a multiset of hashes; the hashes of nobody."""
-    arrived = Counter(arrival.hash for arrival in pooled)
+    arrived = Counter(arrival.hash for arrival in by_hash)
     events: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
         for seq, h in mine.hash.items():
             if mine.identity == "none" or (producer, seq) in shared:
-                events[h].append((-STRENGTH[mine.fate.get(seq, "")], producer, seq))
+                events[h].append((-STRENGTH[mine.outcome.get(seq, "")], producer, seq))
     for h, rows in events.items():
         rows.sort()
         copies = arrived.pop(h, 0)
@@ -353,13 +355,13 @@ def _pool(
             ids["duplicated"].add((producer, seq))
             extra[producer, seq] = copies - len(rows)
         for nth, (_, producer, seq) in enumerate(rows):
-            fate = facts[producer].fate.get(seq, "")
+            outcome = facts[producer].outcome.get(seq, "")
             if nth < copies:
-                word = "ok" if fate in ("acked", "handed") else "recovered"
+                word = "ok" if outcome in ("acked", "handed") else "recovered"
             else:
-                word = "lost" if fate == "acked" else "missing"
-                if fate == "" and not facts[producer].whole:
-                    word = facts[producer].untold(seq)
+                word = "lost" if outcome == "acked" else "missing"
+                if outcome == "" and not facts[producer].whole:
+                    word = facts[producer].undecided(seq)
                 elif facts[producer].protocol in doubt:
                     word = "unknown"
             counts[producer]["events"] += 1

@@ -134,7 +134,7 @@ def test_generated_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_poo
 
 
 def said(logged=10, **fates):
-    return {"logged": logged, "fates": dict.fromkeys(dead.FATES, 0) | fates}
+    return {"logged": logged, "outcomes": dict.fromkeys(dead.OUTCOMES, 0) | fates}
 
 
 @pytest.mark.parametrize(
