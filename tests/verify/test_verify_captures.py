@@ -136,7 +136,7 @@ def test_renamed_segment_is_not_compared(scene: Scene, run: Run, name: str) -> N
     verdict = run()
     assert_unknown(verdict, 20)
     assert has_problem(
-        verdict, f"{name}: misnamed: its header says that it is main-000001.cap", "<host>.main"
+        verdict, f"{name}: misnamed: its header names it main-000001.cap", "<host>.main"
     )
 
 
@@ -234,7 +234,7 @@ def test_listener_of_another_run_is_not_compared(scene: Scene, run: Run) -> None
     verdict = run()
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 10}
-    assert has_problem(verdict, "old-000001.cap: other run: it is of run 1 of host a", "10 not compared")
+    assert has_problem(verdict, "old-000001.cap: other run: it belongs to run 1 of host a", "10 not compared")
     assert [(row["run"], row["ours"]) for row in verdict.capture["runs"]] == [("2", True), ("1", False)]
     assert list(inprocess.violations(scene.out)) == []
     page = (scene.out / "report.html").read_text()

@@ -259,7 +259,7 @@ def test_order_behind_a_device_is_not_promised(run: Run, source: str, code: Exit
     assert verdict.sentence.endswith(ending) == (source == "devices")
     assert verdict.capture["published"] == (["logjam"] if source == "devices" else [])
     page = (run.out / "report.html").read_text()
-    assert ("as devices published it: what is reordered is reported" in page) == (source == "devices")
+    assert ("in the order of devices: reordered events are reported" in page) == (source == "devices")
 
 
 def test_order_is_judged_at_the_device_if_it_is_captured(run: Run) -> None:
