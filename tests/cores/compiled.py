@@ -147,12 +147,12 @@ class Compiled(Core):
 
     def events_received(self) -> Iterator[CoreEvent]:
         found, alive, progress = self._codec.outcomes()
-        for first, last, fate in found:
+        for first, last, status in found:
             ranges = [(first, last)]
-            if fate == PENDING:
+            if status == PENDING:
                 yield Retry(ranges, "again")
             else:
-                yield Settled("acked", "", ranges) if fate == ACKED else Settled("failed", "rejected", ranges)
+                yield Settled("acked", "", ranges) if status == ACKED else Settled("failed", "rejected", ranges)
         if progress:
             yield Progress()
         elif alive:

@@ -307,7 +307,7 @@ class Producer:
         self.pending: list[Event] = []
         self.aside: list[Event] = []  # deferred
         self.undecided: dict[tuple[str, str], list[int]] = {}
-        self.fates: dict[str, int] = {"acked": 0, "handed": 0, "failed": 0, "dropped": 0}
+        self.outcomes: dict[str, int] = {"acked": 0, "handed": 0, "failed": 0, "dropped": 0}
         self.tries = 0
 
     def _do(self, action: Callable[[], Any]) -> None:
@@ -378,7 +378,7 @@ class Producer:
 
     def _outcomes(self, status: str, reason: str, *seqs: int) -> None:
         if seqs:
-            self.fates[status] += len(seqs)
+            self.outcomes[status] += len(seqs)
             self.undecided.setdefault((status, reason), []).extend(seqs)
 
     def settle(self) -> None:
@@ -433,10 +433,10 @@ class Producer:
         self.write(
             "close",
             last=self.last,
-            acked=self.fates["acked"],
-            handed=self.fates["handed"],
-            failed={"some": self.fates["failed"]} if self.fates["failed"] else {},
-            dropped={"overflow": self.fates["dropped"]} if self.fates["dropped"] else {},
+            acked=self.outcomes["acked"],
+            handed=self.outcomes["handed"],
+            failed={"some": self.outcomes["failed"]} if self.outcomes["failed"] else {},
+            dropped={"overflow": self.outcomes["dropped"]} if self.outcomes["dropped"] else {},
             **self._bytes(),
         )
 

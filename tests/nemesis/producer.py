@@ -75,8 +75,8 @@ class Sampler(threading.Thread):
         os.write(self._file, b"%d %d %d %d\n" % (time.monotonic_ns(), inflight, queued, settled))
 
     def check(self, client: Any, stats: Any) -> None:
-        fates = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
-        if stats.sent != stats.queued + stats.inflight + fates:
+        outcomes = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+        if stats.sent != stats.queued + stats.inflight + outcomes:
             self.complain(f"counts do not add up: {stats}")
         before = self._before.get(id(client))
         if before is not None:

@@ -94,7 +94,7 @@ def over_time(verdict: Verdict) -> Html | None:
     words = [word for word in charts.FAULTS if any(getattr(timeline, word))]
     for title, own in (
         ("Breaks the promise", [word for word in words if word in breaking]),
-        ("Neither ok nor broken", [word for word in words if word not in breaking]),
+        ("Does not break the promise", [word for word in words if word not in breaking]),
     ):
         if own:
             keys = [el("span", dot(word), word, class_="key") for word in own]
@@ -105,9 +105,9 @@ def over_time(verdict: Verdict) -> Html | None:
             for word in reversed(charts.LINES)
         ]
         figures.append(_figure("Latency", charts.latency_over_time(timeline), keys))
-    note = f"By the time the events were made, in steps of {duration(timeline.width_us)}."
+    note = f"Counted at the time at which the events were made, in steps of {duration(timeline.width_us)}."
     if any(timeline.dropped):
-        note += " Dropped events: by the time at which the drop was recorded."
+        note += " Dropped events count at the time at which the drop was recorded."
     return join(el("h2", "Over time"), el("p", note, class_="soft small"), *figures)
 
 
