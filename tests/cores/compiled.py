@@ -152,7 +152,8 @@ class Compiled(Core):
             if status == PENDING:
                 yield Retry(ranges, "again")
             else:
-                yield Settled("acked", "", ranges) if status == ACKED else Settled("failed", "rejected", ranges)
+                acked = status == ACKED
+                yield Settled("acked", "", ranges) if acked else Settled("failed", "rejected", ranges)
         if progress:
             yield Progress()
         elif alive:
