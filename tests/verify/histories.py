@@ -422,8 +422,8 @@ def differences(
         out.append(f"exit code {verdict.exit_code}, the reference has {expected.exit_code}")
     for word in ("unexpected", "unknown"):
         foreign = sum(getattr(x.counts, word) for x in verdict.producers if not x.producer)
-        if foreign != expected.strangers.get(word, 0):
-            out.append(f"foreign {word}: {foreign}, the reference has {expected.strangers}")
+        if foreign != expected.unknown_ids.get(word, 0):
+            out.append(f"foreign {word}: {foreign}, the reference has {expected.unknown_ids}")
     for producer, counts in expected.counts.items():
         has = mine[producer].counts._asdict()
         wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
