@@ -58,7 +58,7 @@ class LogjamMiddleware:
             self.agent.complain(error, "an ASGI request")
             await self.app(scope, receive, send)
             return
-        request.find_action = lambda: http.found_action(self.agent, scope, self.action, _endpoint)
+        request.find_action = lambda: http.found_action(self.agent.complain, scope, self.action, _endpoint)
         try:
             with request.active():
                 await self.app(scope, wire.receive, wire.send)

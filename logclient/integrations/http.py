@@ -84,7 +84,7 @@ def wait_seconds(header: str | None, now: float) -> float:
 
 
 def found_action(
-    agent: Agent,
+    complain: Callable[[BaseException, str], object],
     context: Any,
     action: Callable[[Any], object] | None,
     default: Callable[[Any], str | None],
@@ -96,7 +96,7 @@ def found_action(
         try:
             found = find(context)
         except Exception as error:  # an error of the application's callable must not fail the request
-            agent.complain(error, "the action of a request")
+            complain(error, "the action of a request")
             continue
         if found:
             return found
@@ -115,7 +115,7 @@ def named(
     Never use the path: the importer keeps every action in memory and in tables.
     """
     if request.action is None:
-        found = found_action(request.agent, context, action, default)
+        found = found_action(request.agent.complain, context, action, default)
         request.action = found or f"Unknown#{method.lower() or 'unknown_method'}"
 
 

@@ -73,7 +73,7 @@ class LogjamMiddleware:
             return write
 
         environ[KEY] = request
-        request.find_action = lambda: http.found_action(self.agent, environ, self.action, _flask)
+        request.find_action = lambda: http.found_action(self.agent.complain, environ, self.action, _flask)
         try:
             with request.active():
                 chunks = self.app(environ, start)

@@ -10,16 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient import threads
 from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
-
-if TYPE_CHECKING:
-    from logclient.logjam.agent import Agent
+from logclient.logjam.output import DocumentOutput
 
 __all__ = ["Active", "Measure", "Request", "current", "error_name", "running"]
 
@@ -33,7 +31,7 @@ _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logclient_request", default=None)
 
 
-def current(agent: Agent | None = None) -> Request | None:
+def current(agent: DocumentOutput | None = None) -> Request | None:
     """Return the innermost request of this context that has not ended: of `agent`, or of any agent."""
     return running(_innermost.get(), agent)
 
@@ -56,7 +54,7 @@ class Request:
         started: seconds since 1970.
     """
 
-    def __init__(self, agent: Agent, action: object = None) -> None:
+    def __init__(self, agent: DocumentOutput, action: object = None) -> None:
         self.agent = agent
         self.action = action
         self.code: int | None = None
@@ -406,7 +404,7 @@ class Measure:
         self._request.add_time(self._name, time.perf_counter() - self._began)
 
 
-def running(request: Request | None, agent: Agent | None) -> Request | None:
+def running(request: Request | None, agent: DocumentOutput | None) -> Request | None:
     """Return the request, or the next one around it, that takes lines of this process and this agent."""
     pid = os.getpid()
     while request is not None and (

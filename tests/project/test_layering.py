@@ -60,7 +60,7 @@ ARROWS: dict[str, set[str]] = {
 
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
-CLIENT_MODULES = {(), ("agent",), ("client",), ("request",), ("state",)}
+CLIENT_MODULES = {(), ("agent",), ("client",), ("output",), ("request",), ("state",)}
 COLLECTOR_MODULES = {"collector", "consumer", "datagrams", "device", "injector", "subscriber", "zeromq"}
 """Modules of a protocol's package that belong to its server for tests."""
 EXT_ROOMS = {
