@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
 from logclient.cli.signals import TerminationSignals
 from logclient.errors import ExitCode
+from logclient.readable import escape
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "print_verdict", "run"]
 
 _SIGNALS_S = 0.25
 """Seconds between two checks for signals."""
@@ -83,10 +88,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def print_verdict(
+    arguments: argparse.Namespace,
+    progress: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
+) -> int:
+    """Verify, and print the verdict.
+
+    Args:
+        arguments: of the command line.
+        progress: as for `job.run`.
+        stop: as for `job.run`.
+
+    Returns:
+        The exit code.
+    """
+    from logclient.verify import job, report
+
+    given = vars(arguments)
+    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
+    limits = ("max_missing", "max_duplicated", "max_dropped", "until")
+    options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
+    try:
+        verdict = job.run(
+            given["ledger"],
+            given["capture"],
+            conf=dict(given.get("conf") or ()),
+            allow_open=bool(given.get("allow_open")),
+            progress=progress,
+            stop=stop,
+            **options,
+        )
+    except job.VerifyError as error:
+        if given.get("debug") or (stop is not None and stop.is_set()):
+            raise
+        print(f"logclient: {escape(str(error))}", file=sys.stderr)
+        return ExitCode.UNREACHABLE
+    if given.get("json"):
+        print(json.dumps(verdict.to_json()))
+    else:
+        print(report.text(verdict))
+        if given.get("out"):
+            print(escape(os.path.join(given["out"], "report.html")))
+    return verdict.exit_code
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict and return its exit code."""
-    from logclient.verify import job
-
     progress = ProgressLine()
     stop = threading.Event()
     ended: list[int | BaseException] = []
@@ -99,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def work() -> None:
         try:
-            ended.append(job.main(arguments, show if progress.terminal else None, stop))
+            ended.append(print_verdict(arguments, show if progress.terminal else None, stop))
         except BaseException as error:
             ended.append(error)
 

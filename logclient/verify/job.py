@@ -17,14 +17,13 @@ import functools
 import json
 import os
 import re
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from logclient.errors import ConfigError, ExitCode, LedgerError, LogclientError
+from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.verify import output
 from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
 from logclient.verify.stages import SparkStages, not_visible, share_out
@@ -32,8 +31,6 @@ from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
 if TYPE_CHECKING:
-    import argparse
-
     from logclient.verify import captures
     from logclient.verify.ledger import PackedLedger
     from logclient.verify.ledger_files import Parts
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from logclient.verify.tally import Tally
     from logclient.verify.verdict import Limits, Verdict
 
-__all__ = ["Session", "Tuning", "VerifyError", "connector", "main", "run"]
+__all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 SMALL_BUCKETS = 4096  # nearly empty buckets in one task
@@ -444,49 +441,3 @@ def _only(families: list[str]) -> str:
         raise ConfigError(f"ledger: it has {what}, but a topic or table has bodies of one protocol")
     decode.wire(named[0])
     return named[0]
-
-
-def main(
-    arguments: argparse.Namespace,
-    progress: Callable[[str], None] | None = None,
-    stop: threading.Event | None = None,
-) -> int:
-    """Run ``logclient verify`` with a parsed command line, and print the verdict.
-
-    Args:
-        arguments: of the command line.
-        progress: as for `run`.
-        stop: as for `run`.
-
-    Returns:
-        The exit code.
-    """
-    from logclient.readable import escape
-    from logclient.verify import report
-
-    given = vars(arguments)
-    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
-    limits = ("max_missing", "max_duplicated", "max_dropped", "until")
-    options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
-    try:
-        verdict = run(
-            given["ledger"],
-            given["capture"],
-            conf=dict(given.get("conf") or ()),
-            allow_open=bool(given.get("allow_open")),
-            progress=progress,
-            stop=stop,
-            **options,
-        )
-    except VerifyError as error:
-        if given.get("debug") or (stop is not None and stop.is_set()):
-            raise
-        print(f"logclient: {escape(str(error))}", file=sys.stderr)
-        return ExitCode.UNREACHABLE
-    if given.get("json"):
-        print(json.dumps(verdict.to_json()))
-    else:
-        print(report.text(verdict))
-        if given.get("out"):
-            print(escape(os.path.join(given["out"], "report.html")))
-    return verdict.exit_code

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from logclient import verify
+from logclient.cli.verify import print_verdict
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
 from tests import support
@@ -676,7 +677,7 @@ def test_command_prints_the_table_or_json(
     monkeypatch.setattr(job, "Session", inprocess.Session)
     monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
-    assert job.main(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
+    assert print_verdict(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
     out = capsys.readouterr().out
     assert "unknown" in out
     assert "duplicated" in out
@@ -684,7 +685,7 @@ def test_command_prints_the_table_or_json(
     assert "gaps: 2, the longest of 1 events" in out
     assert "latency: p50" in out
     assert str(scene.out / "report.html") in out
-    assert job.main(arguments(scene, json=True, max_duplicated="0")) == ExitCode.BROKEN
+    assert print_verdict(arguments(scene, json=True, max_duplicated="0")) == ExitCode.BROKEN
     assert json.loads(capsys.readouterr().out)["broken"] == ["1 duplicated, more than 0"]
 
 
@@ -700,10 +701,10 @@ def test_failure_of_spark_is_one_line(
     monkeypatch.setattr(job, "Session", inprocess.Session)
     monkeypatch.setattr(job, "SparkStages", lambda *_: Broken())
     scene.write_ledger().write_capture()
-    assert job.main(arguments(scene)) == ExitCode.UNREACHABLE
+    assert print_verdict(arguments(scene)) == ExitCode.UNREACHABLE
     assert capsys.readouterr().err == "logclient: spark: ValueError: the\\x09real reason\n"
     with pytest.raises(job.VerifyError):
-        job.main(arguments(scene, debug=True))
+        print_verdict(arguments(scene, debug=True))
 
 
 def test_missing_folders_are_errors(scene: Scene, run: Run, tmp_path: Path) -> None:
@@ -795,8 +796,8 @@ def test_error_in_a_spark_worker_is_one_line(spark: Any, scene: Scene) -> None:
 
 COMMAND = """
 import argparse, sys
-from logclient.verify import job
-sys.exit(job.main(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))
+from logclient.cli.verify import print_verdict
+sys.exit(print_verdict(argparse.Namespace(ledger=sys.argv[1], capture=sys.argv[2], out=sys.argv[3])))
 """
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import logclient
 from logclient import verify
+from logclient.cli.verify import print_verdict
 from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
@@ -130,9 +131,9 @@ def test_secrets_in_a_ledger_url_are_hidden(
     monkeypatch.setattr(job, "Session", inprocess.Session)
     monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), out=str(scene.out))
-    assert job.main(given) == ExitCode.BROKEN
+    assert print_verdict(given) == ExitCode.BROKEN
     given.json = True
-    assert job.main(given) == ExitCode.BROKEN
+    assert print_verdict(given) == ExitCode.BROKEN
     printed = capsys.readouterr()
     assert "***@host:5044?tls_password=***&window=7&token=***&x=***" in printed.out
     kept = [path.read_bytes() for path in scene.out.rglob("*") if path.is_file()]
@@ -167,9 +168,9 @@ def test_password_of_a_client_is_in_no_file_or_output(
     monkeypatch.setattr(job, "Session", inprocess.Session)
     monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     given = argparse.Namespace(ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"))
-    assert job.main(given) == ExitCode.OK
+    assert print_verdict(given) == ExitCode.OK
     given.json = True
-    assert job.main(given) == ExitCode.OK
+    assert print_verdict(given) == ExitCode.OK
     printed = capsys.readouterr()
     assert "tls_password=***" in printed.out
     assert "tls_password=***" in Page((run / "out" / "report.html").read_text()).text
