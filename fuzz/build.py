@@ -152,7 +152,7 @@ def run(it: Command) -> None:
 
 
 def translate(tree: Path, name: str, *, lines: bool = False) -> None:
-    """Make _ext/<name>.c of a tree."""
+    """Make the C of the extension with this dotted name below `_ext`."""
     from Cython.Build import cythonize
     from Cython.Compiler.Errors import CompileError
     from setuptools import Extension
@@ -162,7 +162,7 @@ def translate(tree: Path, name: str, *, lines: bool = False) -> None:
     try:
         with contextlib.redirect_stderr(output):  # the normal build shows the same warnings
             cythonize(
-                [Extension(f"logclient._ext.{name}", [f"_ext/{name}.pyx"])],
+                [Extension(f"logclient._ext.{name}", [f"_ext/{name.replace('.', '/')}.pyx"])],
                 include_path=["pxd"], compiler_directives=DIRECTIVES, emit_linenums=lines, force=True,
                 quiet=True,
             )  # fmt: skip
@@ -173,10 +173,11 @@ def translate(tree: Path, name: str, *, lines: bool = False) -> None:
 
 
 def command(tree: Path, name: str, compiler: list[str]) -> Command:
-    """Return the command that makes logclient/_ext/<name>.so."""
+    """Return the command that compiles and links the extension with this dotted name."""
+    path = name.replace(".", "/")
     return Command(
         [*compiler, "-shared", "-fPIC", "-w", "-I", sysconfig.get_path("include"), "-I", "_ext",
-         f"_ext/{name}.c", "-o", f"logclient/_ext/{name}.so"],
+         f"_ext/{path}.c", "-o", f"logclient/_ext/{path}.so"],
         tree,
     )  # fmt: skip
 
@@ -200,8 +201,10 @@ def copy(tree: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "_ext", "*.so", "*.c")
     shutil.copytree(ROOT / "logclient", tree / "logclient", ignore=ignored)
     shutil.copytree(ROOT / "_ext", tree / "_ext", ignore=ignored)
-    (tree / "logclient" / "_ext").mkdir()
-    (tree / "logclient" / "_ext" / "__init__.py").touch()
+    for _, folder in extensions.packages(ROOT / "_ext"):
+        package = tree / "logclient" / folder.relative_to(ROOT)
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
     for file, old, new in CHANGES:
         change(tree, file, old, new)
 

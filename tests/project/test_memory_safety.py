@@ -264,7 +264,7 @@ print("held")
 
 
 ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "record", "lumberjack"]
-ADDRESSED += ["pump", "pump.tcp"]
+ADDRESSED += ["pump.base", "pump.tcp"]
 
 
 @pytest.mark.long
