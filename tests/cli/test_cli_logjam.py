@@ -193,7 +193,7 @@ class TestCollect:
             ("logjam://127.0.0.1:0?device=0", "device: must be a whole number from 1 to 4294967295"),
             ("logjam://127.0.0.1:0,[::1]:0?device=2", "device: not allowed with several addresses"),
             ("logjam://127.0.0.1:0?inflight=2", "inflight: not an option of a collector's URL"),
-            ("logjam://127.0.0.1:0/shop-production", "path: none in a collector's URL"),
+            ("logjam://127.0.0.1:0/shop-production", "path: not allowed in a collector's URL"),
             ("logjam://127.0.0.1:0?nonsense=2", "nonsense: unknown option"),
             ("lumberjack://127.0.0.1:0?push=2", "push: unknown option"),
         ],
@@ -323,7 +323,7 @@ class TestPing:
             [
                 "logjam answers in",
                 "cannot connect: connection refused",
-                "no ZeroMQ socket",
+                "not a ZeroMQ socket",
             ],
             strict=True,
         ):

@@ -237,7 +237,7 @@ class TestPing:
                 "lumberjack answers in",
                 ": cannot connect: connection refused",
                 ": cannot connect: no answer",
-                "then silence for 1 s: it may be one that answers to events only",
+                "then silence for 1 s: it may be one that answers only events",
                 "then it closed the connection, without an answer",
                 r"but an SSH server answers: SSH-2.0-\x1b[31mserver\x0d\x0a",
                 "but an HTTP server answers: ",

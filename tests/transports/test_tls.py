@@ -280,7 +280,7 @@ class TestRefusals:
         where = f"127.0.0.1:{collector.port}"
         found = re.fullmatch(
             rf"logclient: lumberjack\+tls://{where}: {where}: (.*); nothing is sent there until that is "
-            r"mended; next try in 0\.0\d+ s",
+            r"corrected; next try in 0\.0\d+ s",
             line,
         )
         assert found, line

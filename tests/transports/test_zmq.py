@@ -156,7 +156,7 @@ def test_a_peer_without_zeromq_is_refused(kind: str, bound: Callable[..., Any]) 
             "refused": "connection refused",
             "silent": r"no answer to the handshake in time|no ZeroMQ socket",
             "web": "no ZeroMQ socket",
-            "publisher": "no ZeroMQ socket",
+            "publisher": "not a ZeroMQ socket",
         }
         with pytest.raises(OSError, match=words[kind]):
             Zmq(0.5 if kind == "silent" else 5.0).connect(("127.0.0.1", port), Attempt())
