@@ -1,6 +1,6 @@
 """Small deliberate breaks, each with the test that must notice it: ``make mutants``.
 
-Every ``*.toml`` here lists them::
+``mutants.toml`` in each folder of tests lists those that its tests must notice::
 
     [[mutant]]
     name = "no edge is stitched"
@@ -33,8 +33,7 @@ from typing import NamedTuple
 
 from tools import extensions
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+ROOT = Path(__file__).parents[2]
 TEST_S = 900
 
 
@@ -46,15 +45,18 @@ class Mutant(NamedTuple):
     test: str = ""
 
 
+LISTS = sorted((ROOT / "tests").glob("*/mutants.toml"))
+
+
+def read_list(path: Path) -> list[Mutant]:
+    """Read the mutants of one folder."""
+    return [Mutant(**entry) for entry in tomllib.loads(path.read_text())["mutant"]]
+
+
 def listed(words: list[str]) -> list[Mutant]:
-    """Every mutant of the lists whose name or file contains one of `words` (or all)."""
-    found = []
-    for path in sorted(HERE.glob("*.toml")):
-        for entry in tomllib.loads(path.read_text())["mutant"]:
-            mutant = Mutant(**entry)
-            if not words or any(w in mutant.name or w in mutant.file for w in words):
-                found.append(mutant)
-    return found
+    """Return all mutants whose name or file contains one of `words`; without words, all."""
+    found = [mutant for path in LISTS for mutant in read_list(path)]
+    return [m for m in found if not words or any(w in m.name or w in m.file for w in words)]
 
 
 def copy_tree(target: Path) -> None:

@@ -6,14 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants.__main__ import Mutant, applied, copy_tree, environment
+from tests.mutants.__main__ import Mutant, applied, copy_tree, environment, read_list
 
-LIST = Path(__file__).parent / "mutants.toml"
+LIST = Path(__file__).parent / "engine_mutants.toml"
 PATIENCE = "6"
 """The patience, in seconds, for mutants that cause a hang; waits last five times as long."""
 
@@ -28,7 +27,7 @@ class Catch(NamedTuple):
 
 def listed(words: Sequence[str] = ()) -> list[Mutant]:
     """Return the mutants whose name or file contains one of `words`; without words, all."""
-    mutants = [Mutant(**entry) for entry in tomllib.loads(LIST.read_text())["mutant"]]
+    mutants = read_list(LIST)
     return [m for m in mutants if not words or any(w in m.name or w in m.file for w in words)]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from logclient._ext.constants import REASONS
 from logclient.delivery.stats import Stats
-from tests.mutants.__main__ import listed
+from tests.mutants.__main__ import LISTS, read_list
 from tests.mutants.random_ones import found, mutated
 from tests.project.pages import PAGES
 from tests.support import ROOT
@@ -142,9 +142,15 @@ def test_every_decision_is_listed() -> None:
         assert re.findall(r"^## (.+)$", text, re.M) == sections, name
 
 
-def test_every_mutant_still_applies() -> None:
-    stale = [m.name for m in listed([]) if (ROOT / m.file).read_text().count(m.old) != 1]
-    assert not stale
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.parent.name)
+def test_every_mutant_still_applies(path: Path) -> None:
+    mutants = read_list(path)
+    assert not [m.name for m in mutants if (ROOT / m.file).read_text().count(m.old) != 1]
+    for mutant in mutants:
+        file, *names = mutant.test.partition("[")[0].split("::")
+        text = (ROOT / file).read_text()
+        assert (ROOT / file).parent == path.parent, mutant.name
+        assert all(re.search(rf"(?:def|class) {name}\b", text) for name in names), mutant.test
 
 
 def test_random_mutants_are_valid_programs() -> None:
