@@ -13,7 +13,7 @@ import time
 from importlib import import_module
 
 from bench import data
-from bench.harness import ROOT, Neighbours, load, machine, record, show
+from bench.harness import ROOT, OtherPrograms, load, machine, record, show
 
 # row -> module, and the packages whose versions are reported with it
 ROWS = {
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
                 failed.append(name)
             continue
         module, packages = ROWS[name]
-        before, start, neighbours = load(), time.monotonic(), Neighbours()
+        before, start, others = load(), time.monotonic(), OtherPrograms()
         try:
             more = {key: vars(chosen)[key] for key in ("events", "dir", "keep", "record")}
             row = import_module(module).run(
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         facts = machine(packages) | {
             "load": (before, load()),
             "seconds": round(time.monotonic() - start, 1),
-            "others": round(neighbours.cores(), 2),
+            "others": round(others.cores(), 2),
         }
         row = row._replace(facts=facts | dict(row.facts))
         show(row)

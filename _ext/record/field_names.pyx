@@ -170,7 +170,7 @@ cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record
     if (what == NAME_BELOW_ID and e.lumberjack
             or record and (what == NAME_BELOW_FILLED or what == NAME_BELOW_OURS)):
         return REARRANGE
-    doc.seen |= SEEN_LABELS if what == NAME_BELOW_LABELS else SEEN_BELOW
+    doc.seen |= SEEN_BELOW | SEEN_LABELS if what == NAME_BELOW_LABELS else SEEN_BELOW
     return STAY
 
 

@@ -46,7 +46,7 @@ def test_each_contender_runs_equally_often():
 
 
 def test_two_contenders_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="two contenders of one name"):
+    with pytest.raises(ValueError, match="two contenders have the same name"):
         harness.compare([harness.Contender("a", busy, 1)] * 2, rounds=1, at_least=0.0)
 
 

@@ -410,7 +410,7 @@ def test_kafka_config_file_sets_the_consumer(spark: Any, broker: str, scene: Sce
 def test_topic_needs_ledgers_of_one_protocol(spark: Any, broker: str, scene: Scene) -> None:
     scene.write_ledger().write_ledger(producer="0c" * 10, protocol="logjam", bodies={})
     name = create_topic(broker, 1)
-    with pytest.raises(ConfigError, match="it is of logjam and lumberjack"):
+    with pytest.raises(ConfigError, match="it has logjam and lumberjack"):
         job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark)
 
 
