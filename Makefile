@@ -9,6 +9,7 @@
 # ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz, lock
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
+# LOGCLIENT_LIBRARIES=none   link no compression library (tools/libraries.py); after a build, make clean first
 # WORKERS=2           test: processes that run tests, each whole files; 0: none but pytest's own
 # COVERAGE=percent    test: measure which lines run, too (a fifth slower); it fails below this
 
@@ -16,7 +17,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py
+SOURCES := $(shell find _ext -name '*.pyx' -o -name '*.px[di]' -o -name '*.h' -o -name '__init__.py') setup.py tools/extensions.py tools/libraries.py
 
 # Written by tools/system.sh when the right Java is not the one on PATH.
 -include $(VENV)/java.mk
@@ -47,8 +48,13 @@ $(VENV)/.build $(VENV)/.demo $(VENV)/.test $(VENV)/.docs $(VENV)/.bench: $(VENV)
 		--no-deps --no-build-isolation --no-compile --require-hashes -r $< \
 		&& touch $@ && echo "deps: $$(grep -c == $<) packages of $< in $$(( $$(date +%s) - start )) s"
 
-$(VENV)/.system: tools/system.sh | $(VENV)/.made
-	@start=$$(date +%s); sh tools/system.sh $(VENV)/java.mk \
+# The compression libraries, with which extensions are compiled where they can be had.
+$(VENV)/.libraries: tools/system.sh | $(VENV)/.made
+	@sh tools/system.sh libraries && touch $@
+
+# After the other: two installations would wait for one lock.
+$(VENV)/.system: tools/system.sh | $(VENV)/.made $(VENV)/.libraries
+	@start=$$(date +%s); sh tools/system.sh java $(VENV)/java.mk \
 		&& touch $@ && echo "deps: system checked in $$(( $$(date +%s) - start )) s"
 
 # Kafka's broker and Spark's connector, by Maven coordinates. Nothing but their tests needs them.
@@ -78,7 +84,7 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.build
 		--config-settings editable_mode=compat --editable .
 	@touch $@
 
-build: $(VENV)/.installed
+build: $(VENV)/.installed $(VENV)/.libraries
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
 ifdef ONLY
 	@LOGCLIENT_ONLY=$(ONLY) $(PY) setup.py --quiet build_ext --inplace
@@ -86,7 +92,7 @@ else
 	@$(MAKE) --silent --no-print-directory build/.built
 endif
 
-build/.built: $(SOURCES) $(VENV)/.build
+build/.built: $(SOURCES) $(VENV)/.build $(VENV)/.libraries
 	@mkdir -p build
 	@for so in _ext/*.so _ext/*/*.so; do [ -e "$${so%%.*}.pyx" ] || rm -f "$$so"; done
 	@$(PY) setup.py --quiet build_ext --inplace

@@ -5,8 +5,8 @@ its layout. Between two .pyx files `from logclient._ext.queue cimport EventQueue
 of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
-LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get: see
-tests/project/test_fallbacks.py.
+LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get, linked to no library: see
+tests/project/test_fallbacks.py. LOGCLIENT_LIBRARIES: see tools/libraries.py.
 """
 
 import json
@@ -27,6 +27,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a build front end does not add it
 from tools import extensions as layout  # noqa: E402
+from tools import libraries  # noqa: E402
 
 EXT = ROOT / "_ext"
 BUILD = ROOT / "build"
@@ -118,9 +119,16 @@ def extensions() -> list[Extension]:
     def below_root(paths: Iterable[Path]) -> list[str]:
         return [str(path.relative_to(ROOT)) for path in paths]
 
+    found = {} if like else libraries.find()
     headers = below_root(path for kind in (".pxd", ".h") for path in layout.modules(EXT, kind).values())
     # -g0: debug information makes a wheel ten times larger.
     flags = ["/O2"] if WINDOWS else ["-O1" if like else "-O3", "-g0", "-fvisibility=hidden"]
+    # Whoever installs a library compiles what links it anew.
+    linked = BUILD / f"linked{like}.json"
+    now = json.dumps(found, indent=1)
+    if not linked.exists() or linked.read_text() != now:
+        linked.write_text(now)
+    uses = {name: libraries.flags(name, found) for name in names}
     # A change here (flags, directives) affects every file.
     generated = [(BUILD / "cython" / sources[name].relative_to(ROOT)).with_suffix(".c") for name in names]
     changed = Path(__file__).stat().st_mtime
@@ -130,9 +138,13 @@ def extensions() -> list[Extension]:
                 f"logclient._ext.{name}",
                 below_root([sources[name]]),
                 include_dirs=["_ext"],
-                depends=[*headers, *below_root(layout.parts(sources[name])), "setup.py"],
-                extra_compile_args=flags,
-                define_macros=[(macro, "1") for macro in LIKE[like]],
+                depends=[
+                    *headers, *below_root(layout.parts(sources[name])), "setup.py",
+                    *(below_root([linked]) if name in libraries.USES else []),
+                ],
+                extra_compile_args=[*flags, *uses[name].compile],
+                extra_link_args=uses[name].link,
+                define_macros=[(macro, "1") for macro in [*LIKE[like], *uses[name].macros]],
             )
             for name in names
         ],

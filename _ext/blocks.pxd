@@ -1,18 +1,16 @@
 # The four compressions of Logjam: none, zlib (deflate.pxd), snappy (a raw block), LZ4 (u32 big-endian
 # length and a raw block).
 #
-# LZ4 works without the GIL when the extension of the lz4 package exports its functions, as its wheels do.
-# They are looked up in the loaded library, like those of libz. python-snappy exports none: snappy works
-# without the GIL through the system's libsnappy (snappy-c.h), and otherwise through the package, with the
-# GIL. A codec that needs the GIL takes it once for each encode call (see `packer_needs_gil`), not for each
-# message. With four busy Python threads that has a fifth of the throughput of a compressor without the GIL.
+# A build that is linked to LZ4 and snappy (libraries.h) calls them without the GIL. In other builds the
+# packages lz4 and python-snappy stand in. A codec that needs the GIL takes it once for each encode call (see
+# `packer_needs_gil`), not for each message. With four busy Python threads that has a fifth of the throughput
+# of a compressor without the GIL.
 #
 # The announced size of a body is believed only as far as its compressed bytes can hold that much.
 
 from libc.stdint cimport uint8_t, uint32_t
 
 from logclient._ext.deflate cimport (
-    BY_PYTHON,
     INFLATE_BAD,
     INFLATE_MEMORY,
     INFLATE_TOO_LARGE,
@@ -24,7 +22,6 @@ from logclient._ext.deflate cimport (
     inflater_open,
     lc_deflater,
     lc_inflater,
-    path_of,
 )
 from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.ids cimport lc_get32, lc_put32
@@ -43,66 +40,26 @@ cdef enum:
     LZ4_RATIO = 255              # a block holds at most this many times its size ...
     SNAPPY_RATIO = 32            # ... (a copy of 64 bytes takes 3)
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    typedef struct {
-        int (*compress)(const char *, char *, int, int);
-        int (*decompress)(const char *, char *, int, int);
-    } lc_lz4;
-    typedef struct {
-        int (*compress)(const char *, size_t, char *, size_t *);
-        int (*uncompress)(const char *, size_t, char *, size_t *);
-    } lc_snappy;
-    #if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
-    static int lc_snappy_find(lc_snappy *z) { (void)z; return -1; }
-    static int lc_lz4_find(lc_lz4 *z, const char *path) { (void)z; (void)path; return -1; }
-    #else
-    #include <dlfcn.h>
-    static int lc_lz4_find(lc_lz4 *z, const char *path) {
-        void *so = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-        if (!so) return -1;
-        *(void **)&z->compress = dlsym(so, "LZ4_compress_default");
-        *(void **)&z->decompress = dlsym(so, "LZ4_decompress_safe");
-        return z->compress && z->decompress ? 0 : -1;
-    }
-    #ifdef __APPLE__
-    #define LC_LIBSNAPPY "libsnappy.1.dylib"
-    #else
-    #define LC_LIBSNAPPY "libsnappy.so.1"
-    #endif
-    static int lc_snappy_find(lc_snappy *z) {
-        void *so = dlopen(LC_LIBSNAPPY, RTLD_LAZY);
-        if (!so) return -1;
-        *(void **)&z->compress = dlsym(so, "snappy_compress");
-        *(void **)&z->uncompress = dlsym(so, "snappy_uncompress");
-        return z->compress && z->uncompress ? 0 : -1;
-    }
-    #endif
-    """
-    ctypedef struct lc_snappy:
-        int (*compress)(const char *source, size_t size, char *to, size_t *room) noexcept nogil
-        int (*uncompress)(const char *source, size_t size, char *to, size_t *room) noexcept nogil
-    int lc_snappy_find(lc_snappy *z) noexcept nogil
-    ctypedef struct lc_lz4:
-        int (*compress)(const char *source, char *to, int size, int room) noexcept nogil
-        int (*decompress)(const char *source, char *to, int size, int room) noexcept nogil
-    int lc_lz4_find(lc_lz4 *z, const char *path) noexcept nogil
+cdef extern from "libraries.h":
+    bint LC_HAS_LZ4
+    int lc_lz4_bound(int size) noexcept nogil
+    int lc_lz4_compress(const char *source, char *to, int size, int room) noexcept nogil
+    int lc_lz4_decompress(const char *source, char *to, int size, int room) noexcept nogil
+    bint LC_HAS_SNAPPY
+    size_t lc_snappy_bound(size_t size) noexcept nogil
+    int lc_snappy_compress(const char *source, size_t size, char *to, size_t *room) noexcept nogil
+    int lc_snappy_uncompress(const char *source, size_t size, char *to, size_t *room) noexcept nogil
 
 
 ctypedef struct lc_packer:
     int method
     lc_deflater deflater
-    lc_lz4 lz4
-    lc_snappy snappy
-    void *python                 # borrowed: snappy or lz4.block, when there is no C function
+    void *python                 # borrowed: snappy or lz4.block; NULL: the linked library
 
 
 ctypedef struct lc_unpacker:
     lc_inflater inflater
-    lc_lz4 lz4
-    lc_snappy libsnappy
-    void *snappy                 # borrowed; NULL: not installed
+    void *snappy                 # borrowed; NULL: the linked library, or not installed
     void *lz4_block
 
 
@@ -118,21 +75,9 @@ cdef inline object block_module(int method):
         return None
 
 
-cdef inline bint lz4_open(lc_lz4 *z, module) except -1:
-    path = path_of(module._block) if hasattr(module, "_block") else None
-    if path is None or lc_lz4_find(z, <const char *> path) < 0:
-        z.compress = NULL
-        z.decompress = NULL
-        return False
-    return True
-
-
-cdef inline bint snappy_open(lc_snappy *z) noexcept:
-    if lc_snappy_find(z) < 0:
-        z.compress = NULL
-        z.uncompress = NULL
-        return False
-    return True
+# Whether this build is linked to the library of a method.
+cdef inline bint is_linked(int method) noexcept nogil:
+    return LC_HAS_SNAPPY if method == SNAPPY else LC_HAS_LZ4
 
 
 # The owner must keep the returned package, or None.
@@ -140,17 +85,13 @@ cdef inline object packer_open(lc_packer *k, int method, int level):
     memset(k, 0, sizeof(lc_packer))
     k.method = method
     if method == ZLIB:
-        deflater_open(&k.deflater, level)
-        import zlib
-        return zlib
-    if method == NO_COMPRESSION or method == SNAPPY and snappy_open(&k.snappy):
+        return deflater_open(&k.deflater, level)
+    if method == NO_COMPRESSION or is_linked(method):
         return None
     module = block_module(method)
     if module is None:
-        missing = "neither python-snappy nor libsnappy is" if method == SNAPPY else "lz4 is not"
-        raise ValueError(f"compression: {missing} installed")
-    if method == SNAPPY or not lz4_open(&k.lz4, module):
-        k.python = <void *> module
+        raise ValueError(f"compression: {'python-snappy' if method == SNAPPY else 'lz4'} is not installed")
+    k.python = <void *> module
     return module
 
 
@@ -160,7 +101,7 @@ cdef inline void packer_close(lc_packer *k) noexcept:
 
 
 cdef inline bint packer_needs_gil(lc_packer *k) noexcept nogil:
-    return k.python != NULL or k.deflater.by == BY_PYTHON
+    return k.python != NULL or k.deflater.python != NULL
 
 
 cdef inline int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
@@ -198,19 +139,19 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
         lc_put32(to, <uint32_t> size)
         out.size += 4
         if k.python == NULL:
-            room = size + size // 255 + 16
+            room = lc_lz4_bound(<int> size)
             to = wire_reserve(out, room)
             if to == NULL:
                 return -1
-            done = k.lz4.compress(<const char *> data, <char *> to, <int> size, <int> room)
+            done = lc_lz4_compress(<const char *> data, <char *> to, <int> size, <int> room)
             if done <= 0:
                 return -1
             out.size += done
             return 0
     if k.method == SNAPPY and k.python == NULL:
-        room = 32 + size + size // 6         # the most that a block takes
+        room = lc_snappy_bound(size)
         to = wire_reserve(out, room)
-        if to == NULL or k.snappy.compress(<const char *> data, size, <char *> to, &room) != 0:
+        if to == NULL or lc_snappy_compress(<const char *> data, size, <char *> to, &room) != 0:
             return -1
         out.size += room
         return 0
@@ -220,15 +161,13 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
 # The owner must keep the returned packages.
 cdef inline object unpacker_open(lc_unpacker *k):
     memset(k, 0, sizeof(lc_unpacker))
-    import zlib
-    inflater_open(&k.inflater)
+    zlib = inflater_open(&k.inflater)
     k.inflater.whole = True
-    snappy = None if snappy_open(&k.libsnappy) else block_module(SNAPPY)
-    lz4_block = block_module(LZ4)
+    snappy = None if LC_HAS_SNAPPY else block_module(SNAPPY)
+    lz4_block = None if LC_HAS_LZ4 else block_module(LZ4)
     if snappy is not None:
         k.snappy = <void *> snappy
     if lz4_block is not None:
-        lz4_open(&k.lz4, lz4_block)
         k.lz4_block = <void *> lz4_block
     return zlib, snappy, lz4_block
 
@@ -289,22 +228,20 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
         size -= 4
         if room // LZ4_RATIO > size:
             return INFLATE_BAD
-    if method == SNAPPY and k.snappy == NULL and k.libsnappy.uncompress == NULL:
-        return UNPACK_MISSING
-    if method == LZ4 and k.lz4_block == NULL:
+    if not is_linked(method) and (k.snappy if method == SNAPPY else k.lz4_block) == NULL:
         return UNPACK_MISSING
     to = wire_reserve(out, room + 1)
     if to == NULL:
         return INFLATE_MEMORY
-    if method == LZ4 and k.lz4.decompress != NULL:
-        done = 0 if size < LZ4_MOST and k.lz4.decompress(
-            <const char *> data, <char *> to, <int> size, <int> room) == <int> room else INFLATE_BAD
-    elif method == SNAPPY and k.libsnappy.uncompress != NULL:
-        at = room
-        done = 0 if k.libsnappy.uncompress(<const char *> data, size, <char *> to, &at) == 0 and at == room \
-            else INFLATE_BAD
-    else:
+    if not is_linked(method):
         done = python_unpack(k, method, data, size, to, room)
+    elif method == LZ4:
+        done = 0 if size < LZ4_MOST and lc_lz4_decompress(
+            <const char *> data, <char *> to, <int> size, <int> room) == <int> room else INFLATE_BAD
+    else:
+        at = room
+        done = 0 if lc_snappy_uncompress(<const char *> data, size, <char *> to, &at) == 0 and at == room \
+            else INFLATE_BAD
     if done == 0:
         out.size += room
     return done

@@ -15,6 +15,10 @@ from logclient._ext.decoder import BatchDecoder, Column, Events
 MAX_BODY: Final[int]
 """64 MiB: the importer's limit. Beyond it one server loops for ever and another aborts."""
 
+LINKED: Final[tuple[str, ...]]
+"""The libraries that this build is linked to, of ``zlib``, ``isal``, ``lz4`` and ``snappy``. They are called
+without the GIL; Python's packages stand in for the others."""
+
 # -- the client ----------------------------------------------------------------------------------
 
 @final

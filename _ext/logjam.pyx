@@ -31,6 +31,8 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from logclient._ext.blocks cimport (
     COMPRESSIONS,
+    LC_HAS_LZ4,
+    LC_HAS_SNAPPY,
     LZ4,
     NO_COMPRESSION,
     SNAPPY,
@@ -48,7 +50,7 @@ from logclient._ext.blocks cimport (
 )
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
-from logclient._ext.deflate cimport BY_ISAL, BY_LIBZ, INFLATE_MEMORY, INFLATE_TOO_LARGE
+from logclient._ext.deflate cimport INFLATE_MEMORY, INFLATE_TOO_LARGE, LC_HAS_ISAL, LC_HAS_ZLIB, deflater_name
 from logclient._ext.sent_tracker cimport (
     handing_add,
     handing_close,

@@ -200,7 +200,7 @@ class Codec(CodecBase):
     ) -> None: ...
     @property
     def compressor(self) -> str:
-        """The compressor: ``none``, ``isal 1``, ``zlib 3``, or ``python zlib 3``, which needs the GIL."""
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``; after ``python``, one with the GIL."""
     @property
     def windows(self) -> int:
         """The number of windows in flight."""

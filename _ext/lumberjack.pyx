@@ -44,17 +44,16 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from logclient._ext.codec_base cimport CodecBase
 from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
 from logclient._ext.deflate cimport (
-    BY_ISAL,
-    BY_LIBZ,
-    BY_PYTHON,
     INFLATE_BAD,
     INFLATE_MEMORY,
     INFLATE_TOO_LARGE,
     deflate_window,
     deflater_close,
+    deflater_name,
     deflater_open,
     inflate_frame,
     inflater_close,
+    inflater_is_open,
     inflater_open,
     lc_deflater,
     lc_inflater,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fuzz.target import ROOT, MissingError, Plant, load
-from tools import extensions
+from tools import extensions, libraries
 
 OUT = ROOT / "build" / "fuzz"
 # The extensions that targets use in addition to their codec.
@@ -175,9 +175,11 @@ def translate(tree: Path, name: str, *, lines: bool = False) -> None:
 def command(tree: Path, name: str, compiler: list[str]) -> Command:
     """Return the command that compiles and links the extension with this dotted name."""
     path = name.replace(".", "/")
+    uses = libraries.flags(name, libraries.find())
     return Command(
-        [*compiler, "-shared", "-fPIC", "-w", "-I", sysconfig.get_path("include"), "-I", "_ext",
-         f"_ext/{path}.c", "-o", f"logclient/_ext/{path}.so"],
+        [*compiler, *(f"-D{macro}=1" for macro in uses.macros), *uses.compile, "-shared", "-fPIC", "-w",
+         "-I", sysconfig.get_path("include"), "-I", "_ext", f"_ext/{path}.c", *uses.link,
+         "-o", f"logclient/_ext/{path}.so"],
         tree,
     )  # fmt: skip
 

@@ -155,8 +155,9 @@ def run(command: list[str], cwd: Path) -> None:
 
 def sources() -> list[Path]:
     """List the files that a wheel is made from."""
-    names = ("pyproject.toml", "setup.py", "tools/extensions.py", "MANIFEST.in", "README.md", "LICENSE")
-    files = [ROOT / name for name in names]
+    names = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+    files = [ROOT / name for name in (*names, "tools/extensions.py", "tools/libraries.py")]
+    files += (ROOT / "licenses").glob("*.txt")
     for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.h", "*.py"):
         files += (ROOT / "_ext").rglob(pattern)
     files += (p for p in (ROOT / "logclient").rglob("*.py") if "_ext" not in p.parts[len(ROOT.parts) :])

@@ -76,7 +76,7 @@ def check() -> str:
     if not names or set(names) != set(found):
         raise SystemExit(f"extensions {sorted(found)}, stubs {names}")
 
-    from logclient._ext import capture, lumberjack, queue
+    from logclient._ext import capture, logjam, lumberjack, queue
 
     if WAKES[sys.platform] != queue.WAKE:
         raise SystemExit(f"the sender is woken by {queue.WAKE}, not by {WAKES[sys.platform]}")
@@ -92,7 +92,8 @@ def check() -> str:
         raise SystemExit(f"{script} --version said {said!r}")
     with_crc = "folding" if capture.CRC_FOLDS else "table"
     zlib = lumberjack.Codec(bytes(10), compression=3).compressor
-    return f"{len(names)} extensions, wake by {queue.WAKE}, {with_crc} CRC, {zlib}"
+    linked = " ".join(logjam.LINKED) or "no library"
+    return f"{len(names)} extensions, wake by {queue.WAKE}, {with_crc} CRC, linked to {linked}, {zlib}"
 
 
 def find(name: str) -> str:
@@ -184,7 +185,9 @@ def check_wheel(wheel: Path) -> str:
     wrong += [f"with {n}" for n in sorted(ours - wanted) if not n.endswith((".so", ".pyd"))]
     wrong += [f"with {n}" for n in sorted(others - {info, "logclient.libs"})]
     wrong += [f"with {n}" for n in sorted(names) if n.endswith(UNWANTED)]
-    if f"{info}/licenses/LICENSE" not in names or "License-Expression: Apache-2.0" not in about:
+    texts = {f"{info}/licenses/{p.relative_to(HERE).as_posix()}" for p in (HERE / "licenses").glob("*.txt")}
+    texts.add(f"{info}/licenses/LICENSE")
+    if not texts <= names or "License-Expression: Apache-2.0" not in about:
         wrong.append("without its licence")
     version = info.removesuffix(".dist-info").partition("-")[2]
     if parts.get("metadata", {}).get("component", {}).get("purl") != f"pkg:pypi/logclient@{version}":

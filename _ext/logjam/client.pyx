@@ -450,8 +450,7 @@ cdef class Codec(CodecBase):
         """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python``, one with the GIL."""
         cdef lc_packer *k = &self.w.packer
         if k.method == ZLIB:
-            name = {BY_ISAL: "isal", BY_LIBZ: "zlib"}.get(k.deflater.by, "python zlib")
-            return f"{name} {k.deflater.level}"
+            return deflater_name(&k.deflater)
         name = {NO_COMPRESSION: "none", SNAPPY: "snappy", LZ4: "lz4"}[k.method]
         return f"python {name}" if k.python != NULL else name
 

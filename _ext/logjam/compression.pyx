@@ -1,5 +1,10 @@
 # Compression of bodies, as Python calls it.
 
+LINKED = tuple(name for name, linked in (
+    ("zlib", LC_HAS_ZLIB), ("isal", LC_HAS_ISAL), ("lz4", LC_HAS_LZ4), ("snappy", LC_HAS_SNAPPY)
+) if linked)
+
+
 def pack(int compression, body, /, *, int level=3):
     """Pack a body as messages carry it.
 

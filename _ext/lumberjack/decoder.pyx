@@ -60,7 +60,7 @@ cdef class Decoder(BatchDecoder):
     cdef size_t max_inflated
     cdef lc_wire inflated[2]     # by depth
     cdef lc_inflater inflater
-    cdef object zlib
+    cdef object package          # of the inflater
     # of the current unit
     cdef size_t inflated_size
     cdef uint8_t version
@@ -71,10 +71,8 @@ cdef class Decoder(BatchDecoder):
 
     def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
         self.begin(Decoded, b"I", producers, identity)
-        import zlib
-        self.zlib = zlib
         self.max_inflated = max_inflated
-        inflater_open(&self.inflater)
+        self.package = inflater_open(&self.inflater)
 
     def __dealloc__(self):
         free(self.inflated[0].data)

@@ -349,17 +349,15 @@ cdef class Reader:
     """
 
     cdef lc_reader r
-    cdef object zlib
+    cdef object package          # of the inflater
 
     def __cinit__(self):
         memset(&self.r, 0, sizeof(lc_reader))
 
     def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
                  uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
-        if self.zlib is not None:
+        if inflater_is_open(&self.r.inflater):
             raise TypeError("__init__ has run already")
-        import zlib
-        self.zlib = zlib
         self.r.max_window = max_window
         self.r.max_frame = max_frame
         self.r.max_unit = max_unit
@@ -368,7 +366,7 @@ cdef class Reader:
         if strict_spec:
             self.r.version = c'1'
             self.r.n = max_window
-        inflater_open(&self.r.inflater)
+        self.package = inflater_open(&self.r.inflater)
 
     def __dealloc__(self):
         free(self.r.data.data)
@@ -384,7 +382,7 @@ cdef class Reader:
         cdef uint8_t *to
         cdef int done
         cdef list windows = []
-        if self.zlib is None:
+        if not inflater_is_open(&self.r.inflater):
             raise TypeError("__init__ has not run")
         if r.fault:
             return windows

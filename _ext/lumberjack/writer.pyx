@@ -473,7 +473,7 @@ cdef class Codec(CodecBase):
     """
 
     cdef lc_writer w
-    cdef object zlib
+    cdef object package          # of the compressor
 
     def __cinit__(self):
         memset(&self.w, 0, sizeof(lc_writer))
@@ -511,9 +511,7 @@ cdef class Codec(CodecBase):
                 raise MemoryError()
         w.compress = version == 1 and not strict_spec or compression > 0
         if w.compress:
-            import zlib
-            self.zlib = zlib
-            deflater_open(&w.deflater, compression)
+            self.package = deflater_open(&w.deflater, compression)
         id_ = name + b"0" * 12
         tail = b',"@metadata":{"_id":"' + id_ + b'"},"event.id":"' + id_ + b'"}'
         memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
@@ -536,11 +534,8 @@ cdef class Codec(CodecBase):
 
     @property
     def compressor(self):
-        """The compressor: ``none``, ``isal 1``, ``zlib 3``, or ``python zlib 3``, which needs the GIL."""
-        cdef int level = self.w.deflater.level
-        if not self.w.compress:
-            return "none"
-        return {BY_ISAL: "isal", BY_LIBZ: "zlib", BY_PYTHON: "python zlib"}[self.w.deflater.by] + f" {level}"
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``; after ``python``, one with the GIL."""
+        return deflater_name(&self.w.deflater) if self.w.compress else "none"
 
     @property
     def windows(self):

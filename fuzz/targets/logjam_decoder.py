@@ -45,20 +45,16 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Decoder", "expand", "Unpacker")
-PYTHON = "where a library gives no functions: tests/lumberjack/test_lumberjack_zlib.py"
+PYTHON = "where a library is not linked: tests/project/test_fallbacks.py"
 MISTAKE = "a caller's mistake, no input's: tests/logjam/test_logjam_core.py"
-FINDS = "finds a library, with no byte of the input"
 APART = {
-    **dict.fromkeys(
-        ("python_inflate()", "python_unpack()", "block_module()", "path_of()", "libz_open()"), PYTHON
-    ),
-    **dict.fromkeys(
-        ("lz4_open()", "snappy_open()", "libsnappy.uncompress", "else INFLATE_BAD", "at = room"), FINDS
-    ),
+    **dict.fromkeys(("python_inflate()", "python_unpack()", "block_module()", "zstream_refused()"), PYTHON),
     **dict.fromkeys(
         ("UNPACK_MISSING", "S_NO_LIBRARY", "is not installed"), "where a package is missing: as above"
     ),
-    **dict.fromkeys(("free(d.zstream)", "d.zstream = NULL", "d.by = BY_PYTHON", "d.python = "), PYTHON),
+    **dict.fromkeys(("free(d.zstream)", "d.zstream = NULL", "import zlib", "return zlib"), PYTHON),
+    "d.python = ": PYTHON,
+    **dict.fromkeys(("k.snappy = ", "k.lz4_block = ", "return python_inflate(", "= python_unpack("), PYTHON),
     **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     "room = 1 << 30": "a body over a gibibyte",
     "return INFLATE_MEMORY": "libz's own memory: what it asks for does not fail here",

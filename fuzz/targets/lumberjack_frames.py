@@ -50,13 +50,11 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Reader", "Window", "Decoder", "expand")
-PYTHON = "where the interpreter's zlib gives no functions: tests/lumberjack/test_lumberjack_zlib.py"
+PYTHON = "where zlib is not linked: tests/project/test_fallbacks.py"
 MISTAKE = "a caller's mistake, no input's: tests/lumberjack/test_lumberjack_decoder.py"
 APART = {
-    **dict.fromkeys(
-        ("python_inflate()", "path_of()", "libz_open()", "free(d.zstream)", "d.zstream = NULL"), PYTHON
-    ),
-    **dict.fromkeys(("d.by = BY_PYTHON", "d.python = "), PYTHON),
+    **dict.fromkeys(("python_inflate()", "zstream_refused()", "free(d.zstream)", "d.zstream = NULL"), PYTHON),
+    **dict.fromkeys(("d.python = ", "return zlib", "return python_inflate("), PYTHON),
     **dict.fromkeys(("raise TypeError", "producers: 10 bytes", "producers: not asc"), MISTAKE),
     **dict.fromkeys(("leaves the data", "return i"), MISTAKE),
     "room = 1 << 30": "a frame over a gibibyte",

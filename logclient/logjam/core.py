@@ -53,8 +53,8 @@ LOGS, EVENTS, PAGE, AJAX, JAVASCRIPT, MOBILE = range(6)
 """These nibbles."""
 
 AUTO = ("snappy", "lz4", "zlib")
-"""Choices of ``compression=auto``: the first that works without the GIL (snappy does with libsnappy only), or
-if there is none, the first that is installed."""
+"""Choices of ``compression=auto``: the first that works without the GIL, as linked libraries do, or if there
+is none, the first that is installed."""
 
 _LEVEL = 3  # of zlib
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")

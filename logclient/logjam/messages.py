@@ -6,7 +6,6 @@ head is the frame's length, with the highest bit set when another frame of the m
 
 from __future__ import annotations
 
-import importlib
 import re
 import struct
 from typing import NamedTuple
@@ -30,7 +29,7 @@ _META = struct.Struct(">HBBIQQ")
 _TAGS = (0xCABD, 0xBDCA)  # the device takes the tag in either order of its bytes, all else only big-endian
 _TOPICS = (b"logs", b"javascript", b"events", b"frontend.page", b"frontend.ajax", b"mobile")
 _APP_ENV = re.compile(rb"[\x20-\x7f]*-[\x20-\x7f]*")
-_LIBRARIES = {SNAPPY: "snappy", LZ4: "lz4.block"}
+_PACKAGES = {SNAPPY: "snappy", LZ4: "lz4"}
 
 
 class Meta(NamedTuple):
@@ -102,18 +101,17 @@ def frames(raw: bytes) -> list[bytes]:
 
 
 def require_library(method: int) -> None:
-    """Check that the library for a compression method is installed.
+    """Check that there is a library for a compression method: one that this build is linked to, or a package.
 
     Raises:
-        MissingExtra: the library is not installed.
+        MissingExtra: there is none.
     """
-    module = _LIBRARIES.get(method)
-    if module is None:
+    if method not in _PACKAGES:
         return
     try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(module.partition(".")[0], "logjam") from error
+        compress(method, b"")
+    except ValueError as error:
+        raise MissingExtra(_PACKAGES[method], "logjam") from error
 
 
 def decompress(method: int, body: bytes, limit: int) -> bytes:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable
@@ -25,8 +23,9 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import K_RAW as RAW
-from logclient._ext.logjam import MAX_BODY, pack
+from logclient._ext.logjam import LINKED, MAX_BODY, pack
 from logclient.collectors.capture import CaptureWriter
+from logclient.logjam import core as logjam_core
 from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
 from tests.oracle import logjam as oracle
@@ -228,80 +227,48 @@ def framings() -> dict[str, tuple[int, bytes, str]]:
 
 # -- compression=auto ---------------------------------------------------------------------------
 
-AUTO_IS = """if 1:
-    import json, sys
-    from types import SimpleNamespace
-    import zlib as real
-    from logclient.logjam.core import Logjam, Options
-
-    def chosen(gone):
-        for name in gone:
-            sys.modules[name] = None
-        if "zlib" in gone:  # as without a libz whose functions can be found
-            sys.modules["zlib"] = SimpleNamespace(compress=real.compress, __file__="/nowhere/zlib.so",
-                                                  decompress=real.decompress, error=real.error)
-        if "lz4 names" in gone:
-            from lz4 import block
-            del block._block
-        return Logjam(Options("a-b"), bytes(10)).compressor
-
-    print(chosen(json.loads(sys.argv[1])))
-"""
-
-SNAPPY_C = """
-#include <stddef.h>
-int snappy_compress(const char *from, size_t n, char *to, size_t *room) { return 1; }
-int snappy_uncompress(const char *from, size_t n, char *to, size_t *room) { return 1; }
-"""
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """Make folders with a libsnappy.so.1: one with its functions, one without any in place of no library."""
-    compiler = shutil.which("cc")
-    if compiler is None or sys.platform != "linux":
-        support.missing("no C compiler")
-    folders = {}
-    for has, source in ((True, SNAPPY_C), (False, "")):
-        folder = folders[has] = tmp_path_factory.mktemp("libsnappy")
-        (folder / "snappy.c").write_text(source)
-        command = [compiler, "-shared", "-fPIC", "-o", folder / "libsnappy.so.1", folder / "snappy.c"]
-        subprocess.run(command, check=True, timeout=2 * PATIENCE)
-    return folders
-
-
 @pytest.mark.parametrize(
-    ("libsnappy", "gone", "chosen"),
+    ("missing", "held", "chosen"),
     [
-        (True, [], ["snappy"]),
-        (True, ["snappy"], ["snappy"]),
-        (False, [], ["lz4"]),  # python-snappy is installed, and needs the GIL
-        (False, ["snappy"], ["lz4"]),
-        (False, ["lz4"], ["isal 1", "zlib 3"]),
-        (False, ["lz4 names"], ["isal 1", "zlib 3"]),
-        (False, ["lz4", "snappy"], ["isal 1", "zlib 3"]),
-        (False, ["lz4", "isal"], ["zlib 3"]),
-        (False, ["lz4 names", "isal", "zlib"], ["python snappy"]),
-        (False, ["lz4 names", "isal", "zlib", "snappy"], ["python lz4"]),
-        (False, ["lz4", "isal", "zlib", "snappy"], ["python zlib 3"]),
+        ("", "", "snappy"),
+        ("", "snappy", "lz4"),
+        ("snappy", "", "lz4"),
+        ("lz4", "snappy", "zlib"),
+        ("snappy lz4", "", "zlib"),
+        ("", "snappy lz4 zlib", "snappy"),
+        ("snappy", "lz4 zlib", "lz4"),
+        ("snappy lz4", "zlib", "zlib"),
     ],
 )
 def test_auto_prefers_what_runs_without_the_gil(
-    libraries: dict[bool, Path], libsnappy: bool, gone: list[str], chosen: list[str]
+    missing: str, held: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of snappy, lz4 and zlib that runs without the GIL is chosen, otherwise the first
     installed one."""
-    for package in ("snappy", "lz4.block", *(["isal"] if chosen[0] == "isal 1" else [])):
+
+    class Codec:
+        def __init__(self, *_: Any, compression: int, **__: Any) -> None:
+            self.compressor = COMPRESSIONS[compression]
+            self.holds_gil = self.compressor in held.split()
+            if self.compressor in missing.split():
+                raise ValueError("not installed")
+
+    monkeypatch.setattr(logjam_core, "Codec", Codec)
+    assert Logjam(Options("a-b"), bytes(10)).compressor == chosen
+
+
+@pytest.mark.parametrize("gone", [[], ["snappy"], ["lz4"], ["snappy", "lz4"], ["snappy", "lz4", "isal"]])
+def test_auto_by_what_is_here(gone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that this build is linked to needs no package; a package is called with the GIL."""
+    for package in ("snappy", "lz4.block", "isal"):
         support.need(package)
-    done = subprocess.run(
-        [sys.executable, "-c", AUTO_IS, json.dumps(gone)],
-        capture_output=True, text=True, check=True, timeout=2 * PATIENCE,
-        env=os.environ | {"LD_LIBRARY_PATH": str(libraries[libsnappy])},
-    )  # fmt: skip
-    found = done.stdout.strip()
-    if libsnappy and found != "snappy":
-        pytest.skip("this build calls no libsnappy, as on Windows")
-    assert found in chosen
+    for name in gone:
+        for package in [name, *(one for one in sys.modules if one.startswith(f"{name}."))]:
+            monkeypatch.setitem(sys.modules, package, None)
+    zlib_is = "isal 1" if "isal" in LINKED or "isal" not in gone else "zlib 3"
+    there = [name for name in ("snappy", "lz4") if name in LINKED or name not in gone] + [zlib_is]
+    linked = [name for name in there if name.split()[0] in LINKED]
+    assert Logjam(Options("a-b"), bytes(10)).compressor == (linked[0] if linked else f"python {there[0]}")
 
 
 def test_chosen_compression_is_in_stats_and_meta() -> None:

@@ -64,7 +64,7 @@ class TestOptions:
     def test_compressor_follows_level_and_version(self) -> None:
         assert connected_core().compressor == "none"
         assert connected_core(compression=6).compressor in ("zlib 6", "python zlib 6")
-        assert connected_core(compression=3).compressor in ("isal 1", "zlib 3", "python zlib 3")
+        assert connected_core(compression=3).compressor.removeprefix("python ") in ("isal 1", "zlib 3")
         assert connected_core(compression=0, version=1).compressor in ("zlib 0", "python zlib 0")
 
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.tree
 
 FILES = {
     "LICENSE": "",
+    "licenses/library.txt": "",
     "README.md": "",
     "logclient/__init__.py": "",
     "_ext/__init__.py": "",
@@ -47,7 +48,7 @@ def tree(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "tools").mkdir()
-    for name in ("__init__.py", "extensions.py"):
+    for name in ("__init__.py", "extensions.py", "libraries.py"):
         shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     (tmp_path / "logclient" / "_ext").symlink_to("../_ext")
     return tmp_path

@@ -1,0 +1,73 @@
+"""The compression libraries that the extensions are linked to, where pkg-config knows them.
+
+An extension that is built without one of them calls Python's package in its place, with the GIL
+(`_ext/libraries.h`).
+
+Environment: by default what is found is linked. LOGCLIENT_LIBRARIES=none links nothing;
+LOGCLIENT_LIBRARIES=zlib,lz4 ends the build with an error where one of these is missing.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MODULES = {"zlib": "zlib", "isal": "libisal", "lz4": "liblz4", "snappy": "snappy"}
+"""By library, what pkg-config calls it."""
+
+USES = {"lumberjack": ("zlib", "isal"), "logjam": ("zlib", "isal", "lz4", "snappy")}
+"""By extension, the libraries that it calls."""
+
+
+class Flags(NamedTuple):
+    """How an extension is compiled and linked."""
+
+    macros: list[str]
+    compile: list[str]
+    link: list[str]
+
+
+def ask(*arguments: str) -> list[str] | None:
+    """Return what pkg-config prints, split into words; None if it fails, or is not there."""
+    program = os.environ.get("PKG_CONFIG") or "pkg-config"
+    if sys.platform == "win32" or shutil.which(program) is None:
+        return None
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    return shlex.split(done.stdout) if done.returncode == 0 else None
+
+
+def find() -> dict[str, Flags]:
+    """Find the libraries that are installed with their headers.
+
+    Returns:
+        The flags of each, by name.
+
+    Raises:
+        SystemExit: LOGCLIENT_LIBRARIES names one that is not there.
+    """
+    wanted = os.environ.get("LOGCLIENT_LIBRARIES", "").replace(",", " ").split()
+    if wanted == ["none"]:
+        return {}
+    found = {}
+    for name, module in MODULES.items():
+        cflags, libs = ask("--cflags", module), ask("--libs", module)
+        if cflags is not None and libs is not None:
+            found[name] = Flags([f"LC_{name.upper()}"], cflags, libs)
+    missing = [MODULES.get(name, name) for name in wanted if name not in found]
+    if missing:
+        raise SystemExit(f"LOGCLIENT_LIBRARIES: pkg-config does not know {', '.join(missing)}")
+    return found
+
+
+def flags(extension: str, found: dict[str, Flags]) -> Flags:
+    """Return the flags of one extension.
+
+    Args:
+        extension: Its name below `logclient._ext`.
+        found: What `find` has returned.
+    """
+    used: Iterable[Flags] = [found[name] for name in USES.get(extension, ()) if name in found]
+    return Flags(*([word for one in used for word in one[field]] for field in range(len(Flags._fields))))
