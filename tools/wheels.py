@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -233,15 +232,11 @@ def repaired(wheel: Path, target: Path) -> tuple[Path, str]:
     if not LINUX or importlib.util.find_spec("auditwheel") is None:
         shutil.copy(wheel, target)
         return target / wheel.name, "not repaired: no auditwheel here"
-    audit = [sys.executable, "-m", "auditwheel"]
-    said = " ".join(output([*audit, "show", str(wheel)], target).split())
-    match = re.search(r'consistent with the following platform tag: "([^"]+)"', said)
-    if match is None:
-        raise SystemExit(f"auditwheel show {wheel.name}: {said}")
-    output([*audit, "repair", "--plat", match[1], "--wheel-dir", str(target), str(wheel)], target)
+    command = [sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(target)]
+    output([*command, str(wheel)], target)
     prefix = "-".join(wheel.name.split("-")[:4])
     (new,) = target.glob(f"{prefix}-*.whl")
-    return new, match[1]
+    return new, new.stem.split("-")[-1]
 
 
 def environment(found: pythons.Found, where: Path) -> str:
