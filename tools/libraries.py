@@ -3,8 +3,8 @@
 An extension that is built without one of them calls Python's package in its place, with the GIL
 (`_ext/libraries.h`).
 
-Environment: by default what is found is linked. LOGCLIENT_LIBRARIES=none links nothing;
-LOGCLIENT_LIBRARIES=zlib,lz4 ends the build with an error where one of these is missing.
+Without LOGCLIENT_LIBRARIES every library that is found is linked. LOGCLIENT_LIBRARIES=none links none.
+LOGCLIENT_LIBRARIES=zlib,lz4 links exactly these, and ends the build with an error if one of them is missing.
 """
 
 import os
@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MODULES = {"zlib": "zlib", "isal": "libisal", "lz4": "liblz4", "snappy": "snappy"}
-"""By library, what pkg-config calls it."""
+"""Library -> its name for pkg-config."""
 
 USES = {"lumberjack": ("zlib", "isal"), "logjam": ("zlib", "isal", "lz4", "snappy")}
-"""By extension, the libraries that it calls."""
+"""Extension -> the libraries that it calls."""
 
 
 class Flags(NamedTuple):
@@ -40,20 +40,24 @@ def ask(*arguments: str) -> list[str] | None:
 
 
 def find() -> dict[str, Flags]:
-    """Find the libraries that are installed with their headers.
+    """Find the libraries to link: installed with their headers, and wanted.
 
     Returns:
-        The flags of each, by name.
+        Name of a library -> its flags.
 
     Raises:
-        SystemExit: LOGCLIENT_LIBRARIES names one that is not there.
+        SystemExit: LOGCLIENT_LIBRARIES names a library that is not there.
     """
     wanted = os.environ.get("LOGCLIENT_LIBRARIES", "").replace(",", " ").split()
     if wanted == ["none"]:
         return {}
     found = {}
     for name, module in MODULES.items():
+        if wanted and name not in wanted:
+            continue
         cflags, libs = ask("--cflags", module), ask("--libs", module)
+        if name == "zlib" and libs is None and sys.platform == "darwin":
+            cflags, libs = [], ["-lz"]  # part of the system, without a file for pkg-config
         if cflags is not None and libs is not None:
             found[name] = Flags([f"LC_{name.upper()}"], cflags, libs)
     missing = [MODULES.get(name, name) for name in wanted if name not in found]

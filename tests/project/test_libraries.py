@@ -29,7 +29,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_found_is_linked(known: Path) -> None:
+def test_every_library_found_is_linked(known: Path) -> None:
     found = libraries.find()
     assert list(found) == ["zlib", "lz4"]
     assert libraries.flags("lumberjack", found) == (
@@ -39,28 +39,33 @@ def test_what_is_found_is_linked(known: Path) -> None:
     assert libraries.flags("plog", found) == ([], [], [])
 
 
-def test_none(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_links_no_library(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGCLIENT_LIBRARIES", "none")
     assert libraries.find() == {}
 
 
-def test_one_that_must_be_there(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_libraries_are_linked_and_no_others(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGCLIENT_LIBRARIES", "zlib,lz4")
     assert list(libraries.find()) == ["zlib", "lz4"]
+    monkeypatch.setenv("LOGCLIENT_LIBRARIES", "lz4")
+    assert list(libraries.find()) == ["lz4"]
     monkeypatch.setenv("LOGCLIENT_LIBRARIES", "zlib,isal,zstd")
     with pytest.raises(SystemExit, match="pkg-config does not know libisal, zstd"):
         libraries.find()
 
 
-def test_without_pkg_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_linked_without_pkg_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PKG_CONFIG", "no-such-pkg-config")
     monkeypatch.delenv("LOGCLIENT_LIBRARIES", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
     assert libraries.find() == {}
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert libraries.find() == {"zlib": (["LC_ZLIB"], [], ["-lz"])}
 
 
 @pytest.mark.parametrize("command", ["apt-get", "dnf", "apk"])
-def test_what_cannot_be_installed_is_passed_over(command: str, known: Path) -> None:
-    """Every package is asked for, one failure does not end it, and nothing is said."""
+def test_a_failed_installation_is_silent(command: str, known: Path) -> None:
+    """Every package is requested, and a failure ends nothing and prints nothing."""
     shell = shutil.which("sh")
     assert shell is not None
     asked = known / "asked"
@@ -79,6 +84,6 @@ def test_what_cannot_be_installed_is_passed_over(command: str, known: Path) -> N
     assert all(any(word in line for line in lines) for word in ("zlib", "isa", "lz4", "snappy", "pk"))
 
 
-def test_every_extension_that_links_is_there() -> None:
+def test_every_extension_with_libraries_exists() -> None:
     assert set(libraries.USES) <= {path.stem for path in (ROOT / "_ext").glob("*.pyx")}
     assert {name for names in libraries.USES.values() for name in names} == set(libraries.MODULES)
