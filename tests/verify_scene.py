@@ -25,7 +25,7 @@ class Scene:
         *,
         producer: str = P,
         bodies: dict[int, bytes] | None = None,
-        fates: dict[str, Sequence[int]] | None = None,
+        outcomes: dict[str, Sequence[int]] | None = None,
         tail: Sequence[Any] | None = None,
         identity: str = "id",
         protocol: str = "lumberjack",
@@ -41,7 +41,7 @@ class Scene:
         events = [(s, created(s), files.xxh64(raw)) for s, raw in sorted(bodies.items())]
         lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
         lines += extra
-        for fate, seqs in ({"acked": sorted(bodies)} if fates is None else fates).items():
+        for fate, seqs in ({"acked": sorted(bodies)} if outcomes is None else outcomes).items():
             if len(seqs):
                 line = files.dropped_line(seqs) if fate == "dropped" else files.outcome_line(fate, seqs)
                 lines.append(line)

@@ -378,8 +378,8 @@ class TestSend:
         with Collector(keep=True) as device:
             url = f"{device.url}/shop-production"
             assert cli.main(["send", url, str(path), "--json"]) == ExitCode.OK
-            fates = json.loads(capsys.readouterr().out)
-            assert (fates["sent"], fates["acked"], fates["handed"]) == (2, 2, 0)
+            outcomes = json.loads(capsys.readouterr().out)
+            assert (outcomes["sent"], outcomes["acked"], outcomes["handed"]) == (2, 2, 0)
             documents = device.events(2)
         assert [document["lines"][0][2] for document in documents] == ["one", "two"]
         assert all(map(importer_takes, documents))
@@ -390,8 +390,8 @@ class TestSend:
         with Collector(keep=True) as device:
             url = f"{device.push_url}/shop-production"
             assert cli.main(["send", url, str(path), "--format", "ndjson", "--json"]) == ExitCode.OK
-            fates = json.loads(capsys.readouterr().out)
-            assert (fates["sent"], fates["acked"], fates["handed"]) == (2, 0, 2)
+            outcomes = json.loads(capsys.readouterr().out)
+            assert (outcomes["sent"], outcomes["acked"], outcomes["handed"]) == (2, 0, 2)
             assert [document["action"] for document in device.events(2)] == ["A#b", "A#c"]
 
     def test_send_to_a_dead_device_is_exit_3(

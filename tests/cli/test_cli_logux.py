@@ -31,9 +31,9 @@ def websocket_url(*answers: str) -> Iterator[str]:
     """Run a WebSocket server that sends these; ``{}`` stands for the message it received. Yield its URL."""
 
     def handle(far: ServerConnection) -> None:
-        heard = far.recv()
+        received = far.recv()
         for answer in answers:
-            far.send(answer.replace("{}", str(heard)))
+            far.send(answer.replace("{}", str(received)))
         for _ in far:
             pass
 

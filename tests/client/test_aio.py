@@ -149,7 +149,7 @@ class TestLoopIsNeverBlocked:
         async def main(url: str) -> None:
             client = AsyncClient(url)
             ticks = LoopTurns()
-            fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
+            outcomes = [asyncio.ensure_future(client.submit({"n": n})) for n in range(10)]
             await asyncio.sleep(0)
             before = ticks.count
             assert await client.flush(0.2) == 10
@@ -157,7 +157,7 @@ class TestLoopIsNeverBlocked:
             before = ticks.count
             assert await client.close(0.2) == 10
             assert ticks.count > before + 3
-            assert await asyncio.gather(*fates) == [Outcome("failed", "closed")] * 10
+            assert await asyncio.gather(*outcomes) == [Outcome("failed", "closed")] * 10
             ticks.stop()
 
         with Mute() as server:
@@ -166,11 +166,11 @@ class TestLoopIsNeverBlocked:
     def test_a_full_queue_drops_and_does_not_block(self) -> None:
         async def main(url: str) -> None:
             async with AsyncClient(url + "?max_events=10&close_timeout=0") as client:
-                fates = [asyncio.ensure_future(client.submit({"n": n})) for n in range(30)]
+                outcomes = [asyncio.ensure_future(client.submit({"n": n})) for n in range(30)]
                 await asyncio.sleep(0)
                 assert [f for f in range(30) if client.send({"n": f})] == []
                 await client.close(0)
-                found = await asyncio.gather(*fates)
+                found = await asyncio.gather(*outcomes)
                 assert found[10:] == [Outcome("dropped", "overflow")] * 20
 
         with Refusing() as server:
@@ -527,10 +527,10 @@ class TestOn:
     def test_a_callback_goes_on_after_a_cancelled_await(self, client: ClientWithActions) -> None:
         async def main() -> None:
             face = AsyncClient(client)
-            heard: list[int] = []
+            received: list[int] = []
 
             async def listen(action: dict[str, Any], meta: dict[str, Any]) -> None:
-                heard.append(action["n"])
+                received.append(action["n"])
                 if action["n"] == 1:
                     raise asyncio.CancelledError
                 if action["n"] == 2:
@@ -538,7 +538,7 @@ class TestOn:
 
             face.on(None, listen)
             client.speaker.say(1, 2, 3)
-            while len(heard) < 3:
+            while len(received) < 3:
                 await asyncio.sleep(0.001)
             await face.close()
 

@@ -94,7 +94,7 @@ class Rig:
                 else Tcp(connect_timeout=PATIENCE)
             )
         self.reporter = reporter or Recorder()
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         limits = {"linger": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
         self.limits = Limits(**limits)
         self.engine = Engine(
@@ -110,7 +110,7 @@ class Rig:
             ),
             url="test://server",
             log=self.reporter,
-            on_event=self.heard.append,
+            on_event=self.received.append,
         )
         self.bodies: dict[int, bytes] = {}
         self.finished = False

@@ -463,8 +463,8 @@ def test_replies_are_reported_without_extra_turns(build: Make) -> None:
     rig.put()
     rig.settle()
     before = rig.stats().turns
-    rig.until(lambda s: rig.heard)
-    assert [event.payload for event in rig.heard] == [7]
+    rig.until(lambda s: rig.received)
+    assert [event.payload for event in rig.received] == [7]
     time.sleep(0.05)
     assert rig.stats().turns - before < 10
 
@@ -489,9 +489,9 @@ def test_keep_connected_connects_without_events(build: Make) -> None:
     for n in (1, 2, 3):
         peer = wait_for_peer(rig, n)
         peer.say(b"I" + n.to_bytes(8, "big"))
-        rig.until(lambda _, n=n: len(rig.heard) == n)  # type: ignore[misc]
+        rig.until(lambda _, n=n: len(rig.received) == n)  # type: ignore[misc]
         peer.cut()
-    assert [event.payload for event in rig.heard] == [1, 2, 3]
+    assert [event.payload for event in rig.received] == [1, 2, 3]
     wait_for_peer(rig, 4)
     rig.many(5)
     assert rig.settle().acked == 5

@@ -260,11 +260,11 @@ def test_commit_tells_when_the_flush_target_is_reached() -> None:
 
 
 def test_signal_handlers_run_while_callers_wait() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: received.append(number))
 
     def when_heard(act: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=lambda: wait_until(lambda: heard) and act())
+        thread = threading.Thread(target=lambda: wait_until(lambda: received) and act())
         thread.start()
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         return thread
@@ -275,7 +275,7 @@ def test_signal_handlers_run_while_callers_wait() -> None:
         thread = when_heard(h.close)
         assert h.turn(1).wait(PATIENCE)
         thread.join(PATIENCE)
-        heard.clear()
+        received.clear()
         thread = when_heard(lambda: settle(InflightBatches(h)))
         assert h.wait_settled(1, PATIENCE)
         thread.join(PATIENCE)

@@ -103,8 +103,8 @@ def storm(handler: logclient.Handler, seconds: float) -> list[int]:
     def snapshots() -> None:
         while not stop.is_set():
             s = handler.client.stats()
-            fates = s.queued + s.inflight + s.acked + s.handed + sum(s.failed.values())
-            assert s.sent == fates + sum(s.dropped.values()), s
+            outcomes = s.queued + s.inflight + s.acked + s.handed + sum(s.failed.values())
+            assert s.sent == outcomes + sum(s.dropped.values()), s
             time.sleep(0.005)
 
     failures: list[BaseException] = []

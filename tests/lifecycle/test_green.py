@@ -204,13 +204,13 @@ for n in range(300):
 while len(ends) < 300 and time.monotonic() - begin < 30:
     sleep(0.01)
 seconds = time.monotonic() - begin
-say(seconds=seconds, ends=len(ends), fates=sorted({str(s) for s, _ in ends}), **meter.facts())
+say(seconds=seconds, ends=len(ends), outcomes=sorted({str(s) for s, _ in ends}), **meter.facts())
 say(left=client.close(0.2), dropped=client.stats().dropped)
 """
     with Mute() as mute:
         (facts, closed), code, _ = run_under_gevent(text, mute.url)
     assert code == 0
-    assert facts["ends"] == 300 and facts["fates"] == ["None", "dropped"]
+    assert facts["ends"] == 300 and facts["outcomes"] == ["None", "dropped"]
     assert facts["worst"] < PAUSE_S and facts["seconds"] < 20
     assert closed == {"left": 20, "dropped": {"overflow": 280}}
 

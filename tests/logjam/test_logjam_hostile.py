@@ -134,7 +134,7 @@ class HonestServer:
     """Answer every message on a connection until it ends."""
 
     def __init__(self, peer: Peer) -> None:
-        self.heard = 0
+        self.received = 0
         self._peer = peer
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -143,7 +143,7 @@ class HonestServer:
         with suppress(OSError, ValueError):
             while True:
                 request = self._peer.hear()[0] == b""
-                self.heard += 1
+                self.received += 1
                 if request:
                     self._peer.tell(ACCEPTED)
 
@@ -380,7 +380,7 @@ def test_client_survives_a_hostile_router(attacked: Make, attack: str, compiled:
     assert stats["connects"] - start["connects"] == 2
     assert (stats["queued"], stats["inflight"], stats["failed"], stats["dropped"]) == (0, 0, {}, {})
     # Replies right before the end of the connection may be unread; those requests are sent again.
-    lost = honest.heard - (SENT + 5 - answered)
+    lost = honest.received - (SENT + 5 - answered)
     assert 0 <= lost <= (answered if attack == "hangs up inside a reply" else 0)
 
 
@@ -449,7 +449,7 @@ def test_hostile_handshake_fails_in_time(attacked: Make, attack: str) -> None:
     assert client.peak() - before < 16 * MIB
     honest.close()
     stats = client.ask("stats")
-    assert stats["acked"] - start["acked"] == honest.heard == SENT
+    assert stats["acked"] - start["acked"] == honest.received == SENT
     assert stats["connects"] - start["connects"] == 1 + (attack in PASS)
 
 

@@ -29,7 +29,7 @@ class Line:
     def __init__(self, peer: LoguxPeer, socket: ServerConnection) -> None:
         self.path = socket.request.path if socket.request is not None else ""
         self.http = dict(socket.request.headers.raw_items()) if socket.request is not None else {}
-        self.heard: list[list[Any]] = []
+        self.received: list[list[Any]] = []
         self.connect: list[Any] = []
         self.headers: list[dict[str, Any]] = []
         self.order: list[str] = []  # of messages
@@ -63,7 +63,7 @@ class Line:
         for text in self._socket:
             message = json.loads(text)
             with self._peer.changed:
-                self.heard.append(message)
+                self.received.append(message)
                 self.order.append(message[0])
                 self._take(message)
                 self._peer.changed.notify_all()

@@ -402,20 +402,20 @@ class TestOurClientWithTheirServer:
     def test_client_with_state_file_resumes(self, serve: Serve, tmp_path: Path) -> None:
         """To the server it is the same client. It receives what it missed, and nothing twice."""
         server = serve(keep="memory")
-        heard: list[int] = []
+        received: list[int] = []
         ids = []
         for life in range(3):
             with connected(server, state=tmp_path / "state") as client:
-                client.on("news/kept", lambda action, meta: heard.append(action["n"]))
+                client.on("news/kept", lambda action, meta: received.append(action["n"]))
                 client.send({"n": life})
                 assert client.flush(PATIENCE) == 0
                 ids.append(":".join(client.node_id.split(":")[:2]))
                 to = {"clients": ids[:1]}
                 server.tell("send", action={"type": "news/kept", "n": 2 * life}, meta=to)
-                wait_for(lambda n=2 * life: heard[-1:] == [n], PATIENCE, "news")  # type: ignore[misc]
+                wait_for(lambda n=2 * life: received[-1:] == [n], PATIENCE, "news")  # type: ignore[misc]
             server.tell("send", action={"type": "news/kept", "n": 2 * life + 1}, meta=to)
         assert ids == ids[:1] * 3
-        assert heard == [0, 1, 2, 3, 4]
+        assert received == [0, 1, 2, 3, 4]
 
     def test_client_and_server_answer_pings(self, serve: Serve) -> None:
         """The server closes connections that do not answer."""
@@ -434,13 +434,13 @@ class TestOurClientWithTheirServer:
 
     def test_client_receives_actions_and_channels(self, serve: Serve) -> None:
         server = serve()
-        heard: list[tuple[Any, Any]] = []
+        received: list[tuple[Any, Any]] = []
 
         def news() -> list[Any]:
-            return [action for action, _ in heard]
+            return [action for action, _ in received]
 
         with connected(server) as client, connected(server, user="other") as other:
-            client.on(None, lambda action, meta: heard.append((action, meta)))
+            client.on(None, lambda action, meta: received.append((action, meta)))
             assert client.add({"type": "echo/ask", "data": [1, None]}).result(PATIENCE) == ("acked", "")
             wait_for(lambda: news() == [{"type": "echo/answer", "data": [1, None]}], PATIENCE, "an answer")
             subscribed = client.add({"type": "logux/subscribe", "channel": "news/a"})
@@ -448,12 +448,12 @@ class TestOurClientWithTheirServer:
             wait_for(lambda: news()[1:] == [{"type": "news/last", "topic": "a"}], PATIENCE, "what was there")
             for topic in ("a", "b", "a"):
                 assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
-            wait_for(lambda: len(heard) == 4, PATIENCE, "news")
+            wait_for(lambda: len(received) == 4, PATIENCE, "news")
             assert [(a["type"], a["topic"]) for a in news()[2:]] == [("news/add", "a")] * 2
-            assert {meta["id"].split(" ")[1] for _, meta in heard[2:]} == {other.node_id}
+            assert {meta["id"].split(" ")[1] for _, meta in received[2:]} == {other.node_id}
             sent = server.tell("send", action={"type": "server/says", "n": 1})
-            wait_for(lambda: len(heard) == 5, PATIENCE, "what the server says")
-            action, meta = heard[4]
+            wait_for(lambda: len(received) == 5, PATIENCE, "what the server says")
+            action, meta = received[4]
             assert (action, meta["id"]) == ({"type": "server/says", "n": 1}, sent["id"])
             assert abs(meta["time"] - time.time() * 1000) < 5000
             for channel, reason in (("news/secret", "denied"), ("nowhere", "rejected")):
@@ -464,19 +464,19 @@ class TestOurClientWithTheirServer:
         """The server forgets subscriptions with the connection."""
         server = serve()
         with connected(server) as client, connected(server, user="other") as other:
-            heard: list[str] = []
-            client.on(None, lambda action, meta: heard.append(action["type"]))
+            received: list[str] = []
+            client.on(None, lambda action, meta: received.append(action["type"]))
             assert client.subscribe("news/a").result(PATIENCE) == ("acked", "")
             assert client.subscribe("news/b").result(PATIENCE) == ("acked", "")
             assert client.subscribe("news/secret").result(PATIENCE) == ("failed", "denied")
             assert client.unsubscribe("news/b").result(PATIENCE) == ("acked", "")
-            wait_for(lambda: heard == ["news/last"] * 2, PATIENCE, "what was there")
+            wait_for(lambda: received == ["news/last"] * 2, PATIENCE, "what was there")
             for n in (3, 4):
                 server.tell("cut")
-                wait_for(lambda n=n: heard == ["news/last"] * n, PATIENCE, "what was there, again")  # type: ignore[misc]
+                wait_for(lambda n=n: received == ["news/last"] * n, PATIENCE, "what was there, again")  # type: ignore[misc]
             for topic in ("b", "a"):
                 assert other.add({"type": "news/add", "topic": topic}).result(PATIENCE) == ("acked", "")
-            wait_for(lambda: heard[4:] == ["news/add"], PATIENCE, "news")
+            wait_for(lambda: received[4:] == ["news/add"], PATIENCE, "news")
 
     def test_async_client_sends_and_receives(self, serve: Serve) -> None:
         server = serve()

@@ -160,10 +160,10 @@ class TestSending:
     @pytest.mark.parametrize("reason", ["spam", "denied", "unknownType"])
     def test_details_of_an_undo_are_in_outcome_and_callback(self, peer: LoguxPeer, reason: str) -> None:
         more = {"hint": {"see": ["https://example.org/rules", 7]}, "status": 5}
-        heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        received: list[tuple[dict[str, Any], dict[str, Any]]] = []
         everything: list[str] = []
         with connect(peer) as client:
-            client.on("logux/undo", lambda action, meta: heard.append((action, meta)))
+            client.on("logux/undo", lambda action, meta: received.append((action, meta)))
             client.on(None, lambda action, meta: everything.append(action["type"]))
             good = client.add({"type": "chat/add", "n": 1}).result(PATIENCE)
             assert good is not None and good == OK and good.details == {}
@@ -173,11 +173,11 @@ class TestSending:
             assert outcome is not None and outcome.details == {"reason": reason, **more}
             assert outcome.status == "failed" and outcome == Outcome("failed", outcome.reason)
             assert pickle.loads(pickle.dumps(outcome)).details == outcome.details
-            until(lambda: heard)
+            until(lambda: received)
             line = peer.line()
             line.send({"type": "the/end"})
             until(lambda: everything)
-        ((action, meta),) = heard
+        ((action, meta),) = received
         (_, ours) = peer.actions
         assert {**action, "id": ""} == {
             "type": "logux/undo", "id": "", "reason": reason, "action": ours[0], **more
@@ -196,9 +196,9 @@ class TestSending:
 
     def test_undo_without_an_outcome_is_not_reported(self, peer: LoguxPeer) -> None:
         """An action undone for another's sake is sent again."""
-        heard: list[str] = []
+        received: list[str] = []
         with connect(peer) as client:
-            client.on("logux/undo", lambda action, meta: heard.append(action["action"]["n"]))
+            client.on("logux/undo", lambda action, meta: received.append(action["action"]["n"]))
             once = iter([undo("error")])
             peer.answer = lambda action: next(once, processed)(action)
             outcome = client.add({"type": "chat/add", "n": 1}).result(PATIENCE)
@@ -207,8 +207,8 @@ class TestSending:
             outcome = client.add({"type": "chat/add", "n": 2}).result(PATIENCE)
             assert outcome is not None and outcome == ("failed", "error")
             assert outcome.details == {"reason": "error", "trace": "x.js:5"}
-            until(lambda: heard)
-        assert heard == [2]
+            until(lambda: received)
+        assert received == [2]
 
     def test_handler_sends_ecs_documents(self, peer: LoguxPeer) -> None:
         handler = logclient.Handler(url=peer.url, action_type="audit/add")
@@ -331,16 +331,16 @@ class TestReceiving:
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with connect(peer) as client:
-            heard: list[int] = []
+            received: list[int] = []
 
             def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
-                heard.append(action["n"])
+                received.append(action["n"])
                 raise SystemExit("oops")
 
             client.on("a", hear)
             client.on("a", hear)
             peer.line().send({"type": "a", "n": 1}, {"type": "a", "n": 2})
-            until(lambda: heard == [1, 1, 2, 2])
+            until(lambda: received == [1, 1, 2, 2])
             assert client.submit("still here").result(PATIENCE) == OK
         assert "a callback for 'a' raised SystemExit: oops" in capsys.readouterr().err
 
@@ -354,16 +354,16 @@ class TestReceiving:
 
     def test_client_with_callbacks_reconnects(self, peer: LoguxPeer) -> None:
         with connect(peer, backoff_min=0.01, backoff_max=0.02) as client:
-            heard: list[int] = []
-            client.on("a", lambda action, meta: heard.append(action["n"]))
+            received: list[int] = []
+            client.on("a", lambda action, meta: received.append(action["n"]))
             for n in range(3):
                 line = peer.line(n)
                 line.send({"type": "a", "n": n})
-                until(lambda n=n: heard[-1:] == [n])  # type: ignore[misc]
+                until(lambda n=n: received[-1:] == [n])  # type: ignore[misc]
                 line.close()
             peer.line(3)
             until(lambda: client.state == "synchronized")
-        assert heard == [0, 1, 2]
+        assert received == [0, 1, 2]
 
     def test_new_callback_wakes_an_idle_sender(
         self, peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch
@@ -383,22 +383,22 @@ class TestReceiving:
             sleeps.clear()
             peer.line().close()
             assert sleeps.wait(PATIENCE)
-            heard: list[int] = []
-            client.on("a", lambda action, meta: heard.append(action["n"]))
+            received: list[int] = []
+            client.on("a", lambda action, meta: received.append(action["n"]))
             peer.line(1).send({"type": "a", "n": 1})
-            until(lambda: heard == [1])
+            until(lambda: received == [1])
 
     def test_actions_for_slow_callbacks_are_missed(
         self, peer: LoguxPeer, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with connect(peer, max_bytes=10_000, max_event_bytes=1000) as client:
             begun, go = threading.Event(), threading.Event()
-            heard: list[int] = []
+            received: list[int] = []
 
             def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
                 begun.set()
                 assert go.wait(2 * PATIENCE)
-                heard.append(action["n"])
+                received.append(action["n"])
 
             client.on("a", hear)
             line = peer.line()
@@ -409,9 +409,9 @@ class TestReceiving:
                 line.send({"type": "a", "n": n, "big": "x" * 1000})
             until(lambda: client.missed == 10)
             go.set()
-            until(lambda: len(heard) == 2)
+            until(lambda: len(received) == 2)
             line.send({"type": "a", "n": 99})
-            until(lambda: heard == [0, 1, 99])
+            until(lambda: received == [0, 1, 99])
             assert client.missed == 10
         assert "callbacks are too slow" in capsys.readouterr().err
 
@@ -586,7 +586,7 @@ class TestLifetime:
 
     def test_unreferenced_client_delivers_and_ends(self, peer: LoguxPeer) -> None:
         def hear(client: Client, action: dict[str, Any], meta: dict[str, Any]) -> None:
-            client.send("heard")
+            client.send("received")
 
         client = connect(peer)
         client.on("a", partial(hear, client))
@@ -611,8 +611,8 @@ class TestLifetime:
     def test_forked_child_is_another_node(self, peer: LoguxPeer) -> None:
         with connect(peer) as client:
             client.headers = {"locale": "fr"}
-            heard: list[int] = []
-            client.on("a", lambda action, meta: heard.append(action["n"]))
+            received: list[int] = []
+            client.on("a", lambda action, meta: received.append(action["n"]))
             assert client.submit("parent").result(PATIENCE) == OK
             before = client.node_id
 
@@ -622,7 +622,7 @@ class TestLifetime:
                 assert client.stats().connects == 0
                 # The peer's threads run in the parent and answer the child, too.
                 assert client.submit("child").result(PATIENCE) == OK
-                until(lambda: heard == [2])
+                until(lambda: received == [2])
                 assert client.close() == 0
 
             # The child waits for this action once it is connected.
@@ -636,12 +636,12 @@ class TestLifetime:
             peer.answer = also
             run_in_child(work)
             assert client.node_id == before
-            assert heard == []
+            assert received == []
             child = peer.line(1)
             assert child.connect[2] != before
             assert child.headers == [{"locale": "fr"}]
             peer.lines[0].send({"type": "a", "n": 1})
-            until(lambda: heard == [1])
+            until(lambda: received == [1])
             assert client.stats().connects == 1
 
     @pytest.mark.parametrize("listens", [False, True])
@@ -687,17 +687,17 @@ class TestAsync:
                 with pytest.raises(EncodeError, match="length"):
                     await client.add({"type": "a", "length": 1})
                 assert (await client.ping()).seconds >= 0
-                heard: list[int] = []
+                received: list[int] = []
 
                 async def hear(action: dict[str, Any], meta: dict[str, Any]) -> None:
                     await asyncio.sleep(0)
-                    heard.append(action["n"])
+                    received.append(action["n"])
 
                 end = client.on("n", hear)
                 actions = client.actions("n")
                 peer.lines[0].send({"type": "n", "n": 1}, {"type": "other"}, {"type": "n", "n": 2})
                 assert [(await anext(actions))[0]["n"] for _ in range(2)] == [1, 2]
-                while heard != [1, 2]:
+                while received != [1, 2]:
                     await asyncio.sleep(0.001)
                 end()
                 assert await client.subscribe("sport") == OK

@@ -88,15 +88,15 @@ class Peer:
 
     def outcomes(self, n: int) -> list[str]:
         """Return the next `n` messages: "synced", or the outcome of an action."""
-        heard = []
+        received = []
         for _ in range(n):
             message = self.receive()
             if message[0] == "sync":
-                heard.append(message[2].get("reason", "processed"))
+                received.append(message[2].get("reason", "processed"))
                 self.send_message("synced", message[1])
             else:
-                heard.append(message[0])
-        return heard
+                received.append(message[0])
+        return received
 
     def ship(self, *actions: dict[str, Any]) -> list[str]:
         self.send(*actions)
@@ -104,12 +104,12 @@ class Peer:
 
     def receive_rest(self) -> list[Any]:
         """Return the messages until the connection ends."""
-        heard = []
+        received = []
         try:
             while True:
-                heard.append(self.receive())
+                received.append(self.receive())
         except ConnectionClosed:
-            return heard
+            return received
 
     def is_silent(self) -> bool:
         """Return whether nothing comes any more: a ping is not answered."""
@@ -388,7 +388,7 @@ class Faulty:
 
 class TestCuts:
     @pytest.mark.parametrize(
-        "fault, heard, kept",
+        "fault, received, kept",
         [
             ("cut-before-write", 0, [[1]]),
             ("cut-before-ack", 0, [[1], [2, 3]]),
@@ -397,18 +397,18 @@ class TestCuts:
         ],
     )
     def test_cut_faults_capture_and_answer_as_named(
-        self, tmp_path: Path, fault: str, heard: int, kept: list[list[int]]
+        self, tmp_path: Path, fault: str, received: int, kept: list[list[int]]
     ) -> None:
         with Faulty(tmp_path, f"{fault}=every:2:max:1") as faulty:
             with faulty.peer() as peer:
                 assert peer.ship(action(1)) == ["synced", "processed"]
                 peer.send(action(2), action(3))
-                if not heard:  # otherwise the reset might lose the answers
+                if not received:  # otherwise the reset might lose the answers
                     try:
                         peer.send(action(9))  # behind a cut: it never arrives
                     except ConnectionClosed:
                         pass
-                assert len(peer.receive_rest()) == heard
+                assert len(peer.receive_rest()) == received
                 assert peer.sock.close_code == 1006, "cut, not closed"
             with faulty.peer() as peer:
                 assert peer.ship(action(2), action(3)) == ["synced", "processed", "processed"]

@@ -33,16 +33,16 @@ class Peer:
 
     def receive(self, *message: Any, raw: bytes = b"") -> list[Received]:
         found = self.node.receive(raw or compact(list(message)), self.now, self.wall)
-        for heard in found:
-            self.node.sent(len(heard.outcomes), self.now)
+        for received in found:
+            self.node.sent(len(received.outcomes), self.now)
         return found
 
     def send(self, *message: Any, raw: bytes = b"") -> list[Any]:
         """Send a message; return everything that comes back."""
         back = []
-        for heard in self.receive(*message, raw=raw):
-            back += [json.loads(one) for one in heard.answers]
-            back += [json.loads(one) for outcome in heard.outcomes for one in outcome]
+        for received in self.receive(*message, raw=raw):
+            back += [json.loads(one) for one in received.answers]
+            back += [json.loads(one) for outcome in received.outcomes for one in outcome]
         return back
 
     def connect(self, node_id: str = "u:c:t", **options: Any) -> list[Any]:
@@ -429,17 +429,17 @@ class TestDevelopment:
             ["synced", 1],
         )
         assert [m[0] for m in peer.send(*sync((2, {"type": "throw"})))] == ["synced", "debug", "sync"]
-        heard = peer.send("sync", 1, ADD, {"id": [3, "u:zz:t", 0], "time": 1})
-        assert [m[0] for m in heard] == ["synced", "sync"], "no report about another client's action"
+        received = peer.send("sync", 1, ADD, {"id": [3, "u:zz:t", 0], "time": 1})
+        assert [m[0] for m in received] == ["synced", "sync"], "no report about another client's action"
 
 
 class TestInvalidMessages:
     @pytest.mark.parametrize("raw", [b"", b"null", b"[1]", b'["ping"]', b"\xff", b"[" * 100_000])
     def test_invalid_message_closes_as_in_the_real_server(self, raw: bytes) -> None:
         peer = connected()
-        (heard,) = peer.receive(raw=raw or b" ")
-        assert heard.message is None and heard.reason
-        assert json.loads(heard.answers[0])[:2] == ["error", "wrong-format"]
+        (received,) = peer.receive(raw=raw or b" ")
+        assert received.message is None and received.reason
+        assert json.loads(received.answers[0])[:2] == ["error", "wrong-format"]
         assert peer.node.closed
 
     def test_unknown_message_closes(self) -> None:

@@ -163,11 +163,11 @@ class Replay:
         self.closed = self.closed or self.node.closed
 
     def hear(self, raw: bytes) -> None:
-        for heard in self.node.receive(raw, self.now, self.wall):
-            self.said += map(json.loads, heard.answers)
-            for outcome in heard.outcomes:
+        for received in self.node.receive(raw, self.now, self.wall):
+            self.said += map(json.loads, received.answers)
+            for outcome in received.outcomes:
                 self.said += map(json.loads, outcome)
-            self.node.sent(len(heard.outcomes), self.now)
+            self.node.sent(len(received.outcomes), self.now)
         self.closed = self.node.closed
 
 
@@ -353,8 +353,8 @@ def test_null_closes_only_its_connection(frame: bytes) -> None:
     node = ServerNode(server, "10.0.0.1", 0.0)
     if not frame.startswith(b'["connect"'):
         node.receive(b'["connect",5,"u:c:t",0]', 0.0, 0)
-    (heard,) = node.receive(frame, 0.0, 0)
-    assert json.loads(heard.answers[0])[:2] == ["error", "wrong-format"]
+    (received,) = node.receive(frame, 0.0, 0)
+    assert json.loads(received.answers[0])[:2] == ["error", "wrong-format"]
     assert node.closed
-    (heard,) = other.receive(b'["ping",0]', 0.0, 0)
-    assert heard.answers == [b'["pong",0]']
+    (received,) = other.receive(b'["ping",0]', 0.0, 0)
+    assert received.answers == [b'["pong",0]']

@@ -75,19 +75,19 @@ def test_client_id_is_kept_over_restarts(peer: LoguxPeer, file: Path) -> None:
 
 
 def test_received_number_is_kept_over_restarts(peer: LoguxPeer, file: Path) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     with connect(peer, file) as client:
-        client.on("news", lambda action, meta: heard.append(action["n"]))
+        client.on("news", lambda action, meta: received.append(action["n"]))
         peer.line()
         for n in (1, 2, 3):
             sync(peer, 10 * n, n)
-        until(lambda: heard == [1, 2, 3])
+        until(lambda: received == [1, 2, 3])
     assert kept(file)["received"] == 30
     with connect(peer, file) as client:
-        client.on("news", lambda action, meta: heard.append(action["n"]))
+        client.on("news", lambda action, meta: received.append(action["n"]))
         assert peer.line(1).connect[3] == 30
         sync(peer, 20, 4)  # as from a server that has lost its log
-        until(lambda: heard == [1, 2, 3, 4])
+        until(lambda: received == [1, 2, 3, 4])
     assert run_client(peer, file)[3] == 30
 
 

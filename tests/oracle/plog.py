@@ -150,7 +150,7 @@ def encode(
 ) -> tuple[list[bytes], list[str], list[int]]:
     """Return the datagrams, and the status and hash (0: failed) of each event."""
     sent: list[bytes] = []
-    fates, hashes = [], []
+    outcomes, hashes = [], []
     for seq, (body, kind) in enumerate(events, 1):
         own = tags
         if kind >> 4:
@@ -158,7 +158,7 @@ def encode(
             own, body = body[2 : 2 + size], body[2 + size :]
         text = carried(body, kind, seq, producer)[0] if identity else body
         if len(text) > most or cut(len(text), len(own), room) is None:
-            fates.append("failed")
+            outcomes.append("failed")
             hashes.append(0)
             continue
         if unboxed and not own and 0 < len(text) <= room and text[0] > 31:
@@ -166,9 +166,9 @@ def encode(
         else:
             sent += fragments(text, id_, room, own)
             id_ = id_ % ID_MOST + 1
-        fates.append("inflight")
+        outcomes.append("inflight")
         hashes.append(xxh64(text, 42))
-    return sent, fates, hashes
+    return sent, outcomes, hashes
 
 
 class Line(NamedTuple):

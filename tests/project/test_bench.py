@@ -133,8 +133,8 @@ def test_generated_lines_are_those_of_the_input(tmp_path, monkeypatch, fresh_poo
     assert data.source() == "lines from 2 files, 8 bytes on average"
 
 
-def said(logged=10, **fates):
-    return {"logged": logged, "outcomes": dict.fromkeys(dead.OUTCOMES, 0) | fates}
+def said(logged=10, **outcomes):
+    return {"logged": logged, "outcomes": dict.fromkeys(dead.OUTCOMES, 0) | outcomes}
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def frame(text, opcode=1):
     return bytes([0x80 | opcode]) + size + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data))
 
 
-def heard(connection):
+def receive_message(connection):
     head = read(connection, 2)
     size = head[1] if head[1] < 126 else int.from_bytes(read(connection, 2), "big")
     return json.loads(read(connection, size))
@@ -438,24 +438,24 @@ def test_the_logux_stub_processes_each_action(stub, whole):
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for part in [wire] if whole else (wire[i : i + 1] for i in range(len(wire))):
         c.sendall(part)
-    (name, protocol, server, (start, base), _) = heard(c)
+    (name, protocol, server, (start, base), _) = receive_message(c)
     assert (name, protocol, server, start) == ("connected", 5, "server:stub", base)
     ids = set()
 
     def processed(time, node="u:c:t", number=0):
-        kind, added, said, meta = heard(c)
+        kind, added, said, meta = receive_message(c)
         assert (kind, added) == ("sync", 0)
         assert said == {"id": f"{base + time} {node} {number}", "type": "logux/processed"}
         ids.add(str(meta["id"]))
         assert meta["time"] >= 0
 
-    assert heard(c) == ["synced", 3]
+    assert receive_message(c) == ["synced", 3]
     processed(5)
     processed(-6, number=12)
     processed(7, "u:other:t", 3)
-    assert heard(c) == ["synced", 4]
+    assert receive_message(c) == ["synced", 4]
     processed(5, number=1)
-    assert heard(c) == ["pong", 0]
+    assert receive_message(c) == ["pong", 0]
     assert len(ids) == 4
     counts = s.counts()
     assert (counts.events, counts.answered) == (4, 1)

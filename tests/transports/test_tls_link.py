@@ -195,17 +195,17 @@ class TestTheEnd:
         pair.raw.shutdown(socket.SHUT_RDWR)
         assert read_next(pair.link) == b""
 
-    @pytest.mark.parametrize("heard", [True, False])
-    def test_a_reset_fails_the_next_write(self, pair: ConnectedPair, version: str, heard: bool) -> None:
+    @pytest.mark.parametrize("received", [True, False])
+    def test_a_reset_fails_the_next_write(self, pair: ConnectedPair, version: str, received: bool) -> None:
         """Reading, it may look like an ordinary end (to Python before 3.12.3); writing, it does not."""
-        if heard:
+        if received:
             pair.far.sendall(b"some")
             assert read_next(pair.link) == b"some"
         reset(pair.far, pair.raw)
         error = write_error(pair.link)
         assert isinstance(error, ConnectionError)
         # Nothing was said, and nobody asked who we are: it may be that the server wants to know.
-        assert ("client certificate" in str(error)) == (version == "1.3" and not heard)
+        assert ("client certificate" in str(error)) == (version == "1.3" and not received)
 
     def test_garbage_ends_the_connection_with_a_reason(self, pair: ConnectedPair) -> None:
         pair.raw.sendall(b"\x17\x03\x03\x00\x40" + bytes(64))

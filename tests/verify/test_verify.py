@@ -77,7 +77,7 @@ def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
 
 
 def test_acknowledged_events_are_lost_others_missing(scene: Scene, run: Run) -> None:
-    scene.write_ledger(fates={"acked": range(1, 15), "handed": [15, 16], "failed": [17, 18]})
+    scene.write_ledger(outcomes={"acked": range(1, 15), "handed": [15, 16], "failed": [17, 18]})
     scene.write_capture([1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 19])
     verdict = run()
     assert verdict.exit_code == ExitCode.BROKEN
@@ -101,7 +101,7 @@ def test_gap_over_many_buckets_is_one_gap(scene: Scene, run: Run) -> None:
 
 
 def test_missing_events_break_no_promise(scene: Scene, run: Run) -> None:
-    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 20))
+    scene.write_ledger(outcomes={"acked": range(1, 19)}).write_capture(range(1, 20))
     verdict = run()
     assert verdict.exit_code == ExitCode.OK
     assert nonzero(verdict.counts) == {"events": 20, "ok": 18, "missing": 1, "recovered": 1}
@@ -156,7 +156,7 @@ def test_events_of_no_ledger_are_unexpected(scene: Scene, run: Run) -> None:
 
 def test_dropped_event_that_arrived_is_unexpected(scene: Scene, run: Run) -> None:
     sent = {seq: raw for seq, raw in scene.bodies.items() if seq < 10 or seq > 14}
-    scene.write_ledger(bodies=sent, fates={"acked": sorted(sent), "dropped": range(10, 15)})
+    scene.write_ledger(bodies=sent, outcomes={"acked": sorted(sent), "dropped": range(10, 15)})
     scene.write_capture([*sorted(sent), 12])
     verdict = run()
     assert nonzero(verdict.counts) == {"events": 20, "ok": 15, "dropped": 4, "unexpected": 1}
@@ -168,7 +168,7 @@ def test_dropped_events_need_no_buckets(scene: Scene, run: Run) -> None:
     """No bucket is made where no event is listed: a billion dropped events cost nothing."""
     n = 10**9
     scene.write_ledger(
-        bodies={1: scene.bodies[1]}, fates={"acked": [1]}, tail=[
+        bodies={1: scene.bodies[1]}, outcomes={"acked": [1]}, tail=[
             {"t": "dropped", "at_us": 1, "reason": "overflow", "seqs": [[2, n]]},
             files.close_line(n + 5, acked=1, dropped=n - 1),
         ],
@@ -248,7 +248,7 @@ def test_unclosed_capture_makes_absence_unknown(scene: Scene, run: Run) -> None:
     """Only what would be lost or missing becomes unknown, and only what was sent."""
     sent = {seq: raw for seq, raw in scene.bodies.items() if seq != 20}
     scene.write_ledger(
-        bodies=sent, fates={"acked": range(1, 18), "failed": [18, 20]}, tail=[files.close_line(20)]
+        bodies=sent, outcomes={"acked": range(1, 18), "failed": [18, 20]}, tail=[files.close_line(20)]
     )
     bad = files.body(files.event_id(P, 3), "other")
     scene.write_capture([1, 2, bad, 5, 4, *range(6, 12), *range(13, 18)], closed=False)
@@ -341,7 +341,9 @@ def test_events_without_ids_are_compared_by_hash(scene: Scene, run: Run) -> None
     texts = ["a", "b", "c", "same", "same", "same", "same", "failed", "x"]
     bodies = {seq: files.body(None, text) for seq, text in enumerate(texts, 1)}
     scene.write_ledger(
-        bodies=bodies, identity="none", fates={"acked": [1, 2, 3, 4, 5, 9], "handed": [6, 7], "failed": [8]}
+        bodies=bodies,
+        identity="none",
+        outcomes={"acked": [1, 2, 3, 4, 5, 9], "handed": [6, 7], "failed": [8]},
     )
     arrived = ["c", "b", "b", "same", "same", "same", "failed", "never"]
     scene.write_capture([files.body(None, text) for text in arrived])
@@ -403,7 +405,7 @@ def test_own_ids_are_compared_by_128_bits(scene: Scene, run: Run) -> None:
         "ids": base64.b64encode(forged[0] + forged[1] + forged[2]).decode(),
     }
     bodies[3] = bodies[1]
-    scene.write_ledger(bodies=bodies, extra=[lines], fates={"acked": [2]}).write_capture([bodies[1]])
+    scene.write_ledger(bodies=bodies, extra=[lines], outcomes={"acked": [2]}).write_capture([bodies[1]])
     verdict = run()
     assert ids(scene, "corrupted") == [2]  # sequence 2 has the right id, and another body
     assert verdict.counts.unexpected == 0
@@ -568,7 +570,7 @@ def test_latency_is_right_over_days_in_one_task(scene: Scene, run: Run) -> None:
 def test_limit_exceeded_breaks_the_promise(
     scene: Scene, run: Run, limits: dict[str, Any], broken: tuple[str, ...]
 ) -> None:
-    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture([1, *range(1, 19)])
+    scene.write_ledger(outcomes={"acked": range(1, 19)}).write_capture([1, *range(1, 19)])
     verdict = run(**limits)
     assert verdict.broken == broken
     assert verdict.exit_code == (ExitCode.BROKEN if broken else ExitCode.OK)
@@ -619,7 +621,7 @@ def test_violations_hold_copies_and_whether_listed(scene: Scene, run: Run) -> No
     listed = {seq: raw for seq, raw in scene.bodies.items() if seq not in (13, 14, 20)}
     outcomes = {"acked": sorted(listed), "dropped": [13, 14], "failed": [20]}
     scene.write_ledger(
-        bodies=listed, fates=outcomes, tail=[files.close_line(20, acked=17, dropped=2, failed=1)]
+        bodies=listed, outcomes=outcomes, tail=[files.close_line(20, acked=17, dropped=2, failed=1)]
     )
     scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, foreign])
     run()

@@ -87,7 +87,7 @@ class TestExitCode0:
         self, scene: Scene, verify: Callable[..., Any], options: dict[str, Any]
     ) -> None:
         """Its acknowledgement may be in a line that was never written."""
-        scene.write_ledger(fates={"acked": HALF}, tail=[]).write_capture(HALF)
+        scene.write_ledger(outcomes={"acked": HALF}, tail=[]).write_capture(HALF)
         verdict = verify(**options)
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 10, "unknown": 10})
         assert "10 of 20 events are unknown" in verdict.sentence
@@ -95,7 +95,7 @@ class TestExitCode0:
     def test_unseen_undecided_event_of_a_whole_ledger_is_missing(
         self, scene: Scene, verify: Callable[..., Any]
     ) -> None:
-        scene.write_ledger(fates={"acked": HALF}).write_capture(HALF)
+        scene.write_ledger(outcomes={"acked": HALF}).write_capture(HALF)
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 10, "missing": 10})
 
@@ -145,7 +145,8 @@ class TestExitCode0:
 
     def test_totals_show_a_lost_outcome_line(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """The acknowledgements of ten events that never arrived are lost."""
-        scene.write_ledger(fates={"acked": HALF}, tail=[files.close_line(20, acked=20)]).write_capture(HALF)
+        tail = [files.close_line(20, acked=20)]
+        scene.write_ledger(outcomes={"acked": HALF}, tail=tail).write_capture(HALF)
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 10, "unknown": 10})
         assert any("20 acked" in problem and "10" in problem for problem in verdict.problems)
@@ -182,7 +183,7 @@ class TestExitCode1:
     def test_events_of_a_lost_batch_line_are_unknown(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """The outcome lines show that they were acknowledged."""
         some = {seq: scene.bodies[seq] for seq in HALF}
-        scene.write_ledger(bodies=some, fates={"acked": ALL}, tail=[files.close_line(20, acked=20)])
+        scene.write_ledger(bodies=some, outcomes={"acked": ALL}, tail=[files.close_line(20, acked=20)])
         scene.write_capture()
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 10, "unknown": 10})
@@ -194,7 +195,7 @@ class TestExitCode1:
         some = {seq: scene.bodies[seq] for seq in HALF}
         eleventh = files.batch_line([(11, 11_000, files.xxh64(scene.bodies[11]))])
         tail = [files.outcome_line("acked", HALF), files.close_line(10), eleventh, b'{"t":"batch","se']
-        scene.write_ledger(bodies=some, fates={}, tail=tail).write_capture(range(1, 13))
+        scene.write_ledger(bodies=some, outcomes={}, tail=tail).write_capture(range(1, 13))
         verdict = verify()
         assert verdict.exit_code == 3
         assert counts(verdict) == {"events": 11, "ok": 10, "recovered": 1, "unknown": 1}
@@ -202,7 +203,7 @@ class TestExitCode1:
 
     def test_second_close_line_counts(self, scene: Scene, verify: Callable[..., Any]) -> None:
         tail = [files.close_line(20), files.outcome_line("acked", [20]), files.close_line(20)]
-        scene.write_ledger(fates={"acked": range(1, 20)}, tail=tail).write_capture()
+        scene.write_ledger(outcomes={"acked": range(1, 20)}, tail=tail).write_capture()
         assert verify().exit_code == 0
 
     @pytest.mark.parametrize("kept", [True, False])
@@ -330,7 +331,7 @@ class TestExitCode1:
 
     def test_undecided_event_is_not_reordered(self, scene: Scene, verify: Callable[..., Any]) -> None:
         """It may have been deferred where the ledger ends."""
-        scene.write_ledger(fates={"acked": range(2, 21)}, tail=[]).write_capture([*range(2, 21), 1])
+        scene.write_ledger(outcomes={"acked": range(2, 21)}, tail=[]).write_capture([*range(2, 21), 1])
         verdict = verify()
         assert (verdict.exit_code, verdict.counts.reordered) == (3, 0)
 
@@ -345,7 +346,7 @@ class TestExitCode1:
         self, scene: Scene, verify: Callable[..., Any]
     ) -> None:
         some = {seq: scene.bodies[seq] for seq in range(1, 20)}
-        scene.write_ledger(bodies=some, fates={"acked": range(1, 20), "failed": [20]}, tail=[
+        scene.write_ledger(bodies=some, outcomes={"acked": range(1, 20), "failed": [20]}, tail=[
             files.close_line(20, acked=19, failed=1)
         ]).write_capture()  # fmt: skip
         verdict = verify()
@@ -359,7 +360,7 @@ class TestPending:
         """Created in milliseconds 1 to 20; sequence 13 has no line yet, and 21 is not listed."""
         raw = files.body(files.event_id(P, 21), "new")
         some = {seq: body for seq, body in scene.bodies.items() if seq != 13}
-        scene.write_ledger(bodies=some, fates={"acked": range(1, 11)}, tail=[])
+        scene.write_ledger(bodies=some, outcomes={"acked": range(1, 11)}, tail=[])
         scene.write_capture([*range(1, 12), 14, raw])
         verdict = verify(allow_open=True, until="1970-01-01T00:00:00.012Z")
         assert counts(verdict) == {
@@ -376,13 +377,13 @@ class TestPending:
     def test_damaged_ledger_has_no_pending_events(
         self, scene: Scene, verify: Callable[..., Any], tail: list[Any]
     ) -> None:
-        scene.write_ledger(fates={"acked": HALF}, tail=tail).write_capture(HALF)
+        scene.write_ledger(outcomes={"acked": HALF}, tail=tail).write_capture(HALF)
         verdict = verify(allow_open=True, until=0.0)
         assert (verdict.exit_code, verdict.counts.pending, verdict.counts.unknown) == (3, 0, 10)
 
     def test_events_without_ids_can_be_pending(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
-        scene.write_ledger(identity="none", fates={"acked": HALF}, tail=[]).write_capture(HALF)
+        scene.write_ledger(identity="none", outcomes={"acked": HALF}, tail=[]).write_capture(HALF)
         verdict = verify(allow_open=True, until=0.015)
         assert counts(verdict) == {"events": 20, "ok": 10, "unknown": 5, "pending": 5}
 

@@ -62,7 +62,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
     scene.bodies = {seq: action(P, seq) for seq in seqs}
     failed = set(rng.sample(seqs, 20))
     scene.write_ledger(
-        protocol="logux", fates={"acked": sorted(set(seqs) - failed), "failed": sorted(failed)}
+        protocol="logux", outcomes={"acked": sorted(set(seqs) - failed), "failed": sorted(failed)}
     )
     drawn = rng.sample(sorted(set(seqs) - failed), 60)
     gone, twice, bad = (set(drawn[i : i + 20]) for i in (0, 20, 40))

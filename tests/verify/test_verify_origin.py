@@ -66,7 +66,7 @@ def assert_contains(text: str, *words: str) -> None:
 def test_fault_names_producer_place_time_and_reason(scene: Scene, run: Run) -> None:
     scene.write_ledger(
         created=created,
-        fates={"acked": [*range(1, 11), 19, 20]},
+        outcomes={"acked": [*range(1, 11), 19, 20]},
         extra=[files.dropped_line([21, 22, 23], created(21)),
                files.outcome_line("failed", [11, 12], "rejected"),
                files.outcome_line("failed", range(13, 19), "timeout"),
@@ -150,7 +150,7 @@ def test_ledger_without_origin_is_still_judged(scene: Scene, run: Run) -> None:
 
 def test_reasons_are_bounded_in_number_and_length(scene: Scene, run: Run) -> None:
     extra = [files.outcome_line("failed", [seq], f"reason {seq} " + "x" * 500) for seq in range(1, 201)]
-    scene.write_ledger(bodies=bodies(P, 200), fates={}, extra=extra)
+    scene.write_ledger(bodies=bodies(P, 200), outcomes={}, extra=extra)
     scene.write_capture([])
     [mine] = run().producers
     reasons = mine.reasons["failed"]
@@ -213,7 +213,7 @@ def test_unexpected_events_have_a_section(scene: Scene, run: Run) -> None:
 
 
 def test_killed_producer_is_named(scene: Scene, run: Run) -> None:
-    scene.write_ledger(created=created, fates={"acked": range(1, 15)}, tail=[], **WEB)
+    scene.write_ledger(created=created, outcomes={"acked": range(1, 15)}, tail=[], **WEB)
     scene.write_ledger(producer=Q, bodies=bodies(Q), created=created, **WORKER)
     scene.write_capture([*range(1, 17), *bodies(Q).values()], received=received)
     verdict = run()

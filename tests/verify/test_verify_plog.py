@@ -27,7 +27,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
     rng = random.Random(units)
     seqs = range(1, 301)
     scene.bodies = {seq: document(P, seq, rng.choice((0, 100, 800, 5_000))) for seq in seqs}
-    scene.write_ledger(protocol="plog", fates={"handed": seqs})
+    scene.write_ledger(protocol="plog", outcomes={"handed": seqs})
     gone, twice, bad = (set(rng.sample(seqs, 30)) for _ in range(3))
     queues: dict[int, list[bytes]] = {1: [], 2: []}
     for seq in seqs:
@@ -75,7 +75,7 @@ def test_each_tcp_line_is_a_body(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
     """A line of TCP is a body, even one that looks like a command."""
     scene.bodies = {1: document(P, 1, 9), 2: b"\0\0kill", 3: b"plain"}
     theirs = [(seq, scene.bodies[seq].decode()) for seq in (2, 3)]
-    scene.write_ledger(protocol="plog", fates={"handed": [1, 2, 3]}, extra=[files.ids_line(theirs)])
+    scene.write_ledger(protocol="plog", outcomes={"handed": [1, 2, 3]}, extra=[files.ids_line(theirs)])
     write_datagrams(
         scene.capture, [(1, raw) for raw in scene.bodies.values()], 2, protocol="plog+tcp", name="l"
     )
@@ -87,7 +87,7 @@ def test_each_tcp_line_is_a_body(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.spark
 def test_messages_may_span_segments_of_two_listeners(spark: Any, scene: Scene) -> None:
     scene.bodies = {seq: document(P, seq, 3_000) for seq in range(1, 101)}
-    scene.write_ledger(protocol="plog", fates={"handed": range(1, 101)})
+    scene.write_ledger(protocol="plog", outcomes={"handed": range(1, 101)})
     for first, name in ((1, "a"), (2, "b")):
         sent = [
             (1, raw) for seq in range(first, 101, 2) for raw in oracle.fragments(scene.bodies[seq], seq, 1000)

@@ -173,7 +173,7 @@ def test_plog_events_are_found_by_id_or_hash(spark: Any, broker: str, scene: Sce
             b"".join(struct.pack("<QQ", files.xxh64(raw), files.xxh64(raw, 43)) for _, raw in theirs)
         ).decode(),
     }  # fmt: skip
-    scene.write_ledger(protocol="plog", fates={"handed": seqs}, extra=[ids])
+    scene.write_ledger(protocol="plog", outcomes={"handed": seqs}, extra=[ids])
     gone, twice = set(rng.sample(seqs, 100)), set(rng.sample(seqs, 100))
     bad = set(rng.sample(range(1, 901), 30)) - gone
     some = []
@@ -240,7 +240,7 @@ def test_order_is_judged_per_partition(spark: Any, broker: str, scene: Scene) ->
 
 
 def test_empty_topic_loses_all_acknowledged_events(spark: Any, broker: str, scene: Scene) -> None:
-    scene.write_ledger(fates={"acked": range(1, 16), "handed": range(16, 21)})
+    scene.write_ledger(outcomes={"acked": range(1, 16), "handed": range(16, 21)})
     verdict = verify_topic(spark, scene, broker, [], partitions=2)
     assert nonzero(verdict.counts) == {"events": 20, "lost": 15, "missing": 5}
     assert len(verdict.capture["listeners"]) == 2

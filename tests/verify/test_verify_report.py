@@ -60,7 +60,8 @@ def test_no_log_line_becomes_markup(scene: Scene, run: Run) -> None:
     raw = '{"message":"\u202e \x9b2J \x7f \u2028 <script>alert(2)</script>"'
     bad = f'{raw},"event.id":"{files.event_id(P, 5)}"}}'.encode()
     broken = [b'{"a":"\x1b[2J\xff\xfe\xed\xa0\x80"}', b'[1, "</pre><script>alert(3)']
-    scene.write_ledger(fates={"acked": range(1, 31), "failed": range(31, 61)}, tail=[b'{"t":"<script>"}\n'])
+    outcomes = {"acked": range(1, 31), "failed": range(31, 61)}
+    scene.write_ledger(outcomes=outcomes, tail=[b'{"t":"<script>"}\n'])
     foreign = [files.body(None, evil, user=evil) for evil in EVIL[:-1]] + [
         files.body(None, evil) for evil in EVIL
     ]
@@ -210,7 +211,7 @@ def test_order_without_promise_is_not_highlighted(scene: Scene, run: Run) -> Non
 
 
 def test_exceeded_limit_is_highlighted(scene: Scene, run: Run) -> None:
-    scene.write_ledger(fates={"acked": range(1, 19)}).write_capture(range(1, 19))
+    scene.write_ledger(outcomes={"acked": range(1, 19)}).write_capture(range(1, 19))
     run(max_missing=1)
     page = read_page(scene)
     assert bad_cells(page) == ["2"] * 3

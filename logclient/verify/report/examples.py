@@ -127,7 +127,7 @@ def _example(row: dict[str, Any], opened: bool) -> Html:
         el("summary", el("code", named), " ", sequence),
         el(
             "div",
-            el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="told"),
+            el("dl", *(join(el("dt", name), el("dd", value)) for name, value in about), class_="reasons"),
             el("ol", *path, class_="path small soft") if path else None,
             el("p", "The bytes, with offsets in the decompressed unit:", class_="small soft")
             if row.get("opened")

@@ -187,8 +187,12 @@ def faulty(verdict: Verdict) -> Html | None:
                 "div",
                 el("p", el("code", x.producer or "no producer of these ledgers"), " ", el("b", process)),
                 el("ul", *words, class_="plain") if words else None,
-                el("dl", *(join(el("dt", name), el("dd", texts)) for name, texts in reasons), class_="told"),
-                class_="who",
+                el(
+                    "dl",
+                    *(join(el("dt", name), el("dd", texts)) for name, texts in reasons),
+                    class_="reasons",
+                ),
+                class_="producer",
             )
         )
     listed = len(worst) - MAX_EXPLAINED

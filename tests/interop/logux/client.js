@@ -12,7 +12,7 @@
 // stay             it does not end by itself
 //
 // It prints {"state": …} for each state that it comes to, {"received": action, "meta": …} for each action from
-// elsewhere, {"ready": n} when it has added all, and when it has heard the fate of all {"done": …} with what
+// elsewhere, {"ready": n} when it has added all, and when it knows the outcome of all {"done": …} with what
 // it knows, errors too. Then it ends; with `stay`, when its input ends. A line of that, {"action": {…}}, is one
 // more action to add.
 
@@ -81,21 +81,21 @@ node.catch(error => errors.push(`${error.type ?? error.name}: ${error.descriptio
 if (options.headers) node.setLocalHeaders(options.headers)
 
 const mine = new Set()
-const fates = { processed: 0, undone: {} }
+const outcomes = { processed: 0, undone: {} }
 let left = options.n
 let added = 0
 
 function finish() {
   if (left > 0 || options.stay) return
-  say({ done: { ...fates, nodeId: node.localNodeId, errors, headers: node.remoteHeaders } })
+  say({ done: { ...outcomes, nodeId: node.localNodeId, errors, headers: node.remoteHeaders } })
   process.exit(0)
 }
 
 log.on('add', (action, meta) => {
   if (action.type === 'logux/processed' || action.type === 'logux/undo') {
     if (!mine.delete(action.id)) return
-    if (action.type === 'logux/processed') fates.processed += 1
-    else fates.undone[action.reason] = (fates.undone[action.reason] ?? 0) + 1
+    if (action.type === 'logux/processed') outcomes.processed += 1
+    else outcomes.undone[action.reason] = (outcomes.undone[action.reason] ?? 0) + 1
     if (options.kind === 'node') log.removeReason('syncing', { id: action.id })
     left -= 1
     finish()

@@ -218,7 +218,7 @@ const commands = {
     for (const client of clients) client.connection.ws.terminate()
     return { cut: clients.length }
   },
-  // The first action of each connection comes once more, as from a client that has not heard of its fate.
+  // The first action of each connection comes once more, as from a client that does not know its outcome.
   // Where the log keeps it, no action of that client id is processed from here on.
   again() {
     for (const [client, text] of firsts) {
