@@ -180,15 +180,15 @@ _STRENGTH = ("dropped", "failed", "handed", "acked")
 
 
 def totals(lines: Iterable[dict[str, Any] | bytes]) -> dict[str, int]:
-    """How many sequences of some lines have each fate, the strongest of them."""
-    fate: dict[int, int] = {}
+    """Count the sequences of some lines by outcome, the strongest of each."""
+    strongest: dict[int, int] = {}
     for line in lines:
         if isinstance(line, dict) and line["t"] in ("outcome", "dropped"):
             strength = _STRENGTH.index(line.get("status", "dropped"))
             for first, last in line["seqs"]:
                 for seq in range(first, last + 1):
-                    fate[seq] = max(strength, fate.get(seq, 0))
-    found = list(fate.values())
+                    strongest[seq] = max(strength, strongest.get(seq, 0))
+    found = list(strongest.values())
     return {word: found.count(strength) for strength, word in enumerate(_STRENGTH)}
 
 

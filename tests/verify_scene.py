@@ -41,9 +41,9 @@ class Scene:
         events = [(s, created(s), files.xxh64(raw)) for s, raw in sorted(bodies.items())]
         lines += [files.batch_line(events[i : i + per_batch]) for i in range(0, len(events), per_batch)]
         lines += extra
-        for fate, seqs in ({"acked": sorted(bodies)} if outcomes is None else outcomes).items():
+        for status, seqs in ({"acked": sorted(bodies)} if outcomes is None else outcomes).items():
             if len(seqs):
-                line = files.dropped_line(seqs) if fate == "dropped" else files.outcome_line(fate, seqs)
+                line = files.dropped_line(seqs) if status == "dropped" else files.outcome_line(status, seqs)
                 lines.append(line)
         lines += [files.close_line(max(bodies, default=0))] if tail is None else list(tail)
         files.write_part(self.ledger, producer, 1, lines)

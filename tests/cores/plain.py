@@ -76,7 +76,7 @@ class Base(Core):
         return max(0, free), PLENTY
 
     def carried(
-        self, batch: Batch, events: int, now: float, fate: int = INFLIGHT
+        self, batch: Batch, events: int, now: float, status: int = INFLIGHT
     ) -> list[tuple[Event, bytes]]:
         """Mark up to `events` events as sent, and yield their payloads."""
         if not self.awaited:
@@ -89,7 +89,7 @@ class Base(Core):
                 batch.mark(event.seq, FAILED, NOT_JSON)
                 continue
             payload = f"{self.producer}{event.seq:012x}".encode() + event.body
-            batch.mark(event.seq, fate, 0, xxh64(payload))
+            batch.mark(event.seq, status, 0, xxh64(payload))
             found.append((event, payload))
         return found
 

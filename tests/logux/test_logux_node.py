@@ -49,7 +49,7 @@ class Peer:
         return self.send("connect", 5, node_id, 0, *([options] if options else []))
 
     def wait(self, seconds: float) -> list[Any]:
-        """Return what the node sends of its own accord in that time."""
+        """Return what the node sends in that time without a request."""
         end, back = self.now + seconds, []
         while (due := self.node.next_timeout()) is not None and due <= end:
             self.now = due

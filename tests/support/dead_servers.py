@@ -139,7 +139,7 @@ def reset_peak() -> int:
 
 
 def outcomes(stats: Any) -> dict[str, int]:
-    """How many events have which fate, or none yet, as far as the program can see."""
+    """Return the numbers of events by outcome, and of those without one yet."""
     return {
         "queued": stats.queued,
         "inflight": stats.inflight,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from logclient._ext import websocket
-from tests.oracle import websocket as twin
+from tests.oracle import websocket as reference
 from tests.support import need
 
 pytestmark = pytest.mark.unit
@@ -44,7 +44,7 @@ def test_split_equals_the_reference(data: bytes, at: int, limit: int, unfinished
     for given_ in data, bytearray(data):
         mine: list[bytes] = []
         its: list[bytes] = []
-        assert websocket.split(given_, at, limit, unfinished, mine) == twin.split(
+        assert websocket.split(given_, at, limit, unfinished, mine) == reference.split(
             data, at, limit, unfinished, its
         )
         assert mine == its
@@ -53,7 +53,7 @@ def test_split_equals_the_reference(data: bytes, at: int, limit: int, unfinished
 @given(some.lists(some.binary(max_size=20) | some.integers(125, 128).map(bytes), max_size=3))
 def test_split_waits_for_whole_frames(messages: list[bytes]) -> None:
     """Whole frames are taken, and the rest is needed again."""
-    frames = [twin.seal(message, bytes(4), 0) for message in messages]
+    frames = [reference.seal(message, bytes(4), 0) for message in messages]
     whole = [
         bytes([one[0], one[1] - 128]) + one[2 : -4 - len(m)] + m
         for one, m in zip(frames, messages, strict=True)
@@ -89,13 +89,13 @@ def test_split_equals_the_websockets_library(length: int) -> None:
 def test_seal_equals_the_reference(message: bytes, keys: bytes, data: some.DataObject) -> None:
     at = data.draw(some.integers(0, len(keys) - 4))
     for given_ in message, bytearray(message), memoryview(message):
-        assert websocket.seal(given_, keys, at) == twin.seal(message, keys, at)
+        assert websocket.seal(given_, keys, at) == reference.seal(message, keys, at)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_seal_takes_any_length(length: int) -> None:
     message = bytes(n * 7 % 251 for n in range(length))
-    assert websocket.seal(message, b"\x01\x80\x00\xfe", 0) == twin.seal(message, b"\x01\x80\x00\xfe", 0)
+    assert websocket.seal(message, b"\x01\x80\x00\xfe", 0) == reference.seal(message, b"\x01\x80\x00\xfe", 0)
 
 
 def test_invalid_arguments_are_refused() -> None:

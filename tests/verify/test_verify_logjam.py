@@ -39,7 +39,7 @@ class Run:
     def write_ledger(
         self,
         sent: dict[int, bytes],
-        fate: str = "acked",
+        status: str = "acked",
         *,
         mode: str = "request",
         identity: str = "id",
@@ -50,8 +50,8 @@ class Run:
         lines.append(files.batch_line([(s, 1000 * s, files.xxh64(raw)) for s, raw in sorted(sent.items())]))
         if users:
             lines.append(files.ids_line(users))
-        if fate:
-            lines.append(files.outcome_line(fate, sent))
+        if status:
+            lines.append(files.outcome_line(status, sent))
         lines.append(files.close_line(max(sent, default=0)))
         files.write_part(self.ledger, P, 1, lines)
         return self
@@ -98,8 +98,8 @@ def test_events_are_found_by_id_in_every_compression(
         files.message(raw, request=request_, compression=compression, topic=topic, number=s)
         for s, raw in sent.items()
     ]
-    mode, fate = ("request", "acked") if request_ else ("async", "handed")
-    verdict = run.write_ledger(sent, fate, mode=mode).write_capture(units, per_segment=11).verdict()
+    mode, status = ("request", "acked") if request_ else ("async", "handed")
+    verdict = run.write_ledger(sent, status, mode=mode).write_capture(units, per_segment=11).verdict()
     assert nonzero(verdict) == {"events": 40, "ok": 40}
     assert verdict.exit_code == ExitCode.OK
     assert verdict.undecodable == {}
