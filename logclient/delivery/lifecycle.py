@@ -58,7 +58,7 @@ class _Engine(Protocol):
     def drain_callbacks(self, deadline: float) -> int: ...
 
 
-# The only module state of the package: engines to call at exit and around a fork.
+# Engines to call at exit and around a fork.
 _engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
 _restarting: deque[_Engine] = deque()
