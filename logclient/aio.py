@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client for asyncio, whose waiting methods are awaited.
+    """A client for asyncio.
 
     ::
 
@@ -60,18 +60,25 @@ class AsyncClient:
             client.send({"message": "hello"})
             outcome = await client.submit({"message": "followed"})
 
-    ``send``, ``stats`` and ``on`` may be called from any thread that runs a loop; the rest is awaited there.
-    Cancelling an await takes nothing back: the event is still delivered, and a ``close`` continues.
+    Methods that wait are coroutines. If you cancel one, the event is still delivered, and a ``close``
+    continues. ``send`` and ``stats`` may be called from any thread. ``on`` and ``actions`` must be called in
+    the thread of a running loop.
 
-    ``ping`` works with Logux, plog and Logjam. The methods and properties after it work only with Logux.
-    With another protocol they raise a ConfigError.
+    ``ping`` works with Logux, plog and Logjam. These work only with Logux: ``add``, ``subscribe``,
+    ``unsubscribe``, ``on``, ``actions``, ``state``, ``node_id``, ``headers`` and ``server_headers``. With
+    another protocol they raise a ConfigError.
 
     Args:
         url: as for ``logclient.connect``; or a client.
         options: as for ``logclient.connect``.
 
+    Attributes:
+        client: the client that this one uses. Other threads may use it too.
+
     Raises:
         ConfigError: the URL or an option breaks a rule; or ``overflow=block``, which would stop the loop.
+        LedgerError: the ledger's directory cannot be used.
+        MissingExtra: a package that the protocol needs is not installed.
     """
 
     def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
@@ -83,19 +90,47 @@ class AsyncClient:
         self._awaited: Delivery | None = None
 
     def send(self, event: Event, level: Level = INFO) -> int:
-        """Send an event without waiting; return its sequence, or 0 when it was dropped at once."""
-        return int(self.client.send(event, level))
+        """Queue one event without waiting; see ``logclient.Client.send``.
 
-    async def submit(self, event: Event, level: Level = INFO) -> Outcome:
-        """Send an event and await its outcome. A failed event raises nothing.
+        Args:
+            event: a mapping, a string or bytes.
+            level: a level of ``logging``, as a number or by its name, for ``keep_level``.
+
+        Returns:
+            The event's sequence, or 0 if it was dropped at once.
 
         Raises:
             EncodeError: the event cannot be encoded; it is counted as failed.
+            ConfigError: there is no such level.
+            QueueFull: with ``overflow=raise``.
+        """
+        return int(self.client.send(event, level))
+
+    async def submit(self, event: Event, level: Level = INFO) -> Outcome:
+        """Send an event and await its outcome.
+
+        Args:
+            event: as for ``send``.
+            level: as for ``send``.
+
+        Returns:
+            The outcome, also if the event has failed or was dropped.
+
+        Raises:
+            EncodeError: the event cannot be encoded; it is counted as failed.
+            ConfigError: there is no such level.
         """
         return await self._outcome(self.client.submit(event, level))
 
     async def flush(self, timeout: float | None = None) -> int:
-        """Wait until all events sent before this call are settled; return how many are not."""
+        """Wait until all events sent before this call have an outcome.
+
+        Args:
+            timeout: seconds; None: the option ``flush_timeout``.
+
+        Returns:
+            How many of these events have no outcome yet; 0 if all have one.
+        """
         engine = self.client._engine
         if engine.inline:
             return int(self.client.flush(timeout))
@@ -104,7 +139,14 @@ class AsyncClient:
         return await self._settled(engine.queue.next_seq - 1, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver the queued events and end; return how many events were given up. May be called again."""
+        """Deliver the queued events and end. May be called again.
+
+        Args:
+            timeout: seconds; None: the option ``close_timeout``.
+
+        Returns:
+            How many events were given up.
+        """
         engine = self.client._engine
         if engine.inline:
             left = int(self.client.close(timeout))
@@ -132,10 +174,17 @@ class AsyncClient:
         return found
 
     async def ping(self, timeout: float = 5.0) -> Any:
-        """Ping the server; see the client's ``ping``.
+        """Ask the server for a sign of life.
+
+        Args:
+            timeout: seconds to wait for the answer.
+
+        Returns:
+            The ``Pong`` of the protocol, such as ``logclient.logux.Pong``.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
+            ConfigError: the protocol has no ping.
         """
         ping, engine = self._method("ping"), self.client._engine
         if engine.inline:
@@ -157,30 +206,42 @@ class AsyncClient:
     async def add(
         self, action: Mapping[str, Any], meta: Mapping[str, Any] | None = None, level: Level = INFO
     ) -> Outcome:
-        """Send a whole action and await its outcome; see ``logclient.logux.Client.add``."""
+        """Send a whole action and await its outcome.
+
+        Arguments and errors are those of ``logclient.logux.Client.add``.
+        """
         return await self._outcome(self._method("add")(action, meta, level))
 
     async def subscribe(self, channel: str, **more: Any) -> Outcome:
-        """Subscribe to a channel and await the answer; see ``logclient.logux.Client``."""
+        """Subscribe to a channel and await the server's answer.
+
+        Arguments and errors are those of ``logclient.logux.Client.subscribe``.
+        """
         return await self._outcome(self._method("subscribe")(channel, **more))
 
     async def unsubscribe(self, channel: str, **more: Any) -> Outcome:
-        """End a subscription and await the answer."""
+        """End a subscription and await the server's answer.
+
+        Arguments and errors are those of ``logclient.logux.Client.unsubscribe``.
+        """
         return await self._outcome(self._method("unsubscribe")(channel, **more))
 
     @property
     def state(self) -> str:
-        """The state of the connection; see ``logclient.logux.Client``."""
+        """The state of the connection, one of those of ``logclient.logux.Client.state``."""
         return str(self._method("state"))
 
     @property
     def node_id(self) -> str:
-        """Our node id; a new one after a fork, or after doubt."""
+        """The node id of this client; see ``logclient.logux.Client.node_id``."""
         return str(self._method("node_id"))
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers that we send; assign to replace them all."""
+        """The headers of this client, as a copy. Assign to change them.
+
+        See ``logclient.logux.Client.headers``.
+        """
         return dict(self._method("headers"))
 
     @headers.setter
@@ -190,21 +251,24 @@ class AsyncClient:
 
     @property
     def server_headers(self) -> dict[str, Any]:
-        """The headers that the server has sent last."""
+        """The last headers of the server, from any connection."""
         return dict(self._method("server_headers"))
 
     def on(self, type: str | None, callback: Callback) -> Callable[[], None]:
-        """Call ``callback(action, meta)`` in this loop with each action of this type that the server sends.
+        """Call ``callback(action, meta)`` in this loop with each action of a type that the server sends.
 
-        It may be a coroutine function, and is then awaited before it is called again. An exception of it is
-        written to the error log.
+        Exceptions of the callback are written to the error log.
 
         Args:
-            type: None: every type.
-            callback: takes the action and its meta.
+            type: the type of the actions; None: every type.
+            callback: takes the action and its meta. If it is a coroutine function, each call is awaited
+                before the next one.
 
         Returns:
-            A function that ends this.
+            A function that removes the callback.
+
+        Raises:
+            ConfigError: the callback cannot be called, or the protocol is not Logux.
         """
         if not callable(callback):
             raise ConfigError(f"callback: must be callable, got {callback.__class__.__name__}")
@@ -215,10 +279,15 @@ class AsyncClient:
         return actions.close
 
     def actions(self, type: str | None = None) -> Actions:
-        """Iterate over what the server sends: ``async for action, meta in client.actions("chat/add"): ...``.
+        """Return an iterator over the actions that the server sends.
+
+        Use it as ``async for action, meta in client.actions("chat/add"): ...``.
 
         Args:
-            type: None: every type.
+            type: the type of the actions; None: every type.
+
+        Raises:
+            ConfigError: the protocol is not Logux.
         """
         actions = Actions(self._method("on"), type)
         self._open.add(actions)

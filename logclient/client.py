@@ -124,13 +124,20 @@ UNMADE: Any = _Unmade()
 
 
 class Client(FastClient):
-    """Ships events to one server (or one of several) and knows the outcome of each.
+    """A client that ships events to one server, or to one of several, and learns the outcome of each.
 
-    ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` is compiled, and
-    waits only with ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
+    ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` waits only with
+    ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
+
+    The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``put_contended`` and ``retire`` and
+    the attributes ``documents``, ``encoder`` and ``queue`` are for ``logclient.Handler``. Applications do not
+    need them.
 
     Args:
         config: the result of ``logclient.config.parse``.
+
+    Attributes:
+        config: the options of the client.
 
     Raises:
         ConfigError: an option outside its range.
@@ -208,11 +215,12 @@ class Client(FastClient):
             level: a level of ``logging``, as a number or by its name, for ``keep_level``.
 
         Returns:
-            The delivery of this event.
+            The delivery of this event. If the event was dropped at once, its outcome is there already, also
+            with ``overflow=raise``.
 
         Raises:
             EncodeError: the event cannot be encoded; it is counted as failed (a ValueError or a TypeError).
-            QueueFull: with ``overflow=raise``.
+            ConfigError: there is no such level (a ValueError).
         """
         submit = self._engine.submit
         kept = level_index(level)
@@ -237,14 +245,19 @@ class Client(FastClient):
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
     def flush_if_reachable(self) -> int:
-        """Flush for the Handler: do not wait for a server that cannot be reached."""
+        """Flush for the Handler, without waiting for a server that cannot be reached.
+
+        Returns:
+            How many events have no outcome yet.
+        """
         return self._engine.flush_if_reachable(self.config.flush_timeout)
 
     def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end.
 
-        One line reports events that were given up. If a call is interrupted, for example by Ctrl-C, delivery
-        continues, the end of the process waits for it, and another call of ``close`` resumes the wait.
+        One line in the error log reports events that were given up. If a call is interrupted, for example by
+        Ctrl-C, delivery continues. The end of the process waits for it. Another call of ``close`` resumes the
+        wait.
 
         Args:
             timeout: seconds; None: the option ``close_timeout``.
@@ -273,23 +286,43 @@ class Client(FastClient):
         return self._engine.producer.hex()
 
     def event_id(self, seq: int) -> str:
-        """Return the id of an event: 32 hexadecimal digits.
+        """Return the id of an event.
 
         Args:
             seq: the sequence, as returned by ``send``.
+
+        Returns:
+            32 hexadecimal digits: ``producer``, then the sequence.
         """
         return f"{self.producer}{seq:012x}"
 
     def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
-        """Finish a put of the Handler that the queue did not take at once; never raise."""
+        """Put an event of the Handler that the queue did not take at once. Never raises.
+
+        Args:
+            code: the result of the first attempt.
+            body: the encoded event.
+            level: the level, as the queue keeps it: 0 to 5.
+            kind: the kind of the body.
+
+        Returns:
+            The event's sequence, or 0 if it was dropped.
+        """
         return self._engine.put_contended(code, body, level, kind)
 
     def complain(self, kind: str, text: str) -> None:
-        """Write to the error log: a line a minute for each kind, never through a Handler of ours."""
+        """Write a line to the error log, at most once a minute for each kind.
+
+        The line never goes through a Handler of this package.
+
+        Args:
+            kind: the kind of the error.
+            text: the line.
+        """
         self._engine.error_log.complain(kind, text)
 
     def ensure_sender(self) -> None:
-        """Start a sender for the Handler, while the queue asks for it."""
+        """Start a sender for the Handler if the queue needs one."""
         self._engine.ensure_sender()
 
     def __enter__(self) -> Client:

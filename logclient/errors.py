@@ -70,17 +70,19 @@ class QueueFull(LogclientError, BufferError):
 
 
 class ConnectFailed(LogclientError, ConnectionError):
-    """No connection to any endpoint."""
+    """A failure to reach any server, or to get an answer in time."""
 
 
 class CredentialError(LogclientError, PermissionError):
     """A certificate, a key, a token or a TLS version that one side refuses.
 
-    It has to be corrected by hand, so it is reported once and tried again at the slow pace.
+    Someone has to correct it, so it is reported once, and later attempts have longer pauses.
+
+    Attributes:
+        detail: more words for the message, which may differ between attempts.
     """
 
     detail = ""
-    """More words for the message. They may differ between attempts and are no reason to report it again."""
 
     def __str__(self) -> str:
         return super().__str__() + (f" ({self.detail})" if self.detail else "")
@@ -100,6 +102,10 @@ class MissingExtra(LogclientError, ImportError):
     Args:
         module: its name, as in ``import module``.
         extra: the extra that installs it, as in ``pip install "logclient[extra]"``.
+
+    Attributes:
+        name: the module.
+        extra: the extra.
     """
 
     # Both arguments stay in ``args`` and __str__ makes the message: so the exception survives pickle
@@ -113,9 +119,16 @@ class MissingExtra(LogclientError, ImportError):
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command."""
+    """The exit codes of every command.
 
-    OK = 0  # every event is acked or handed; the promise holds
-    BROKEN = 1  # events lost or failed; the promise is broken
-    USAGE = 2  # the command line or an option is wrong
-    UNREACHABLE = 3  # no server could be reached, or the evidence does not tell
+    Attributes:
+        OK: 0: every event is acked or handed; the promise holds.
+        BROKEN: 1: events are lost or failed; the promise is broken.
+        USAGE: 2: the command line or an option is wrong.
+        UNREACHABLE: 3: no server could be reached, or the evidence does not suffice.
+    """
+
+    OK = 0
+    BROKEN = 1
+    USAGE = 2
+    UNREACHABLE = 3

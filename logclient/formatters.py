@@ -40,13 +40,10 @@ DOCUMENTS = ("ecs",)
 
 
 class EcsFormatter(logging.Formatter):
-    """Formatter that makes an ECS document of one line.
+    """A formatter that makes an ECS document of one line.
 
-    Use it with other handlers, for example to write the documents that a server gets to a file as well;
-    ``logclient.Handler`` needs no formatter. There is no limit to the size of a document.
-
-    Raises:
-        EncodeError: from ``format``, for a record with a cycle in its fields.
+    Use it with other handlers, for example to write the documents that a server gets to a file as well.
+    ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB.
     """
 
     def __init__(self) -> None:
@@ -54,11 +51,15 @@ class EcsFormatter(logging.Formatter):
         self._encoder = Encoder(max_event_bytes=1 << 31)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the document of a record."""
+        """Return the document of a record: a JSON object on one line.
+
+        Raises:
+            EncodeError: the fields of the record contain a cycle or are nested too deep.
+        """
         return self._encoder.encode_record(record)[0].decode()
 
 
 def timestamp() -> str:
-    """Return the current time in the form of ``@timestamp``, with milliseconds."""
+    """Return the current time in UTC, in milliseconds, such as ``2026-01-01T12:34:56.789Z``."""
     seconds, ms = divmod(time.time_ns() // 1_000_000, 1000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{ms:03d}Z"

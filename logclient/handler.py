@@ -33,12 +33,12 @@ def _locks_logging() -> bool:
 
 
 class Handler(FastHandler, logging.Handler):
-    """Ships log records.
+    """A handler of the standard library's logging that ships log records.
 
     A log call formats the record and copies it into the queue. It never waits for the network, takes no lock
     that Python code could hold, and never raises. So log calls in destructors and signal handlers are safe,
-    also in the middle of another log call. A record that cannot be encoded is counted as failed, an overflow
-    (``drop_oldest``, unless ``overflow`` is given) as dropped.
+    also in the middle of another log call. A record that cannot be encoded is counted as failed. When the
+    queue is full, the oldest record is dropped and counted, unless the option ``overflow`` says otherwise.
 
     A record becomes an ECS document. With a ``logjam`` URL it is a line of the request that is running
     in its context, or a document of its own (``logclient.logjam``); with a ``plog`` URL an event document
@@ -52,6 +52,8 @@ class Handler(FastHandler, logging.Handler):
     ignored (and counted), because a shipper that ships its own messages never ends. Records of destructors
     that a garbage collection runs in that thread belong to the application and are shipped.
 
+    The attributes ``encoder`` and ``ships_logs`` are for logclient itself.
+
     Args:
         url: the server, as for ``logclient.connect``. The first record opens the connection and starts a
             thread.
@@ -59,9 +61,14 @@ class Handler(FastHandler, logging.Handler):
         client: a client to use instead of `url`. It is not closed with the handler.
         options: as for ``logclient.connect``; plain values, fit for ``dictConfig``.
 
+    Attributes:
+        client: the client that ships the records.
+
     Raises:
         ConfigError: the URL or an option breaks a rule.
         LedgerError: the ledger's directory cannot be used.
+        MissingExtra: a package that the protocol needs is not installed.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
     """
 
     ships_logs = True
@@ -104,10 +111,10 @@ class Handler(FastHandler, logging.Handler):
         logging.Handler.__init__(self, level)
 
     def flush(self) -> None:
-        """Wait until the records so far are settled, ``flush_timeout`` at most.
+        """Wait until the records so far have an outcome, for ``flush_timeout`` at most.
 
-        A server that cannot be reached is not waited for. ``dictConfig`` calls this while every other thread
-        waits for a lock of ``logging``: then it does not wait at all.
+        This does not wait for a server that cannot be reached. It does not wait either while ``dictConfig``
+        calls it, because then every other thread waits for a lock of ``logging``.
         """
         if not _locks_logging():
             self.client.flush_if_reachable()
@@ -126,7 +133,10 @@ class Handler(FastHandler, logging.Handler):
             logging.Handler.close(self)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Report an error of a record, without its content: a line a minute for each kind of error."""
+        """Report an error of a record in the error log, without the record's content.
+
+        There is at most one line a minute for each kind of error.
+        """
         error = sys.exc_info()[1]
         if error is not None and logging.raiseExceptions:
             name = getattr(record, "name", "?")

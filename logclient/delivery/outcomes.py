@@ -60,11 +60,16 @@ class _Detailed(Outcome):
 
 
 class Delivery:
-    """Follows one submitted event; made by ``Client.submit``. A failed event raises nothing: see the outcome.
+    """The delivery of one submitted event. ``Client.submit`` makes it.
+
+    A failed event raises no exception; its outcome tells the reason.
 
     Args:
-        seq: the event's sequence, once there is one.
-        runner: runs callbacks.
+        seq: the event's sequence.
+        runner: the thread for callbacks.
+
+    Attributes:
+        seq: the event's sequence; 0 if it was dropped at once.
     """
 
     __slots__ = ("_callbacks", "_details", "_done", "_outcome", "_runner", "seq")
@@ -86,13 +91,13 @@ class Delivery:
     def result(self, timeout: float | None = None) -> Outcome | None:
         """Wait for the outcome.
 
-        In a callback of the event loop of gevent or eventlet itself it does not wait.
+        Inside a callback of the event loop of gevent or eventlet this does not wait.
 
         Args:
             timeout: seconds; None: no limit.
 
         Returns:
-            The outcome, or None if there is none in time.
+            The outcome, or None if there is none within `timeout`.
         """
         if self._outcome is not None or lifecycle.cannot_wait(0):
             return self._outcome
@@ -119,8 +124,12 @@ class Delivery:
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call ``callback(delivery)`` once there is an outcome, on the client's callback thread.
 
-        If there is an outcome already, and the bound of waiting callbacks is reached, the calling thread runs
-        it: memory stays bounded, and no callback is lost.
+        If there is an outcome already and too many callbacks are waiting, the calling thread runs the
+        callback: memory stays bounded, and no callback is lost.
+
+        Args:
+            callback: takes this delivery. Its result is ignored, and its exceptions are reported in the error
+                log.
         """
         with self._runner.lock:
             if self._outcome is None:

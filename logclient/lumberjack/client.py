@@ -19,13 +19,16 @@ __all__ = ["Writer"]
 
 
 class Writer(Client):
-    """A client whose `write` returns how many events the server has acknowledged.
+    """A Lumberjack client with a ``write`` that waits for acknowledgements and counts them.
 
-    It takes the options of ``logclient.connect``. By default ``overflow`` is ``block``, so that an iterable
-    of any length fits through a queue of bounded size.
+    Args:
+        url: a Lumberjack URL, as for ``logclient.connect``.
+        options: as for ``logclient.connect``. The default of ``overflow`` is ``block``, so that an iterable
+            of any length fits through a queue of bounded size.
 
     Raises:
         ConfigError: the URL is not a Lumberjack URL, or an option breaks a rule.
+        LedgerError: the ledger's directory cannot be used.
     """
 
     def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
@@ -43,7 +46,7 @@ class Writer(Client):
             timeout: seconds to wait after the last event was queued; None: ``flush_timeout``.
 
         Returns:
-            The number of events acknowledged.
+            How many of these events the server has acknowledged.
 
         Raises:
             EncodeError: an event cannot be encoded; those before it were sent.
