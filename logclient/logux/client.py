@@ -49,18 +49,22 @@ Callback = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
 class Pong(NamedTuple):
-    """The server's answer to a ping."""
+    """The server's answer to a ping.
+
+    Attributes:
+        node_id: the node id of the server.
+        seconds: the time from handing the ping to the transport to the answer.
+    """
 
     node_id: str
-    """The node id of the server."""
     seconds: float
-    """From handing the ping to the transport until the answer arrived."""
 
 
 class Client(client.Client):
     """The client of ``logclient.connect("logux://...")``.
 
-    An event is ``acked`` when the server has processed its action (with ``ack=synced``: received it).
+    An event is ``acked`` when the server has processed its action, or with ``ack=synced`` when it has
+    received the action.
     """
 
     _inbox: Inbox = client.UNMADE
@@ -115,8 +119,8 @@ class Client(client.Client):
         """Send a whole action and follow it: ``add(action).result(5.0)``.
 
         Args:
-            action: a mapping with a ``type``. We set its ``id``. An ``id`` of its own moves to ``labels.id``,
-                unless ``identity=own`` keeps it.
+            action: a mapping with a ``type``. The client sets its ``id``. An ``id`` of the application moves
+                to ``labels.id``, unless ``identity=own`` keeps it.
             meta: ``time`` (milliseconds since 1970; by default the time of this call) and ``subprotocol`` (a
                 number; by default the option's). Servers deny an action with other members.
             level: a level of ``logging``, for ``keep_level``.
@@ -161,7 +165,18 @@ class Client(client.Client):
         return delivery
 
     def unsubscribe(self, channel: str, **more: Any) -> Delivery:
-        """End the subscription that ``subscribe`` with the same arguments has begun."""
+        """End a subscription. The arguments are those of its ``subscribe``.
+
+        Args:
+            channel: the name of the channel.
+            more: the further members of the action.
+
+        Returns:
+            The delivery of the action.
+
+        Raises:
+            EncodeError: see ``add``.
+        """
         action = {**more, "type": SUBSCRIBE, "channel": channel}
         self._inbox.leave(self._actions.encode(action)[0])
         return self.add({**action, "type": "logux/unsubscribe"}, level=URGENT)
@@ -172,6 +187,9 @@ class Client(client.Client):
         Args:
             timeout: seconds to wait for the answer.
 
+        Returns:
+            The server's node id, and the seconds until the answer.
+
         Raises:
             ConnectFailed: no answer within `timeout` seconds, or no connection.
         """
@@ -179,7 +197,12 @@ class Client(client.Client):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration."""
+        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`.
+
+        Args:
+            answer: the node id of the server.
+            seconds: the time until the answer.
+        """
         return Pong(answer, seconds)
 
     @property
@@ -220,10 +243,9 @@ class Client(client.Client):
         ``missed``.
 
         Args:
-            type: the type of the actions; None: every type. A ``logux/undo`` of an action of ours is passed
-            only
-                to callbacks for this type. The `Delivery` of the action reports it too
-                (``result().details``).
+            type: the type of the actions; None: every type. If the server undoes an action of this client,
+                only callbacks for the type ``logux/undo`` get the undo. The `Delivery` of the action reports
+                it too (``result().details``).
             callback: takes the action and its meta.
 
         Returns:
@@ -233,7 +255,7 @@ class Client(client.Client):
 
     @property
     def missed(self) -> int:
-        """Received actions that were dropped because too many waited for callbacks."""
+        """How many received actions were dropped because too many waited for callbacks."""
         return self._inbox.missed
 
     @property
@@ -268,7 +290,7 @@ class Client(client.Client):
 
     @property
     def node_id(self) -> str:
-        """Our node id: ``<user>:<client>:<tab>``.
+        """The node id of this client: ``<user>:<client>:<tab>``.
 
         It changes in a forked child, and when actions in doubt are added again under a new client id.
         """

@@ -37,18 +37,23 @@ class EventFormatter(logging.Formatter):
 
 
 class Documents:
-    """Makes event documents.
+    """The maker of event documents. A client has one; it can also be used alone.
 
     Args:
-        sink: takes the documents of log records. Its exceptions are counted and reported, never raised.
+        sink: takes the documents of log records, as ``sink(body, level, kind)``. Its exceptions are counted
+            and reported, never raised.
         event_type: the ``type`` of the documents; a pipeline may know only a few.
-        host: None: the name of this machine.
-        max_event_bytes: the largest document; a larger one fails.
+        host: the ``host`` of the documents; None: the name of this machine.
+        max_event_bytes: the largest document in bytes; a larger one fails.
         truncate: cut the message of a record that is too long, and mark it in ``log.flags``.
-        reporter: logs our own errors.
+        reporter: the error log; None: one of its own.
         count_lost: called for each record whose document could not be made or taken.
         count_changed: called with the number of values that JSON cannot represent as they were, and the
             number of fields that were moved.
+
+    Attributes:
+        formatter: the formatter that a Handler shows while the application has set none.
+        failed: records whose document could not be made or taken.
     """
 
     formatter = EventFormatter()
@@ -69,7 +74,6 @@ class Documents:
         self.event_type = event_type
         self.host = client.node_name() if host is None else host
         self.failed = 0
-        """Records whose document could not be made or taken."""
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         # A truncated record must leave room for the rest of its document.
         room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
@@ -113,7 +117,7 @@ class Documents:
         return True
 
     def text(self, text: str) -> dict[str, Any]:
-        """Return the document of a plain text."""
+        """Return the event document of a plain text, without its id."""
         return self.document(text)
 
     def document(
@@ -122,9 +126,12 @@ class Documents:
         """Return an event document without its id.
 
         Args:
-            data: used unchanged.
-            type: None: the option ``event_type``.
+            data: the field ``data``, unchanged.
+            type: the type; None: `event_type` of this object.
             timestamp: milliseconds since 1970; None: now.
+
+        Returns:
+            The fields ``type``, ``host``, ``timestamp`` and ``data``.
         """
         return {
             "type": self.event_type if type is None else type,
@@ -134,7 +141,10 @@ class Documents:
         }
 
     def strings(self, fields: Mapping[Any, Any]) -> dict[str, str]:
-        """Convert a mapping to one of strings to strings; values that are not strings are written in JSON.
+        """Return a mapping of strings to strings. Values that are not strings are written in JSON.
+
+        Args:
+            fields: any mapping.
 
         Raises:
             EncodeError: a cycle, nesting deeper than 128 levels, or more than ``max_event_bytes``.
@@ -149,15 +159,24 @@ class Documents:
 
 
 class Pong(NamedTuple):
-    """A server's answer to a ping."""
+    """A server's answer to a ping.
+
+    Attributes:
+        payload: the payload of the ping.
+        seconds: the time from handing the ping to the kernel to the answer.
+    """
 
     payload: bytes
     seconds: float
-    """From handing the ping to the kernel until the answer arrived."""
 
 
 class Watch:
-    """Counts the messages that arrive after its creation; made by ``Client.watch``."""
+    """A count of the messages that arrive after its creation. ``Client.watch`` makes it.
+
+    Args:
+        client: the client whose messages are counted.
+        timeout: seconds to wait for the messages sent so far, and for each answer of the server.
+    """
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
@@ -175,13 +194,16 @@ class Watch:
             self._reason = str(error)
 
     def loss(self, timeout: float = 5.0) -> Loss:
-        """Estimate how many of the messages sent since then did not arrive.
+        """Estimate how many of the messages sent since the creation did not arrive.
 
-        Waits until the server's counters stop growing. The loss is known if no other client sends to that
-        server and the socket stayed the same.
+        This waits until the server's counters stop growing. The loss is known only if no other client sends
+        to that server and the socket stayed the same.
 
         Args:
             timeout: seconds to wait at most.
+
+        Returns:
+            The numbers of messages that were sent, seen and lost.
         """
         end = time.monotonic() + timeout
         self._client.flush(timeout)
@@ -256,7 +278,7 @@ class Lines(_DocumentClient):
 
         Args:
             data: text, or fields. Values that are not strings are written in JSON.
-            type: None: the option ``event_type``.
+            type: the type of the document; None: the option ``event_type``.
             timestamp: milliseconds since 1970; None: now.
             level: a level of ``logging``, for ``keep_level``.
 
@@ -298,7 +320,7 @@ class Client(_DocumentClient):
 
         Args:
             data: text, or fields. Values that are not strings are written in JSON.
-            type: None: the option ``event_type``.
+            type: the type of the document; None: the option ``event_type``.
             timestamp: milliseconds since 1970; None: now.
             topic: see `publish`.
             key: see `publish`.
@@ -357,8 +379,11 @@ class Client(_DocumentClient):
         """Ask the server for a sign of life. Its answer has the same payload.
 
         Args:
-            payload: None: one of our own.
+            payload: any text or bytes that fit into a datagram; None: a new one.
             timeout: seconds to wait for the answer.
+
+        Returns:
+            The payload, and the seconds until the answer.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds. Datagrams may be lost, so ask again.
@@ -368,7 +393,11 @@ class Client(_DocumentClient):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration.
+        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`.
+
+        Args:
+            answer: the payload of the answer, or an exception.
+            seconds: the time until the answer.
 
         Raises:
             ConnectFailed: there was no answer.
@@ -379,6 +408,9 @@ class Client(_DocumentClient):
     def stat(self, timeout: float = 2.0) -> Stat:
         """Ask for the server's counters, which include all of its clients.
 
+        Args:
+            timeout: seconds to wait for the answer.
+
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
             ProtocolError: the answer is no statistics.
@@ -387,7 +419,10 @@ class Client(_DocumentClient):
         return found
 
     def envi(self, timeout: float = 2.0) -> str:
-        """Ask for the server's configuration: text that includes its secrets.
+        """Ask for the server's configuration, a text that includes its secrets.
+
+        Args:
+            timeout: seconds to wait for the answer.
 
         Raises:
             ConnectFailed: no answer within `timeout` seconds.
@@ -397,7 +432,7 @@ class Client(_DocumentClient):
     def kill(self, *, really: bool = False, timeout: float = 2.0) -> None:
         """End the server process.
 
-        It gives no answer. It stops listening at once and exits about 10 s later.
+        The server gives no answer. It stops listening at once and exits about 10 s later.
 
         Args:
             really: must be True.
@@ -413,6 +448,9 @@ class Client(_DocumentClient):
 
     def watch(self, timeout: float = 5.0) -> Watch:
         """Wait for the messages sent so far, then begin to count arrivals.
+
+        Args:
+            timeout: seconds to wait for these messages, and for each answer of the server.
 
         Returns:
             An object whose ``loss()`` estimates how many messages were lost.

@@ -104,7 +104,13 @@ def command(name: str, payload: bytes = b"") -> bytes:
 
 
 class Defragmenter(NamedTuple):
-    """Counters of the server's cache of incomplete messages."""
+    """Counters of the server's cache of incomplete messages.
+
+    Attributes:
+        evictions: incomplete messages that were removed.
+        hits: fragments of a message that was in the cache.
+        misses: fragments of a message that was not.
+    """
 
     evictions: int = 0
     hits: int = 0
@@ -114,17 +120,39 @@ class Defragmenter(NamedTuple):
 class Stat(NamedTuple):
     """The counters of a server since its start, summed over all clients of the listener.
 
-    Counters by size have 17 places. Place 0 counts the size 0 (fragments: the first one; messages: those with
-    one fragment), place n counts the sizes 2**(n-1) to 2**n - 1. Counters with two indices use the number of
-    fragments less one first, then the index of the fragment. Values that a server does not report are 0 or
-    empty. Names in camelCase are read as well, and ``cache`` for ``defragmenter``.
+    A counter that is a tuple has 17 places for numbers of different size: place 0 counts the number 0, place
+    n the numbers from 2**(n-1) to 2**n - 1. The number is the index of a fragment, or the number of fragments
+    of a message less one. In a counter of two indices, the first one is for the fragments of the message, the
+    second for the index of the fragment.
+
+    Values that a server does not report are 0 or empty. Names in camelCase are read as well, and ``cache``
+    for ``defragmenter``.
+
+    Attributes:
+        version: the server's version.
+        uptime: milliseconds since its start. A value below an earlier one means that it has restarted.
+        udp_simple_messages: unboxed messages.
+        udp_invalid_version: datagrams with an unknown version.
+        v0_invalid_type: datagrams with an unknown type.
+        v0_invalid_multipart_header: fragments with a wrong header.
+        unknown_command: commands that the server does not know.
+        v0_commands: commands.
+        exceptions: errors inside the server.
+        unhandled_objects: objects that no handler took.
+        holes_from_dead_port, holes_from_new_message: messages that did not arrive, by the gaps in their
+            numbers. A gap of 10 or more is not counted.
+        v0_fragments: fragments, by their index.
+        v0_invalid_checksum: messages with a wrong checksum, by their number of fragments.
+        v0_invalid_fragments: fragments that do not fit their message; two indices.
+        dropped_fragments: fragments that were missing when their message was given up; two indices.
+        defragmenter: counters of the cache of incomplete messages.
+        handlers: what each handler reports, in the order in which messages pass them.
+        raw: the whole answer, under the server's own names.
     """
 
     version: str = ""
     uptime: int = 0
-    """In milliseconds. A value below an earlier one means that the server has restarted."""
     udp_simple_messages: int = 0
-    """Unboxed messages."""
     udp_invalid_version: int = 0
     v0_invalid_type: int = 0
     v0_invalid_multipart_header: int = 0
@@ -134,7 +162,6 @@ class Stat(NamedTuple):
     unhandled_objects: int = 0
     holes_from_dead_port: int = 0
     holes_from_new_message: int = 0
-    """Messages that did not arrive, by the gaps in their numbers. A gap of 10 or more is not counted."""
     v0_fragments: tuple[int, ...] = ()
     v0_invalid_checksum: tuple[int, ...] = ()
     v0_invalid_fragments: tuple[tuple[int, ...], ...] = ()
@@ -142,7 +169,6 @@ class Stat(NamedTuple):
     defragmenter: Defragmenter = Defragmenter()
     handlers: tuple[Mapping[str, Any], ...] = ()
     raw: Mapping[str, Any] = {}
-    """The whole answer, under the server's own names."""
 
     @property
     def seen_messages(self) -> int | None:
@@ -231,14 +257,19 @@ def parse_stat(data: bytes) -> Stat:
 
 
 class Loss(NamedTuple):
-    """An estimate of how many of our messages did not arrive, from a server's counters."""
+    """An estimate of how many messages did not arrive, from a server's counters.
+
+    Attributes:
+        lost: messages that did not arrive; None if this is unknown.
+        sent: messages that the client has sent.
+        seen: messages that the server has seen; None if this is unknown.
+        reason: the reason for which `lost` is unknown; empty if it is known.
+    """
 
     lost: int | None
-    """None if it is unknown; see `reason`."""
     sent: int
     seen: int | None
     reason: str
-    """The reason for which `lost` is unknown; empty if it is known."""
 
 
 def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:
