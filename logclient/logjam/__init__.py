@@ -18,7 +18,8 @@ of the context. A record that is logged outside of any request becomes a documen
 Nothing here raises into the application because of what it logged. Values that cannot be encoded are changed,
 cut or left out, within the limits of ``document``.
 
-`Subscriber` is the other side: it reads what a device publishes.
+`Subscriber` is the other side: it reads the messages that a device publishes. `MASKED` has the names, and
+parts of names, of headers and parameters whose values are masked.
 
 Modules: ``client``, ``agent`` and ``request`` (the public classes), ``core`` (the client without I/O) and its
 ``options``, ``document`` (the rules for documents), ``frames`` (messages as frames that people can read, and

@@ -41,9 +41,37 @@ class LineFormatter(logging.Formatter):
 
 
 class Agent(DocumentOutput):
-    """Makes the documents of one application in one environment.
+    """The maker of documents of one application in one environment. A client has one.
 
-    The arguments are those of `DocumentOutput`.
+    The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``put``, ``record``, ``ship``,
+    ``text`` and ``times`` are for clients, handlers and requests. Applications do not need them.
+
+    Args:
+        sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
+            request or logs a record. Its exceptions are counted and reported, and raised only by ``event``,
+            ``page``, ``ajax``, ``javascript`` and ``mobile``.
+        app_env: ``<app>-<env>``, without a dash in the environment.
+        zone: the time zone in which the importer reads ``started_at`` (it ignores the offset): a name of the
+            time zone database, or a tzinfo; None: this machine's.
+        host: the host that documents name; None: the name of this machine.
+        cluster: the cluster that documents name; None: none.
+        datacenter: the data center that documents name; None: none.
+        namespace: the namespace that documents name; None: none.
+        revision: the revision of the application that documents name; None: none.
+        mask: parts of the names of headers and parameters whose values are masked.
+        max_event_bytes: the largest document in bytes; a larger one fails.
+        own_ids: True: an id that the application gives to a request is its id. False: that id becomes the
+            field ``labels_request_id``.
+        reporter: the error log; None: one of its own.
+        lost: called for each document that was not made or not taken.
+        moved: called with the number of ids that became other fields.
+
+    Attributes:
+        formatter: the formatter that a Handler shows while the application has set none.
+        failed: documents that were not made or not taken.
+
+    Raises:
+        ConfigError: an argument breaks a rule.
     """
 
     formatter = LineFormatter()
@@ -63,14 +91,17 @@ class Agent(DocumentOutput):
 
         Args:
             action: ``<module>#<method>``; may be set later.
-            request_id: with ``own_ids``, 32 hex digits; others are replaced. Without, it becomes the field
-                ``labels_request_id``. None: the id of the event that carries the document, unless
-                ``Request.request_id`` is read before.
+            request_id: with ``own_ids``, 32 hex digits; anything else is replaced by a new id. Without
+                ``own_ids``, it becomes the field ``labels_request_id``. None: the id of the event that
+                carries the document, unless ``Request.request_id`` is read before.
             trace_id: id of the chain of requests that this one is part of.
-            caller_id: ``<app>-<environment>-<request_id>`` of the request that asked for this one.
+            caller_id: ``<app>-<environment>-<request_id>`` of the request that called this one.
             caller_action: the action of that request.
             request_info: ``method``, ``url``, ``headers``, ``query_parameters``, ``body_parameters``.
             fields: more fields at the top of the document.
+
+        Returns:
+            The request, which has begun. It becomes ``current()`` in its ``with`` statement.
         """
         request = Request(self, action)
         if request_id is not None:
@@ -92,7 +123,7 @@ class Agent(DocumentOutput):
                 None: the message, with the traceback below.
 
         Returns:
-            False when neither was possible.
+            False if neither was possible.
         """
         try:
             fields: dict[str, Any] = {}
@@ -130,10 +161,13 @@ class Agent(DocumentOutput):
         }
 
     def complete(self, fields: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a user's document with a ``started_at``, without which the importer would drop it.
+        """Return an application's document with a ``started_at``, which the importer requires.
 
-        The time is that of ``started_ms`` if there is one, else now. A document that the importer will drop
-        anyway is not changed, and reported at most once a minute.
+        The time is that of ``started_ms`` if there is one, else now. A ``started_at`` that the importer does
+        not accept is not changed. It is reported in the error log, at most once a minute.
+
+        Args:
+            fields: the document.
         """
         now = time.time()
         started = fields.get("started_at")
@@ -160,6 +194,11 @@ class Agent(DocumentOutput):
         """Make a document with one line of a record that was logged outside of any request.
 
         The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on.
+
+        Args:
+            record: the record.
+            text: the text of the line; None: the record's message.
+            fields: more fields at the top of the document.
 
         Returns:
             Whether the document was taken.
@@ -191,6 +230,10 @@ class Agent(DocumentOutput):
 
     def event(self, label: object, **fields: Any) -> Any:
         """Ship an event of the whole application, such as a deployment.
+
+        Args:
+            label: the name of the event.
+            fields: more fields of the document.
 
         Returns:
             The sink's result.
@@ -237,11 +280,11 @@ class Agent(DocumentOutput):
         return self._frontend(PAGE, request_id, times, action, fields)
 
     def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
-        """Ship how long a browser waited for a request of a page: begin and end, in ms.
+        """Ship how long a browser waited for a request of a page.
 
         Args:
             request_id: as for ``page``.
-            timings: two times in ms since 1970. A list, or text with a comma.
+            timings: begin and end, in ms since 1970. A list, or text with a comma.
             action: as for ``page``.
             fields: as for ``page``.
 
@@ -282,7 +325,14 @@ class Agent(DocumentOutput):
         return self._small(JAVASCRIPT, known, fields)
 
     def mobile(self, **fields: Any) -> Any:
-        """Ship a report of a mobile application; importers ignore it today. Returns the sink's result."""
+        """Ship a report of a mobile application. Importers ignore it today.
+
+        Args:
+            fields: the fields of the report.
+
+        Returns:
+            The sink's result.
+        """
         return self._small(MOBILE, {}, fields)
 
     def _frontend(

@@ -17,19 +17,25 @@ __all__ = ["Client", "Pong"]
 
 
 class Pong(NamedTuple):
-    """A device's answer to a ping."""
+    """A device's answer to a ping.
+
+    Attributes:
+        host: the name of the device; None if it refused the ping as a bad request.
+        seconds: the time from handing the ping to ZeroMQ to the answer.
+    """
 
     host: str | None
-    """The name of the device, or None if it called the ping a bad request."""
     seconds: float
-    """From the hand-over of the ping to ZeroMQ to its answer."""
 
 
 class Client(client.Client):
     """The client of ``logclient.connect("logjam://...")``; an `Agent` makes its documents.
 
-    ``send`` and ``submit`` take documents: mappings, which get the current time unless they have a
-    ``started_at``, and bytes, which are sent unchanged. A text becomes a document with one line.
+    ``send`` and ``submit`` take documents as mappings or as bytes. A mapping without ``started_at`` gets the
+    current time. Bytes are sent unchanged. A text becomes a document with one line.
+
+    Attributes:
+        agent: the agent of this client.
     """
 
     agent: Agent = client.UNMADE
@@ -69,39 +75,85 @@ class Client(client.Client):
         return {**names, "complete": self.agent.complete}
 
     def request(self, action: object = None, **given: Any) -> Request:
-        """Begin a request; see ``Agent.request``."""
+        """Begin a request.
+
+        The arguments are those of ``Agent.request``. Use the result in a ``with`` statement, or call its
+        ``end``.
+        """
         return self.agent.request(action, **given)
 
     def event(self, label: object, **fields: Any) -> int:
-        """Ship an event of the whole application; see ``Agent.event``. Returns its sequence."""
+        """Ship an event of the whole application, such as a deployment.
+
+        Arguments and errors are those of ``Agent.event``.
+
+        Returns:
+            The sequence of the document, or 0 if it was dropped at once.
+        """
         return int(self.agent.event(label, **fields))
 
     def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """Ship the timings of a page in a browser; see ``Agent.page``. Returns the sequence."""
+        """Ship the timings of a page in a browser.
+
+        Arguments and errors are those of ``Agent.page``.
+
+        Returns:
+            The sequence of the document, or 0 if it was dropped at once.
+        """
         return int(self.agent.page(request_id, timings, action=action, **fields))
 
     def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """Ship how long a browser waited for a request; see ``Agent.ajax``. Returns the sequence."""
+        """Ship how long a browser waited for a request of a page.
+
+        Arguments and errors are those of ``Agent.ajax``.
+
+        Returns:
+            The sequence of the document, or 0 if it was dropped at once.
+        """
         return int(self.agent.ajax(request_id, timings, action=action, **fields))
 
     def javascript(self, description: object, **fields: Any) -> int:
-        """Ship an error in a browser's script; see ``Agent.javascript``. Returns the sequence."""
+        """Ship an error in a browser's script.
+
+        Arguments and errors are those of ``Agent.javascript``.
+
+        Returns:
+            The sequence of the document, or 0 if it was dropped at once.
+        """
         return int(self.agent.javascript(description, **fields))
 
     def mobile(self, **fields: Any) -> int:
-        """Ship a report of a mobile application; see ``Agent.mobile``. Returns the sequence."""
+        """Ship a report of a mobile application. Importers ignore it today.
+
+        Args:
+            fields: the fields of the report.
+
+        Returns:
+            The sequence of the document, or 0 if it was dropped at once.
+        """
         return int(self.agent.mobile(**fields))
 
     def ping(self, timeout: float = 5.0) -> Pong:
-        """Ask the device for an answer, behind everything that was sent already.
+        """Ask the device for a sign of life, after everything sent before.
+
+        Args:
+            timeout: seconds to wait for the answer.
+
+        Returns:
+            The device's name, and the seconds until the answer.
 
         Raises:
-            ConnectFailed: there is no answer within `timeout` seconds, or no connection.
+            ConnectFailed: no answer within `timeout` seconds, or no connection.
             ValueError: the URL is that of a PUSH socket, which never answers.
         """
         return self.pong(*self._engine.request("ping", None, timeout))
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Return the result of ``ping``, for an answer and the seconds that it took."""
+        """Make the result of ``ping`` from an answer and its duration. For ``logclient.AsyncClient``.
+
+        Args:
+            answer: the name of the device, or None.
+            seconds: the time until the answer.
+        """
         return Pong(answer, seconds)

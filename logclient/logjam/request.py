@@ -32,7 +32,14 @@ _innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("log
 
 
 def current(agent: DocumentOutput | None = None) -> Request | None:
-    """Return the innermost request of this context that has not ended: of `agent`, or of any agent."""
+    """Return the innermost request of this context that has not ended.
+
+    Args:
+        agent: consider only requests of this agent; None: of any agent.
+
+    Returns:
+        The request, or None if there is none.
+    """
     return running(_innermost.get(), agent)
 
 
@@ -41,17 +48,22 @@ class Request:
 
     Several threads may use it. Calls after its end have no effect.
 
+    Args:
+        agent: the agent that ships the document.
+        action: ``<module>#<method>``; None: set it later.
+
     Attributes:
         action: ``<module>#<method>``; None until it is known.
         code: the status code of the answer; None: 200, or 500 if an exception ended the request.
-        caller_id, caller_action, trace_id: the request that asked for this one.
+        caller_id, caller_action, trace_id: see ``Agent.request``.
         ip: the address of the client.
-        find_action: returns the action so far, for ``caller_headers`` of a request that gets it only at its
-            end.
+        find_action: a function that returns the action so far. ``caller_headers`` calls it while `action` is
+            None.
         request_info: see ``Agent.request``; masked when the document is made.
         fields: more fields at the top of the document. A name that the document uses itself gets a ``_``
             appended; the value of a name that ends with ``_time`` or ``_calls`` must be a number.
-        started: seconds since 1970.
+        started: the time of its begin, in seconds since 1970.
+        ended: whether it has ended.
     """
 
     def __init__(self, agent: DocumentOutput, action: object = None) -> None:
@@ -89,9 +101,9 @@ class Request:
 
     @property
     def request_id(self) -> str:
-        """32 hex digits, made at the first access.
+        """The id of the request: 32 hex digits, made at the first access.
 
-        A value that is set becomes the field ``labels_request_id`` if the agent has ``own_ids`` off.
+        If ``own_ids`` of the agent is False, a value that you set becomes the field ``labels_request_id``.
         """
         if self._id is None:
             with self._lock:
@@ -109,11 +121,11 @@ class Request:
 
     @property
     def full_id(self) -> str:
-        """``<app>-<environment>-<request_id>``: the request's name for other applications."""
+        """The id of the request for other applications: ``<app>-<environment>-<request_id>``."""
         return f"{self.agent.app_env}-{self.request_id}"
 
     def caller_headers(self) -> dict[str, str]:
-        """Return the headers for a request that is made on behalf of this one."""
+        """Return the HTTP headers for a call of another application on behalf of this request."""
         headers = {"X-Logjam-Caller-Id": self.full_id}
         if self.trace_id is not None:
             headers["X-Logjam-Trace-Id"] = _header_text(document.name_text(self.trace_id))
@@ -137,11 +149,11 @@ class Request:
 
         Args:
             level: a level number of ``logging``.
-            text: cut at 2048 characters, or from ERROR on at 10,000 bytes.
+            text: the text of the line. It is cut at 2048 characters, or from ERROR on at 10,000 bytes.
             created: seconds since 1970; None: now.
 
         Returns:
-            False when the request has ended.
+            False if the request has ended.
         """
         if self.ended:
             return False
@@ -165,17 +177,26 @@ class Request:
         return True
 
     def measure(self, name: str) -> Measure:
-        """Return a context manager that adds its time to ``<name>_time`` (ms) and counts in ``<name>_calls``.
+        """Return a context manager that measures the time of its block.
 
-        A measurement inside another one of the same name counts twice.
+        It adds the time to the field ``<name>_time``, in ms, and 1 to ``<name>_calls``. The time of a block
+        inside another one of the same name counts twice.
+
+        Args:
+            name: the name of the metric: a letter, then letters, digits and ``_``, 63 characters at most.
 
         Raises:
-            ConfigError: not the name of a metric, or one that the document uses itself (``total``, ``wait``).
+            ConfigError: the name breaks this rule, or the document uses it itself (``total``, ``wait``).
         """
         return Measure(self, name)
 
     def add_time(self, name: str, seconds: float, calls: int = 1) -> None:
         """Add a measured time, as ``measure`` does.
+
+        Args:
+            name: the name of the metric.
+            seconds: the time.
+            calls: the number of calls that took this time.
 
         Raises:
             ConfigError: as for ``measure``.
@@ -188,14 +209,23 @@ class Request:
             self._calls[name] = self._calls.get(name, 0) + calls
 
     def waited(self, seconds: float) -> None:
-        """Set how long the request waited before it got here.
+        """Set how long the request waited in a queue before this process took it.
 
-        That is part of its time, and moves its start back.
+        The wait is part of the request's time, and its start moves back by as much.
+
+        Args:
+            seconds: the duration of the wait.
         """
         self._waited = seconds if 0.0 < seconds < _AGES else 0.0
 
     def exception(self, error: BaseException, *, soft: bool = False) -> None:
-        """Name an exception that failed the request, or with `soft` one that it recovered from."""
+        """Add the name of an exception to the document.
+
+        Args:
+            error: the exception.
+            soft: True: the request has recovered from it, and its name goes to ``soft_exceptions`` instead of
+                ``exceptions``.
+        """
         names = self._soft if soft else self._exceptions
         if len(names) < MAX_EXCEPTIONS:
             names[error_name(error)] = None
@@ -203,8 +233,11 @@ class Request:
     def failed_with(self, error: BaseException) -> None:
         """Note the unhandled exception that ended the request.
 
-        It is named, its traceback becomes a line unless one was logged already, and the code is 500 if none
-        is set.
+        Its name goes to ``exceptions``. Its traceback becomes a line, unless it was logged already. The code
+        becomes 500 if none is set.
+
+        Args:
+            error: the exception.
         """
         try:
             self.exception(error)
@@ -247,12 +280,12 @@ class Request:
     # -- its end
 
     def stop_clock(self) -> None:
-        """Exclude everything from now on from the request's time, such as work after the answer."""
+        """Stop measuring the request's time, for example before work after the answer."""
         if self._took is None:
             self._took = time.perf_counter() - self._began
 
     def end(self) -> None:
-        """Make the document and hand it over. Idempotent, never raises an Exception."""
+        """End the request and ship its document. May be called again. Never raises an ``Exception``."""
         with self._lock:
             if self.ended:
                 return

@@ -326,14 +326,18 @@ class _Source:
 
 
 class Subscriber:
-    """A SUB socket on one or several devices. A context manager, an iterator; for one thread.
+    """A reader of the messages that one or several devices publish.
+
+    Use it in a ``with`` statement, or call ``close``. Iterate over it, or call ``receive``. It is for one
+    thread.
 
     Args:
         endpoints: one or more addresses where devices publish, such as ``tcp://host:9606``.
         app_envs: return only messages of these; empty: of all.
         topics: return only messages of these; empty: of all. ``logs`` includes topics that begin with
             ``logs.``.
-        gaps: receive everything, so that missing messages can be noticed.
+        gaps: True: receive everything, so that missing messages can be noticed. False: receive only messages
+            of `app_envs`.
         hwm: number of messages that libzmq holds; the device drops more, which is a gap.
         max_bytes: bytes of one frame; the sender of a larger one is disconnected.
         curve_server: the devices' public CURVE key, 40 characters of Z85; None: not encrypted.
@@ -343,10 +347,15 @@ class Subscriber:
         run: a name for this run, kept in the capture.
         listener: name in the capture; default ``logjam-sub``.
 
+    Attributes:
+        endpoints: the addresses, with their ports.
+        taken: messages that came, of any kind.
+        captured: messages of these that are in the capture.
+
     Raises:
-        ConfigError: an argument that breaks its rule.
+        ConfigError: an argument breaks its rule.
         MissingExtra: pyzmq is not installed.
-        LedgerError: the capture cannot be used, or cannot be written any further (`receive`).
+        LedgerError: the capture cannot be used.
     """
 
     def __init__(
@@ -424,7 +433,7 @@ class Subscriber:
 
     @property
     def refused(self) -> dict[str, int]:
-        """The reasons for which messages were refused, and how often."""
+        """How many messages were refused, by reason."""
         return dict(self._tracker.refused)
 
     @property
@@ -433,13 +442,16 @@ class Subscriber:
         return [source.endpoint for source in self._sources if not source.reached]
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next chosen message.
+        """Wait for the next message of the chosen app-envs and topics.
 
         Args:
             timeout: seconds; None: no limit.
 
         Returns:
-            The message, or None when none came in time.
+            The message, or None if none came within `timeout`.
+
+        Raises:
+            LedgerError: the capture cannot be written any further.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._ready:
@@ -525,7 +537,7 @@ class Subscriber:
                 yield message
 
     def close(self) -> None:
-        """Close the sockets and the capture. Idempotent."""
+        """Close the sockets and the capture. May be called again."""
         self._context.destroy(linger=0)
         if self._capture is not None:
             self._capture.close()
