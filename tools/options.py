@@ -55,7 +55,11 @@ __all__ = ["Options"]
 
 
 class Options(TypedDict, total=False):
-    """Options by name; None means the default."""
+    """The keywords of ``connect``, ``Handler`` and ``AsyncClient``, one for each option.
+
+    None means the default. A duration is a number of seconds, or text such as ``200ms`` or ``5m``. A size is
+    a number of bytes, or text such as ``64KiB``. docs/options.md describes each option.
+    """
 '''
 
 KEYWORD_TYPES = {

@@ -70,7 +70,16 @@ UNITS = pa.schema([*_PLACE, ("direction", pa.int32()), ("raw", pa.binary())])
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``logclient-capture`` with a session. Idempotent."""
+    """Register the data source ``logclient-capture`` with a session. May be called again.
+
+    Its options are ``path``, the folder of a capture, and ``rows``, as for `arrivals`.
+
+    Args:
+        spark: the session.
+
+    Returns:
+        The same session.
+    """
     spark.dataSource.register(CaptureSource)
     return spark
 
@@ -82,6 +91,9 @@ def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str 
         spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
         capture: the folder of a capture.
         rows: ``events`` for a row per event or undecoded unit; ``units`` for a row per wire unit.
+
+    Returns:
+        A DataFrame with the columns of docs/verify.md.
 
     Raises:
         LedgerError: the folder holds no capture.
@@ -375,16 +387,18 @@ def _found(events: decode.Events) -> list[pa.Array]:
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
     """Decode the bodies in a column of a DataFrame, batch or stream.
 
-    The result also has the columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and ``error``, as in
-    `arrivals`. ``error`` is ``no_value`` for a row without a body.
-
     Args:
-        frame: in a session whose workers run this Python (``spark.pyspark.python``).
-        protocol: of the bodies.
-        body: a column of binary or text.
+        frame: a DataFrame of a session whose workers run this Python (``spark.pyspark.python``).
+        protocol: the protocol of the bodies, such as ``logjam``.
+        body: the name of the column, of type binary or text.
+
+    Returns:
+        The DataFrame with the further columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and
+        ``error``, as in `arrivals`. ``error`` is ``no_value`` for a row without a body.
 
     Raises:
-        ConfigError: there is no such protocol or column, it has another type, or a column exists already.
+        ConfigError: there is no such protocol or column, the column has another type, or the DataFrame has
+            one of the further columns already.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType

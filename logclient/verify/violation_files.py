@@ -163,7 +163,7 @@ def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator
     """Iterate over every event of a verdict that is not ``ok``, and every duplicated or reordered one.
 
     Args:
-        out: the folder that `run` was given.
+        out: the folder that `run` has written, its argument `out`.
         kind: only this word, such as ``lost``; None: all.
 
     Yields:
