@@ -158,6 +158,7 @@ cdef class FastHandler:
             return record
         return self._handle_generic(record)
 
+    @cython.embedsignature(False)
     def emit(self, record):
         """Ship a record without asking the filters. Ignores records before ``__init__``."""
         self._ship_formatted(record)
