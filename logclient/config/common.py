@@ -73,8 +73,8 @@ class Config:
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),
         "drop_new",
-        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull; "
-        "not in a Handler).",
+        "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise "
+        "(QueueFull from send; not in a Handler).",
         shown="drop_new (Handler: drop_oldest)",
     )
     block_timeout: float | None = option(

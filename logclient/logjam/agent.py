@@ -352,6 +352,7 @@ class Agent(DocumentOutput):
         self.add_fields(made, fields, document.Values())
         return self.put(made, topic, logging.INFO)
 
+
 def _timings(given: Sequence[int] | str, count: int) -> list[int]:
     try:
         found = [int(time) for time in (given.split(",") if isinstance(given, str) else given)]
