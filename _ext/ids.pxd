@@ -87,8 +87,8 @@ cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
         wire.capacity = 0
 
 
-# Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex digits, not
-# all of them 0) is named by its number, which shows whose id it could be; any other id by its hash.
+# Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex
+# digits, not all of them 0) is named by its number, which shows whose id it could be; any other by its hash.
 cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogil:
     cdef uint64_t value[2]
     cdef uint8_t bad = 0
