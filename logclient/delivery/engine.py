@@ -1,8 +1,7 @@
 """The delivery of one client's events: from the queue to their outcomes.
 
-One sender at a time drives ``Engine.turn``: normally a daemon thread (``delivery.sender``). A turn
-connects when there is something to send, lets a pump move bytes (without the GIL, where core and transport
-allow it) and records the pump's report: ledger, deliveries, counters.
+One sender at a time, normally a daemon thread, drives ``Engine.turn``. A turn connects when there is
+something to send, lets a pump move bytes, and records its report: ledger, deliveries, counters.
 
 States of the connection::
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient import threads
 from logclient._ext.constants import R_FATAL, REASONS, STATUSES
@@ -50,9 +49,6 @@ from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
 from logclient.errors import CredentialError, is_shortage
-
-if TYPE_CHECKING:
-    from logclient.delivery.error_log import ErrorLog
 
 
 class Engine(Intake):
@@ -81,7 +77,7 @@ class Engine(Intake):
         *,
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
-        log: ErrorLog | None = None,
+        log: error_log.ErrorLog | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
     ) -> None:
         threads.check()

@@ -476,7 +476,7 @@ class Zmq(CompiledTransport):
                     raise CredentialError(
                         "the handshake failed: is curve_server the server's key, and CURVE on there?"
                     )
-                raise ConnectionError("the handshake failed: no ZeroMQ socket, or one that wants CURVE keys")
+                raise ConnectionError("the handshake failed: not a ZeroMQ socket, or it wants CURVE keys")
             else:
                 failed = True
 
