@@ -26,28 +26,7 @@ MAX_EVENT_BYTES = 8 << 20
 class DocumentOutput:
     """The part of an `Agent` that completes and encodes documents and passes them to a sink.
 
-    Args:
-        sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
-            request or logs a record. Its exceptions are counted and reported, and raised only by ``event``,
-            ``page``, ``ajax``, ``javascript`` and ``mobile``.
-        app_env: ``<app>-<env>``, without a dash in the environment.
-        zone: the time zone in which the importer reads ``started_at`` (it ignores the offset): a name of the
-            time zone database, or a tzinfo; None: this machine's.
-        host: the host that documents name; None: the name of this machine.
-        cluster: the cluster that documents name; None: none.
-        datacenter: the data center that documents name; None: none.
-        namespace: the namespace that documents name; None: none.
-        revision: the revision of the application that documents name; None: none.
-        mask: parts of the names of headers and parameters whose values are masked.
-        max_event_bytes: the largest document in bytes; a larger one fails.
-        own_ids: True: an id that the application gives to a request is its id. False: that id becomes the
-            field ``labels_request_id``.
-        reporter: the error log; None: one of its own.
-        lost: called for each document that was not made or not taken.
-        moved: called with the number of ids that became other fields.
-
-    Raises:
-        ConfigError: an argument breaks a rule.
+    `Agent` describes the arguments and errors.
     """
 
     def __init__(
