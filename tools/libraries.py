@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from typing import NamedTuple
 
 MODULES = {"zlib": "zlib", "isal": "libisal", "lz4": "liblz4", "snappy": "snappy"}
@@ -73,5 +72,9 @@ def flags(extension: str, found: dict[str, Flags]) -> Flags:
         extension: Its name below `logclient._ext`.
         found: What `find` has returned.
     """
-    used: Iterable[Flags] = [found[name] for name in USES.get(extension, ()) if name in found]
-    return Flags(*([word for one in used for word in one[field]] for field in range(len(Flags._fields))))
+    used = [found[name] for name in USES.get(extension, ()) if name in found]
+    return Flags(
+        macros=[word for one in used for word in one.macros],
+        compile=[word for one in used for word in one.compile],
+        link=[word for one in used for word in one.link],
+    )
