@@ -487,7 +487,7 @@ class Capture:
             for segment in some:
                 ours = segment.name not in others
                 self._problem(segment.problems + segment.unclosed, doubt=ours)
-                gaps = segment.number != number
+                gaps = int(segment.number != number)
                 gaps += bool(arrival and segment.first and segment.first != arrival)
                 gaps += segment is some[-1] and segment.end in FOLLOWED
                 self._problem(gaps)
@@ -739,11 +739,11 @@ class Judgement:
             free = list(listeners) if protocol == self.capture.protocol else []
             unmatched = 0
             for port in sorted(wanted):
-                mine = next((x for x in free if port in x), None)
-                if mine is None:
+                taken = next((x for x in free if port in x), None)
+                if taken is None:
                     unmatched += 1
                 else:
-                    free.remove(mine)
+                    free.remove(taken)
             anywhere = [x for x in free if not x - {""}]
             spared = min(unmatched, len(anywhere))
             unmatched -= spared

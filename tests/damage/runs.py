@@ -320,7 +320,12 @@ class Producer:
 
     def write(self, kind: str, **fields: Any) -> None:
         """A line that the sender writes."""
-        self._do(lambda: (self.ledger.open(), self.ledger.write(kind, **fields)))
+
+        def write() -> None:
+            self.ledger.open()
+            self.ledger.write(kind, **fields)
+
+        self._do(write)
 
     def pump(self, lines: Sequence[dict[str, Any]]) -> None:
         """Lines that the pump writes by itself."""

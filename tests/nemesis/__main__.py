@@ -72,7 +72,7 @@ def main() -> int:
 
     folder = given.resume or FOLDER
     with Session("local[2]") as session:
-        batch = Batch(session.spark, folder / "failed", jobs=given.jobs, print_progress=print_progress)
+        batch = Batch(session.spark, folder / "failed", jobs=given.jobs, progress=print_progress)
         if given.shrink:
             return shrink_all(batch, schedules)
         if given.replay:

@@ -26,16 +26,16 @@ class Batch:
         spark: a session.
         keep: folder for the files of failed runs.
         jobs: runs at a time.
-        say: called with a line for each result.
+        progress: called with a line for each attempt that could not be made.
     """
 
     def __init__(
-        self, spark: Any, keep: Path, *, jobs: int = 2, say: Callable[[str], object] = lambda text: None
+        self, spark: Any, keep: Path, *, jobs: int = 2, progress: Callable[[str], object] = lambda text: None
     ) -> None:
         self.spark = spark
         self.keep = keep
         self.jobs = jobs
-        self.say = say
+        self.progress = progress
         self._verdicts = threading.Lock()
 
     def one(self, schedule: Schedule) -> Result:
@@ -45,7 +45,7 @@ class Batch:
                 return self._attempt(schedule)
             except Trouble as trouble:
                 result = _troubled(schedule, str(trouble))
-                self.say(f"seed {schedule.seed}: attempt {attempt}: {trouble}")
+                self.progress(f"seed {schedule.seed}: attempt {attempt}: {trouble}")
         return result
 
     def _attempt(self, schedule: Schedule) -> Result:

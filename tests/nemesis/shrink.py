@@ -25,7 +25,7 @@ def fails(schedule: Schedule, failed: Callable[[Schedule], bool]) -> bool:
 
 
 def shrink(
-    schedule: Schedule, failed: Callable[[Schedule], bool], say: Callable[[str], object] = print
+    schedule: Schedule, failed: Callable[[Schedule], bool], progress: Callable[[str], object] = print
 ) -> Schedule | None:
     """Find a small schedule that still fails; None: the whole one does not fail often enough.
 
@@ -37,7 +37,7 @@ def shrink(
 
     def still(candidate: Schedule) -> bool:
         holds = fails(candidate, failed)
-        say(f"{len(candidate.faults)} faults: {'fails' if holds else 'holds'}")
+        progress(f"{len(candidate.faults)} faults: {'fails' if holds else 'holds'}")
         return holds
 
     faults = _fewest(schedule.faults, lambda rest: still(schedule._replace(faults=tuple(rest))))

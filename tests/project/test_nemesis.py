@@ -130,7 +130,7 @@ class TestShrink:
         def failed(candidate: Schedule) -> bool:
             return {"cut", "fork"} <= {fault.kind for fault in candidate.faults}
 
-        small = shrink(self.plan(), failed, say=lambda text: None)
+        small = shrink(self.plan(), failed, progress=lambda text: None)
         assert small is not None
         assert [fault.kind for fault in small.faults] == ["cut", "fork"]
         assert (small.injected, small.ending) == ("", "close")
