@@ -30,11 +30,18 @@ from tests.oracle import ecs
 EXTENSIONS = ("record",)
 MAX_LEN = 1500
 LIMITS = (1 << 16, 1 << 12, 700, 60)
+NAMES = (
+    ecs.Names(), ecs.Names(identity="own"), ecs.Names(identity="none"), ecs.Names(trust_metadata=True),
+    ecs.Names(identity="own", trust_metadata=True), ecs.Names(carriers=("id",)),
+    ecs.Names(ecs=False, carriers=()), ecs.Names(carriers=(), flat=True),
+)  # fmt: skip
+"""The meaning of field names, as the protocols choose it."""
 
 ATTRIBUTES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
     "funcName", "created", "thread", "threadName", "processName", "process", "user", "event", "@metadata",
     "event.id", "log.level", "log.flags", "message", "\udc00", "other",
+    "_id", "id", "labels", "labels.user", "event.id.x", "@metadata.x",
 )  # fmt: skip
 
 NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DICT, SET = range(14)
@@ -407,6 +414,12 @@ def seeds() -> Iterator[bytes]:
         for how in range(10):
             attack = bytes([ATTACKER, how % 4, how, place + 1])
             yield bytes([RECORD, place & 1, 0, 0, 1, place]) + attack + b"\x06\x04new"
+    for limit in range(0, len(LIMITS) * len(NAMES), len(LIMITS)):
+        for how in (0, PAIRS, RECORD):
+            for first in range(20, len(ATTRIBUTES)):
+                for second in (first, *range(16, len(ATTRIBUTES))):
+                    pair = bytes([first, DICT, 2, 30, ASCII, 1]) + b"a" + bytes([25, TRUE, second, BYTE, 7])
+                    yield bytes([how, 0, limit, 0, 2]) + pair
     for first in range(256):
         program = bytes(random.randrange(256) for _ in range(random.randrange(120)))
         yield bytes([first, random.randrange(8), random.randrange(4), 0, random.randrange(6)]) + program
@@ -459,19 +472,26 @@ def run(data: memoryview) -> None:
         return
     how, way, limit, failing, count = given[:5]
     program = Program(given[5:])
+    names = NAMES[limit // len(LIMITS) % len(NAMES)]
+    if how & RECORD:
+        names = names._replace(ecs=True)  # records are always documents of ECS
     options = {
         "max_event_bytes": LIMITS[limit % len(LIMITS)],
         "truncate": bool(how & TRUNCATE),
         "pairs": bool(how & PAIRS),
         "text": (lambda text: {"message": text, "n": 1}) if how & TEXTED else None,
+        "complete": (lambda fields: {**fields, "added": 1}) if how & TEXTED and not how & RECORD else None,
+        **names._asdict(),
     }
     if how & RECORD:
-        _record(program, how, way, failing, count % 8, options)
+        _record(program, how, way, failing, count % 8, options, names)
     else:
-        _mapping(program, way, failing, count % 8, options)
+        _mapping(program, way, failing, count % 8, options, names)
 
 
-def _mapping(program: Program, way: int, failing: int, count: int, options: dict[str, Any]) -> None:
+def _mapping(
+    program: Program, way: int, failing: int, count: int, options: dict[str, Any], names: ecs.Names
+) -> None:
     event: Any = {program.key(): program.value() for _ in range(count)}
     if way & NO_MAPPING:
         event = program.value()
@@ -500,14 +520,22 @@ def _mapping(program: Program, way: int, failing: int, count: int, options: dict
         memory.fail_at(0)
     _valid(made[0], options["pairs"])
     if not (program.hostile or options["truncate"] or options["text"]):
-        _check_document(made, ecs.of_mapping(event, pairs=options["pairs"]), options["pairs"])
+        _check_document(made, ecs.of_mapping(event, names, pairs=options["pairs"]), options["pairs"])
 
 
 ODD = ("created", "exc_info", "exc_text", "stack_info", "message", "args", "levelno")  # not as the reference
 ATTACKS = (ValueError, RecursionError, MemoryError, AttributeError)  # the errors of attackers
 
 
-def _record(program: Program, how: int, way: int, failing: int, count: int, options: dict[str, Any]) -> None:
+def _record(
+    program: Program,
+    how: int,
+    way: int,
+    failing: int,
+    count: int,
+    options: dict[str, Any],
+    names: ecs.Names,
+) -> None:
     kind = OwnMessage if how & SUBCLASS else logging.LogRecord
     record = kind("app", 20, "/srv/f.py", 7, "message", (), None, "function")
     program.record = record
@@ -537,7 +565,7 @@ def _record(program: Program, how: int, way: int, failing: int, count: int, opti
     _valid(made[0], options["pairs"])
     if not (program.hostile or odd or options["truncate"]):
         vars(record).update(before)
-        _check_document(made, ecs.of_record(record, pairs=options["pairs"]), options["pairs"])
+        _check_document(made, ecs.of_record(record, names, pairs=options["pairs"]), options["pairs"])
 
 
 def _handle(
