@@ -352,8 +352,8 @@ def main() -> None:
         answer(used, {"ready": name})
         for _ in sys.stdin:
             with Used() as used:
-                answer = once()
-            answer(used, answer)
+                found = once()
+            answer(used, found)
 
 
 if __name__ == "__main__":
