@@ -118,7 +118,8 @@ kafka-stop:
 # Needs neither Java nor Node, and no network once packages are there. To collect all tests would take longer.
 check: UNIT_TESTS = $(shell grep -l "pytest.mark.unit" tests/*/test_*.py)
 check: build $(VENV)/.test lint
-	@$(PY) -m pytest -q -m "unit and not long" --numprocesses=$(or $(WORKERS),2) --dist=loadfile $(ARGS) $(UNIT_TESTS)
+	@$(PY) -m pytest -q -m "unit and not long" --hypothesis-profile=check --numprocesses=$(or $(WORKERS),2) --dist=loadfile \
+		$(ARGS) $(UNIT_TESTS)
 
 # What is written from the table of options: commit it.
 generated: build

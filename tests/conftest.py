@@ -20,6 +20,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(support.ROOT / "build" / "hypothesis"),
 )
+settings.register_profile("check", settings.get_profile("logclient"), max_examples=25)  # of make check
 settings.load_profile("logclient")
 
 # Our own pytest plugin (a collector as a fixture) is switched off in pyproject.toml and loaded here,

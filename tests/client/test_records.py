@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.record import Encoder, encode_mapping, encode_pairs
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs, lumberjack
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -304,7 +305,7 @@ def assert_no_name_conflicts(fields: Mapping[str, Any]) -> None:
 
 
 class TestMapping:
-    @settings(max_examples=150)
+    @examples(150)
     @given(MAPPINGS)
     @example({})
     @example({"event": {"id": 1}})
@@ -324,7 +325,7 @@ class TestMapping:
     def test_a_string_becomes_the_message(self, text: str) -> None:
         assert_same_document(encode_mapping(text), ecs.of_mapping(text))
 
-    @settings(max_examples=120)
+    @examples(120)
     @given(st.text(st.characters(), max_size=3000) | st.text(st.characters(codec="latin-1"), max_size=3000))
     def test_long_strings_equal_the_reference(self, text: str) -> None:
         assert_same_document(encode_mapping({"a": text, text: "a"}), ecs.of_mapping({"a": text, text: "a"}))
@@ -338,7 +339,7 @@ class TestMapping:
             text = "x" * at + c + "y" * (n - at)
             assert_same_document(encode_mapping({text: text}), ecs.of_mapping({text: text}))
 
-    @settings(max_examples=1000)
+    @examples(1000)
     @given(
         st.floats()
         | st.floats(-1e6, 1e6).map(lambda v: round(v, 3))
@@ -360,7 +361,7 @@ class TestMapping:
         body = encode_mapping({"v": value})[0]
         assert body == b'{"v":%s}' % (repr(value).encode() if math.isfinite(value) else b"null")
 
-    @settings(max_examples=120)
+    @examples(120)
     @given(st.integers() | st.integers(-(2**64), 2**64))
     @example(2**63 - 1)
     @example(-(2**63))
@@ -479,7 +480,7 @@ class TestMapping:
 
 
 class TestSize:
-    @settings(max_examples=100)
+    @examples(100)
     @given(MAPPINGS, st.integers(0, 400))
     def test_the_size_limit_is_exact(self, mapping: dict[Any, Any], limit: int) -> None:
         body = ecs.of_mapping(mapping).json()
@@ -495,7 +496,7 @@ class TestSize:
         with pytest.raises(EncodeError):
             encode_mapping({"a": text})
 
-    @settings(max_examples=120)
+    @examples(120)
     @given(
         st.dictionaries(OUR_KEYS | st.sampled_from("abc"), TEXT, max_size=4),
         TEXT,
@@ -618,7 +619,7 @@ PATHS = st.lists(
 class TestNames:
     """Fields whose names could be taken for ours, or that conflict."""
 
-    @settings(max_examples=300)
+    @examples(300)
     @given(st.dictionaries(NAMES, VALUES | LIKE_OURS, max_size=8) | MAPPINGS, RULES)
     @example({"a": {"b": {"c": {"d": {"e": 1}}}}, "a.b.c.d": {"e.f": 1}, "a.b": 3}, ecs.Names())
     @example({"labels": "x", "event": "y", "labels.event": {"z": 1}}, ecs.Names())
@@ -633,7 +634,7 @@ class TestNames:
         if rules.ecs and not rules.flat:
             assert_no_name_conflicts(dict(load_fields(made[0])))
 
-    @settings(max_examples=200)
+    @examples(200)
     @given(records(), ECS_RULES)
     def test_names_in_records_equal_the_reference(self, record: logging.LogRecord, rules: ecs.Names) -> None:
         expected = ecs.of_record(record, rules)
@@ -642,7 +643,7 @@ class TestNames:
         if not rules.flat:
             assert_no_name_conflicts(dict(load_fields(made[0])))
 
-    @settings(max_examples=100)
+    @examples(100)
     @given(
         records(),
         st.dictionaries(NAMES.filter(lambda name: name != "message.x"), VALUES | LIKE_OURS, max_size=6),
@@ -667,7 +668,7 @@ class TestNames:
             if rules.ecs and not rules.flat:
                 assert_no_name_conflicts(fields)
 
-    @settings(max_examples=200)
+    @examples(200)
     @given(
         st.dictionaries(
             PATHS, st.recursive(st.none(), lambda inner: st.dictionaries(STEPS, inner, max_size=3))
@@ -780,14 +781,14 @@ class TestNames:
 
 
 class TestPairs:
-    @settings(max_examples=120)
+    @examples(120)
     @given(MAPPINGS)
     @example({})
     @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
     def test_pairs_equal_the_reference(self, mapping: dict[Any, Any]) -> None:
         assert_same_pairs(encode_pairs(mapping), ecs.of_mapping(mapping, pairs=True))
 
-    @settings(max_examples=100)
+    @examples(100)
     @given(records())
     def test_pairs_of_records_equal_the_reference(self, record: logging.LogRecord) -> None:
         record.exc_text = record.exc_text or "trace"
@@ -814,13 +815,13 @@ class TestPairs:
 
 
 class TestRecord:
-    @settings(max_examples=200)
+    @examples(200)
     @given(records())
     def test_records_equal_the_reference(self, record: logging.LogRecord) -> None:
         expected = ecs.of_record(record)
         assert_same_document(Encoder().encode_record(record), expected)
 
-    @settings(max_examples=150)
+    @examples(150)
     @given(formats())
     def test_messages_equal_the_reference(self, made: tuple[str, tuple[Any, ...]]) -> None:
         record = logging.LogRecord("app", 20, "f.py", 1, made[0], (), None)
@@ -844,7 +845,7 @@ class TestRecord:
             ("log.origin.function", "main"),
         ]
 
-    @settings(max_examples=200)
+    @examples(200)
     @given(st.integers(-62135596800000000, 253402300799000000).filter(lambda us: us != 0))
     @example(951782400000000)  # 29 February 2000
     @example(4107542399999999)

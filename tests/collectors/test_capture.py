@@ -12,13 +12,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import cli
 from logclient.collectors import capture
 from logclient.collectors.capture import TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, LedgerError
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -104,7 +105,7 @@ class TestFormat:
         flush=st.integers(1, 5),
         segment_bytes=st.sampled_from([1, 200, 1000, 1 << 20]),
     )
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     def test_any_written_units_are_read_back(self, tmp_path_factory, raws, flush, segment_bytes):
         directory = tmp_path_factory.mktemp("c")
         with CaptureWriter(directory, "here", "x", segment_bytes=segment_bytes) as writer:

@@ -270,7 +270,7 @@ class Machine(RuleBasedStateMachine):
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Machine.TestCase.settings = settings(stateful_step_count=40)
 TestMachine = Machine.TestCase
 
 

@@ -14,7 +14,7 @@ from random import random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import cli, config, readable
@@ -39,6 +39,7 @@ from tests import support
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle
 from tests.support.batches import inflight_of
+from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
@@ -244,7 +245,7 @@ class TestMessages:
         assert row.status == oracle.FOREIGN
         assert base64.b64decode(ids) == struct.pack("<QQ", *row.id_hash)
 
-    @settings(max_examples=80, deadline=None)
+    @examples(80)
     @given(
         st.lists(st.tuples(near_objects | plain_objects, st.sampled_from([RAW, BYTES]),
                            st.integers(0, 5)), min_size=1, max_size=6),
@@ -303,7 +304,7 @@ class TestCompression:
         assert (meta[2], body[:1]) == (0, b"{")
         del in_flight
 
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     @given(st.binary(max_size=3000), st.sampled_from([0, 1, 2, 3]))
     def test_pack_and_unpack_equal_the_reference(self, body: bytes, method: int) -> None:
         support.need("snappy")
@@ -311,7 +312,7 @@ class TestCompression:
         assert oracle.unpack(method, pack(method, body)) == body
         assert Unpacker().unpack(method, oracle.pack(method, body)) == body
 
-    @settings(max_examples=200, deadline=None)
+    @examples(200)
     @given(st.binary(max_size=60), st.sampled_from([1, 2, 3]), st.integers(1, 400))
     def test_any_bytes_unpack_as_in_the_reference(self, body: bytes, method: int, limit: int) -> None:
         support.need("snappy")
@@ -483,7 +484,7 @@ class TestReplies:
         max_size=12,
     )  # fmt: skip
 
-    @settings(max_examples=100, deadline=None)
+    @examples(100)
     @given(messages, st.integers(0, 6), st.lists(st.integers(0, 400), max_size=6))
     def test_replies_equal_the_reference_for_every_split(
         self, messages: list[list[bytes]], pings: int, cuts: list[int]
@@ -682,7 +683,7 @@ class TestDecoder:
         st.lists(st.binary(max_size=8), min_size=1, max_size=7),
     )  # fmt: skip
 
-    @settings(max_examples=120, deadline=None)
+    @examples(120)
     @given(
         st.lists(st.tuples(parts, st.booleans(), st.integers(0, 3), st.booleans()), max_size=4),
         st.sampled_from([[], [PRODUCER], [OTHER]]), st.booleans(),
@@ -701,7 +702,7 @@ class TestDecoder:
             oracle.decode(unit, producers, identity) for unit in units
         ]
 
-    @settings(max_examples=150, deadline=None)
+    @examples(150)
     @given(st.binary(max_size=60), st.integers(0, 60), st.booleans())
     def test_any_bytes_decode_as_in_the_reference(self, data: bytes, at: int, real: bool) -> None:
         if real:

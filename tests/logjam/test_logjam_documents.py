@@ -21,7 +21,7 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
@@ -31,6 +31,7 @@ from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.support import agent_handler, clean_environment
 from tests.support.batches import inflight_of
+from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
@@ -806,7 +807,7 @@ keys = st.text(max_size=12) | st.sampled_from(
 )
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(
     action=odd,
     code=odd,

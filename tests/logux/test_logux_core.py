@@ -10,7 +10,7 @@ from random import Random, random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.constants import ACKED, FAILED, REASONS, STATUSES
@@ -40,6 +40,7 @@ from logclient.logux.core import Action, DebugText, Headers, Logux, Opened, Opti
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logux_client as oracle
 from tests.support.batches import inflight_of
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -541,7 +542,7 @@ class TestSync:
         ])
     )  # fmt: skip
 
-    @settings(max_examples=100)
+    @examples(100)
     @given(st.lists(st.tuples(bodies, st.sampled_from([RAW, RAW, DOCUMENT])), min_size=1, max_size=6),
            st.booleans(), st.booleans())  # fmt: skip
     def test_syncs_equal_the_reference(
@@ -686,7 +687,7 @@ ticks = st.lists(
 
 
 class TestClocks:
-    @settings(max_examples=300)
+    @examples(300)
     @given(ticks)
     @example([*(Tick(0.5, "set", by) for by in (-60.0, -60.0, 60.0)), Tick(0.5, "event", 0.0)])
     def test_times_are_true_while_the_wall_clock_is_set(self, ticks: list[Tick]) -> None:
@@ -743,7 +744,7 @@ class TestClocks:
         tracker.sample_clocks(12.0, 1012.0)
         assert tracker.made_at(1_011_900_000, 12.0, 2) == pytest.approx(11.9)
 
-    @settings(max_examples=200)
+    @examples(200)
     @given(st.lists(st.tuples(st.sampled_from("lw"), st.floats(0, 50), st.floats(-40, 40),
                               st.integers(1, 30)), max_size=40))  # fmt: skip
     def test_times_equal_the_reference(self, calls: list[tuple[str, float, float, int]]) -> None:
@@ -1001,7 +1002,7 @@ class TestOutcomes:
         assert core.state == "sending" and core.unmatched >= 1000
         assert len(sent(core)) == 1001
 
-    @settings(max_examples=300)
+    @examples(300)
     @given(
         st.sampled_from(["synced", "id", "type"]), st.integers(-3, 10**17), st.integers(-3, 10**17),
         st.integers(-1, 10**17), st.sampled_from(["", ',"subprotocol":1', ',"x":2', " "]),
@@ -1732,7 +1733,7 @@ OUTCOMES = {
 
 
 class TestDelivery:
-    @settings(max_examples=150)
+    @examples(150)
     @given(
         st.lists(st.sampled_from(["", "", "", "", *OUTCOMES]), min_size=1, max_size=120),
         st.integers(0, 2**32).map(Random), st.booleans(), st.sampled_from([(1, 1), (2, 3), (3, 10),
@@ -1774,7 +1775,7 @@ class TestDelivery:
         # The number of sends grows with the failures, not with their square.
         assert sum(map(len, server.undone.values())) + server.disturbed < most * n
 
-    @settings(max_examples=30)
+    @examples(30)
     @given(st.integers(1, 200), st.integers(0, 2**32).map(Random), st.booleans())
     def test_ack_synced_acks_every_event(self, n: int, script: Random, calm: bool) -> None:
         server, outcomes, _ = deliver(

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext import logux
@@ -34,6 +34,7 @@ from logclient._ext.logux import (
 from tests.lumberjack_inputs import HEX_ID, damaged, randoms, scalars, space, write
 from tests.oracle import logux_decoder as oracle
 from tests.support import recordings
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -347,7 +348,7 @@ _messages = st.builds(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(_messages, st.booleans(), st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10], OTHER]]))
 def test_decoding_equals_the_reference(unit: bytes, identity: bool, producers: list[bytes]) -> None:
     (rows,) = decode([unit], producers, identity=identity)
@@ -356,7 +357,7 @@ def test_decoding_equals_the_reference(unit: bytes, identity: bool, producers: l
     assert body == oracle.decode_body(unit, producers, identity)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.builds(damaged, _messages, randoms) | st.binary(max_size=40))
 @example(b'["sync",1,{"type":"x"},{"id":1,"time":1}]\0')
 def test_decoding_of_damage_equals_the_reference(unit: bytes) -> None:

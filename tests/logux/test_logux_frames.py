@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import readable
@@ -17,6 +17,7 @@ from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.frames import Probe, frames
 from tests.lumberjack_inputs import damaged, randoms
 from tests.support import recordings
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -168,7 +169,7 @@ def test_deep_nesting_is_shown_or_wrong() -> None:
             assert any(frame.wrong for frame in frames(raw)) is (levels >= MAX_DEPTH)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.builds(damaged, st.sampled_from([SYNC, SYNC + b"\n" + SYNC]), randoms) | st.binary(max_size=30))
 def test_damaged_messages_are_shown_consistently(unit: bytes) -> None:
     assert_consistent(unit)

@@ -6,7 +6,7 @@ from array import array
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.hash import xxh64
@@ -29,6 +29,7 @@ from tests.lumberjack.frames import c, d, j, random_stream, u32, w
 from tests.lumberjack_inputs import HEX_ID, near_objects
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -189,7 +190,7 @@ class TestIds:
             with pytest.raises(ValueError, match="producers: "):
                 Decoder(wrong)
 
-    @settings(max_examples=100)
+    @examples(100)
     @given(near_objects, st.sampled_from([[], [OURS], [bytes.fromhex(HEX_ID)[:10]]]))
     def test_decoding_equals_the_reference_on_damaged_json(self, body: bytes, producers: list[bytes]) -> None:
         if body:
@@ -274,7 +275,7 @@ class TestDamage:
             with pytest.raises(ValueError, match="int64, equally many"):
                 Decoder().decode(b"", offsets, lengths)
 
-    @settings(max_examples=120)
+    @examples(120)
     @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=20), max_size=4),
     st.booleans(),
            st.sampled_from([1 << 26, 60]))  # fmt: skip

@@ -6,13 +6,14 @@ import sys
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.lumberjack import Reader, Window, decode_acks, encode_ack
 from tests.lumberjack.frames import c, cz, d, j, random_stream, u32, w
 from tests.oracle import lumberjack as oracle
 from tests.support import clean_environment
+from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
@@ -256,7 +257,7 @@ small = st.sampled_from([oracle.Limits(), oracle.Limits(), oracle.Limits(3, 40, 
 
 
 class TestReference:
-    @settings(max_examples=300)
+    @examples(300)
     @given(streams, small, st.data())
     def test_reader_equals_the_reference_on_any_pieces(
         self, stream: bytes, limits: oracle.Limits, data: st.DataObject

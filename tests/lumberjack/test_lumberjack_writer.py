@@ -9,7 +9,7 @@ import zlib
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.constants import ACKED
@@ -287,7 +287,6 @@ pair_bodies = st.lists(
 
 
 class TestReference:
-    @settings(deadline=None)
     @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.booleans())
     def test_encoding_equals_the_reference(
         self, data: st.DataObject, version: int, identity: bool, check: bool, compress: bool
@@ -337,7 +336,6 @@ class TestReference:
         assert Reader().receive_data(wire(codec))[0].events == want
         assert batch.hashes() == {i: xxh64(b) for i, b in enumerate(want, 1)}
 
-    @settings(deadline=None)
     @given(st.lists(objects, min_size=1, max_size=20), st.integers(1, 9), st.sampled_from([0, 3, 6]))
     def test_decoding_an_encoded_window_gives_its_bodies(
         self, bodies: list[bytes], window: int, compression: int
