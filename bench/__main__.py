@@ -30,6 +30,7 @@ ROWS = {
     "web": ("bench.web", ("flask", "fastapi")),
     "names": ("bench.names", ("flask",)),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
+    "verify-producers": ("bench.verify_producers", ("pyspark",)),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         help="log files to take lines from (default: those of /var/log, or generated lines)",
     )
     parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
-    verify = parser.add_argument_group("verify alone")
+    verify = parser.add_argument_group("verify and verify-producers")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
     verify.add_argument("--dir", default="", help="folder for its data, 380 bytes an event (build/)")
     verify.add_argument("--keep", action="store_true", help="keep the data for the next run")
@@ -104,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
                 rounds=chosen.rounds,
                 seed=chosen.seed,
                 quick=chosen.quick,
-                **(more if name == "verify" else {}),
+                **(more if name.startswith("verify") else {}),
             )
         except Exception as error:
             if len(chosen.row) == 1:

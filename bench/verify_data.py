@@ -1,8 +1,9 @@
 """A generator of ledgers and captures of any size, in the formats of docs/formats.md, with the true verdict.
 
-Sixteen clients log in turn; every event is a separate window of 324 bytes with its id; there are no acks. The
-fault of each event is drawn first and counted, so the verdict is known without a comparison. Only `reordered`
-follows from the places of events: an event is reordered if its sequence is below the highest earlier one.
+Some clients log in turn (sixteen, or a `Shape`); every event is a separate window of 324 bytes with its id;
+there are no acks. The fault of each event is drawn first and counted, so the verdict is known without a
+comparison. Only `reordered` follows from the places of events: an event is reordered if its sequence is below
+the highest earlier one.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ import numpy.typing as npt
 
 from logclient._ext.hash import xxh64_many
 
-PRODUCERS = 16
 UNIT = 324
 BATCH = 2048  # events in one line of a ledger
-CHUNK = PRODUCERS * BATCH
+CHUNK = 16 * BATCH  # events made at a time
 SEGMENT_BYTES = 256 << 20
 FAR = 200_000  # the greatest delay of an event, in events
 START_US = 1_767_225_600_000_000
@@ -62,6 +62,35 @@ TEMPLATE = (
 )
 
 
+class Shape(NamedTuple):
+    """The producers of a data set."""
+
+    producers: int = 16
+    skewed: bool = False  # the first producer has nine of ten events
+
+    def who(self, index: I64) -> tuple[I64, I64]:
+        """Return producer and sequence of events by their index."""
+        if not self.skewed:
+            return index % self.producers, index // self.producers + 1
+        small = index // 10
+        first = index % 10 != 9
+        return (
+            np.where(first, 0, 1 + small % (self.producers - 1)),
+            np.where(first, index - small + 1, small // (self.producers - 1) + 1),
+        )
+
+    def sizes(self, events: int) -> I64:
+        """Return the number of events of each producer."""
+        if not self.skewed:
+            return (events - np.arange(self.producers) + self.producers - 1) // self.producers
+        small = np.arange(self.producers - 1)
+        rest = (events // 10 - small + self.producers - 2) // (self.producers - 1)
+        return np.append([events - events // 10], np.maximum(rest, 0))
+
+
+EVEN = Shape()
+
+
 class Set(NamedTuple):
     """A generated data set."""
 
@@ -81,10 +110,10 @@ class Set(NamedTuple):
         return self.path / "capture"
 
 
-def make(path: Path, events: int, seed: int = 1) -> Set:
-    """Generate a data set, or use an existing one of the same size and seed."""
+def make(path: Path, events: int, seed: int = 1, shape: Shape = EVEN) -> Set:
+    """Generate a data set, or use an existing one of the same size, seed and shape."""
     told = path / "truth.json"
-    mine = {"version": 2, "events": events, "seed": seed}
+    mine = {"version": 3, "events": events, "seed": seed, "shape": [*shape]}
     if told.exists():
         found = json.loads(told.read_text())
         if found["of"] == mine:
@@ -92,7 +121,7 @@ def make(path: Path, events: int, seed: int = 1) -> Set:
     shutil.rmtree(path, ignore_errors=True)
     for name in ("ledger", "capture"):
         (path / name).mkdir(parents=True, mode=0o700)
-    made = _Maker(path, events, seed).run()
+    made = _Maker(path, events, seed, shape).run()
     told.write_text(json.dumps({"of": mine, "made": made}))
     return Set(path, events, **made)
 
@@ -109,14 +138,23 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 class _Maker:
-    def __init__(self, path: Path, events: int, seed: int) -> None:
+    def __init__(self, path: Path, events: int, seed: int, shape: Shape) -> None:
         self.path = path
         self.events = events
+        self.shape = shape
+        self.producers = shape.producers
+        self.turn = 16 if shape.skewed else min(shape.producers, 1000)  # events between two of a producer
         self.draw = np.random.Generator(np.random.PCG64(seed))
-        names = [self.draw.bytes(10) for _ in range(PRODUCERS + 1)]  # the last one has no ledger
+        # The last one has no ledger.
+        names = [self.draw.bytes(10) for _ in range(self.producers + 1)]
         self.names = [name.hex() for name in names]
         self.prefixes = np.frombuffer("".join(self.names).encode(), np.uint8).reshape(-1, 20)
-        self.last = np.array([(events - p + PRODUCERS - 1) // PRODUCERS for p in range(PRODUCERS)], np.int64)
+        self.last = shape.sizes(events)
+        # Hash and fault of each event, by producer and sequence.
+        self.firsts = np.cumsum(self.last) - self.last
+        self.hashes: npt.NDArray[np.uint64] = np.memmap(path / "hashes", np.uint64, "w+", shape=(events,))
+        self.kinds: npt.NDArray[np.uint8] = np.memmap(path / "kinds", np.uint8, "w+", shape=(events,))
+        self.indices: I64 = np.memmap(path / "indices", np.int64, "w+", shape=(events,))
         template = np.frombuffer(TEMPLATE.replace(b"%s", b"0" * 64, 1).replace(b"%s", b"0" * 32), np.uint8)
         assert len(template) <= BODY, len(template)
         self.body = np.append(template[:-1], np.full(BODY - len(template), 32, np.uint8))
@@ -125,9 +163,9 @@ class _Maker:
         self.at_time = text.index(b"00:00:00")
         self.at_text = text.index(b"blk_") + 4
         self.at_ids = (text.index(b'"_id":"') + 7, text.index(b'"event.id":"') + 12)
-        self.truth = {name: dict.fromkeys(WORDS, 0) for name in [*self.names[:-1], ""]}
-        self.highest = np.zeros(PRODUCERS, np.int64)
-        self.unexpected = np.zeros(PRODUCERS + 1, np.int64)  # ids so far, by producer
+        self.reordered = np.zeros(self.producers, np.int64)
+        self.highest = np.zeros(self.producers, np.int64)
+        self.unexpected = np.zeros(self.producers + 1, np.int64)  # ids so far, by producer
         self.arrivals = 0
         self.waiting = self._rows(*(np.empty(0, np.int64) for _ in range(4)), np.empty((0, BODY), np.uint8))
         self.capture_bytes = 0
@@ -140,33 +178,50 @@ class _Maker:
         return {"key": key, "producer": producer, "sequence": sequence, "first": first, "body": body}
 
     def run(self) -> dict[str, Any]:
-        ledgers = [(self.path / "ledger" / f"{name}-0001.ledger").open("wb") for name in self.names[:-1]]
-        outcomes = [dict.fromkeys(("acked", "failed", "dropped"), 0) for _ in ledgers]
-        for name, file in zip(self.names, ledgers, strict=False):
+        for low in range(0, self.events, CHUNK):
+            self._chunk(low, min(low + CHUNK, self.events))
+        self._emit(self.waiting, 1 << 62)
+        self._end("closed")
+        truth = {name: self._ledger(p, name) for p, name in enumerate(self.names[:-1])}
+        truth[""] = dict.fromkeys(WORDS, 0) | {"unexpected": int(self.unexpected[-1])}
+        for name in ("hashes", "kinds", "indices"):
+            (self.path / name).unlink()
+        return {
+            "truth": truth,
+            "arrivals": self.arrivals,
+            "capture_bytes": self.capture_bytes,
+            "ledger_bytes": sum(entry.stat().st_size for entry in os.scandir(self.path / "ledger")),
+        }
+
+    def _ledger(self, p: int, name: str) -> dict[str, int]:
+        """Write the ledger of a producer, and return its true counts."""
+        mine = slice(int(self.firsts[p]), int(self.firsts[p] + self.last[p]))
+        hashes, kinds, indices = self.hashes[mine], self.kinds[mine], self.indices[mine]
+        total = dict.fromkeys(("acked", "failed", "dropped"), 0)
+        with (self.path / "ledger" / f"{name}-0001.ledger").open("wb") as file:
             self._line(
                 file,
                 {"t": "open", "version": 1, "producer": name, "part": 1, "protocol": "lumberjack",
                  "url": "lumberjack://127.0.0.1:5044", "identity": "id", "pid": 1, "host": "bench",
                  "at_us": START_US},
             )  # fmt: skip
-        for low in range(0, self.events, CHUNK):
-            self._chunk(low, min(low + CHUNK, self.events), ledgers, outcomes)
-        self._emit(self.waiting, 1 << 62)
-        self._end("closed")
-        for p, file in enumerate(ledgers):
+            for low in range(0, len(hashes), BATCH):
+                some = slice(low, low + BATCH)
+                sequence = np.arange(low + 1, low + 1 + len(hashes[some]))
+                self._lines(file, total, sequence, kinds[some], self._us(indices[some]), hashes[some])
             self._line(
                 file,
                 {"t": "close", "at_us": self._us(self.events), "last": int(self.last[p]),
-                 "acked": outcomes[p]["acked"], "handed": 0, "failed": {"refused": outcomes[p]["failed"]},
-                 "dropped": {"full": outcomes[p]["dropped"]}},
+                 "acked": total["acked"], "handed": 0, "failed": {"refused": total["failed"]},
+                 "dropped": {"full": total["dropped"]}},
             )  # fmt: skip
-            file.close()
-        return {
-            "truth": self.truth,
-            "arrivals": self.arrivals,
-            "capture_bytes": self.capture_bytes,
-            "ledger_bytes": sum(entry.stat().st_size for entry in os.scandir(self.path / "ledger")),
+        count = np.bincount(kinds, minlength=8).tolist()
+        truth = dict.fromkeys(WORDS, 0) | {
+            word: count[code] for code, word in enumerate(FAULTS) if word != "late"
         }
+        truth["ok"] = count[NONE] + count[LATE] + count[DUPLICATED]
+        truth["unexpected"], truth["reordered"] = int(self.unexpected[p]), int(self.reordered[p])
+        return truth
 
     def _us(self, index: Any) -> Any:
         return START_US + index * EVERY_US
@@ -195,27 +250,18 @@ class _Maker:
             out[:, at + 20 : at + 32] = low
         return out
 
-    def _chunk(self, low: int, high: int, ledgers: list[BinaryIO], outcomes: list[dict[str, int]]) -> None:
+    def _chunk(self, low: int, high: int) -> None:
         index = np.arange(low, high, dtype=np.int64)
         n = len(index)
-        producer = index % PRODUCERS
-        sequence = index // PRODUCERS + 1
+        producer, sequence = self.shape.who(index)
         kind = np.searchsorted(np.cumsum(list(FAULTS.values())), self.draw.random(n), side="right")
         body = self._bodies(index, producer, sequence)
         hashes = np.empty(n, np.uint64)
         xxh64_many(
             body.reshape(-1), np.arange(0, n * BODY, BODY, dtype=np.int64), np.full(n, BODY, np.int64), hashes
         )
-        for p, file in enumerate(ledgers):
-            mine = slice((p - low) % PRODUCERS, None, PRODUCERS)
-            self._lines(file, outcomes[p], mine, index, sequence, kind, hashes)
-        for p in range(PRODUCERS):
-            count = np.bincount(kind[(p - low) % PRODUCERS :: PRODUCERS], minlength=8).tolist()
-            truth = self.truth[self.names[p]]
-            truth["ok"] += count[NONE] + count[LATE] + count[DUPLICATED]
-            for code, word in enumerate(FAULTS):
-                if word != "late":
-                    truth[word] += count[code]
+        at = self.firsts[producer] + sequence - 1
+        self.hashes[at], self.kinds[at], self.indices[at] = hashes, kind, index
         self._arrive(index, producer, sequence, kind, body)
 
     @staticmethod
@@ -223,20 +269,19 @@ class _Maker:
         file.write(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
     def _lines(
-        self, file: BinaryIO, total: dict[str, int], mine: slice, index: I64, sequence: I64, kind: I64,
+        self, file: BinaryIO, total: dict[str, int], sequence: I64, kind: I64, created: I64,
         hashes: npt.NDArray[np.uint64],
     ) -> None:  # fmt: skip
-        sequence, kind, created, hashes = sequence[mine], kind[mine], self._us(index[mine]), hashes[mine]
         listed = kind != DROPPED
-        if not listed.any():
-            return
-        base = int(created[listed][0])
-        self._line(
-            file,
-            {"t": "batch", "seqs": _ranges(sequence[listed]), "n": int(listed.sum()), "base": base,
-             "created": b2a_base64((created[listed] - base).astype("<i4").tobytes(), newline=False).decode(),
-             "hashes": b2a_base64(hashes[listed].astype("<u8").tobytes(), newline=False).decode()},
-        )  # fmt: skip
+        if listed.any():
+            base = int(created[listed][0])
+            deltas = (created[listed] - base).astype("<i4").tobytes()
+            self._line(
+                file,
+                {"t": "batch", "seqs": _ranges(sequence[listed]), "n": int(listed.sum()), "base": base,
+                 "created": b2a_base64(deltas, newline=False).decode(),
+                 "hashes": b2a_base64(hashes[listed].astype("<u8").tobytes(), newline=False).decode()},
+            )  # fmt: skip
         failed = (kind == MISSING) | (kind == RECOVERED)
         at = int(created[-1]) + LATENCY_US
         for which, fields in (
@@ -261,12 +306,11 @@ class _Maker:
         body[bad, self.at_text + self.draw.integers(0, 64, len(bad))] ^= 1  # a hex digit becomes another
         again = np.flatnonzero(kind == DUPLICATED)
         extra = np.flatnonzero(self.draw.random(n) < UNEXPECTED)
-        whose = np.where(extra % 2 == 0, producer[extra], PRODUCERS)
+        whose = np.where(extra % 2 == 0, producer[extra], self.producers)
         made = np.empty(len(extra), np.int64)
         for i, p in enumerate(whose.tolist()):
             self.unexpected[p] += 1
-            made[i] = self.unexpected[p] + (self.last[p] if p < PRODUCERS else 0)
-            self.truth[self.names[p] if p < PRODUCERS else ""]["unexpected"] += 1
+            made[i] = self.unexpected[p] + (self.last[p] if p < self.producers else 0)
         parts = [
             self.waiting,
             self._rows(
@@ -286,8 +330,8 @@ class _Maker:
 
     def _delays(self, n: int) -> I64:
         """Draw delays in events: mostly a few events of the same producer, but far in one case of ten."""
-        near = PRODUCERS * self.draw.integers(1, 65, n) + PRODUCERS // 2
-        return np.where(self.draw.random(n) < 0.9, near, self.draw.integers(PRODUCERS, FAR, n))
+        near = self.turn * self.draw.integers(1, 65, n) + self.turn // 2
+        return np.where(self.draw.random(n) < 0.9, near, self.draw.integers(self.turn, FAR, n))
 
     def _emit(self, rows: dict[str, npt.NDArray[Any]], until: int) -> None:
         """Write the events that arrive before `until`, and keep the rest."""
@@ -313,9 +357,7 @@ class _Maker:
         highest = np.maximum.accumulate((producer << 48) + np.maximum(sequence, self.highest[producer])) & (
             (1 << 48) - 1
         )
-        behind = np.bincount(producer[sequence < highest], minlength=PRODUCERS)
-        for p in range(PRODUCERS):
-            self.truth[self.names[p]]["reordered"] += int(behind[p])
+        self.reordered += np.bincount(producer[sequence < highest], minlength=self.producers)
         np.maximum.at(self.highest, producer, sequence)
 
     def _write(self, producer: I64, received: I64, body: U8) -> None:
@@ -352,8 +394,8 @@ class _Maker:
                   "url": "lumberjack://127.0.0.1:5044", "segment": self.segment,
                   "first_arrival": arrival}  # fmt: skip
         self._record(b"\1\1\0\0\0" + json.dumps(fields).encode())
-        for stream in range(1, PRODUCERS + 2):
-            self._record(b"\2" + stream.to_bytes(8, "little") + b"127.0.0.1:%d" % (40000 + stream))
+        for stream in range(1, self.producers + 2):
+            self._record(b"\2" + stream.to_bytes(8, "little") + b"127.0.0.1:%d" % (1024 + stream % 64000))
 
     def _end(self, reason: str, arrival: int = 0) -> None:
         arrival = arrival or self.arrivals + 1

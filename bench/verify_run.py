@@ -79,7 +79,7 @@ class Used:
     """The CPU, wall time and peak memory of this process and its children. A context manager."""
 
     def __enter__(self) -> Used:
-        self.peak = 0
+        self.peak = self.driver = 0  # `driver`: this process alone
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._cpu, self._wall = cpu(os.getpid()), time.monotonic()
@@ -89,6 +89,7 @@ class Used:
     def _watch(self) -> None:
         while True:
             self.peak = max(self.peak, resident(os.getpid()))
+            self.driver = max(self.driver, int(Path("/proc/self/statm").read_text().split()[1]) * PAGE)
             if self._stop.wait(0.1):
                 return
 
@@ -111,7 +112,7 @@ def ours(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
         def once() -> dict[str, Any]:
             verdict = job.run(folder / "ledger", folder / "capture", work=folder, spark=session.spark)
             counts = {x.producer: x.counts._asdict() for x in verdict.producers}
-            return {"counts": counts, "seconds": verdict.seconds}
+            return {"counts": counts, "total": verdict.counts._asdict(), "seconds": verdict.seconds}
 
         yield once
 
@@ -341,9 +342,12 @@ CONTENDERS = {"ours": ours, "decode": decoded, "duckdb": duckdb, "polars": polar
 def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     answers, sys.stdout = sys.stdout, sys.stderr
+    first: dict[str, int] = {}  # the memory of this process when it was ready
 
     def answer(used: Used, fields: dict[str, Any]) -> None:
+        ready = first.setdefault("driver", used.driver)
         fields |= {"cpu": used.cpu, "wall": used.wall, "peak": used.peak}
+        fields |= {"driver": used.driver, "driver_growth": used.driver - ready}
         print(json.dumps(fields), file=answers, flush=True)
 
     with ExitStack() as stack:
