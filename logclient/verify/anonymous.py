@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64
 from logclient.verify.ledger import ACKED, HANDED, NONE, PackedLedger
-from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, SequenceCounts, TimeCounts
+from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, TimeCounts
 from logclient.verify.plan import Plan
+from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
-    EVENT_BITS,
-    EXCLUDED,
     LISTENER,
     LOST,
     MISSING,
@@ -23,10 +22,10 @@ from logclient.verify.schema import (
     PENDING,
     RECOVERED,
     STATES,
-    UNIT_BITS,
     UNKNOWN,
     WITHOUT_ID,
 )
+from logclient.verify.segments import Segment
 from logclient.verify.unlisted import split_id, unknown_result
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import result_row
@@ -107,7 +106,25 @@ class AnonymousReducer:
         self.waiting = 0
         if len(rows):
             rows = rows[np.lexsort((rows["position"], rows["listener"], rows["hash"]))]
-            self.arrived = _sum_by_key(rows, np.stack((rows["hash"], *_segments_of(rows)), axis=1))
+            segments = self._segments_of(rows).astype(np.uint64)
+            self.arrived = _sum_by_key(rows, np.stack((rows["hash"], segments), axis=1))
+
+    def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
+        """Return the segments of rows of `ARRIVED`, as indices of `Plan.segments`; -1: they are records."""
+        found = np.full(len(rows), -1, np.int64)
+        if self.plan.segments:
+            listeners = rows["listener"] & LISTENER
+            for listener in np.unique(listeners).tolist():
+                own = listeners == listener
+                found[own] = self.plan.segments_of(listener, rows["position"][own])
+        return found
+
+    def _add_times(self, rows: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
+        """Count events over time, each for the protocol of its producer."""
+        families = self.packed.family[rows["owner"]]
+        for family in np.unique(families).tolist():
+            own = families == family
+            self.times.add(family, rows["created_us"][own], kind, n if n is None else n[own])
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the share, and return its rows of `RESULTS`."""
@@ -126,8 +143,10 @@ class AnonymousReducer:
         arrived = self.arrived
         if len(arrived):
             ours = arrived[np.isin(arrived["hash"], hashes)]
-            for listener, rank in np.unique(np.stack(_segments_of(ours), axis=1), axis=0).tolist():
-                yield result_row("matched", self.key, int(listener), json.dumps(int(rank)))
+            for segment in np.unique(self._segments_of(ours)).tolist():
+                if segment >= 0:
+                    name = Segment(*self.plan.segments[segment][0]).name
+                    yield result_row("matched", self.key, text=json.dumps(name))
             arrived = _sum_by_key(arrived, arrived["hash"][:, None])
         have = arrived["hash"]
         copies = np.zeros(len(hashes), np.int64)
@@ -146,39 +165,39 @@ class AnonymousReducer:
         state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
         sizes = np.diff(np.append(begins, len(rows)))
         extra = np.maximum(copies - sizes, 0)
-        leading = rows["owner"][begins]  # the producer to whom extra copies are charged
-        for p in np.unique(rows["owner"]).tolist():
-            own = rows["owner"] == p
-            family = int(self.packed.family[p])
-            counts = SequenceCounts(int(self.packed.last[p]))
-            self.times.add(family, rows["created_us"][own & seen], OK)
-            head: dict[str, Any] = {
-                "p": p,
-                "counts": np.bincount(state[own], minlength=EXCLUDED).tolist(),
-                "duplicated": int(extra[leading == p].sum()),
-                "examples": {},
-                "when": {},
-            }
-            for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
-                some = own & (state == code)
-                sequences = np.sort(rows["sequence"][some])
-                kind = {LOST: LOST_SENT, MISSING: MISSING_SENT}.get(code, code)
-                self.times.add(family, rows["created_us"][some], kind)
-                counts.add(sequences, kind)
-                self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
-                if len(sequences):
-                    made = rows["created_us"][some]
-                    head["when"][STATES[code]] = [int(made.min()), int(made.max())]
-                if len(sequences) and code != PENDING:
-                    head["examples"][STATES[code]] = [
-                        [s, -1, 0, 0, True] for s in sequences[: self.plan.examples].tolist()
-                    ]
-            which = np.flatnonzero((leading == p) & (extra > 0))
-            sequences = rows["sequence"][begins[which]]
-            self.times.add(family, rows["created_us"][begins[which]], DUPLICATED, extra[which])
-            counts.add(sequences, DUPLICATED, extra[which])
-            self.writer.add("duplicated", p, sequences, sequences, extra[which] + sizes[which], True)
-            yield result_row("anonymous", self.key, -1, json.dumps(head), *counts.row(), p=p)
+        tables = ProducerTables(self.packed.last)
+        self._add_times(rows[seen], OK)
+        tables.count("sums", owner, state)
+        examples: dict[str, list[list[Any]]] = {}
+        order = np.lexsort((rows["sequence"], owner))
+        for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
+            some = rows[order[state[order] == code]]
+            if not len(some):
+                continue
+            p, sequences = some["owner"], some["sequence"]
+            kind = {LOST: LOST_SENT, MISSING: MISSING_SENT}.get(code, code)
+            self._add_times(some, kind)
+            tables.add_places(p, sequences, kind)
+            tables.add_times(p, STATES[code], some["created_us"])
+            if sent := {LOST: Column.LOST_SENT, MISSING: Column.MISSING_SENT}.get(code):
+                tables.count("sums", p, int(sent))
+            self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
+            if code != PENDING:
+                examples[STATES[code]] = [
+                    [int(row["owner"]), int(row["sequence"]), -1, 0, 0, True]
+                    for row in some[_first_of_each(p, self.plan.examples)]
+                ]
+        # Extra copies are charged to the first event of their hash.
+        more = extra > 0
+        some, extra, sizes = rows[begins[more]], extra[more], sizes[more]
+        order = np.lexsort((some["sequence"], some["owner"]))
+        some, extra, sizes = some[order], extra[order], sizes[order]
+        self._add_times(some, DUPLICATED, extra)
+        tables.count("sums", some["owner"], int(Column.DUPLICATED), extra)
+        tables.add_places(some["owner"], some["sequence"], DUPLICATED, extra)
+        self.writer.add("duplicated", some["owner"], some["sequence"], some["sequence"], extra + sizes, True)
+        yield result_row("bucket", self.key, text=json.dumps({"examples": examples}))
+        yield from tables.rows(self.key)
         unknown = arrived[~matched]
         if len(unknown):
             named = ((*split_id(WITHOUT_ID, row["hash"], 0), row) for row in unknown)
@@ -187,10 +206,17 @@ class AnonymousReducer:
             )
 
 
-def _segments_of(rows: npt.NDArray[Any]) -> tuple[U64, U64]:
-    """Return listener and rank of the segments of rows of `AnonymousReducer.ARRIVED`."""
-    ranks = rows["position"] >> (UNIT_BITS + EVENT_BITS)
-    return (rows["listener"] & LISTENER).astype(np.uint64), ranks.astype(np.uint64)
+def _first_of_each(owner: npt.NDArray[np.int32], limit: int) -> I64:
+    """Return the first `limit` rows of each of the first `limit` owners. The owners ascend."""
+    if not len(owner):
+        return np.empty(0, np.int64)
+    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))[: limit + 1]
+    end = int(starts[limit]) if len(starts) > limit else len(owner)
+    starts = starts[:limit]
+    at = np.arange(end)
+    group = np.searchsorted(starts, at, side="right") - 1
+    found: I64 = at[at - starts[group] < limit] if len(starts) else at[:0]
+    return found
 
 
 def _sum_by_key(rows: npt.NDArray[Any], keys: U64) -> npt.NDArray[Any]:

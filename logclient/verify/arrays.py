@@ -14,11 +14,13 @@ __all__ = [
     "I64",
     "U8",
     "U64",
+    "covered",
     "expand",
     "intersect",
     "overlaps",
     "repeated",
     "subtract",
+    "sum_by_key",
     "total_length",
     "true_runs",
     "union",
@@ -103,3 +105,37 @@ def true_runs(where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
     """Return the first and the last index of each run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
     return edges[::2], edges[1::2] - 1
+
+
+def covered(ranges: I64, n: int) -> npt.NDArray[np.bool_]:
+    """Mark which of the numbers from 0 to ``n - 1`` are in some ranges of them. The ranges may overlap."""
+    if len(ranges) <= 256:
+        found = np.zeros(n, bool)
+        for first, last in ranges.tolist():
+            found[first : last + 1] = True
+        return found
+    edges = np.bincount(ranges[:, 0], minlength=n + 1) - np.bincount(ranges[:, 1] + 1, minlength=n + 1)
+    inside: npt.NDArray[np.bool_] = np.cumsum(edges[:n]) > 0
+    return inside
+
+
+def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
+    """Return the distinct keys in order, and for each the sum of `n`.
+
+    Args:
+        keys: any numbers.
+        n: a number for each key; 1 by default.
+    """
+    if not len(keys):
+        return keys, keys
+    low = int(keys.min())
+    if int(keys.max()) - low < max(4 * len(keys), 1 << 12):
+        sums = np.bincount(keys - low, weights=n).astype(np.int64)
+        used = np.flatnonzero(sums)
+        return used + low, sums[used]
+    if n is None:
+        return np.unique(keys, return_counts=True)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    return keys[starts], np.add.reduceat(n[order], starts)

@@ -1,4 +1,4 @@
-"""The judgement of one bucket of consecutive sequences of a producer. See ``compare.py``."""
+"""The judgement of one bucket: the events of one producer, or of some small ones. See ``compare.py``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64, true_runs
 from logclient.verify.ledger import ACKED, DROPPED, FAILED, HANDED, NONE, PackedLedger
+from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,
     LOST_SENT,
     MISSING_SENT,
     REORDERED,
-    SequenceCounts,
     TimeCounts,
+    cell,
 )
 from logclient.verify.plan import Plan
+from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
     CORRUPTED,
     DEVICES,
@@ -75,16 +77,45 @@ class BucketReducer:
         self.times = times
         self.key = key
         self.later = later
-        self.bucket = packed.bucket(key)
-        self.family = int(packed.family[self.bucket.producer])
-        n = len(self.bucket.hashes)
+        self.bucket = bucket = read_bucket(packed, key)
+        self.producers = bucket.producers
+        n = len(bucket.hashes)
+        self._shift = bucket.firsts - bucket.starts  # from a place to the sequence
+        self._sizes = np.diff(np.append(bucket.starts, n))
+        # The producer of each place, as an index of `producers`. Most buckets have only one.
+        m = len(bucket.starts)
+        self._owner = np.repeat(np.arange(m), self._sizes) if m > 1 else None
+        self._families = packed.family[self.producers]
+        self.listed = bucket.listed if bucket.shared is None else bucket.listed & ~bucket.shared
+        self._all_listed = bool(self.listed.all())
+        self.tables = ProducerTables(packed.last)
         self.copies = np.zeros(n, np.int32)
         self.corrupt = np.zeros(n, bool)  # a copy had another hash
-        self.corrupt_at: dict[int, tuple[int, int]] = {}  # some of them: offset -> listener, position
+        self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first such copy
         self._scratch = np.empty(n, np.int32)
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
         self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
+
+    def _owners(self, places: npt.NDArray[Any]) -> I64:
+        """Return the producer of each place, as an index of `producers`."""
+        return np.zeros(len(places), np.int64) if self._owner is None else self._owner[places]
+
+    def _per_place(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return for each place the value of its producer."""
+        return np.broadcast_to(values, len(self.copies)) if self._owner is None else values[self._owner]
+
+    def _add_times(self, places: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
+        """Count events over time, each for the protocol of its producer."""
+        families = self._families[self._owners(places)]
+        for family in np.unique(families).tolist():
+            own = slice(None) if len(self._families) == 1 else families == family
+            self.times.add(
+                family,
+                self.bucket.created_us[places[own]],
+                kind if isinstance(kind, int) else kind[own],
+                n if n is None else n[own],
+            )
 
     def add(
         self, listener: int, offsets: npt.NDArray[np.int32], hashes: U64, positions: I64, received: I64
@@ -93,7 +124,7 @@ class BucketReducer:
 
         Args:
             listener: with the device, see `schema.LISTENER_BITS`.
-            offsets: distances of the sequences from the first of the bucket.
+            offsets: places in the bucket.
             hashes: of the bodies.
             positions: ascending.
             received: in microseconds since 1970; `NEVER` where it is not known.
@@ -105,7 +136,7 @@ class BucketReducer:
                 listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
             first = self.first.setdefault(listener, np.full(n, NEVER, np.int64))
         arrivals = self.arrivals.setdefault(listener & LISTENER, [0, 0])
-        arrivals[0] += len(offsets)
+        arrivals[0] += len(offsets) if self._all_listed else int(np.count_nonzero(self.listed[offsets]))
         low = int(offsets[0])
         if int(offsets[-1]) - low == len(offsets) - 1 and bool((offsets[1:] - offsets[:-1] == 1).all()):
             # Most rows are consecutive, and slices are much faster than index arrays.
@@ -139,42 +170,60 @@ class BucketReducer:
             self.received[firsts] = np.minimum(self.received[firsts], first_received)
         if wrong.any():
             which = np.flatnonzero(wrong)
+            places = offsets[which]
+            if not self._all_listed:
+                # There is no hash to compare with.
+                which, places = which[self.listed[places]], places[self.listed[places]]
             arrivals[1] += len(which)
-            self.corrupt[offsets[which]] = True
-            for i in which[: self.plan.examples].tolist():
-                self.corrupt_at.setdefault(int(offsets[i]), (listener, int(positions[i])))
+            self.corrupt[places] = True
+            if self.corrupt_at is None:
+                self.corrupt_at = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+            new = self.corrupt_at[0][places] < 0
+            # In reverse order, so that the first of several remains.
+            self.corrupt_at[1][places[new][::-1]] = positions[which[new]][::-1]
+            self.corrupt_at[0][places[new]] = listener
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
-        bucket = self.bucket
+        tables, producers = self.tables, self.producers
         state, counted = self._states()
-        listed = bucket.listed if bucket.shared is None else bucket.listed & ~bucket.shared
+        listed = self.listed
         late, in_order, late_at = self._order(self._is_judged(listed))
         if self.later is not None:
             yield from self._second_pass(late, in_order)
             return
-        seen = self.copies > 0
         twice = listed & (self.copies > 1)
+        if self._owner is None:
+            counts = np.bincount(state, minlength=EXCLUDED + 1)[None, :]
+        else:
+            counts = np.bincount(
+                self._owner * (EXCLUDED + 1) + state, minlength=len(producers) * (EXCLUDED + 1)
+            ).reshape(-1, EXCLUDED + 1)
+        for code in range(EXCLUDED):
+            tables.add("sums", producers, code, counts[:, code])
+        odd = np.flatnonzero((state != OK) & (state != EXCLUDED))
+        repeated, behind = np.flatnonzero(twice), np.flatnonzero(late)
+        lost = odd[counted[odd] & (state[odd] == LOST)]
+        missing = odd[counted[odd] & (state[odd] == MISSING)]
+        extra = self.copies[repeated].astype(np.int64) - 1
+        for places, column, n in (
+            (lost, Column.LOST_SENT, None),
+            (missing, Column.MISSING_SENT, None),
+            (repeated, Column.DUPLICATED, extra),
+            (behind, Column.REORDERED, None),
+        ):
+            tables.count("sums", producers[self._owners(places)], int(column), n)
+        self._count_overview(state, counted, odd, (repeated, extra), behind)
+        self._note_times(state, odd, behind)
         head: dict[str, Any] = {
-            "p": bucket.producer,
-            "counts": np.bincount(state, minlength=EXCLUDED + 1)[:EXCLUDED].tolist(),
-            "sent": [int((counted & (state == LOST)).sum()), int((counted & (state == MISSING)).sum())],
-            "duplicated": int(self.copies[twice].sum() - twice.sum()),
-            "reordered": int(late.sum()),
-            "gaps": self._gaps(counted & ((state == LOST) | (state == MISSING))),
             "at": self._by_listener(listed, late_at),
+            "gaps": self._gaps(np.sort(np.concatenate((lost, missing)))),
+            "longest_us": self._count_latencies(listed & (self.copies > 0) & (state != UNKNOWN)),
+            "examples": self._examples(state, odd, repeated, behind),
         }
-        head["when"] = self._when(state, late, head["counts"])
-        arrived = listed & seen & (state != UNKNOWN)
-        timed = arrived & (self.received != NEVER)
-        if bool(timed.any()):
-            head["latency"], head["early"] = self._latency(timed)
-        if int(timed.sum()) < int(arrived.sum()):
-            self.times.add(self.family, bucket.created_us[arrived & ~timed], OK)
-        head["examples"] = self._examples(state, twice, late)
-        self._write_violations(state, counted, twice, late)
-        places = self._count_overview(state, counted, twice, late)
-        yield result_row("bucket", self.key, -1, json.dumps(head), *places, p=bucket.producer)
+        self._write_violations(state, counted, odd, repeated, behind)
+        yield result_row("bucket", self.key, text=json.dumps(head))
+        yield from tables.rows(self.key)
         yield from self._edges(in_order)
 
     def _by_listener(self, listed: npt.NDArray[np.bool_], late: dict[int, int]) -> list[list[int]]:
@@ -194,40 +243,35 @@ class BucketReducer:
             seen = some[0] != NEVER
             for first in some[1:]:
                 seen |= first != NEVER
-            # Leave out events that are not listed: there is no hash to compare with.
-            unlisted = seen & ~listed
-            if unlisted.any():
-                m = int(self.copies[unlisted].sum()) if len(self.arrivals) == 1 else int(unlisted.sum())
-                n, wrong = n - m, max(wrong - m, 0)
+            if not self._all_listed:
                 seen &= listed
-            distinct = int(np.count_nonzero(seen))
-            out.append([listener, distinct, max(n - distinct, 0), wrong, late.get(listener, 0)])
+            if self._owner is None:
+                distinct = np.array([np.count_nonzero(seen)])
+            else:
+                distinct = np.bincount(self._owner[seen], minlength=len(self.producers))
+            self.tables.add("listeners", self.producers, listener, distinct)
+            total = int(distinct.sum())
+            out.append([listener, total, n - total, wrong, late.get(listener, 0)])
         return out
 
-    def _when(
-        self, state: npt.NDArray[np.int8], late: npt.NDArray[np.bool_], counts: list[int]
-    ) -> dict[str, list[int]]:
-        """Return for each fault the times at which its first and its last listed event were made."""
-        faults = [
-            (STATES[code], (state == code) & self.bucket.listed)
-            for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING)
-            if counts[code]
-        ]
-        out = {}
-        for word, which in (*faults, ("reordered", late)):
-            if which.any():
-                made = self.bucket.created_us[which]
-                out[word] = [int(made.min()), int(made.max())]
-        return out
+    def _note_times(self, state: npt.NDArray[np.int8], odd: I64, late: I64) -> None:
+        """Note for each fault the times at which the first and the last listed event were made."""
+        created = self.bucket.created_us
+        odd = odd[self.bucket.listed[odd]]
+        for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING):
+            which = odd[state[odd] == code]
+            self.tables.add_times(self.producers[self._owners(which)], STATES[code], created[which])
+        self.tables.add_times(self.producers[self._owners(late)], "reordered", created[late])
 
     def _edges(self, in_order: dict[int, tuple[int, I64, I64]]) -> Iterator[dict[str, Any]]:
         """Yield the rows for the order across buckets, see ``compare.py``.
 
         The only bucket of a producer needs no row, and the last one needs no tail.
         """
-        p = self.bucket.producer
-        live = self.ledger.live
-        at, low, high = np.searchsorted(live, (self.key, *self.ledger.bases[p : p + 2])).tolist()
+        p = int(self.producers[0])
+        low = int(self.ledger.bases[p])
+        edges = self.key, low, low + self.ledger.own_buckets(p)
+        at, low, high = np.searchsorted(self.ledger.live, edges).tolist()
         if high - low < 2:
             return
         for listener, (minimum, offsets, positions) in in_order.items():
@@ -258,8 +302,9 @@ class BucketReducer:
             np.where(self.corrupt, CORRUPTED, np.where(sure, OK, RECOVERED)),
             np.where(acked, LOST, MISSING),
         ).astype(np.int8)
-        if not self.ledger.whole[bucket.producer]:
-            state[~seen & (bucket.outcome == NONE)] = UNKNOWN
+        whole = self.ledger.whole[self.producers]
+        if not whole.all():
+            state[~seen & (bucket.outcome == NONE) & self._per_place(~whole)] = UNKNOWN
         if bucket.has_id is not None:
             state[self.corrupt & bucket.has_id] = UNKNOWN
         if not bucket.listed.all():
@@ -270,11 +315,10 @@ class BucketReducer:
                 np.where(dropped, DROPPED_STATE, np.where(bucket.outcome == FAILED, MISSING, UNKNOWN)),
             )
             state = np.where(bucket.listed, state, unlisted).astype(np.int8)
-        pending_after = int(self.ledger.pending_after[bucket.producer])
-        if pending_after < bucket.first + n - 1:
-            settled = max(pending_after + 1 - bucket.first, 0)
-            undecided = (state[settled:] == UNKNOWN) & ~(seen[settled:] & bucket.listed[settled:])
-            state[settled:][undecided] = PENDING
+        newer = self.ledger.pending_after[self.producers] + 1 - self._shift  # the first place that may be
+        if (newer < bucket.starts + self._sizes).any():
+            undecided = (state == UNKNOWN) & ~(seen & bucket.listed)
+            state[undecided & (np.arange(n) >= self._per_place(newer))] = PENDING
         counted = bucket.listed
         if bucket.shared is not None:
             state[bucket.shared] = EXCLUDED
@@ -287,10 +331,11 @@ class BucketReducer:
         if bucket.deferred is not None:
             # These waited in quarantine, and others overtook them on purpose.
             listed = listed & ~bucket.deferred
-        if not self.ledger.whole[bucket.producer]:
+        whole = self.ledger.whole[self.producers]
+        if not whole.all():
             # The ledger may end before the `deferred` line of an event. That line comes before the outcome,
             # so an event with an outcome is safe.
-            listed = listed & (bucket.outcome != NONE)
+            listed = listed & (self._per_place(whole) | (bucket.outcome != NONE))
         return listed
 
     def _order(
@@ -317,14 +362,15 @@ class BucketReducer:
             if not len(which):
                 continue
             arrived = first[which]
-            # The earliest first copy from each event on.
-            earliest = np.minimum.accumulate(arrived[::-1])[::-1]
+            # The earliest first copy from each event on, of the same producer.
+            places = arrived if self._owner is None else _ranked(arrived, self._owner[which])
+            earliest = np.minimum.accumulate(places[::-1])[::-1]
             good = np.ones(len(arrived), bool)
-            good[:-1] = arrived[:-1] < earliest[1:]
+            good[:-1] = places[:-1] < earliest[1:]
             late[which[~good]] = True
             place = listener & LISTENER
             late_at[place] = late_at.get(place, 0) + len(arrived) - int(np.count_nonzero(good))
-            kept[listener] = int(earliest[0]), which[good], arrived[good]
+            kept[listener] = int(arrived.min()), which[good], arrived[good]
         if len(kept) > 1 and late.any():
             # An event that is late at one listener is counted, so later buckets need not judge it again.
             kept = {
@@ -348,135 +394,226 @@ class BucketReducer:
             late_at[place] = late_at.get(place, 0) + int(np.count_nonzero(behind))
             for i in np.flatnonzero(behind)[: self.plan.examples].tolist():
                 at.setdefault(int(which[i]), (listener, int(arrived[i])))
-        first, last = true_runs(more)
-        self.writer.add(
-            "reordered", self.bucket.producer, first + self.bucket.first, last + self.bucket.first, 1, True
-        )
-        examples = [[self.bucket.first + off, *at[off]] for off in sorted(at)[: self.plan.examples]]
-        places = SequenceCounts(int(self.ledger.last[self.bucket.producer]))
         which = np.flatnonzero(more)
-        self.times.add(self.family, self.bucket.created_us[which], REORDERED)
-        places.add(which + self.bucket.first, REORDERED)
+        self._write_runs("reordered", more, np.ones(len(more), np.int64), True)
+        p = self.producers[self._owners(which)]
+        self._add_times(which, REORDERED)
+        self.tables.count("sums", p, int(Column.REORDERED))
+        self.tables.add_places(p, which + self._shift[0], REORDERED)
+        self.tables.add_times(p, "reordered", self.bucket.created_us[which])
+        some = sorted(at)[: self.plan.examples]
         head = {
-            "p": self.bucket.producer, "reordered": len(which), "examples": examples,
             "at": [[listener, 0, 0, 0, n] for listener, n in late_at.items() if n],
-            "when": self._when(np.zeros(0, np.int8), more, [0] * EXCLUDED),
-        }  # fmt: skip
-        yield result_row("second_pass", self.key, -1, json.dumps(head), *places.row(), p=self.bucket.producer)
+            "examples": {"reordered": [self._example(off, *at[off], copies=1) for off in some]},
+        }
+        yield result_row("bucket", self.key, text=json.dumps(head))
+        yield from self.tables.rows(self.key)
 
-    def _gaps(self, unseen: npt.NDArray[np.bool_]) -> dict[str, Any]:
-        """Return the runs of events that never arrived. The driver joins those at the edges."""
-        if not unseen.any():
-            return {}
-        first, last = true_runs(unseen)
-        n = len(unseen)
-        sizes = last - first + 1
-        out: dict[str, Any] = {"n": n, "first": self.bucket.first, "left": 0, "right": 0}
-        if int(first[0]) == 0:
-            out["left"] = int(sizes[0])
-            first, sizes = first[1:], sizes[1:]
-        if len(first) and int(first[-1] + sizes[-1]) == n:
-            out["right"] = int(sizes[-1])
-            first, sizes = first[:-1], sizes[:-1]
-        out["inside"] = len(first)
-        top = np.argsort(-sizes, kind="stable")[:5]
-        out["longest"] = [[int(first[i]) + self.bucket.first, int(sizes[i])] for i in top]
-        return out
+    def _runs(self, where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+        """Return the first and the last place of each run of True that belongs to one producer."""
+        first, last = true_runs(where)
+        if self._owner is None or not len(first):
+            return first, last
+        edges = self.bucket.starts[1:]
+        cut = edges[where[edges] & where[edges - 1]]
+        return np.sort(np.concatenate((first, cut))), np.sort(np.concatenate((last, cut - 1)))
 
-    def _latency(self, which: npt.NDArray[np.bool_]) -> tuple[list[list[int]], list[int]]:
-        """Count the latencies of some events.
+    def _gaps(self, places: I64) -> dict[str, Any]:
+        """Count the runs of events that never arrived.
+
+        Args:
+            places: those of these events, ascending.
 
         Returns:
-            ``[longest, 0]`` and then ``[cell, count]`` pairs, see `overview.cell`. How many events arrived
-            before they were made, and by how much.
+            The longest, as producer, first sequence and number of events. For a producer with several
+            buckets also the runs at the edges, which are not counted yet: the driver joins them.
         """
-        created, received = self.bucket.created_us, self.received
-        if not which.all():
-            created, received = created[which], received[which]
-        took = self.times.took(self.family, created, received)
-        used = np.flatnonzero(took.counts)
-        cells = np.stack((used + took.first, took.counts[used]), axis=1).tolist()
-        return [[took.longest, 0], *cells], [took.early, took.early_us]
+        if not len(places):
+            return {}
+        n = len(self.copies)
+        unseen = np.zeros(n, bool)
+        unseen[places] = True
+        first, last = self._runs(unseen)
+        sizes = last - first + 1
+        out: dict[str, Any] = {}
+        p = int(self.producers[0])
+        if self.ledger.own_buckets(p):
+            out = {"p": p, "n": n, "first": int(self._shift[0]), "left": 0, "right": 0}
+            if int(first[0]) == 0:
+                out["left"] = int(sizes[0])
+                first, sizes = first[1:], sizes[1:]
+            if len(first) and int(first[-1] + sizes[-1]) == n:
+                out["right"] = int(sizes[-1])
+                first, sizes = first[:-1], sizes[:-1]
+        owner = self._owners(first)
+        self.tables.count("sums", self.producers[owner], int(Column.GAPS))
+        top = np.argsort(-sizes, kind="stable")[:5]
+        columns = self.producers[owner], first + self._shift[owner], sizes
+        out["longest"] = np.stack([column[top] for column in columns], axis=1).tolist()
+        return out
+
+    def _count_latencies(self, arrived: npt.NDArray[np.bool_]) -> int:
+        """Count the latencies of the events that arrived, and return the longest."""
+        timed = arrived & (self.received != NEVER)
+        if int(np.count_nonzero(timed)) < int(np.count_nonzero(arrived)):
+            self._add_times(np.flatnonzero(arrived & ~timed), OK)
+        if not timed.any():
+            return 0
+        longest = 0
+        every = bool(timed.all())
+        for family in np.unique(self._families).tolist():
+            if (self._families == family).all():
+                own = slice(None) if every else np.flatnonzero(timed)
+            else:
+                own = np.flatnonzero(timed & self._per_place(self._families == family))
+            created, received = self.bucket.created_us[own], self.received[own]
+            if not len(created):
+                continue
+            took = self.times.took(family, created, received)
+            longest = max(longest, took.longest)
+            if self._owner is not None:
+                self._count_latencies_of(self.producers[self._owner[own]], received - created)
+                continue
+            used = np.flatnonzero(took.counts)
+            self.tables.add("latency", self.producers, used + took.first, took.counts[used])
+            self.tables.add("longest", self.producers, 0, np.array([took.longest]))
+            self.tables.add("sums", self.producers, int(Column.EARLY), np.array([took.early]))
+            self.tables.add("sums", self.producers, int(Column.EARLY_US), np.array([took.early_us]))
+        return longest
+
+    def _count_latencies_of(self, p: I64, took: I64) -> None:
+        """Count latencies of several producers, by producer.
+
+        Args:
+            p: the producer of each event, ascending.
+            took: the latency of each event; below 0 where it arrived before it was made.
+        """
+        starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1])))
+        owner = p[starts]
+        self.tables.add("longest", owner, 0, np.maximum(np.maximum.reduceat(took, starts), 0))
+        before = -np.minimum(np.minimum.reduceat(took, starts), 0)
+        if before.any():
+            self.tables.add("sums", owner, int(Column.EARLY_US), before)
+            early = took < 0
+            self.tables.count("sums", p[early], int(Column.EARLY))
+            p, took = p[~early], took[~early]
+        self.tables.count("latency", p, cell(took))
 
     def _count_overview(
         self,
         state: npt.NDArray[np.int8],
         counted: npt.NDArray[np.bool_],
-        twice: npt.NDArray[np.bool_],
-        late: npt.NDArray[np.bool_],
-    ) -> tuple[bytes, bytes]:
-        """Count faults over time, and return those over the sequences as keys and values of a row."""
-        odd = np.flatnonzero((state != OK) & (state != EXCLUDED))
-        repeated, behind = np.flatnonzero(twice), np.flatnonzero(late)
-        if not (len(odd) or len(repeated) or len(behind)):
-            return b"", b""
-        created = self.bucket.created_us
-        places = SequenceCounts(int(self.ledger.last[self.bucket.producer]))
-        if len(odd):
-            kind = state[odd]
-            sent = counted[odd]
-            kind[sent & (kind == LOST)] = LOST_SENT
-            kind[sent & (kind == MISSING)] = MISSING_SENT
-            self.times.add(self.family, created[odd[sent]], kind[sent])
-            places.add(odd + self.bucket.first, kind)
-        extra = self.copies[repeated].astype(np.int64) - 1
-        for which, what, n in ((repeated, DUPLICATED, extra), (behind, REORDERED, None)):
-            self.times.add(self.family, created[which], what, n)
-            places.add(which + self.bucket.first, what, n)
-        return places.row()
+        odd: I64,
+        repeated: tuple[I64, I64],
+        late: I64,
+    ) -> None:
+        """Count faults over time and over the sequences.
+
+        Args:
+            state: of each place.
+            counted: places of events that were sent and are judged here.
+            odd: places of all states but `OK`.
+            repeated: places of events with several copies, and how many beyond the first.
+            late: places of reordered events.
+        """
+        kind = state[odd]
+        sent = counted[odd]
+        kind[sent & (kind == LOST)] = LOST_SENT
+        kind[sent & (kind == MISSING)] = MISSING_SENT
+        self._add_times(odd[sent], kind[sent])
+        self._add_times(repeated[0], DUPLICATED, repeated[1])
+        self._add_times(late, REORDERED)
+        for places, what, n in (
+            (odd, kind, None),
+            (repeated[0], DUPLICATED, repeated[1]),
+            (late, REORDERED, None),
+        ):
+            owner = self._owners(places)
+            self.tables.add_places(self.producers[owner], places + self._shift[owner], what, n)
+
+    def _example(self, place: int, listener: int, position: int, copies: int) -> list[Any]:
+        """Return an example: producer, sequence, listener (-1: never arrived), position, copies, sent."""
+        owner = int(self._owners(np.array([place]))[0])
+        p, sequence = int(self.producers[owner]), place + int(self._shift[owner])
+        return [p, sequence, listener, position, copies, bool(self.bucket.listed[place])]
+
+    def _few(self, places: I64) -> list[int]:
+        """Choose places for examples: of as many producers as possible, and the first of each."""
+        limit = self.plan.examples
+        if self._owner is None or not limit:
+            few: list[int] = places[:limit].tolist()
+            return few
+        owner = self._owner[places]
+        starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))[:limit]
+        each = -(-limit // max(len(starts), 1))
+        ends = np.append(starts[1:], np.searchsorted(owner, owner[starts[-1]], side="right"))
+        return [
+            place
+            for low, high in zip(starts.tolist(), ends.tolist(), strict=True)
+            for place in places[low : min(high, low + each)].tolist()
+        ]
 
     def _examples(
-        self, state: npt.NDArray[np.int8], twice: npt.NDArray[np.bool_], late: npt.NDArray[np.bool_]
-    ) -> dict[str, list[list[int]]]:
-        """Return examples of each fault: sequence, listener (-1: never arrived), position, copies, sent."""
-        out: dict[str, list[list[int]]] = {}
-        limit = self.plan.examples
-        faults = [(STATES[code], state == code) for code in range(1, PENDING) if code != DROPPED_STATE]
-        for word, which in [*faults, ("duplicated", twice), ("reordered", late)]:
-            if not which.any():
+        self, state: npt.NDArray[np.int8], odd: I64, repeated: I64, late: I64
+    ) -> dict[str, list[list[Any]]]:
+        """Return examples of each fault, see `_example`."""
+        out: dict[str, list[list[Any]]] = {}
+        kind = state[odd]
+        faults = [(STATES[code], odd[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
+        for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
+            if not len(which):
                 continue
-            rows = []
-            # For corrupted events show a corrupt copy. `corrupt_at` has enough of them.
-            corrupt = sorted(off for off in self.corrupt_at if which[off]) if word == "corrupted" else []
-            for off in corrupt[:limit] or np.flatnonzero(which)[:limit].tolist():
-                listener, position = self.corrupt_at[off] if corrupt else (-1, 0)
-                if not corrupt and self.copies[off]:
+            out[word] = []
+            for place in self._few(which):
+                listener, position = -1, 0
+                if word == "corrupted" and self.corrupt_at is not None:
+                    listener, position = (int(column[place]) for column in self.corrupt_at)
+                elif self.copies[place]:
                     listener, position = min(
-                        (i, int(first[off])) for i, first in self.first.items() if first[off] != NEVER
+                        (i, int(first[place])) for i, first in self.first.items() if first[place] != NEVER
                     )
-                rows.append(
-                    [
-                        self.bucket.first + off,
-                        listener,
-                        position,
-                        int(self.copies[off]),
-                        bool(self.bucket.listed[off]),
-                    ]
-                )
-            out[word] = rows
+                out[word].append(self._example(place, listener, position, int(self.copies[place])))
         return out
 
+    def _write_runs(
+        self, word: str, where: npt.NDArray[np.bool_], copies: npt.NDArray[Any], sent: bool
+    ) -> None:
+        """Write the runs of True as violations; each has the copies of its first place."""
+        first, last = self._runs(where)
+        if len(first):
+            owner = self._owners(first)
+            shift = self._shift[owner]
+            self.writer.add(word, self.producers[owner], first + shift, last + shift, copies[first], sent)
+
     def _write_violations(
-        self,
-        state: npt.NDArray[np.int8],
-        counted: npt.NDArray[np.bool_],
-        twice: npt.NDArray[np.bool_],
-        late: npt.NDArray[np.bool_],
+        self, state: npt.NDArray[np.int8], counted: npt.NDArray[np.bool_], odd: I64, repeated: I64, late: I64
     ) -> None:
         if not self.writer.folder:
             return
-        p, base = self.bucket.producer, self.bucket.first
-        for code in range(1, EXCLUDED):
+        copies = self.copies
+        for code in np.unique(state[odd]).tolist():
             which = state == code
-            if which.any():
-                for sent in (True, False):
-                    first, last = true_runs(which & (counted == sent))
-                    # The number of copies may differ along a run; kind `duplicated` has it exactly.
-                    self.writer.add(
-                        STATES[code], p, first + base, last + base, self.copies[first].astype(np.int64), sent
-                    )
-        for copies in np.unique(self.copies[twice]).tolist():
-            first, last = true_runs(twice & (self.copies == copies))
-            self.writer.add("duplicated", p, first + base, last + base, copies, True)
-        first, last = true_runs(late)
-        self.writer.add("reordered", p, first + base, last + base, self.copies[first].astype(np.int64), True)
+            for sent in (True, False):
+                # The number of copies may differ along a run; kind `duplicated` has it exactly.
+                self._write_runs(STATES[code], which & (counted == sent), copies, sent)
+        for n in np.unique(copies[repeated]).tolist():
+            self._write_runs("duplicated", self.listed & (copies == n), copies, True)
+        if len(late):
+            where = np.zeros(len(copies), bool)
+            where[late] = True
+            self._write_runs("reordered", where, copies, True)
+
+
+def _ranked(positions: I64, owner: I64) -> I64:
+    """Return numbers in the order of some positions, but lower for all of a lower owner.
+
+    Args:
+        positions: distinct for each owner.
+        owner: of each position, ascending.
+    """
+    rising = (positions[1:] > positions[:-1]) | (owner[1:] != owner[:-1])
+    if rising.all():
+        return np.arange(len(positions), dtype=np.int64)
+    ranks = np.empty(len(positions), np.int64)
+    ranks[np.argsort(positions, kind="stable")] = np.arange(len(positions))
+    return owner * len(positions) + ranks

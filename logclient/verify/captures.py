@@ -13,8 +13,16 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular
 from logclient.verify import decode
 from logclient.verify.decode import protocol_of
-from logclient.verify.schema import LISTENER, RANK_BITS
-from logclient.verify.segments import Header, Problem, Segment, continuity, list_segments, read_header
+from logclient.verify.schema import LISTENER, UNIT_BITS
+from logclient.verify.segments import (
+    MIN_UNIT,
+    Header,
+    Problem,
+    Segment,
+    continuity,
+    list_segments,
+    read_header,
+)
 
 __all__ = [
     "Chosen",
@@ -56,7 +64,7 @@ class Chosen(NamedTuple):
 class Survey(NamedTuple):
     """The content of a capture's folder that a plan needs."""
 
-    entries: list[list[Any]]  # Segment, listener, rank, protocol
+    entries: list[list[Any]]  # see `Plan.segments`
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
     left_out: list[list[Any]]
 
@@ -156,7 +164,8 @@ def survey(directory: str) -> Survey:
     """Read a capture's folder, for a plan.
 
     Raises:
-        LedgerError: there is no such folder, nothing of a capture in it, or too many listeners or segments.
+        LedgerError: there is no such folder, nothing of a capture in it, too many listeners, or more than 38
+            TB of one.
     """
     chosen, left_out = choose(directory)
     names = sorted({one.segment.listener for one in chosen})
@@ -184,7 +193,7 @@ def survey(directory: str) -> Survey:
             listener["source"] = max(
                 listener["source"], header.source, key=("", "producers", "devices").index
             )
-    ranks: dict[int, int] = {}
+    units = dict.fromkeys(index.values(), 0)  # that the segments so far may have
     entries = []
     for segment, header in chosen:
         i = index[segment.listener]
@@ -192,11 +201,13 @@ def survey(directory: str) -> Survey:
         protocol = header.protocol if header and decodable(header.protocol) else ""
         if header is None:
             protocol = listeners[i]["protocol"]
-        rank = ranks.get(i, 0)
-        ranks[i] = rank + 1
-        if rank >> RANK_BITS:
-            raise LedgerError(f"capture: {segment.listener} has more than {rank} segments")
-        entries.append([[*segment._replace(path=os.path.abspath(segment.path))], i, rank, protocol])
+        entries.append([[*segment._replace(path=os.path.abspath(segment.path))], i, units[i], protocol])
+        units[i] += segment.size // MIN_UNIT + 1
+        if units[i] > 1 << UNIT_BITS:
+            raise LedgerError(
+                f"capture: {segment.listener} has too many bytes: all segments of a listener may have"
+                f" {(MIN_UNIT << UNIT_BITS) // 10**12} TB, because units are numbered with {UNIT_BITS} bits"
+            )
     return Survey(entries, listeners, [list(one) for one in left_out])
 
 
@@ -233,13 +244,13 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 
 
 def find_foreign(
-    facts: Iterable[dict[str, Any]], matched: set[tuple[int, int]], since: int | None
+    facts: Iterable[dict[str, Any]], matched: set[str], since: int | None
 ) -> set[str]:
     """Find the segments of other runs: they have events, but none of these ledgers.
 
     Args:
         facts: of all segments, see `gather.Facts`.
-        matched: listener and rank of segments with a body whose hash is in the ledgers.
+        matched: names of segments with a body whose hash is in the ledgers.
         since: when the first event of the ledgers was made, in microseconds since 1970.
 
     Returns:
@@ -254,7 +265,7 @@ def find_foreign(
         return sum(fact[what] for fact in some)
 
     def alike(some: list[dict[str, Any]]) -> bool:
-        return any((fact["index"], fact["rank"]) in matched for fact in some)
+        return any(fact["name"] in matched for fact in some)
 
     # A body without an id may be the same in any run, so such a run counts only if it ends after
     # the first event was made.

@@ -3,14 +3,14 @@
 There are two stages with one shuffle between them:
 
 - A *map* task (``gather.py``) reads a few segments, decodes them and writes the arrivals to a file in the
-  work folder, one *stretch* per bucket. A bucket is ``2 ** bits`` consecutive sequences of one producer. The
-  bytes of a capture never pass through the JVM: only a short row per stretch is shuffled, with the place of
-  the stretch.
+  work folder, one *stretch* per bucket. A bucket is up to ``2 ** bits`` sequences, consecutive ones of a
+  large producer or all of some small ones (``ledger_buckets.py``). The bytes of a capture never pass through
+  the JVM: only a short row per stretch is shuffled, with the place of the stretch.
 - A *reduce* task (this module) gets the rows of a bucket in the order of arrival, reads the stretches and
   the bucket's part of the ledger from the files, and decides the word of each event (``buckets.py``).
 
-The cost does not depend on the order of arrival, on skew (a large producer is many buckets) or on the number
-of faults. A task holds one bucket in memory.
+The cost does not depend on the order of arrival, on skew (a large producer is many buckets, and many small
+ones are one) or on the number of faults. A task holds one bucket in memory.
 
 An event is *reordered* when its first copy arrived after the first copy of a later event at the same
 listener. Inside a bucket this is a minimum taken from the end. Across buckets, each reduce task reports per
@@ -43,6 +43,8 @@ from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import StretchReader, TailWriter, result_batch, result_row, write_results
 
 __all__ = ["reduce_task", "reduce_to_file"]
+
+BATCH_BYTES = 1 << 20  # of keys in a batch of results, which the driver reads at a time
 
 
 def reduce_task(
@@ -105,7 +107,7 @@ def reduce_task(
                 current.add(
                     row["listener"], offsets, hashes, positions, stretches.read(row, "after", np.uint64)
                 )
-        if len(out) >= 256:
+        if len(out) >= 256 or sum(len(row["keys"]) for row in out) >= BATCH_BYTES:
             yield result_batch(out)
             out = []
     finish()

@@ -13,7 +13,7 @@ from logclient.readable import Frame
 from logclient.verify import decode
 from logclient.verify.ledger import OUTCOMES, PackedLedger
 from logclient.verify.plan import Plan
-from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS, Example
+from logclient.verify.schema import EVENT_BITS, LISTENER, Example
 from logclient.verify.segments import Segment, SegmentReader, unit_at
 from logclient.verify.urls import redact_url
 
@@ -46,7 +46,7 @@ def resolve(
     """
     numbers: dict[str, int] = {"": -1}
     shown: dict[str, list[dict[str, Any]]] = {}
-    wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = {}
+    wanted: dict[int, list[tuple[int, int, dict[str, Any]]]] = {}  # by listener
     for word, rows in sorted(found.items()):
         for producer, sequence, other, listener, position, copies, sent in rows:
             example: dict[str, Any] = {
@@ -70,19 +70,23 @@ def resolve(
             if p >= 0 and sequence is not None:
                 _add_ledger(example, packed, p, sequence)
             if listener >= 0:
-                unit = position >> EVENT_BITS
-                place = listener & LISTENER, unit >> UNIT_BITS
-                wanted.setdefault(place, []).append(
-                    (unit & ((1 << UNIT_BITS) - 1), position & ((1 << EVENT_BITS) - 1), example)
-                )
+                place = position >> EVENT_BITS, position & ((1 << EVENT_BITS) - 1), example
+                wanted.setdefault(listener & LISTENER, []).append(place)
     if pick is not None:
         _records(wanted, plan, pick)
+        return shown
+    of_segment: dict[int, list[tuple[int, int, dict[str, Any]]]] = {}
+    last: dict[int, int] = {}  # listener -> the last segment with an example
+    for listener, some in wanted.items():
+        found_in = plan.segments_of(listener, np.array([unit for unit, *_ in some]) << EVENT_BITS).tolist()
+        last[listener] = max(found_in)
+        for segment, (unit, within, example) in zip(found_in, some, strict=True):
+            of_segment.setdefault(segment, []).append((unit - plan.segments[segment][2], within, example))
     carried: dict[int, _MessageReader] = {}
-    for entry in plan.segments:
-        fields, listener, rank, protocol = entry
-        places = sorted(wanted.get((listener, rank), ()), key=lambda place: place[:2])
+    for segment, (fields, listener, _, protocol) in enumerate(plan.segments):
+        places = sorted(of_segment.get(segment, ()), key=lambda place: place[:2])
         if protocol and decode.carries(protocol):
-            if any(at[0] == listener and at[1] >= rank for at in wanted):
+            if segment <= last.get(listener, -1):
                 carried.setdefault(listener, _MessageReader(protocol)).read(Segment(*fields), places, plan)
         elif places:
             _read(Segment(*fields), protocol, places, plan)
@@ -203,15 +207,15 @@ class _MessageReader:
 
 
 def _records(
-    wanted: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
+    wanted: dict[int, list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
 ) -> None:
     """Add the data of records."""
     assert plan.records is not None
     first = [place[1] for place in plan.records["places"]]
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for (listener, rank), some in wanted.items():
+    for listener, some in wanted.items():
         for unit, _, example in some:
-            at = (rank << UNIT_BITS) + unit + (first[listener] if plan.records["numbered"] else 0)
+            at = unit + (first[listener] if plan.records["numbered"] else 0)
             places.setdefault((listener, at), []).append(example)
     for place, record in pick(places).items():
         body = record["body"]

@@ -32,7 +32,6 @@ from logclient.verify.schema import (
     NEVER,
     NO_TIME,
     OTHERS,
-    UNIT_BITS,
     UNKNOWN_PRODUCER,
     UNLISTED,
     WITHOUT_ID,
@@ -237,17 +236,20 @@ class Mapper:
         self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte; a first guess
         self.known = 0  # events of producers that have a ledger
-        self.last = np.append(packed.last, 0)
+        # Producers whose events have no ids have no places.
+        self.last = np.append(np.where(packed.addressed, packed.last, 0), 0)
         self.bases = np.append(packed.bases[:-1], 0)
+        self.starts = np.append(packed.starts, 0).astype(np.int32)
+        self.edges = np.array(plan.edges, np.int64)
         self.only = np.array(sorted(only), np.int64) if only is not None else None
         self.live = packed.live if self.only is None else self.only
         # Usually all buckets are live, and no look-up is needed.
         self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
 
     def _partition(self, keys: I64) -> npt.NDArray[np.int32]:
-        """Distribute the keys evenly over the partitions."""
-        place = np.where(keys >= 0, np.searchsorted(self.ledger.live, keys), -keys)
-        return (place % self.plan.partitions).astype(np.int32)
+        """Return the partitions of some keys: neighbouring buckets together, all others in turn."""
+        near = np.searchsorted(self.edges, keys, side="right")
+        return np.where(keys >= 0, near, -keys % self.plan.partitions).astype(np.int32)
 
     def rows(
         self,
@@ -363,7 +365,7 @@ class Mapper:
         Args:
             entry: of `Plan.segments`.
         """
-        fields, listener, rank, protocol = entry
+        fields, listener, first, protocol = entry
         segment = Segment(*fields)
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
         facts = Facts(self.plan)
@@ -372,8 +374,6 @@ class Mapper:
         devices = DeviceStretches(segment.listener)
         buffer = EventBuffer(self, listener)
         for batch in reader:
-            if batch.ordinal + len(batch.offset) > 1 << UNIT_BITS:
-                raise OverflowError(f"capture: {segment.name}: too many units to number them")
             units = np.flatnonzero(batch.direction == 0)
             facts.fields["acks"] += len(batch.offset) - len(units)
             if find is None:
@@ -390,7 +390,7 @@ class Mapper:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 facts.count(segment.name, part.base + part.offset, part.received_us, events)
                 received = part.received_us[events.unit]
-                positions = ((np.int64(rank) << UNIT_BITS) + batch.ordinal + which[events.unit]) << EVENT_BITS
+                positions = (first + batch.ordinal + which[events.unit]) << EVENT_BITS
                 positions += events.within
                 yield from buffer.add(events, positions, received)
         yield from buffer.flush()
@@ -409,7 +409,6 @@ class Mapper:
             devices_left_out=devices.left_out,
             listener=segment.listener,
             index=listener,
-            rank=rank,
             number=segment.number,
             name=segment.name,
             size=segment.size,
@@ -513,7 +512,7 @@ class Mapper:
         if not self.all_live:
             at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
             known &= (self.live[at] == bucket) if len(self.live) else False
-        offsets = ((sequence - 1) & self.mask).astype(np.int32)
+        offsets = ((sequence - 1) & self.mask).astype(np.int32) + self.starts[index]
         if known.all():
             yield self._sorted_rows(bucket, listener, offsets, hashes, positions, received)
             return

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
-SMALL_BUCKETS = 4096  # nearly empty buckets in one task
+BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
 
 
@@ -371,8 +371,9 @@ class _Verification:
 
     def plan(self, packed: PackedLedger) -> Plan:
         from logclient.verify import captures
+        from logclient.verify.ledger_buckets import places_of
         from logclient.verify.overview import Grid
-        from logclient.verify.plan import Plan
+        from logclient.verify.plan import Plan, share_evenly
 
         tasks: list[dict[str, list[int]]] = [{"segments": group} for group in self.groups()]
         # Each packed file with events that are compared by hash alone is a task.
@@ -385,10 +386,7 @@ class _Verification:
             task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
         bits = self.tuning.bucket_bits
         cores = self.stages.cores
-        # Tasks of about a second, whatever the total: 16 full buckets, or some thousand nearly empty ones of
-        # short-lived producers.
-        listed = int(packed.rows["listed"].sum())
-        shares = max(listed // (16 << bits), n // SMALL_BUCKETS)
+        edges = share_evenly(places_of(packed, packed.live) + BUCKET_PLACES, cores)
         violations = os.path.join(self.work, "violations") if self.out else ""
         if violations:
             os.mkdir(violations, 0o700)
@@ -403,7 +401,8 @@ class _Verification:
             chunk=self.tuning.chunk_bytes,
             tail=self.tuning.tail,
             examples=self.examples,
-            partitions=max(cores, min(4 * cores, n), min(shares, n)),
+            partitions=max(cores, len(edges) + 1),
+            edges=packed.live[edges].tolist(),
             anonymous_shares=anonymous_shares,
             segments=self.entries,
             tasks=tasks,

@@ -33,7 +33,6 @@ __all__ = [
     "TABLES",
     "UNCLOSED",
     "WHOLE",
-    "LedgerBucket",
     "PackedLedger",
     "Producer",
     "map_table",
@@ -123,7 +122,8 @@ PRODUCER_ROW = np.dtype(
 
 # Tables of all producers, one file each: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {
-    "bases": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2, "reasons": 4,
+    "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2,
+    "reasons": 4,
 }  # fmt: skip
 
 
@@ -143,20 +143,6 @@ def map_table(work: str, name: str, dtype: Any = np.int64, width: int = 0) -> np
     return rows.reshape(-1, width) if width else rows
 
 
-class LedgerBucket(NamedTuple):
-    """The ledger's content for ``n`` sequences of a producer, from `first` on."""
-
-    producer: int
-    first: int
-    hashes: U64  # 0 where no event is listed
-    created_us: I64  # likewise
-    listed: npt.NDArray[np.bool_]
-    outcome: npt.NDArray[np.uint8]
-    shared: npt.NDArray[np.bool_] | None  # events whose id another event has too; None: no event
-    deferred: npt.NDArray[np.bool_] | None  # events that later ones may overtake; None: no event
-    has_id: npt.NDArray[np.bool_] | None  # events with their own id; None: no event, or all ledgers whole
-
-
 class PackedLedger:
     """The packed ledgers in a work folder, as driver and tasks open them.
 
@@ -172,11 +158,13 @@ class PackedLedger:
         last, pending_after, addressed, family: of each producer, see `Producer` and `PRODUCER_ROW`.
         whole: whether each producer's ledger is complete.
         families: names of the protocols that `family` counts.
-        bases: the first bucket of each producer, and the number of all buckets.
+        bases: the first bucket of each producer, and the number of all buckets. See ``ledger_buckets.py``.
+        starts: the place of each producer's first sequence in that bucket.
         live: the buckets in which an event is listed.
-        spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `LedgerBucket`.
+        spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `ledger_buckets.LedgerBucket`.
         drops: rows of time and number of events dropped, in no order.
-        shared: rows of producer and sequence of events whose id another event has too.
+        shared: rows of producer and sequence of events whose id another event has too; `shared_by` has the
+            producers alone.
         urls: protocol and URL of the producers.
         reasons: texts that outcomes refer to.
         span: the first and the last time of any line, microseconds since 1970; first > last if there is none.
@@ -196,7 +184,9 @@ class PackedLedger:
         self.addressed: npt.NDArray[np.bool_] = self.rows["addressed"]
         self.family = self.rows["family"]
         tables = {name: map_table(work, name, np.int64, width) for name, width in TABLES.items()}
+        self._tables = tables
         self.bases: I64 = tables["bases"]
+        self.starts: I64 = tables["starts"]
         self.spans: I64 = tables["spans"]
         self.outcomes: I64 = tables["outcomes"]
         self.live: I64 = tables["live"]
@@ -204,8 +194,7 @@ class PackedLedger:
         self.has_id: I64 = tables["has_id"]
         self.drops: I64 = tables["drops"]
         self.shared: I64 = np.load(os.path.join(work, "shared.npy"))
-        self._shared_by = np.ascontiguousarray(self.shared[:, 0])
-        self._reasons: I64 = tables["reasons"]
+        self.shared_by = np.ascontiguousarray(self.shared[:, 0])
         with open(os.path.join(work, "files.json")) as file:
             files = json.load(file)
         self._stems: list[str] = files["stems"]
@@ -239,17 +228,13 @@ class PackedLedger:
         """All producers, each read from its file on access."""
         return Producers(self)
 
-    def _rows_of(self, p: int, name: str, table: I64) -> I64:
-        end = int(self.rows[name][p + 1]) if p + 1 < len(self.rows) else len(table)
-        return table[int(self.rows[name][p]) : end]
-
     def spans_of(self, p: int) -> I64:
         """Return rows of producer, first, last, position and packed file, by first."""
-        return self._rows_of(p, "spans", self.spans)
+        return self.rows_of("spans", p, p + 1)
 
     def outcomes_of(self, p: int) -> I64:
         """Return rows of producer, first, last, outcome and reason, the weakest outcome first."""
-        return self._rows_of(p, "outcomes", self.outcomes)
+        return self.rows_of("outcomes", p, p + 1)
 
     def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
         """Return the reasons for which events failed or were dropped.
@@ -258,14 +243,14 @@ class PackedLedger:
             Outcome -> reason -> number of events, the most frequent first.
         """
         out: dict[str, dict[str, int]] = {}
-        rows = self._rows_of(p, "reasons", self._reasons)
+        rows = self.rows_of("reasons", p, p + 1)
         for _, outcome, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
             out.setdefault(OUTCOMES[outcome], {})[self.reasons[reason]] = n
         return out
 
     def shared_of(self, p: int) -> I64:
         """Return the sequences of a producer whose id another event has too."""
-        low, high = np.searchsorted(self._shared_by, (p, p + 1))
+        low, high = np.searchsorted(self.shared_by, (p, p + 1))
         return self.shared[low:high, 1]
 
     def anonymous_files(self) -> tuple[list[int], int]:
@@ -275,15 +260,27 @@ class PackedLedger:
             The packed files with such events, and the number of events that their producers list.
         """
         hashed = ~self.addressed & (self.rows["listed"] > 0)
-        hashed[self._shared_by] = True
+        hashed[self.shared_by] = True
         if not hashed.any():
             return [], 0
         files = np.unique(self.spans[hashed[self.spans[:, 0]], 4]).tolist()
         return files, int(self.rows["listed"][hashed].sum())
 
     def owner(self, bucket: int) -> int:
-        """Return the producer of a bucket."""
-        return int(np.searchsorted(self.bases, bucket, side="right")) - 1
+        """Return the producer of a bucket that only one has."""
+        return int(np.searchsorted(self.bases[:-1], bucket, side="right")) - 1
+
+    def own_buckets(self, p: int) -> int:
+        """Return how many buckets a producer has for itself; 0: it shares one, or has none."""
+        last = int(self.last[p])
+        return -(-last >> self.bits) if self.addressed[p] and last > 1 << self.bits else 0
+
+    def rows_of(self, name: str, low: int, high: int) -> I64:
+        """Return the rows of the producers from `low` to ``high - 1`` in a table."""
+        table = self._tables[name]
+        column = self.rows[name]
+        end = int(column[high]) if high < len(self.rows) else len(table)
+        return table[int(column[low]) : end]
 
     def read(self, file: int, position: int, n: int) -> tuple[U64, I64]:
         """Read consecutive events of a packed file.
@@ -309,45 +306,6 @@ class PackedLedger:
         _, first, _, position, file = rows[-1]
         hashes, created = self.read(file, position + sequence - first, 1)
         return int(hashes[0]), int(created[0])
-
-    def bucket(self, bucket: int) -> LedgerBucket:
-        """Read one bucket."""
-        p = self.owner(bucket)
-        first = ((bucket - int(self.bases[p])) << self.bits) + 1
-        n = min(1 << self.bits, int(self.last[p]) - first + 1)
-        hashes = np.zeros(n, np.uint64)
-        created = np.zeros(n, np.int64)
-        listed = np.zeros(n, bool)
-        spans = self.spans_of(p)
-        for _, a, b, position, file in _overlapping(spans, first, first + n - 1).tolist():
-            low, high = max(a, first), min(b, first + n - 1)
-            where = slice(low - first, high - first + 1)
-            hashes[where], created[where] = self.read(file, position + low - a, high - low + 1)
-            listed[where] = True
-        shared = None
-        own = self.shared_of(p)
-        if len(own):
-            inside = own[np.searchsorted(own, first) : np.searchsorted(own, first + n)]
-            if len(inside):
-                shared = np.zeros(n, bool)
-                shared[inside - first] = True
-                shared &= listed  # the batch line of an `ids` line may be damaged
-        deferred = _marked(self._rows_of(p, "deferred", self.deferred), first, n)
-        has_id = None
-        if not self.all_whole:
-            has_id = _marked(self._rows_of(p, "has_id", self.has_id), first, n)
-        return LedgerBucket(
-            p, first, hashes, created, listed, self.outcome(p, first, n), shared, deferred, has_id
-        )
-
-    def outcome(self, p: int, first: int, n: int) -> npt.NDArray[np.uint8]:
-        """Return the outcomes of the sequences ``first .. first + n - 1``."""
-        outcome = np.zeros(n, np.uint8)
-        rows = self.outcomes_of(p)
-        # Sorted by outcome, not by sequence. There are few rows, because ranges are merged.
-        for _, a, b, code, _ in rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)].tolist():
-            outcome[max(a - first, 0) : b - first + 1] = code
-        return outcome
 
     def reason(self, p: int, sequence: int) -> str:
         """Return the reason for a sequence's outcome, empty when there is none."""
@@ -393,17 +351,6 @@ class Producers(Sequence[Producer]):
         with open(os.path.join(self._packed.work, "producers.lines"), "rb") as file:
             for line in file:
                 yield Producer(*json.loads(line))
-
-
-def _marked(rows: I64, first: int, n: int) -> npt.NDArray[np.bool_] | None:
-    """Mark which of `n` sequences from `first` on are in rows of (producer, first, last); None: none."""
-    rows = rows[(rows[:, 1] < first + n) & (rows[:, 2] >= first)]
-    if not len(rows):
-        return None
-    found = np.zeros(n, bool)
-    for _, a, b in rows.tolist():
-        found[max(a - first, 0) : b - first + 1] = True
-    return found
 
 
 def _overlapping(spans: I64, first: int, last: int) -> I64:

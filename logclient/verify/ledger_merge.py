@@ -34,6 +34,7 @@ from logclient.verify.ledger import (
     Producer,
     map_table,
 )
+from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_files import prefix_words
 from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
 
@@ -46,7 +47,7 @@ def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None =
     Args:
         stems: the results of `ledger_pack.pack`, in the order of the producers.
         work: the work folder.
-        bits: a bucket has ``2 ** bits`` sequences.
+        bits: a bucket has at most ``2 ** bits`` places.
         unread: files that may be ledgers too.
 
     Returns:
@@ -55,6 +56,7 @@ def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None =
     merger = _Merger(work, bits)
     for i, stem in enumerate(stems):
         merger.add(stem, i == len(stems) - 1)
+    merger.end()
     ids, shared = _split_shared(merger.ids, map_table(work, "producers", PRODUCER_ROW))
     np.save(os.path.join(work, "ids.npy"), ids)
     np.save(os.path.join(work, "shared.npy"), shared)
@@ -90,13 +92,17 @@ class _Merger:
         # Facts and rows of the last producer, because its parts may continue in the next packed file.
         self.facts: list[dict[str, Any]] = []
         self.rows = {name: np.empty((0, n + (name == "spans")), np.int64) for name, n in WIDTHS.items()}
-        self.base = 0
+        self.placer = Placer(bits)
+        self.live = -1  # the last live bucket so far
         self.sizes = dict.fromkeys(TABLES, 0)
         self.line = 0
         for name in (*(f"{name}.rows" for name in (*TABLES, "producers")), "producers.lines"):
             with open(os.path.join(work, name), "wb"):
                 pass
-        self._append("bases", np.zeros(1, np.int64))
+
+    def end(self) -> None:
+        """Complete the tables."""
+        self._append("bases", np.array([self.placer.end], np.int64))
 
     def _append(self, name: str, rows: npt.NDArray[Any]) -> None:
         with open(os.path.join(self.work, name + ".rows"), "ab") as file:
@@ -200,19 +206,21 @@ class _Merger:
             self.line += len(lines[-1])
         with open(os.path.join(self.work, "producers.lines"), "ab") as file:
             file.write(b"".join(lines))
-        bases = self.base + np.cumsum((table_rows["last"] + (1 << self.bits) - 1) >> self.bits)
-        starts = np.concatenate(([self.base], bases))
-        live = checked.spans[table_rows["addressed"][checked.spans[:, 0] - self.done]]
+        buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
+        spans = checked.spans[table_rows["addressed"][checked.spans[:, 0] - self.done]]
+        live = _live(spans, buckets[spans[:, 0] - self.done], self.bits)
+        live = live[live > self.live]  # a bucket may be shared with producers of the previous file
+        self.live = int(live[-1]) if len(live) else self.live
         self._append("producers", table_rows)
-        self._append("bases", bases)
-        self._append("live", _live(live, starts[live[:, 0] - self.done], self.bits))
+        self._append("bases", buckets)
+        self._append("starts", starts)
+        self._append("live", live)
         self._append("drops", some["drops"][:, 1:])
         if len(some["drops"]):
             when = some["drops"][:, 1]
             self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
         for name, table in tables.items():
             self._append(name, table)
-        self.base = int(bases[-1])
         self.done += n
 
 

@@ -6,23 +6,30 @@ import json
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from logclient.verify.arrays import I64
+from logclient.verify.schema import EVENT_BITS
 from logclient.verify.segments import Segment
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "share_evenly"]
+
+TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
 
 
 class Plan(NamedTuple):
     """The facts that all tasks of a comparison share."""
 
     work: str
-    bits: int  # a bucket has 2 ** bits sequences
+    bits: int  # a bucket has at most 2 ** bits places
     units: int  # in one batch
     chunk: int  # bytes of one read
     tail: int
     examples: int
     partitions: int
+    edges: list[int]  # the first bucket of each partition but the first
     anonymous_shares: int  # 0: every event has an id
-    segments: list[list[Any]]  # segments.Segment, index of the listener, rank, protocol
+    segments: list[list[Any]]  # segments.Segment, index of the listener, number of the first unit, protocol
     tasks: list[dict[str, list[int]]]  # "segments": [...] or "anonymous": [file, ...], and "live": [from, to]
     violations: str  # a folder; empty: not wanted
     grid: list[int]  # overview.Grid
@@ -48,6 +55,18 @@ class Plan(NamedTuple):
             task["segments"] = [i for i in task.get("segments", ()) if i not in skip]
         return self._replace(tasks=tasks)
 
+    def segments_of(self, listener: int, positions: I64) -> I64:
+        """Return the segments that have some positions, as indices of `segments`.
+
+        Args:
+            listener: the listener of all positions.
+            positions: see `schema.EVENT_BITS`.
+        """
+        own = np.array([i for i, entry in enumerate(self.segments) if entry[1] == listener], np.int64)
+        first = np.array([self.segments[i][2] for i in own.tolist()], np.int64)
+        found: I64 = own[np.searchsorted(first, positions >> EVENT_BITS, side="right") - 1]
+        return found
+
     def save(self) -> None:
         """Write the plan to the work folder."""
         with open(os.path.join(self.work, "plan.json"), "w") as file:
@@ -58,3 +77,26 @@ class Plan(NamedTuple):
         """Read the plan from the work folder."""
         with open(os.path.join(work, "plan.json")) as file:
             return cls(**json.load(file))
+
+
+def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:
+    """Divide buckets into contiguous ranges of about equal cost.
+
+    There are four for each core, and more when the total is large. So a task reads neighbouring parts of the
+    packed ledgers.
+
+    Args:
+        costs: of each bucket.
+        cores: how many tasks run at a time.
+        limit: the cost of a range, from which on there are more.
+
+    Returns:
+        Where each range but the first begins.
+    """
+    if not len(costs):
+        return []
+    reach = np.cumsum(costs)
+    n = max(4 * cores, int(reach[-1]) // limit)
+    # The bucket that has the middle of its cost behind a boundary belongs to the next range.
+    at = np.searchsorted(reach - costs // 2, np.arange(1, n) * int(reach[-1]) // n)
+    return sorted(set(at.tolist()) - {0, len(costs)})

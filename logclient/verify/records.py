@@ -28,7 +28,7 @@ from logclient.verify.arrays import I64
 from logclient.verify.gather import EventBuffer, Facts, Mapper
 from logclient.verify.ledger import PackedLedger
 from logclient.verify.plan import Plan
-from logclient.verify.schema import EVENT_BITS, LISTENER, RANK_BITS, UNIT_BITS
+from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
 from logclient.verify.segments import Problem, binary
 
 __all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
@@ -387,7 +387,7 @@ class Table(Source):
             where = f"{self.title}: {_prefix(row.place)}column {self.columns['arrival']}:"
             if row.without:
                 raise LedgerError(f"{where} {row.without:,} NULL: every row needs its arrival number")
-            if row.high - row.low >> (RANK_BITS + UNIT_BITS):
+            if row.high - row.low >> UNIT_BITS:
                 raise LedgerError(
                     f"{where} arrival numbers from {row.low} to {row.high}: "
                     "the range must be less than 2**40 (as microseconds: 12.7 days)"
@@ -543,7 +543,7 @@ class _PlaceReader:
 
     def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
         name, first = self.place.name, self.place.first
-        if int(at[-1]) - first >> (RANK_BITS + UNIT_BITS):
+        if int(at[-1]) - first >> UNIT_BITS:
             raise LedgerError(f"{self.task.title}: {name}: more than 2**40 records")
         if int(at[0]) == self.high:
             raise _twice(self.task.title, name, self.high)

@@ -20,9 +20,10 @@ ANONYMOUS = UNLISTED - UNLISTED_SHARES  # down to ANONYMOUS - plan.anonymous_sha
 # unknown producer, an id that an application chose, and a body without any id.
 UNKNOWN_PRODUCER, APPLICATION_ID, WITHOUT_ID = -1, -2, -3
 
-# The position of an arrival: one number that rises with the order of arrival at a listener. From the highest
-# bits: rank of the segment, unit in the segment, event in the unit.
-RANK_BITS, UNIT_BITS, EVENT_BITS = 14, 26, 23
+# The position of an arrival: one number that rises with the order of arrival at a listener. In the high bits
+# is the number of its unit, for which each segment of the listener before counts as many units as its size
+# allows. In the low bits is the event in the unit.
+UNIT_BITS, EVENT_BITS = 40, 23
 NEVER = np.iinfo(np.int64).max
 NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 

@@ -42,6 +42,7 @@ MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest
 _NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
+MIN_UNIT = _RECORD_HEAD + _UNIT_HEAD  # bytes of the record of a unit without data
 
 
 class Segment(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from logclient.verify.overview import (
     SequenceCounts,
     cell_value,
 )
+from logclient.verify.producer_tables import SCALES, WORDS, Column
 from logclient.verify.schema import (
     CORRUPTED,
     LOST,
@@ -40,7 +40,7 @@ from logclient.verify.schema import (
 )
 from logclient.verify.segments import Problem
 from logclient.verify.sentence import count_ledgers, sentence
-from logclient.verify.tally import BEYOND, SHARE, Column, Tally
+from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.urls import redact_url
 from logclient.verify.verdict import (
     Counts,
@@ -86,6 +86,9 @@ class _Totals(NamedTuple):
     producers_of_url: I64
 
 
+_LATEST = 1 << 62  # later than any time
+
+
 class _Details:
     """The data about one named producer, in addition to its sums."""
 
@@ -95,6 +98,22 @@ class _Details:
         self.when: dict[str, list[int]] = {}
         self.listeners: dict[int, Any] = {}
         self.sequence_counts: list[tuple[bytes, bytes]] = []
+
+    def add(self, table: str, codes: I64, values: I64) -> None:
+        """Add numbers of the producer, see `ProducerTables`."""
+        if table == "longest":
+            self.longest_us = max(self.longest_us, int(values.max()))
+        elif table == "places":
+            self.sequence_counts.append((codes.astype(np.int32).tobytes(), values.tobytes()))
+        elif table in ("latency", "listeners"):
+            sums = self.cells if table == "latency" else self.listeners
+            for code, n in zip(codes.tolist(), values.tolist(), strict=True):
+                sums[code] = sums.get(code, 0) + n
+        elif table == "made":
+            for code, value in zip(codes.tolist(), values.tolist(), strict=True):
+                first, last = self.when.setdefault(WORDS[code // 2], [_LATEST, -_LATEST])
+                either = [first, max(last, value)] if code % 2 else [min(first, -value), last]
+                self.when[WORDS[code // 2]] = either
 
 
 class _Ranking:
@@ -308,26 +327,17 @@ class Summary:
             mapped: the producers whose faults are shown by sequence.
         """
         details = {p: _Details() for p in named | mapped}
-        wanted = pa.array(sorted(details), pa.int32())
+        wanted = np.array(sorted(details), np.int64)
         for batch in read_results(self.plan.work, self.tally.results):
-            for row in batch.filter(pc.is_in(batch["p"], wanted)).to_pylist():
-                own = details[row["p"]]
-                if row["kind"] in ("order", "unlisted"):
-                    continue
-                if row["values"] and row["p"] in mapped:
-                    own.sequence_counts.append((row["keys"], row["values"]))
-                head = json.loads(row["head"])
-                for word, (first, last) in head.get("when", {}).items():
-                    before = own.when.get(word, [first, last])
-                    own.when[word] = [min(before[0], first), max(before[1], last)]
-                for listener, seen, *_ in head.get("at", ()):
-                    if seen:
-                        own.listeners[listener] = own.listeners.get(listener, 0) + seen
-                if "latency" in head:
-                    (longest, _), *cells = head["latency"]
-                    own.longest_us = max(own.longest_us, longest)
-                    for cell, n in cells:
-                        own.cells[cell] = own.cells.get(cell, 0) + n
+            tables = batch.filter(pc.is_in(batch["kind"], pa.array([*SCALES])))
+            for row in tables.select(["kind", "keys", "values"]).to_pylist():
+                keys, values = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
+                owners, codes = np.divmod(keys, SCALES[row["kind"]])
+                which = np.flatnonzero(np.isin(owners, wanted))
+                which = which[np.argsort(owners[which], kind="stable")]
+                edges = np.flatnonzero(np.diff(owners[which])) + 1
+                for some in np.split(which, edges) if len(which) else ():
+                    details[int(owners[some[0]])].add(row["kind"], codes[some], values[some])
         return details
 
     def _producer(self, p: int, details: _Details) -> ProducerVerdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import itertools
 import json
 import os
@@ -15,12 +14,12 @@ import numpy as np
 
 from logclient.verify.arrays import I64, intersect, subtract, total_length, union
 from logclient.verify.ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
+from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
 from logclient.verify.plan import Plan
+from logclient.verify.producer_tables import SCALES, Column, ProducerTables
 from logclient.verify.schema import (
     LISTENER,
-    LOST,
-    MISSING,
     NEVER,
     PENDING,
     STATES,
@@ -32,27 +31,12 @@ from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import read_results, read_tail, save_results
 
-__all__ = ["BEYOND", "SHARE", "Column", "Tally"]
+__all__ = ["BEYOND", "SHARE", "Tally"]
 
 MAX_NAMED = 200  # the most producers with examples, for each word
 SHARE = 1 << 14  # producers that are counted at a time
 ROWS = 256  # own rows that are written together
 LONGEST = 5  # the most gaps that are reported
-
-
-class Column(enum.IntEnum):
-    """Columns of `Tally.sums`, behind one for each of `STATES`."""
-
-    UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond the last sequence
-    UNKNOWN_BEYOND = enum.auto()
-    PENDING_BEYOND = enum.auto()
-    LOST_SENT = enum.auto()  # lost events that are listed: unknown where the capture is incomplete
-    MISSING_SENT = enum.auto()
-    DUPLICATED = enum.auto()
-    REORDERED = enum.auto()
-    EARLY = enum.auto()  # events that arrived before they were sent, by the clocks
-    EARLY_US = enum.auto()
-    GAPS = enum.auto()
 
 
 BEYOND = {
@@ -86,7 +70,7 @@ class Tally:
         at: listener -> seen, duplicated, corrupted and reordered events.
         facts: of all segments, or shares of records, that were compared.
         foreign: facts of segments that were not compared because they are of other runs.
-        matched: listener and rank of segments in which bodies without an id matched.
+        matched: names of segments in which bodies without an id matched.
         results: all result files.
         files: violation files of successful attempts.
         times: counts over time.
@@ -111,7 +95,7 @@ class Tally:
         self.unknown_producers = Counts()
         self.at: dict[int, I64] = {}
         self.facts: list[dict[str, Any]] = []
-        self.matched: set[tuple[int, int]] = set()
+        self.matched: set[str] = set()
         self.foreign: list[dict[str, Any]] = []
         self.results: list[str] = []
         self.files: list[str] = []
@@ -147,11 +131,15 @@ class Tally:
             keys, counts = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
             self.times.take(row["head"], row["listener"], keys, counts)
             return
+        if kind in SCALES:
+            keys, values = (np.frombuffer(row[column], np.int64) for column in ("keys", "values"))
+            self._add_table(kind, keys, values)
+            return
         head = json.loads(row["head"])
         if kind == "fact":
             self.facts.append(head)
         elif kind == "matched":
-            self.matched.add((row["listener"], head))
+            self.matched.add(head)
         elif kind == "order":
             self._order.setdefault(row["key"], {})[row["listener"]] = head
         elif kind == "unlisted" and head["p"] < 0:
@@ -163,7 +151,7 @@ class Tally:
         elif kind == "unlisted":
             self._add_unlisted(head, row["values"])
         else:
-            self._add_producer(kind, head, row)
+            self._add_bucket(head, row["key"])
 
     def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
         """Add ids of a producer that are not in its ledger."""
@@ -180,55 +168,41 @@ class Tally:
         self._seen_unlisted[1].frombytes(values)
         self._seen_unlisted[0].extend([p] * (len(values) // 8))
 
-    def _add_producer(self, kind: str, head: dict[str, Any], row: dict[str, Any]) -> None:
-        p = head["p"]
-        total = self.sums[p]
-        name = self.ledger.name(p)
-        self.faulty[p] |= bool(row["values"])
+    def _add_table(self, table: str, keys: I64, values: I64) -> None:
+        """Add numbers of some producers, see `ProducerTables`."""
+        if table == "sums":
+            flat = self.sums.reshape(-1)
+            longest = keys % SCALES[table] == Column.EARLY_US
+            np.add.at(flat, keys[~longest], values[~longest])
+            np.maximum.at(flat, keys[longest], values[longest])
+        elif table == "latency":
+            self.cells += np.bincount(keys % CELLS, values, CELLS).astype(np.int64)
+        elif table == "places":
+            self.faulty[keys // SCALES[table]] = True
+
+    def _add_bucket(self, head: dict[str, Any], key: int) -> None:
+        """Add the account of a bucket, or of a share of the events without ids."""
         for listener, *numbers in head.get("at", ()):
             self._count_at(listener, *numbers)
-        if kind == "second_pass":
-            total[Column.REORDERED] += head["reordered"]
-            examples = [Example(name, s, None, listener, at, 1) for s, listener, at in head["examples"]]
-            self._add_examples("reordered", examples)
-            return
         for word, found in head["examples"].items():
-            self._add_examples(word, [Example(name, s, None, *where) for s, *where in found])
-        total[: len(STATES)] += np.array(head["counts"])
-        total[Column.DUPLICATED] += head["duplicated"]
-        if kind == "anonymous":
-            total[Column.LOST_SENT] += head["counts"][LOST]
-            total[Column.MISSING_SENT] += head["counts"][MISSING]
-            return
-        total[Column.LOST_SENT] += head["sent"][0]
-        total[Column.MISSING_SENT] += head["sent"][1]
-        total[Column.REORDERED] += head["reordered"]
-        if head["gaps"]:
-            self._add_gaps(row["key"], p, head["gaps"])
-        if "latency" in head:
-            (longest, _), *cells = head["latency"]
-            early, early_us = head["early"]
-            self.longest_us = max(self.longest_us, longest)
-            total[Column.EARLY] += early
-            total[Column.EARLY_US] = max(int(total[Column.EARLY_US]), early_us)
-            for cell, n in cells:
-                self.cells[cell] += n
+            named = [Example(self.ledger.name(p), s, None, *where) for p, s, *where in found]
+            self._add_examples(word, named)
+        if gaps := head.get("gaps"):
+            self._gaps += [(p, first, size) for p, first, size in gaps["longest"]]
+            if len(self._gaps) > 4096:
+                self._gaps = self.longest_gaps()
+            if "left" in gaps:
+                self._gap_rows[key] = gaps
+        self.longest_us = max(self.longest_us, head.get("longest_us", 0))
 
     def _count_at(self, listener: int, *numbers: int) -> None:
         self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
 
-    def _add_own_row(self, p: int, counts: SequenceCounts, **head: Any) -> None:
-        """Keep a row of the driver, in the form of the tasks' rows."""
-        keys, values = counts.row()
-        self.faulty[p] |= bool(values)
-        if values or head:
-            text = json.dumps({"p": p, **head})
-            self._own_rows.append(
-                {
-                    "kind": "own", "key": -1, "p": p, "listener": -1, "head": text,
-                    "keys": keys, "values": values,
-                }
-            )  # fmt: skip
+    def _keep_tables(self, tables: ProducerTables) -> None:
+        """Add tables of the driver, and keep them with those of the tasks."""
+        for row in tables.rows(-1):
+            self.add_row(row)
+            self._own_rows.append(row)
         if len(self._own_rows) >= ROWS:
             self._write_own_rows()
 
@@ -322,13 +296,15 @@ class Tally:
 
     def _add_late(self, p: int, key: int, late: dict[int, tuple[int, int]], writer: ViolationWriter) -> None:
         base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
-        self.sums[p, Column.REORDERED] += len(late)
         offsets = np.array(sorted(late), np.int64)
-        made = self.ledger.bucket(key).created_us[offsets]
+        made = read_bucket(self.ledger, key).created_us[offsets]
         self.times.add(int(self.ledger.family[p]), made, REORDERED)
-        counts = SequenceCounts(int(self.ledger.last[p]))
-        counts.add(base + offsets, REORDERED)
-        self._add_own_row(p, counts, when={"reordered": [int(made.min()), int(made.max())]})
+        tables = ProducerTables(self.ledger.last)
+        owner = np.full(len(offsets), p)
+        tables.count("sums", owner, int(Column.REORDERED))
+        tables.add_places(owner, base + offsets, REORDERED)
+        tables.add_times(owner, "reordered", made)
+        self._keep_tables(tables)
         ranges = union(np.stack((offsets, offsets), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         name = self.ledger.name(p)
@@ -344,18 +320,24 @@ class Tally:
         owners, seen = owners[order], seen[order]
         bases, live = self.ledger.bases, self.ledger.live
         for low in range(0, len(self.ledger), SHARE):
-            edges = bases[low : low + SHARE + 1]
-            last = self.ledger.last[low : low + SHARE]
-            listed = np.diff(np.searchsorted(live, edges)) == np.diff(edges)
-            some = (last > 0) & ~(self.ledger.addressed[low : low + SHARE] & listed)
-            for p in (low + np.flatnonzero(some)).tolist():
-                own = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
-                self._count_unlisted_of(p, union(own[:, None].repeat(2, axis=1)), writer)
+            some = slice(low, low + SHARE)
+            last = self.ledger.last[some]
+            addressed = self.ledger.addressed[some]
+            own = np.maximum(-(-last >> self.ledger.bits), 1)  # buckets with places of the producer
+            first = np.searchsorted(live, bases[:-1][some])
+            judged = np.searchsorted(live, bases[:-1][some] + own) - first == own
+            judged = np.where(addressed, judged, self.ledger.rows["listed"][some] == last)
+            which = np.flatnonzero((last > 0) & ~judged)
+            for p in (low + which).tolist():
+                arrived = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
+                self._count_unlisted_of(p, union(arrived[:, None].repeat(2, axis=1)), writer)
         self._write_own_rows()
 
     def _count_unlisted_of(self, p: int, seen: I64, writer: ViolationWriter) -> None:
+        """Count the sequences of a producer that no bucket has, or no share of the events without ids."""
         live, last = self.ledger.live, int(self.ledger.last[p])
-        low, high = np.searchsorted(live, self.ledger.bases[p : p + 2])
+        base = int(self.ledger.bases[p])
+        low, high = np.searchsorted(live, (base, base + max(self.ledger.own_buckets(p), 1)))
         if self.ledger.addressed[p]:
             first = ((live[low:high] - self.ledger.bases[p]) << self.ledger.bits) + 1
             judged = union(np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1))
@@ -392,27 +374,18 @@ class Tally:
                 some = ranges[: self.plan.examples, 0].tolist()
                 name = self.ledger.name(p)
                 self._add_examples(word, [Example(name, s, None, sent=False) for s in some])
-        self._add_own_row(p, counts)
+        keys, values = counts.row()
+        if values:
+            tables = ProducerTables(self.ledger.last)
+            at = np.frombuffer(keys, np.int32)
+            tables.add("places", np.full(len(at), p), at, np.frombuffer(values, np.int64))
+            self._keep_tables(tables)
 
     # -- gaps
 
     def _add_gap(self, p: int, first: int, events: int) -> None:
         self.sums[p, Column.GAPS] += 1
         self._gaps.append((p, first, events))
-
-    def _add_gaps(self, key: int, p: int, row: dict[str, Any]) -> None:
-        """Add the gaps of a bucket. Gaps at its edges may continue in the next one."""
-        self.sums[p, Column.GAPS] += row["inside"]
-        self._gaps += [(p, first, size) for first, size in row["longest"]]
-        if len(self._gaps) > 4096:
-            self._gaps = self.longest_gaps()
-        if int(self.ledger.bases[p + 1] - self.ledger.bases[p]) > 1:
-            self._gap_rows[key] = {"p": p, **row}
-            return
-        if row["left"]:
-            self._add_gap(p, row["first"], row["left"])
-        if row["right"]:
-            self._add_gap(p, row["first"] + row["n"] - row["right"], row["right"])
 
     def longest_gaps(self) -> list[tuple[int, int, int]]:
         """Return producer, first sequence and number of events of the longest gaps, longest first."""

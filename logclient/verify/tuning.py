@@ -11,7 +11,8 @@ class Tuning(NamedTuple):
     """Sizes that decide memory and speed, never the verdict. Tests make them small."""
 
     bucket_bits: int = 18
-    """A bucket has ``2 ** bucket_bits`` sequences, which by default takes 10 MB while it is judged."""
+    """A bucket has at most ``2 ** bucket_bits`` sequences, of one large producer or of several small ones. By
+    default it takes 15 MB while it is judged."""
     tail: int = 4096
     """Arrivals of a bucket that are compared with later buckets without a second pass."""
     batch_units: int = 1 << 18

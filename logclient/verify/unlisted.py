@@ -106,8 +106,8 @@ class UnlistedReducer:
         """Return the rows of `RESULTS`, one for each producer."""
         self.compact()
         rows = self.whole
-        for p in np.unique(rows["owner"]).tolist():
-            own = rows[rows["owner"] == p]
+        owners, starts = np.unique(rows["owner"], return_index=True)
+        for p, own in zip(owners.tolist(), np.split(rows, starts[1:]), strict=True):
             yield self._known(p, own) if p >= 0 else self._unknown(p, own)
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:

@@ -39,12 +39,12 @@ class ViolationWriter:
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
 
-    def add(self, kind: str, p: int, first: I64, last: I64, copies: I64 | int, sent: bool) -> None:
-        """Add ranges of sequences of one producer.
+    def add(self, kind: str, p: I64 | int, first: I64, last: I64, copies: I64 | int, sent: bool) -> None:
+        """Add ranges of sequences.
 
         Args:
             kind: a word of the verdict.
-            p: the producer's number.
+            p: the producer's number: one for all, or one for each.
             first: of each range.
             last: of each range, inclusive.
             copies: how many copies of each event arrived.
@@ -56,7 +56,7 @@ class ViolationWriter:
         self._add(
             [
                 pa.repeat(pa.scalar(kind), n),
-                pa.repeat(pa.scalar(self.packed.name(p)), n),
+                self._names(p, n),
                 pa.array(first, pa.int64()),
                 pa.array(last, pa.int64()),
                 pa.array(np.broadcast_to(np.asarray(copies, np.int64), n)),
@@ -64,6 +64,13 @@ class ViolationWriter:
                 pa.nulls(n, pa.string()),
             ]
         )
+
+    def _names(self, p: I64 | int, n: int) -> pa.Array:
+        """Return the names of `n` producers."""
+        if isinstance(p, int):
+            return pa.repeat(pa.scalar(self.packed.name(p)), n)
+        producers, which = np.unique(p, return_inverse=True)
+        return _names_of(self.packed, producers).take(pa.array(which))
 
     def add_unknown(self, kind: str, rows: list[tuple[str | None, int | None, str | None, int]]) -> None:
         """Add ids that belong to no producer of the ledgers.
@@ -154,8 +161,13 @@ def publish(work: str, folder: str, names: set[str], packed: PackedLedger, doubt
 def _producer_names(packed: PackedLedger, families: set[str]) -> pa.Array:
     """Return the names of all producers of some protocols."""
     which = np.isin(packed.family, [i for i, family in enumerate(packed.families) if family in families])
-    n = int(which.sum())
-    digits = pa.py_buffer(packed.rows["prefix"][which].tobytes().hex().encode())
+    return _names_of(packed, np.flatnonzero(which))
+
+
+def _names_of(packed: PackedLedger, producers: I64) -> pa.Array:
+    """Return the names of some producers."""
+    n = len(producers)
+    digits = pa.py_buffer(packed.rows["prefix"][producers].tobytes().hex().encode())
     return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
 
 

@@ -318,8 +318,13 @@ class World:
         raw = body(None, f"foreign {rng.randint(1, 5)}")
         return Sent(endpoint, raw, Arrival(endpoint, "", 0, files.xxh64(raw)), topic)
 
-    def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write the files; return the folders of the ledger and of the capture."""
+    def write(self, folder: Path, segments: int = 0) -> tuple[Path, Path]:
+        """Write the files; return the folders of the ledger and of the capture.
+
+        Args:
+            folder: the folder for both.
+            segments: of each listener, about; 0: one to four.
+        """
         rng = self.rng
         ledger, capture = folder / "ledger", folder / "capture"
         for history in self.histories:
@@ -344,11 +349,12 @@ class World:
                     raws = [sent.raw for sent in some]
                     units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
                     units.append((b"2A\0\0\0\1", 1, at))
+            few = max(3, len(units) // rng.randint(1, 4))
             files.write_segments(
                 capture,
                 listener,
                 units,
-                per_segment=max(3, len(units) // rng.randint(1, 4)),
+                per_segment=max(1, len(units) // segments) if segments else few,
                 closed=listener != self.unclosed,
                 protocol=protocol,
             )

@@ -21,6 +21,7 @@ np = support.need("numpy")
 pa = support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+read_bucket = pytest.importorskip("logclient.verify.ledger_buckets").read_bucket
 ledger_files = pytest.importorskip("logclient.verify.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
@@ -124,7 +125,7 @@ def watch_writes(monkeypatch: pytest.MonkeyPatch, folder: Path, plan: Interleave
 def packed(work: Path, stems: list[str]) -> Any:
     """What the second stage reads."""
     found = ledger_merge.merge(stems, str(work), 2)
-    buckets = [found.bucket(b) for b in found.live.tolist()]
+    buckets = [read_bucket(found, b) for b in found.live.tolist()]
     return [[np.asarray(x).tolist() for x in bucket] for bucket in buckets], [*map(tuple, found.producers)]
 
 

@@ -20,6 +20,7 @@ from tests import verify_files as files
 np = support.need("numpy")
 arrays = pytest.importorskip("logclient.verify.arrays")
 ledger = pytest.importorskip("logclient.verify.ledger")
+read_bucket = pytest.importorskip("logclient.verify.ledger_buckets").read_bucket
 ledger_files = pytest.importorskip("logclient.verify.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
@@ -74,15 +75,15 @@ def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None
     assert producer.problems == []
     assert found.bases.tolist() == [0, 2, 3]
     assert found.live.tolist() == [0, 1, 2]
-    first = found.bucket(0)
-    assert (first.producer, first.first) == (0, 1)
+    first = read_bucket(found, 0)
+    assert (first.producers.tolist(), first.firsts.tolist()) == ([0], [1])
     assert first.listed.tolist() == [True, True, False, False, True, True, True, True]
     assert first.hashes.tolist() == [11, 22, 0, 0, 55, 66, 77, 88]
     assert first.created_us.tolist() == [1001, 1002, 0, 0, 1005, 1006, 1007, 1008]
     assert first.outcome.tolist() == [4, 4, 1, 1, 3, 3, 2, 0]
-    second = found.bucket(1)
-    assert (second.first, second.listed.tolist()) == (9, [True, True, False, False])
-    assert found.bucket(2).hashes.tolist() == [11]
+    second = read_bucket(found, 1)
+    assert (second.firsts.tolist(), second.listed.tolist()) == ([9], [True, True, False, False])
+    assert read_bucket(found, 2).hashes.tolist() == [11]
     assert found.outcomes_at(0, np.array([1, 4, 6, 7, 8, 11])).tolist() == [4, 1, 3, 2, 0, 1]
 
 
@@ -98,13 +99,13 @@ def test_batch_line_may_be_written_in_any_json_form(tmp_path: Path, line: str) -
     files.write_part(tmp_path / "l", P, 1, [files.open_line(P), line.encode() + b"\n", files.close_line(2)])
     found = packed(tmp_path)
     assert found.producers[0].problems == []
-    assert found.bucket(0).hashes.tolist() == [11, 22]
+    assert read_bucket(found, 0).hashes.tolist() == [11, 22]
 
 
 def test_creation_time_may_lie_before_its_base(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.batch_line([(1, 500, 1), (2, 400, 2)]), files.close_line(2)]
     files.write_part(tmp_path / "l", P, 1, lines)
-    assert packed(tmp_path).bucket(0).created_us.tolist() == [500, 400]
+    assert read_bucket(packed(tmp_path), 0).created_us.tolist() == [500, 400]
 
 
 def pack_evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
@@ -279,7 +280,7 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
     last, _, _ = pack_evidence(tmp_path, [OPEN, BATCH], other)
     found = packed(tmp_path)
     assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
-    assert found.bucket(0).outcome.tolist() == [0, 0, 0]
+    assert read_bucket(found, 0).outcome.tolist() == [0, 0, 0]
     assert (len(found.ids), len(found.deferred), len(found.drops)) == (0, 0, 0)
 
 
@@ -309,7 +310,7 @@ def test_stronger_outcome_wins(tmp_path: Path) -> None:
         files.dropped_line([2]), files.outcome_line("handed", [2]), CLOSE,
     ]  # fmt: skip
     files.write_part(tmp_path / "l", P, 1, lines)
-    assert packed(tmp_path).bucket(0).outcome.tolist()[:3] == [4, 3, 0]
+    assert read_bucket(packed(tmp_path), 0).outcome.tolist()[:3] == [4, 3, 0]
 
 
 def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
         )
     found = packed(tmp_path)
     assert found.shared.tolist() == [[0, 2], [1, 2]]
-    assert found.bucket(0).shared.tolist() == [False, True, False]
+    assert read_bucket(found, 0).shared.tolist() == [False, True, False] * 2
     assert len(found.ids) == 4
     by_hash = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in found.ids}
     assert by_hash[files.xxh64(b"once"), files.xxh64(b"once", 43)] == (0, 3)
@@ -346,11 +347,11 @@ def test_sequences_in_two_batch_lines_are_not_listed(tmp_path: Path) -> None:
     lines = [OPEN, files.batch_line(events(*range(1, 40))), files.batch_line(events(5, 6, 40))]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
-    listed = [8 * b + 1 + int(i) for b in range(5) for i in np.flatnonzero(found.bucket(b).listed)]
+    listed = [8 * b + 1 + int(i) for b in range(5) for i in np.flatnonzero(read_bucket(found, b).listed)]
     assert listed == [seq for seq in range(1, 41) if seq not in (5, 6)]
     for bucket in range(5):
-        one = found.bucket(bucket)
-        sequences = np.arange(one.first, one.first + 8)
+        one = read_bucket(found, bucket)
+        sequences = one.firsts[0] + np.arange(8)
         assert one.hashes[one.listed].tolist() == (11 * sequences[one.listed]).tolist()
 
 

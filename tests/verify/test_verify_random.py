@@ -61,7 +61,9 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, **options: An
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("bits", "tail", "units"), [(2, 1, 3), (3, 2, 64), (4, 3, 1), (5, 4096, 100_000)])
+@pytest.mark.parametrize(
+    ("bits", "tail", "units"), [(2, 1, 3), (3, 2, 64), (4, 3, 1), (5, 4096, 100_000), (9, 5, 50)]
+)
 def test_random_histories_equal_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bits: int, tail: int, units: int
 ) -> None:

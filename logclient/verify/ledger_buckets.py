@@ -1,0 +1,189 @@
+"""Buckets: the places that the sequences of all producers have in the comparison.
+
+A bucket has at most ``2 ** bits`` *places*, one for each sequence. A producer with more sequences has several
+buckets of its own. Smaller producers that are neighbours share a bucket, one after the other. So the cost of
+a comparison depends on the number of events, and hardly on the number of producers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.verify.arrays import I64, U64, covered, expand
+from logclient.verify.ledger import PackedLedger
+
+__all__ = ["LedgerBucket", "Placer", "places_of", "read_bucket"]
+
+MAX_GAP = 1 << 13  # events between two that are read together: 64 KB cost less than another read
+
+
+class Placer:
+    """Assigns a bucket and a first place to one producer after the other.
+
+    Args:
+        bits: a bucket has at most ``2 ** bits`` places.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self.bucket = 0  # the one that the next small producer shares, if there is room
+        self.used = 0  # places in it
+
+    def place(self, sizes: I64) -> tuple[I64, I64]:
+        """Place some producers.
+
+        Args:
+            sizes: how many sequences each has; 0 for those that need no place.
+
+        Returns:
+            The first bucket of each, and the place of its first sequence there.
+        """
+        room = 1 << self.bits
+        buckets = np.empty(len(sizes), np.int64)
+        starts = np.zeros(len(sizes), np.int64)
+        reach = np.cumsum(sizes)
+        low = 0
+        while low < len(sizes):
+            before = int(reach[low] - sizes[low])
+            high = int(np.searchsorted(reach, before + room - self.used, side="right"))
+            buckets[low:high] = self.bucket
+            starts[low:high] = reach[low:high] - sizes[low:high] - before + self.used
+            if high == len(sizes):
+                self.used += int(reach[-1]) - before
+                break
+            filled = self.used + (int(reach[high - 1]) - before if high > low else 0)
+            self.bucket += filled > 0
+            self.used = 0
+            if sizes[high] > room:
+                buckets[high] = self.bucket
+                self.bucket += -(-int(sizes[high]) >> self.bits)
+                high += 1
+            low = high
+        return buckets, starts
+
+    @property
+    def end(self) -> int:
+        """The number of buckets so far."""
+        return self.bucket + (self.used > 0)
+
+
+class LedgerBucket(NamedTuple):
+    """The ledgers' content for the places of a bucket."""
+
+    producers: I64  # those that have a place in it, ascending
+    starts: I64  # the first place of each
+    firsts: I64  # the sequence at that place
+    hashes: U64  # 0 where no event is listed
+    created_us: I64  # likewise
+    listed: npt.NDArray[np.bool_]
+    outcome: npt.NDArray[np.uint8]
+    shared: npt.NDArray[np.bool_] | None  # events whose id another event has too; None: no event
+    deferred: npt.NDArray[np.bool_] | None  # events that later ones may overtake; None: no event
+    has_id: npt.NDArray[np.bool_] | None  # events with their own id; None: no event, or all ledgers whole
+
+
+def places_of(packed: PackedLedger, buckets: I64) -> I64:
+    """Return the number of places of some buckets."""
+    sizes = np.where(packed.addressed, packed.last, 0)
+    reach = np.concatenate(([0], np.cumsum(np.where(sizes > 1 << packed.bits, 0, sizes))))
+    low, high = (np.searchsorted(packed.bases[:-1], buckets, side=side) for side in ("left", "right"))
+    shared = reach[high] - reach[low]
+    owner = np.maximum(high - 1, 0)
+    rest = sizes[owner] - ((buckets - packed.bases[owner]) << packed.bits)
+    return np.where(sizes[owner] > 1 << packed.bits, np.minimum(rest, 1 << packed.bits), shared)
+
+
+def read_bucket(packed: PackedLedger, bucket: int) -> LedgerBucket:
+    """Read one bucket."""
+    room = 1 << packed.bits
+    low, high = np.searchsorted(packed.bases[:-1], (bucket, bucket + 1)).tolist()
+    inside = low + np.flatnonzero(packed.addressed[low:high] & (packed.last[low:high] > 0))
+    producers = inside if len(inside) else np.array([high - 1])
+    p, end = int(producers[0]), int(producers[-1]) + 1
+    starts = packed.starts[producers]
+    firsts = ((bucket - packed.bases[producers]) << packed.bits) + 1
+    sizes = np.minimum(packed.last[producers] - firsts + 1, room)
+    n = int(sizes.sum())
+    local = np.full(end - p, -1, np.int64)  # producer -> its index here
+    local[producers - p] = np.arange(len(producers))
+
+    def ranges(rows: I64) -> tuple[I64, I64]:
+        """Return which rows of (producer, first, last, ...) have places here, and these places."""
+        q = local[rows[:, 0] - p]
+        first = np.maximum(rows[:, 1], firsts[q])
+        last = np.minimum(rows[:, 2], firsts[q] + sizes[q] - 1)
+        which = np.flatnonzero((q >= 0) & (first <= last))
+        shift = (starts - firsts)[q[which]]
+        return which, np.stack((first[which] + shift, last[which] + shift), axis=1)
+
+    hashes = np.zeros(n, np.uint64)
+    created = np.zeros(n, np.int64)
+    spans = packed.rows_of("spans", p, end)
+    which, to = ranges(spans)
+    spans = spans[which]
+    q = local[spans[:, 0] - p]
+    position = spans[:, 3] + to[:, 0] - starts[q] + firsts[q] - spans[:, 1]
+    _read_events(packed, spans[:, 4], position, to, hashes, created)
+    outcome = np.zeros(n, np.uint8)
+    rows = packed.rows_of("outcomes", p, end)
+    which, some = ranges(rows)
+    codes = rows[which, 3]
+    for code in np.unique(codes).tolist():  # the weakest first, so that the strongest remains
+        outcome[covered(some[codes == code], n)] = code
+    shared = None
+    of_shared = packed.shared[slice(*np.searchsorted(packed.shared_by, (p, end)))]
+    _, some = ranges(of_shared[:, [0, 1, 1]])
+    listed = covered(to, n)
+    if len(some):
+        shared = covered(some, n) & listed  # the batch line of an `ids` line may be damaged
+    deferred = ranges(packed.rows_of("deferred", p, end))[1]
+    has_id = ranges(packed.rows_of("has_id", p, end))[1] if not packed.all_whole else deferred[:0]
+    return LedgerBucket(
+        producers,
+        starts,
+        firsts,
+        hashes,
+        created,
+        listed,
+        outcome,
+        shared,
+        covered(deferred, n) if len(deferred) else None,
+        covered(has_id, n) if len(has_id) else None,
+    )
+
+
+def _read_events(
+    packed: PackedLedger, files: I64, positions: I64, to: I64, hashes: U64, created: I64
+) -> None:
+    """Read ranges of events, with as few reads as possible.
+
+    Args:
+        packed: the ledgers.
+        files: the packed file of each range.
+        positions: where each range begins in it.
+        to: the first and the last place of each range.
+        hashes: the hashes by place, to fill.
+        created: the times of creation by place, to fill.
+    """
+    if not len(to):
+        return
+    order = np.lexsort((positions, files))
+    files, positions, to = files[order], positions[order], to[order]
+    ends = positions + to[:, 1] - to[:, 0] + 1
+    apart = (files[1:] != files[:-1]) | (positions[1:] > ends[:-1] + MAX_GAP)
+    edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(files)]))
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        base = int(positions[low])
+        found = packed.read(int(files[low]), base, int(ends[high - 1]) - base)
+        some = to[low:high]
+        if high - low <= 64:
+            for at, (first, last) in zip((positions[low:high] - base).tolist(), some.tolist(), strict=True):
+                for column, values in zip((hashes, created), found, strict=True):
+                    column[first : last + 1] = values[at : at + last - first + 1]
+            continue
+        at = expand(np.stack((positions[low:high], ends[low:high] - 1), axis=1) - base)
+        places = expand(some)
+        hashes[places], created[places] = found[0][at], found[1][at]

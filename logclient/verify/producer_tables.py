@@ -1,0 +1,125 @@
+"""Numbers of many producers, as tasks send them to the driver: pairs of a key and a value.
+
+The key holds the producer and what is counted, so a row of `schema.RESULTS` has the numbers of all producers
+of a bucket, and a producer costs some bytes for each number that is not zero.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.verify.arrays import I64, sum_by_key
+from logclient.verify.overview import CELLS, KINDS, PARTS
+from logclient.verify.schema import STATES
+from logclient.verify.work_files import result_row
+
+__all__ = ["SCALES", "WORDS", "Column", "ProducerTables"]
+
+
+class Column(enum.IntEnum):
+    """Columns of `Tally.sums`, behind one for each of `STATES`."""
+
+    UNEXPECTED_BEYOND = len(STATES)  # distinct ids beyond the last sequence
+    UNKNOWN_BEYOND = enum.auto()
+    PENDING_BEYOND = enum.auto()
+    LOST_SENT = enum.auto()  # lost events that are listed: unknown where the capture is incomplete
+    MISSING_SENT = enum.auto()
+    DUPLICATED = enum.auto()
+    REORDERED = enum.auto()
+    EARLY = enum.auto()  # events that arrived before they were sent, by the clocks
+    EARLY_US = enum.auto()  # the longest such time; not a sum
+    GAPS = enum.auto()
+
+
+WORDS = (*STATES, "reordered")
+"""Words of the times in table ``made``: the first and the last creation of the events of each."""
+
+SCALES = {
+    "sums": len(STATES) + len(Column),  # columns of `Tally.sums`
+    "places": KINDS * PARTS,  # cells of `overview.SequenceCounts`
+    "latency": CELLS,  # cells of the histogram
+    "longest": 1,  # the longest latency
+    "listeners": 1 << 16,  # listed events that each listener got
+    "made": 2 * len(WORDS),  # for each word the first time, negative, and the last
+}
+"""The tables, and the number of keys that each producer has in them."""
+
+
+class ProducerTables:
+    """The numbers of some producers, to be sent to the driver.
+
+    Args:
+        last: the last sequence of each producer of the ledgers.
+    """
+
+    def __init__(self, last: I64) -> None:
+        self._last = last
+        self._parts: dict[str, list[tuple[I64, I64]]] = {}
+
+    def add(self, table: str, p: I64, code: npt.NDArray[Any] | int, values: I64) -> None:
+        """Add numbers to a table.
+
+        Args:
+            table: one of `SCALES`.
+            p: the producers.
+            code: what is counted, below the table's scale: one for all, or one for each.
+            values: the numbers. Zeros are left out.
+        """
+        used = np.flatnonzero(values)
+        if not len(used):
+            return
+        keys = p.astype(np.int64) * SCALES[table] + code
+        self._parts.setdefault(table, []).append((keys[used], values[used].astype(np.int64)))
+
+    def count(self, table: str, p: I64, code: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
+        """Count events in a table.
+
+        Args:
+            table: one of `SCALES`.
+            p: the producer of each event.
+            code: one for all, or one for each.
+            n: how often each counts; once by default.
+        """
+        if len(p):
+            scale = SCALES[table]
+            keys, sums = sum_by_key(p.astype(np.int64) * scale + code, n)
+            self._parts.setdefault(table, []).append((keys, sums))
+
+    def add_places(
+        self, p: I64, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None
+    ) -> None:
+        """Count faults over the sequences of their producers, as `overview.SequenceCounts` does."""
+        if len(p):
+            width = np.maximum(-(-self._last[p] // PARTS), 1)
+            self.count("places", p, np.multiply(kind, PARTS, dtype=np.int64) + (sequences - 1) // width, n)
+
+    def add_times(self, p: I64, word: str, created_us: I64) -> None:
+        """Note when the events of a word were made.
+
+        Args:
+            p: the producer of each event, ascending.
+            word: of `WORDS`.
+            created_us: when each was made.
+        """
+        if len(p):
+            starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1])))
+            owner = p[starts].astype(np.int64) * SCALES["made"] + 2 * WORDS.index(word)
+            first, last = np.minimum.reduceat(created_us, starts), np.maximum.reduceat(created_us, starts)
+            keys, values = np.concatenate((owner, owner + 1)), np.concatenate((-first, last))
+            self._parts.setdefault("made", []).append((keys, values))
+
+    def rows(self, key: int) -> Iterator[dict[str, Any]]:
+        """Return the tables as rows of `schema.RESULTS`. A key may be in a row more than once.
+
+        Args:
+            key: the key of the rows.
+        """
+        for table, parts in self._parts.items():
+            keys, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            yield result_row(table, key, keys=keys.tobytes(), values=values.tobytes())
+        self._parts = {}

@@ -1,0 +1,172 @@
+"""Buckets: where the sequences of producers lie, and that a verdict does not depend on it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient.errors import LedgerError
+from tests import support
+from tests.verify.histories import World
+from tests.verify.test_verify_random import assert_equals_reference
+
+np = support.need("numpy")
+support.need("pyarrow")
+arrays = pytest.importorskip("logclient.verify.arrays")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+ledger_buckets = pytest.importorskip("logclient.verify.ledger_buckets")
+ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
+ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
+plan = pytest.importorskip("logclient.verify.plan")
+
+SIZES = st.lists(st.integers(0, 20), min_size=1, max_size=30)
+
+
+@given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 4))
+def test_every_sequence_has_a_place_of_its_own(calls: list[list[int]], bits: int) -> None:
+    placer = ledger_buckets.Placer(bits)
+    placed = [placer.place(np.array(sizes, np.int64)) for sizes in calls]
+    buckets, starts = (np.concatenate(columns).tolist() for columns in zip(*placed, strict=True))
+    assert buckets == sorted(buckets)
+    sizes = [size for call in calls for size in call]
+    taken: dict[tuple[int, int], int] = {}
+    alone = {}
+    for p, (size, bucket, start) in enumerate(zip(sizes, buckets, starts, strict=True)):
+        for i in range(size):
+            place = bucket + (i >> bits), start + (i & ((1 << bits) - 1))
+            assert place[1] < 1 << bits
+            assert taken.setdefault(place, p) == p
+            alone[place] = size > 1 << bits
+    of_bucket: dict[int, set[int]] = {}
+    for (bucket, _), p in taken.items():
+        of_bucket.setdefault(bucket, set()).add(p)
+    assert all(len(of_bucket[bucket]) == 1 for (bucket, _), own in alone.items() if own)
+    assert placer.end == len(of_bucket)
+    # Two neighbours of small producers do not fit into one bucket.
+    small = [b for b in sorted(of_bucket) if not alone[b, 0]]
+    for a, b in pairwise(small):
+        if b == a + 1:
+            first = min(of_bucket[b])
+            assert sum(1 for bucket, _ in taken if bucket == a) + sizes[first] > 1 << bits
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=600))
+def test_covered_numbers_are_those_of_any_range(ranges: list[tuple[int, int]]) -> None:
+    expected = {x for first, n in ranges for x in range(first, first + n + 1)}
+    rows = np.array([(first, first + n) for first, n in ranges], np.int64).reshape(-1, 2)
+    assert set(np.flatnonzero(arrays.covered(rows, 50)).tolist()) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from([-3, 0, 1, 7, 1 << 40]), st.integers(1, 5)), max_size=50))
+def test_sums_by_key_are_those_of_a_loop(pairs: list[tuple[int, int]]) -> None:
+    keys, n = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
+    expected: dict[int, int] = {}
+    for key, value in pairs:
+        expected[key] = expected.get(key, 0) + value
+    found = arrays.sum_by_key(keys, n)
+    assert dict(zip(*(x.tolist() for x in found), strict=True)) == dict(sorted(expected.items()))
+    found = arrays.sum_by_key(keys)
+    assert sum(found[1].tolist()) == len(pairs)
+
+
+@given(st.lists(st.integers(1, 1000), max_size=60), st.integers(1, 4), st.integers(1, 5000))
+def test_tasks_have_neighbouring_buckets_of_equal_cost(costs: list[int], cores: int, limit: int) -> None:
+    edges = plan.share_evenly(np.array(costs, np.int64), cores, limit)
+    assert edges == sorted(set(edges)) and all(0 < at < len(costs) for at in edges)
+    n = max(4 * cores, sum(costs) // limit)
+    for low, high in zip([0, *edges], [*edges, len(costs)], strict=True):
+        # A task may exceed its share by one bucket.
+        assert sum(costs[low:high]) <= sum(costs) / n + max(costs, default=0) + 1
+
+
+@pytest.mark.parametrize("bits", [1, 4, 12])
+def test_a_bucket_has_what_the_ledgers_list(
+    tmp_path: Path, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_buckets, "MAX_GAP", 3)
+    ledger, _ = World(7, 60, users=0.2, anonymous=0.1).write(tmp_path)
+    parts = ledger_files.find_parts(str(ledger))
+    work = str(tmp_path)
+    stems = [ledger_pack.pack(parts[i : i + 7], i, work) for i in range(0, len(parts), 7)]
+    packed = ledger_merge.merge(stems, work, bits)
+    seen = set()
+    live = packed.live.tolist()
+    for key, places in zip(live, ledger_buckets.places_of(packed, packed.live).tolist(), strict=True):
+        bucket = ledger_buckets.read_bucket(packed, key)
+        assert len(bucket.hashes) == places
+        ends = [*bucket.starts[1:].tolist(), places]
+        columns = (column.tolist() for column in (bucket.producers, bucket.starts, bucket.firsts))
+        for p, start, first, end in zip(*columns, ends, strict=True):
+            sequences = np.arange(first, first + end - start)
+            seen |= {(p, s) for s in sequences.tolist()}
+            expected = [packed.event(p, s) for s in sequences.tolist()]
+            assert bucket.listed[start:end].tolist() == [x is not None for x in expected]
+            mine = zip(bucket.hashes[start:end].tolist(), bucket.created_us[start:end].tolist(), strict=True)
+            assert [*mine] == [x or (0, 0) for x in expected]
+            assert bucket.outcome[start:end].tolist() == packed.outcomes_at(p, sequences).tolist()
+    listed = {
+        (p, s)
+        for p in np.flatnonzero(packed.addressed).tolist()
+        for s in range(1, int(packed.last[p]) + 1)
+        if packed.event(p, s)
+    }
+    assert listed <= seen
+
+
+def plain(verdict: Any) -> dict[str, Any]:
+    """Return a verdict without what depends on time and place."""
+    fields: dict[str, Any] = verdict.to_json()
+    fields["seconds"].clear()
+    fields["made_us"] = 0
+    # An event that is reordered at two listeners may count at only one of them, and any copy may be shown.
+    fields["listeners"] = [x | {"reordered": 0} for x in fields["listeners"]]
+    fields["examples"]["reordered"] = [x["id"] for x in fields["examples"].get("reordered", ())]
+    return fields
+
+
+@pytest.mark.parametrize("kind", [{}, {"anonymous": 0.2, "users": 0.1}, {"logjam": 0.5, "unclosed": "a"}])
+def test_verdict_is_the_same_for_all_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]
+) -> None:
+    ledger, capture = World(11, 120, **kind).write(tmp_path)
+    expected = None
+    for bits, tail, units, cores in ((18, 4096, 1 << 18, 2), (2, 1, 3, 2), (4, 2, 100, 1), (7, 9, 17, 40)):
+        monkeypatch.setattr(inprocess.InProcess, "cores", cores)
+        out = tmp_path / f"out-{bits}"
+        verdict = plain(
+            inprocess.run(
+                monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=units, examples=3
+            )
+        )
+        found = verdict, inprocess.found(out)
+        expected = expected or found
+        for name, value in verdict.items():
+            assert value == expected[0][name], name
+        assert found[1] == expected[1]
+
+
+def test_units_are_numbered_over_many_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(5, 200)
+    ledger, capture = world.write(tmp_path, segments=400)
+    assert sum(1 for path in capture.iterdir() if path.name.startswith("a-")) >= 400
+    out = tmp_path / "out"
+    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=4, tail=2, units=50)
+    assert_equals_reference(world, verdict, out)
+    shown = [x for examples in verdict.examples.values() for x in examples if x.get("listener")]
+    assert all(x["id"] is None or x["id"] in x["body"] for x in shown)
+    assert len({x["segment"] for x in shown}) > 20
+
+
+def test_too_many_bytes_of_a_listener_are_an_error(tmp_path: Path) -> None:
+    for number in range(1, 5):
+        with (tmp_path / f"main-{number:06d}.cap").open("wb") as file:
+            file.truncate(10 * 10**12)  # sparse
+    captures = pytest.importorskip("logclient.verify.captures")
+    with pytest.raises(LedgerError, match=r"main has too many bytes: .* may have 38 TB"):
+        captures.survey(str(tmp_path))
