@@ -70,7 +70,8 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
     with open(path + ".hashes", "xb") as hashes, open(path + ".created", "xb") as created:
         for place, part in enumerate(group):
             packer = LedgerPacker(part, hashes, created, start, until_us)
-            with open(part.path, "rb", buffering=1 << 20) as file:
+            # A large buffer costs more than it saves when the file is small.
+            with open(part.path, "rb", buffering=min(max(part.size, 1 << 12), 1 << 20)) as file:
                 packer.read(file)
             start += packer.events
             for name, rows in (
