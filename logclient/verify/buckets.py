@@ -45,6 +45,8 @@ from logclient.verify.work_files import TailWriter, result_row
 
 __all__ = ["BucketReducer"]
 
+SMALL_ROW = 1 << 12  # events; smaller rows are joined
+
 
 class BucketReducer:
     """The judgement of one bucket from the rows of its arrivals.
@@ -93,6 +95,9 @@ class BucketReducer:
         self.corrupt = np.zeros(n, bool)  # a copy had another hash
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first such copy
         self._scratch = np.empty(n, np.int32)
+        self._listener = -1
+        self._waiting: list[tuple[npt.NDArray[np.int32], U64, I64, I64]] = []  # small rows of this listener
+        self._held = 0  # events in them
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
         self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
@@ -129,6 +134,30 @@ class BucketReducer:
             positions: ascending.
             received: in microseconds since 1970; `NEVER` where it is not known.
         """
+        columns = offsets, hashes, positions, received
+        if listener != self._listener:
+            self._add_waiting()
+        if len(offsets) >= SMALL_ROW:
+            self._add_waiting()
+            self._add(listener, *columns)
+            return
+        # Producers that take turns give many small rows, which cost less together.
+        self._listener = listener
+        self._waiting.append(columns)
+        self._held += len(offsets)
+        if self._held >= 16 * SMALL_ROW:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        """Add the rows that were kept."""
+        if self._waiting:
+            offsets, hashes, positions, received = map(np.concatenate, zip(*self._waiting, strict=True))
+            self._add(self._listener, offsets, hashes, positions, received)
+            self._waiting, self._held = [], 0
+
+    def _add(
+        self, listener: int, offsets: npt.NDArray[np.int32], hashes: U64, positions: I64, received: I64
+    ) -> None:
         n = len(self.copies)
         first = self.first.get(listener)
         if first is None:
@@ -185,6 +214,7 @@ class BucketReducer:
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
+        self._add_waiting()
         tables, producers = self.tables, self.producers
         state, counted = self._states()
         listed = self.listed

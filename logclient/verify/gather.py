@@ -230,7 +230,8 @@ class Mapper:
         self.owners = np.flatnonzero(packed.addressed)
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
-        self.decoders: dict[int, Callable[[Batch], decode.Events]] = {}
+        # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
+        self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
         self.has_anonymous = plan.anonymous_shares > 0
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
@@ -352,11 +353,10 @@ class Mapper:
 
     def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
         """Return the decoder for the next segment of a listener."""
-        find = self.decoders.get(listener)
+        find = self.decoders.get((protocol, listener)) or self.decoders.get((protocol, -1))
         if find is None:
             find = decode.decoder(protocol, self.prefixes, bool(len(self.owners)))
-            if decode.carries(protocol):
-                self.decoders[listener] = find
+            self.decoders[protocol, listener if decode.carries(protocol) else -1] = find
         return find
 
     def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:

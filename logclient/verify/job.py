@@ -44,6 +44,7 @@ __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
+MAX_TASKS = 1 << 14  # tasks that read segments; they are larger when there would be more
 
 
 def run(
@@ -366,7 +367,8 @@ class _Verification:
                 of_listener.setdefault(listener, []).append(index)
             else:
                 alone.append(index)
-        shared = share_out([self.entries[index][0][3] for index in alone], TASK_BYTES)
+        sizes = [self.entries[index][0][3] for index in alone]
+        shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
     def plan(self, packed: PackedLedger) -> Plan:

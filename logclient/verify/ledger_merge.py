@@ -163,6 +163,11 @@ class _Merger:
             numbers.append(self.reasons.setdefault(reason, len(self.reasons)))
         return np.array(numbers, np.int64)
 
+    @staticmethod
+    def _number(numbers: dict[Any, int], key: Any) -> int:
+        """Return the number of a key, a new one if it has none."""
+        return numbers.setdefault(key, len(numbers))
+
     def _add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
         """Check some producers whose parts are complete, and write their rows to the tables."""
         if not groups:
@@ -193,17 +198,25 @@ class _Merger:
         at = np.arange(self.done, self.done + n)
         for name, table in tables.items():
             table_rows[name] = self.sizes[name] + np.searchsorted(table[:, 0], at)
-        lines = []
-        for row, x in zip(table_rows, producers, strict=True):
-            family = protocol_of(x.protocol)
-            row["last"], row["pending_after"], row["listed"] = x.last, x.pending_after, x.events
-            row["evidence"], row["closed"], row["one_way"] = x.evidence, x.closed, x.mode == "async"
-            row["addressed"] = x.identity == "id"
-            row["family"] = self.families.setdefault(family, len(self.families))
-            row["url"] = self.urls.setdefault((x.protocol, x.url), len(self.urls))
-            row["problems"], row["line"] = len(x.problems), self.line
-            lines.append(json.dumps(x).encode() + b"\n")
-            self.line += len(lines[-1])
+        lines = [json.dumps(x).encode() + b"\n" for x in producers]
+        sizes = np.array([len(line) for line in lines], np.int64)
+        table_rows["line"] = self.line + np.cumsum(sizes) - sizes
+        self.line += int(sizes.sum())
+        # By column: a row at a time takes as long as reading the ledger.
+        columns: dict[str, list[Any]] = {
+            "last": [x.last for x in producers],
+            "pending_after": [x.pending_after for x in producers],
+            "listed": [x.events for x in producers],
+            "evidence": [x.evidence for x in producers],
+            "closed": [x.closed for x in producers],
+            "one_way": [x.mode == "async" for x in producers],
+            "addressed": [x.identity == "id" for x in producers],
+            "family": [self._number(self.families, protocol_of(x.protocol)) for x in producers],
+            "url": [self._number(self.urls, (x.protocol, x.url)) for x in producers],
+            "problems": [len(x.problems) for x in producers],
+        }
+        for name, values in columns.items():
+            table_rows[name] = values
         with open(os.path.join(self.work, "producers.lines"), "ab") as file:
             file.write(b"".join(lines))
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any, NamedTuple
@@ -75,8 +76,14 @@ class Plan(NamedTuple):
     @classmethod
     def load(cls, work: str) -> Plan:
         """Read the plan from the work folder."""
-        with open(os.path.join(work, "plan.json")) as file:
-            return cls(**json.load(file))
+        with open(os.path.join(work, "plan.json"), "rb") as file:
+            return _parse(file.read())
+
+
+@functools.lru_cache(maxsize=1)
+def _parse(text: bytes) -> Plan:
+    """Return a saved plan. A worker parses it once for all of its tasks, because it names all segments."""
+    return Plan(**json.loads(text))
 
 
 def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:

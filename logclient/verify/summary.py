@@ -70,7 +70,7 @@ ORDERED = ("lumberjack", "logjam")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
-MAX_NAMED = 1000  # the most producers, problems, listeners and URLs that a verdict names, to keep it small
+MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
 
 
 class _Totals(NamedTuple):
@@ -202,6 +202,7 @@ class Summary:
         if totals.behind:
             verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
         problems, more_problems = self._problems(total)
+        runs = captures.list_runs(facts, self.tally.foreign)
         destinations = self._destinations(totals)
         cells = self.tally.cells
         return Verdict(
@@ -231,7 +232,8 @@ class Summary:
                 "last_us": max((fact["last_us"] for fact in facts), default=0),
                 "complete": not self.problems,
                 "published": self.plan.published,
-                "runs": captures.list_runs(facts, self.tally.foreign),
+                "runs": runs[:MAX_NAMED],
+                "runs_left_out": max(len(runs) - MAX_NAMED, 0),
             },
             ledger={
                 "producers": len(ledger),
@@ -450,7 +452,7 @@ class Summary:
                     urls=[redact_url(url) for url in distinct("url")],
                     source="+".join(distinct("source")),
                     hosts=distinct("host"),
-                    runs=distinct("run"),
+                    runs=distinct("run")[:MAX_NAMED],
                     segments=len(own),
                     events=sum(fact["events"] for fact in own),
                     first_us=min((fact["first_us"] for fact in own if fact["last_us"]), default=0),

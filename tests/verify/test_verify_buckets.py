@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
 from tests import support
+from tests import verify_files as files
 from tests.verify.histories import World
 from tests.verify.test_verify_random import assert_equals_reference
+from tests.verify_scene import P, Scene
 
 np = support.need("numpy")
 support.need("pyarrow")
@@ -170,3 +172,36 @@ def test_too_many_bytes_of_a_listener_are_an_error(tmp_path: Path) -> None:
     captures = pytest.importorskip("logclient.verify.captures")
     with pytest.raises(LedgerError, match=r"main has too many bytes: .* may have 38 TB"):
         captures.survey(str(tmp_path))
+
+
+@pytest.mark.long
+def test_a_listener_may_have_20_000_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector in a crash loop begins a segment each time."""
+    n = 20_000
+    scene = Scene(tmp_path)
+    scene.bodies = {s: files.body(files.event_id(P, s), f"event {s}") for s in range(1, n + 1)}
+    scene.write_ledger()
+    order = [*range(1, n - 1), n, n - 1]  # the last two change places
+    units = [(files.window([scene.bodies[s]]), 0, 10**9) for s in order]
+    files.write_segments(scene.capture, "main", units, per_segment=1)
+    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    assert (verdict.counts.ok, verdict.counts.reordered) == (n, 1)
+    (example,) = verdict.examples["reordered"]
+    assert (example["seq"], example["segment"]) == (n - 1, f"main-{n:06d}.cap")
+
+
+def test_runs_that_are_not_named_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = pytest.importorskip("logclient.verify.summary")
+    monkeypatch.setattr(summary, "MAX_NAMED", 3)
+    scene = Scene(tmp_path).write_ledger()
+    arrival = 1
+    for number, seqs in enumerate(([1, 2], [3], [4, 5, 6], [*range(7, 21)]), 1):
+        units = [(files.window([scene.bodies[s]]), 0, 10**9) for s in seqs]
+        end = "closed" if number == 4 else "rotated"
+        files.write_segments(
+            scene.capture, "main", units, first=number, arrival=arrival, end=end, run=f"run {number}"
+        )
+        arrival += len(units)
+    capture = inprocess.run(monkeypatch, scene.ledger, scene.capture).capture
+    assert [run["run"] for run in capture["runs"]] == ["run 1", "run 2", "run 3"]
+    assert capture["runs_left_out"] == 1
