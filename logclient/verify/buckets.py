@@ -644,6 +644,10 @@ def _ranked(positions: I64, owner: I64) -> I64:
     rising = (positions[1:] > positions[:-1]) | (owner[1:] != owner[:-1])
     if rising.all():
         return np.arange(len(positions), dtype=np.int64)
+    low = int(positions.min())
+    span = int(positions.max()) - low + 1
+    if span * (int(owner[-1]) + 1) < NEVER:
+        return owner * span + (positions - low)
     ranks = np.empty(len(positions), np.int64)
     ranks[np.argsort(positions, kind="stable")] = np.arange(len(positions))
     return owner * len(positions) + ranks

@@ -44,7 +44,6 @@ __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
-MAX_TASKS = 1 << 14  # tasks that read segments; they are larger when there would be more
 
 
 def run(
@@ -359,6 +358,7 @@ class _Verification:
         If an event may come in several units, all segments of a listener are one task.
         """
         from logclient.verify import decode
+        from logclient.verify.plan import MAX_TASKS
 
         alone = []
         of_listener: dict[int, list[int]] = {}

@@ -13,9 +13,10 @@ from logclient.verify.arrays import I64
 from logclient.verify.schema import EVENT_BITS
 from logclient.verify.segments import Segment
 
-__all__ = ["Plan", "share_evenly"]
+__all__ = ["MAX_TASKS", "Plan", "share_evenly"]
 
 TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
+MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 
 
 class Plan(NamedTuple):
@@ -103,7 +104,7 @@ def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:
     if not len(costs):
         return []
     reach = np.cumsum(costs)
-    n = max(4 * cores, int(reach[-1]) // limit)
+    n = max(4 * cores, min(int(reach[-1]) // limit, MAX_TASKS))
     # The bucket that has the middle of its cost behind a boundary belongs to the next range.
     at = np.searchsorted(reach - costs // 2, np.arange(1, n) * int(reach[-1]) // n)
     return sorted(set(at.tolist()) - {0, len(costs)})

@@ -85,10 +85,14 @@ class ProducerTables:
             code: one for all, or one for each.
             n: how often each counts; once by default.
         """
-        if len(p):
-            scale = SCALES[table]
-            keys, sums = sum_by_key(p.astype(np.int64) * scale + code, n)
-            self._parts.setdefault(table, []).append((keys, sums))
+        if not len(p):
+            return
+        # Count in the range of these producers and codes alone, which is small enough for an array.
+        first, low = int(p.min()), int(np.min(code))
+        width = int(np.max(code)) - low + 1
+        keys, sums = sum_by_key((p.astype(np.int64) - first) * width + (np.asarray(code) - low), n)
+        owners, codes = np.divmod(keys, width)
+        self._parts.setdefault(table, []).append(((owners + first) * SCALES[table] + codes + low, sums))
 
     def add_places(
         self, p: I64, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from logclient.errors import ExitCode
 from logclient.verify import captures, endpoints
-from logclient.verify.arrays import I64
+from logclient.verify.arrays import I64, sum_by_key
 from logclient.verify.decode import QUIET
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
@@ -93,7 +93,7 @@ class _Details:
     """The data about one named producer, in addition to its sums."""
 
     def __init__(self) -> None:
-        self.cells: dict[int, int] = {}
+        self.latency: list[tuple[I64, I64]] = []
         self.longest_us = 0
         self.when: dict[str, list[int]] = {}
         self.listeners: dict[int, Any] = {}
@@ -105,10 +105,11 @@ class _Details:
             self.longest_us = max(self.longest_us, int(values.max()))
         elif table == "places":
             self.sequence_counts.append((codes.astype(np.int32).tobytes(), values.tobytes()))
-        elif table in ("latency", "listeners"):
-            sums = self.cells if table == "latency" else self.listeners
+        elif table == "latency":
+            self.latency.append((codes, values))
+        elif table == "listeners":
             for code, n in zip(codes.tolist(), values.tolist(), strict=True):
-                sums[code] = sums.get(code, 0) + n
+                self.listeners[code] = self.listeners.get(code, 0) + n
         elif table == "made":
             for code, value in zip(codes.tolist(), values.tolist(), strict=True):
                 first, last = self.when.setdefault(WORDS[code // 2], [_LATEST, -_LATEST])
@@ -213,9 +214,7 @@ class Summary:
             producers=tuple(verdicts),
             gaps=int(self.sums[:, Column.GAPS].sum()),
             longest_gaps=tuple(Gap(ledger.name(p), first, n) for p, first, n in self.tally.longest_gaps()),
-            latency=_latency(
-                {cell: int(cells[cell]) for cell in np.flatnonzero(cells).tolist()}, self.tally.longest_us
-            ),
+            latency=_latency([(np.flatnonzero(cells), cells[cells > 0])], self.tally.longest_us),
             order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
             examples={},
             undecodable=undecodable,
@@ -362,7 +361,7 @@ class Summary:
             closed=x.closed,
             counts=counts,
             gaps=int(self.sums[p, Column.GAPS]),
-            latency=_latency(details.cells, details.longest_us),
+            latency=_latency(details.latency, details.longest_us),
             breaks=tuple(
                 word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered)
             ),
@@ -648,11 +647,11 @@ def _resolve_sent(kinds: I64, doubt: bool) -> I64:
     return kinds
 
 
-def _latency(cells: dict[int, int], longest: int) -> Latency | None:
-    if not cells:
+def _latency(cells: list[tuple[I64, I64]], longest: int) -> Latency | None:
+    """Return the quantiles of cells of the histogram and their counts, in several parts."""
+    if not any(len(codes) for codes, _ in cells):
         return None
-    index = np.array(sorted(cells), np.int64)
-    counts = np.array([cells[i] for i in index.tolist()], np.int64)
+    index, counts = sum_by_key(*(np.concatenate(columns) for columns in zip(*cells, strict=True)))
     reach = np.cumsum(counts)
     total = int(reach[-1])
     values = {}
