@@ -99,6 +99,7 @@ def test_a_bucket_has_what_the_ledgers_list(
     packed = ledger_merge.merge(stems, work, bits)
     seen = set()
     live = packed.live.tolist()
+    assert live == sorted(set(live))
     for key, places in zip(live, ledger_buckets.places_of(packed, packed.live).tolist(), strict=True):
         bucket = ledger_buckets.read_bucket(packed, key)
         assert len(bucket.hashes) == places
