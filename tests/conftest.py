@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    # No test shall leave files in the user's cache, or a process that writes them.
+    os.environ.setdefault("LOGCLIENT_CACHE", "off")
+
     if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = 10 * PATIENCE
 

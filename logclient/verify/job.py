@@ -146,7 +146,7 @@ def run(
         try:
             session = Session(
                 master, heap=heap, packages=packages, conf=conf, spark=spark,
-                connector=connector() if kafka is not None else "",
+                connector=connector() if kafka is not None else "", stop=watch.stop,
             )  # fmt: skip
             watch.use(session)
             watch.check()

@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -25,37 +24,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from logclient.errors import ConfigError, LedgerError, LogclientError, MissingExtra
+from logclient.errors import ConfigError, LedgerError, MissingExtra
+from logclient.verify import class_archive
+from logclient.verify.jobs import ConnectJobs, ContextJobs, Jobs
+from logclient.verify.jvm import Java, Jvm, VerifyError, environment, find_java, found, jars_folder
 
 __all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "remove", "require_extras"]
 
 HEAP = "1g"
 END_S = 10.0  # seconds for the JVM to end, and for its workers to close their files
-
-
-class VerifyError(LogclientError):
-    """A failure of Java, Spark or a worker that prevented the comparison, described in one line."""
-
-
-def _java() -> str:
-    """Find the java program for PySpark to start.
-
-    Raises:
-        VerifyError: there is no such program, or it is too old.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    where = f"JAVA_HOME={home}" if home else "PATH"
-    if not java or not os.path.exists(java):
-        raise VerifyError(
-            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
-        )
-    found = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', found)
-    if version is None or int(version[1]) < 17:
-        is_ = f"version {version[1]}" if version else "of no version"
-        raise VerifyError(f"java: Spark needs Java 17 or newer, and {java} is {is_}: set JAVA_HOME")
-    return java
+ANSWER_S = 10.0  # seconds for a server of Spark Connect to accept a connection
+RECORD_S = 600.0  # seconds for the JVM to end and to write the archive of its classes
 
 
 def require_extras() -> None:
@@ -93,30 +72,27 @@ _DEFAULTS = {
 }
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-# The JVM has little work and ends soon: one compiler and the simplest collector cost least.
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CONNECT = "sc://"  # the beginning of a master's URL
 
 # Settings that only take effect at the start of a JVM.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
+# What the driver needs, imported while the JVM starts.
+_MEANWHILE = ("numpy", "pyarrow", "pyspark.sql", "logclient.verify.examples", "logclient.verify.ledger_merge",
+              "logclient.verify.report", "logclient.verify.stages", "logclient.verify.tally")  # fmt: skip
 
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+# Beginnings of the settings that spark-submit acts upon.
+_FOR_SUBMIT = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.driver.extra",
+               "spark.driver.default", "spark.kerberos.", "spark.launcher.", "spark.pyspark.")  # fmt: skip
+
+# Variables that do not concern spark-submit; PySpark itself sets the last two.
+_HARMLESS = {"SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "SPARK_LOCAL_HOSTNAME", "SPARK_USER",
+             "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}  # fmt: skip
 
 
 def _spark_defaults() -> set[str]:
     """Return the names that ``spark-defaults.conf`` sets, because our settings would override them."""
-    home = os.environ.get("SPARK_HOME") or os.path.dirname(_found("pyspark"))
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(found("pyspark"))
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
     names = set()
     with (
@@ -129,9 +105,43 @@ def _spark_defaults() -> set[str]:
     return names
 
 
-def _found(module: str) -> str:
-    spec = importlib.util.find_spec(module)
-    return (spec.origin if spec else None) or ""
+def _needs_submit(settings: Mapping[str, str]) -> bool:
+    """Return whether files, variables or these settings have work for ``spark-submit``."""
+    home = os.path.dirname(found("pyspark"))
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    return (
+        any(name.startswith(_FOR_SUBMIT) for name in settings)
+        or os.environ.get("PYSPARK_PYTHON", sys.executable) != sys.executable  # it may lack PySpark
+        or any(name.startswith(("SPARK_", "HADOOP_", "YARN_")) for name in {*os.environ} - _HARMLESS)
+        or os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell").strip() != "pyspark-shell"
+        or (os.path.isdir(folder) and bool(os.listdir(folder)))
+    )
+
+
+def _package(error: ImportError) -> str:
+    """Return the name of the package that is missing."""
+    ask: Any = getattr(error, "getMessageParameters", dict)  # PySpark's own class
+    return str((ask() or {}).get("package_name") or error.name or "pyspark")
+
+
+def _active_session() -> Any:
+    """Return this thread's session, or that of this process; None: there is none."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    connect: Any = sys.modules.get("pyspark.sql.connect.session")
+    if connect is None:
+        return None
+    return connect.SparkSession.getActiveSession() or connect.SparkSession._get_default_session()
+
+
+def _jobs(spark: Any, group: str) -> Jobs:
+    # Spark Connect has no SparkContext.
+    if hasattr(spark, "sparkContext"):
+        return ContextJobs(spark.sparkContext, group)
+    return ConnectJobs(spark, group)
 
 
 def is_local(master: str) -> bool:
@@ -145,8 +155,8 @@ class Session:
     A new session prints nothing, runs on this Python and removes its files. An active one is not stopped.
 
     Args:
-        master: the Spark master. The default is the one configured elsewhere, else ``local[*]``: this
-            machine, on the loopback address.
+        master: the Spark master, or ``sc://HOST:PORT`` for a server of Spark Connect. The default is the one
+            configured elsewhere, else ``local[*]``: this machine, on the loopback address.
         heap: memory of the JVM (of the driver, with ``local``). The default is the one configured elsewhere,
             else 1g.
         packages: Maven coordinates and folders of jars, separated by commas.
@@ -154,16 +164,18 @@ class Session:
         spark: a session to use as the active one.
         log: the folder for the JVM's log and stderr; empty: a temporary one.
         conf: more settings.
+        stop: once it is set, the start of a JVM ends with an error.
+        record: an archive for the JVM to write when it ends.
 
     Attributes:
         spark: the SparkSession.
-        context: its SparkContext.
-        group: name of the job group of a verification.
+        jobs: the jobs of a verification on it.
+        jvm: the JVM that was started for it; None: it uses another one.
         stops: whether `stop` ends the session.
         log: the JVM's log file.
 
     Raises:
-        MissingExtra: PySpark is not installed.
+        MissingExtra: PySpark is not installed, or what Spark Connect needs.
         ConfigError: a setting comes too late for a running session or JVM.
         LedgerError: a folder of `packages` has no jars.
         VerifyError: there is no Java, or Spark does not start.
@@ -179,6 +191,8 @@ class Session:
         spark: Any = None,
         log: str = "",
         conf: Mapping[str, str] | None = None,
+        stop: threading.Event | None = None,
+        record: class_archive.Archive | None = None,
     ) -> None:
         require_extras()
         from pyspark import SparkContext
@@ -190,25 +204,77 @@ class Session:
                 settings[name] = ",".join(filter(None, (settings.get(name), value)))
         self.log = ""
         self._own = ""  # a temporary folder
-        self._gateway: Any = None  # of a JVM that we started
+        self.jvm: Jvm | None = None  # one that we started
+        self._stop = stop or threading.Event()
+        self._record = record
+        self._missing: tuple[str, str] | None = None  # folder and name of an archive that is not there
         self.stops = True
-        self.group = f"logclient-{uuid.uuid4().hex}"
-        if spark is not None or SparkContext._active_spark_context is not None:
+        self._group = f"logclient-{uuid.uuid4().hex}"
+        spark = spark or _active_session()
+        master = master or os.environ.get("SPARK_REMOTE")
+        if spark is not None:
             self._attach(settings, spark)
+        elif master is not None and master.startswith(_CONNECT):
+            self._use_server(master, settings)
         elif SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
             self._use_running_jvm(settings)
         else:
             self._launch(settings, connector, log)
 
     def _attach(self, settings: dict[str, str], spark: Any) -> None:
-        from pyspark.sql import SparkSession
-
         if settings:
             names = ", ".join(sorted(settings))
             raise ConfigError(f"spark: a session is active already: too late to set {names}")
-        self.spark = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-        self.context: Any = self.spark.sparkContext
+        self.spark = spark
+        self.jobs: Jobs = _jobs(spark, self._group)
         self.stops = False
+
+    def _use_server(self, url: str, settings: dict[str, str]) -> None:
+        """Make a session of Spark Connect."""
+        shown = url.partition(";")[0].rstrip("/")  # parameters may have a token
+        late = [name for name in _AT_START if name in settings]
+        if late:
+            raise ConfigError(f"spark: {shown} runs already: set {', '.join(late)} where it is started")
+        try:
+            import grpc
+            from pyspark.sql.connect.client import DefaultChannelBuilder
+            from pyspark.sql.connect.session import SparkSession
+        except ImportError as error:
+            raise MissingExtra(_package(error), "connect") from error
+        from pyspark.errors import PySparkException
+
+        try:
+            channels = DefaultChannelBuilder(url)
+        except PySparkException as error:
+            raise ConfigError(f"master: {shown} must be as sc://HOST:PORT/;NAME=VALUE") from error
+        with channels.toChannel() as channel:
+            try:  # PySpark's own attempts go on for minutes
+                grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+            except grpc.FutureTimeoutError as error:
+                raise VerifyError(f"spark: {shown} does not answer") from error
+        try:
+            self.spark = SparkSession.builder.channelBuilder(channels).create()
+            configured = self.spark.conf.getAll
+            for name, value in _DEFAULTS.items():
+                if name.startswith("spark.sql.") and name not in configured:
+                    self.spark.conf.set(name, value)
+            for name, value in settings.items():
+                if name != "spark.master":
+                    self._set(name, value)
+            self.jobs = _jobs(self.spark, self._group)
+        except BaseException as error:
+            self.stop(hard=True)
+            if isinstance(error, Exception) and not isinstance(error, ConfigError):
+                raise VerifyError(f"spark: {shown}: {str(error).splitlines()[0][:300]}") from error
+            raise
+
+    def _set(self, name: str, value: str) -> None:
+        from pyspark.errors import AnalysisException
+
+        try:
+            self.spark.conf.set(name, value)
+        except AnalysisException as error:
+            raise ConfigError(f"spark: {name} must be set where the server is started") from error
 
     def _use_running_jvm(self, settings: dict[str, str]) -> None:
         """Make a session in the JVM of ``spark-submit``, or in the JVM of an earlier session."""
@@ -227,56 +293,104 @@ class Session:
 
     def _launch(self, settings: dict[str, str], connector: str, log: str) -> None:
         """Make a session in a new JVM."""
-        _java()
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
+        java = find_java()
+        from pyspark import SparkContext
 
         self._own = tempfile.mkdtemp(prefix="logclient-spark-")
         self.log = os.path.join(log or self._own, "spark.log")
         with open(os.path.join(self._own, "log4j2.properties"), "w") as file:
             file.write(_LOG4J)
-        options = [
-            _JVM,
-            f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
-            f"-Dlogclient.log={self.log}",
-        ]
-        # The settings of PySpark's own shell, except for the master, which may be set elsewhere.
-        first = {
-            **{name: value for name, value in _DEFAULTS.items() if name != "spark.master"},
-            "spark.driver.memory": HEAP,
-            "spark.driver.extraJavaOptions": " ".join(options),
-            "spark.executor.extraJavaOptions": _JVM,
-            "spark.sql.warehouse.dir": os.path.join(self._own, "warehouse"),
-        }
-        others = _spark_defaults()
-        conf = SparkConf(loadDefaults=False)
-        for name, value in first.items():
-            if name not in others:
-                conf.set(name, value)
+        defaults = _spark_defaults()
         submitted, _, _ = os.environ.get("PYSPARK_SUBMIT_ARGS", "").rpartition("pyspark-shell")
-        configured = {"spark.jars", "spark.jars.packages"} & {*others, *settings}
+        configured = {"spark.jars", "spark.jars.packages"} & {*defaults, *settings}
         if connector and "packages" not in submitted and not configured:
             settings = {**settings, **_packages(connector)}
-        # The last option on the command line wins: ours, then the environment's, then the arguments.
-        last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
-        environment = {"PYSPARK_SUBMIT_ARGS": " ".join([submitted, *last, "pyspark-shell"])}
-        elsewhere = "spark.master" in others or "MASTER" in os.environ or "master" in submitted
-        if is_local(settings.get("spark.master", "" if elsewhere else "local")):
-            environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-        gateway = None
+        elsewhere = "spark.master" in defaults or "MASTER" in os.environ or "master" in submitted
+        local = is_local(settings.get("spark.master", "" if elsewhere else "local"))
+        variables = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if local else {}
         try:
-            with open(os.path.join(self._own, "stderr"), "wb") as errors, _environment(environment):
-                # Not inherited, because the output of the JVM and its workers is of no use to a user.
-                gateway = launch_gateway(conf, {"stderr": errors, "stdout": errors})  # type: ignore[no-untyped-call]
-                self._gateway = gateway
-                SparkContext._ensure_initialized(gateway=gateway)
-                self._connect(settings, ours=True)
+            if not (local and self._start_directly(java, settings, variables)):
+                self._submit(settings, defaults, submitted, variables)
+            assert self.jvm is not None
+            SparkContext._ensure_initialized(gateway=self.jvm.gateway)
+            self._connect(settings, ours=True)
         except BaseException as error:
             why = self._why() or str(error).split("\n")[0]
             self.stop(hard=True)
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not self._stop.is_set():
                 raise VerifyError(f"spark: it does not start: {why}") from error
             raise
+
+    def _logging(self) -> list[str]:
+        return [
+            f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
+            f"-Dlogclient.log={self.log}",
+        ]
+
+    def _start_directly(self, java: Java, settings: Mapping[str, str], variables: Mapping[str, str]) -> bool:
+        """Start the JVM with an archive of its classes.
+
+        Returns:
+            False if this needs ``spark-submit``, or if there is no archive to be used.
+        """
+        if _needs_submit(settings):
+            return False
+        archive = self._record
+        folder = class_archive.folder() if archive is None else None
+        if folder is not None:
+            name = class_archive.identify(java.path, java.version, jars_folder())
+            archive = class_archive.find(folder, name)
+            if archive is None:
+                self._missing = folder, name
+        if archive is None:
+            return False
+        options = [f"-Xmx{settings.get('spark.driver.memory', HEAP)}", *self._logging()]
+        record = self._record is not None
+        self.jvm = Jvm.start(java.path, archive, options, self._own, variables, record=record)
+        for module in _MEANWHILE:
+            importlib.import_module(module)
+        if self.jvm.connect(self._stop):
+            return True
+        # It died with this archive, or because there is too little memory. Try the other way.
+        self.jvm.end(END_S)
+        self.jvm = None
+        archive.remove()
+        return False
+
+    def _submit(
+        self, settings: Mapping[str, str], defaults: set[str], submitted: str, variables: Mapping[str, str]
+    ) -> None:
+        """Start the JVM through ``spark-submit``.
+
+        Args:
+            settings: given as arguments.
+            defaults: names of the settings in Spark's own file.
+            submitted: options from the environment.
+            variables: for the environment of the JVM.
+        """
+        from pyspark import SparkConf
+
+        first = {
+            **self._first(),
+            "spark.driver.extraJavaOptions": " ".join([*class_archive.OPTIONS, *self._logging()]),
+        }
+        conf = SparkConf(loadDefaults=False)
+        for name, value in first.items():
+            if name not in defaults:
+                conf.set(name, value)
+        # The last option on the command line wins: ours, then the environment's, then the arguments.
+        last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
+        arguments = " ".join([submitted, *last, "pyspark-shell"])
+        self.jvm = Jvm.submit(conf, self._own, {**variables, "PYSPARK_SUBMIT_ARGS": arguments})
+
+    def _first(self) -> dict[str, str]:
+        """Return the settings of PySpark's own shell, except for the master, which may be set elsewhere."""
+        return {
+            **{name: value for name, value in _DEFAULTS.items() if name != "spark.master"},
+            "spark.driver.memory": HEAP,
+            "spark.executor.extraJavaOptions": " ".join(class_archive.OPTIONS),
+            "spark.sql.warehouse.dir": os.path.join(self._own, "warehouse"),
+        }
 
     def _connect(self, settings: dict[str, str], *, ours: bool) -> None:
         """Make the session with the settings of its JVM, and ours where none are set."""
@@ -286,6 +400,9 @@ class Session:
         conf = SparkConf()
         for name, value in settings.items():
             conf.set(name, value)
+        if ours:
+            for name, value in self._first().items():
+                conf.setIfMissing(name, value)
         for name, value in _DEFAULTS.items():
             conf.setIfMissing(name, value)
         local = is_local(str(conf.get("spark.master")))
@@ -293,23 +410,26 @@ class Session:
             conf.setIfMissing(name, value)
         if ours and local:
             conf.setIfMissing("spark.local.dir", self._own)
-        environment = {}
+            conf.setIfMissing("spark.python.daemon.module", "logclient.verify.daemon")
+        variables = {}
         if ours or local:
             # The setting is not enough: without the variable, workers run the first `python3` on PATH.
             for name in ("spark.pyspark.python", "spark.pyspark.driver.python"):
                 conf.setIfMissing(name, os.environ.get("PYSPARK_PYTHON") or sys.executable)
-            environment["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
+            variables["PYSPARK_PYTHON"] = str(conf.get("spark.pyspark.python"))
         main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGINT) if main else None
-        with _environment(environment):
-            self.context = SparkContext(conf=conf)
+        with environment(variables):
+            context: Any = SparkContext(conf=conf)
+        self.context = context
         if ours:
             # No traceback of a broken connection: we end the JVM ourselves, or the waiting call raises.
-            self.context._accumulatorServer.handle_error = lambda *_: None
+            context._accumulatorServer.handle_error = lambda *_: None
         if before is not None:
             # PySpark's handler calls the JVM in the middle of another call to it.
             signal.signal(signal.SIGINT, before)
         self.spark = SparkSession(self.context)
+        self.jobs = ContextJobs(self.context, self._group)
 
     def _why(self) -> str:
         """Return the last error line of the JVM."""
@@ -328,12 +448,10 @@ class Session:
 
     def cancel(self) -> None:
         """Cancel the running job from another thread; the thread that waits for it gets an error."""
-        if self._gateway is not None:
-            if self._gateway.proc is not None:
-                self._gateway.proc.terminate()
+        if self.jvm is not None:
+            self.jvm.process.terminate()
         else:
-            with contextlib.suppress(Exception):
-                self.context.cancelJobGroup(self.group)
+            self.jobs.cancel()
 
     def stop(self, *, hard: bool = False) -> None:
         """End the session and its JVM, if we started them. Idempotent.
@@ -344,14 +462,16 @@ class Session:
         if not self.stops:
             return
         self.stops = False
-        if self._gateway is not None:
-            self._end_jvm(hard)
-        elif hasattr(self, "context"):
+        if self.jvm is not None:
+            self._end_jvm(self.jvm, hard)
+        elif hasattr(self, "context") or hasattr(self, "spark"):
             # An interrupted call leaves its thread's connection out of step; a new thread gets its own.
             thread = threading.Thread(target=self._end_context, daemon=True)
             thread.start()
             thread.join(END_S)
         remove(self._own)
+        if self._missing is not None and not hard:
+            class_archive.begin_writing(*self._missing)
 
     def _end_context(self) -> None:
         with contextlib.suppress(Exception), warnings.catch_warnings():
@@ -361,32 +481,19 @@ class Session:
             else:
                 self.context.stop()
 
-    def _end_jvm(self, hard: bool) -> None:
+    def _end_jvm(self, jvm: Jvm, hard: bool) -> None:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        gateway = self._gateway
-        proc = getattr(gateway, "proc", None)
-        if hard and proc is not None:
-            proc.terminate()
-            if hasattr(self, "context"):
-                self.context._jsc = None  # so that `stop` does not call it
-                with contextlib.suppress(Exception):
-                    self.context.stop()
-        else:
-            self._end_context()
+        # The JVM stops Spark when it ends. `SparkContext.stop` would also wait for a server in this process,
+        # which only looks once a second whether it should end.
+        jvm.end(END_S if self._record is None else RECORD_S, hard=hard)
+        if hasattr(self, "context"):
+            self.context._jsc = None
+            server, self.context._accumulatorServer = self.context._accumulatorServer, None
+            threading.Thread(target=server.shutdown, daemon=True).start()
         # SparkContext keeps the gateway for the next one in this process, and the JVM with it.
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
-        if proc is not None:
-            if proc.stdin is not None:
-                proc.stdin.close()
-            try:
-                proc.wait(timeout=END_S)
-            except subprocess.TimeoutExpired:
-                proc.kill()
-                proc.wait()
-        if SparkContext._gateway is gateway:
+        if SparkContext._gateway is jvm.gateway:
             SparkContext._gateway = None
             SparkContext._jvm = None
             SparkContext._active_spark_context = None
@@ -431,11 +538,10 @@ def remove(folder: str) -> None:
 
 @contextlib.contextmanager
 def no_pandas() -> Iterator[None]:
-    """Let `mapInArrow` work without pandas, which it requires but does not use here."""
+    """Let `mapInArrow` work with no pandas, or with any version: it asks for one but does not use it here."""
     functions: Any = importlib.import_module("pyspark.sql.pandas.functions")
     original = functions.require_minimum_pandas_version
-    if importlib.util.find_spec("pandas") is None:
-        functions.require_minimum_pandas_version = lambda: None
+    functions.require_minimum_pandas_version = lambda: None
     try:
         yield
     finally:
@@ -453,7 +559,10 @@ def quiet() -> Iterator[None]:
     gateway: Any = importlib.import_module("py4j.java_gateway")
     gateway.logging = loggers[0]
     try:
-        yield
+        with warnings.catch_warnings():
+            # PySpark may import pandas, which is not used here, and complain about its version.
+            warnings.filterwarnings("ignore", "PySpark does not yet", FutureWarning)
+            yield
     finally:
         gateway.logging = logging
         for logger, was in zip(loggers, before, strict=True):

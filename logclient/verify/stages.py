@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["SparkStages", "not_visible", "share_out"]
 
 PACK_BYTES = 32 << 20  # of ledgers in one task
+HERE_FILES, HERE_BYTES = 64, 8 << 20  # of ledgers that are packed without a job, in less than 0.1 s
+CORES = 1024  # the largest number of cores that can be counted
 PARTS = "parts.npy"  # the list of ledger files, in the work folder
 
 
@@ -38,12 +40,16 @@ def _freeze_imports() -> None:
 
 
 def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def find_invisible(_: Iterable[Any]) -> Iterator[tuple[str, str, str]]:
+    def find_invisible(batches: Iterable[Any]) -> Iterator[Any]:
         import socket
 
-        for what, folder in places:
-            if not os.path.isdir(folder):
-                yield what, folder, f"the worker on {socket.gethostname()}"
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        invisible = [place for place in places if not os.path.isdir(place[1])]
+        what, folder = invisible[0] if invisible else ("", "")
+        yield pa.record_batch([[what], [folder], [socket.gethostname()]], names=["what", "folder", "host"])
 
     return find_invisible
 
@@ -104,6 +110,18 @@ def _reduce_task(
     return run_reduce
 
 
+def _zeros_task(schema: pa.Schema) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def yield_zeros(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        row = {field.name: "" if field.type == pa.string() else 0 for field in schema}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+    return yield_zeros
+
+
 def _ddl(schema: pa.Schema) -> str:
     names = {"int32": "int", "int64": "bigint", "string": "string", "binary": "binary"}
     return ", ".join(f"`{field.name}` {names[str(field.type)]}" for field in schema)
@@ -120,22 +138,31 @@ class SparkStages:
     def __init__(self, spark: Any, source: Source | None = None) -> None:
         self.spark = spark
         self.source = source
-        self.cores: int = spark.sparkContext.defaultParallelism
+        self.cores = 0
+        self.local = False
+        if hasattr(spark, "sparkContext"):  # not with Spark Connect
+            self.cores = spark.sparkContext.defaultParallelism
+            self.local = is_local(spark.sparkContext.master)
 
     def check_visible(self, work: str, folders: dict[str, str]) -> None:
         """Check that workers on other machines see the folders that they read and write.
 
+        Where Spark does not tell the number of its cores, this counts them.
+
         Raises:
             LedgerError: a worker does not see a folder. Without this check every task would fail later.
         """
-        if is_local(self.spark.sparkContext.master):
+        if self.local:
             return
         places = [("work", work), *((what, os.path.abspath(path)) for what, path in folders.items() if path)]
-        # SQL and Arrow take seconds at their first use, so do without them.
-        n = 2 * self.cores
-        checked = self.spark.sparkContext.parallelize(range(n), n).mapPartitions(_visibility_task(places))
-        for invisible in checked.collect()[:1]:
-            raise not_visible(*invisible)
+        frame = self.spark.range(CORES)  # in as many tasks as there are cores
+        with no_pandas():
+            found = frame.mapInArrow(_visibility_task(places), "what string, folder string, host string")
+        rows = found.collect()
+        for row in rows:
+            if row.what:
+                raise not_visible(row.what, row.folder, f"the worker on {row.host}")
+        self.cores = self.cores or len(rows)
 
     def _over(self, n: int, function: Any, ddl: str) -> Any:
         """Return a frame with the rows of `n` tasks, each of which receives its number."""
@@ -148,6 +175,10 @@ class SparkStages:
         Returns:
             The stems of the packed files, in the order of the parts.
         """
+        if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
+            from logclient.verify import ledger_pack
+
+            return [ledger_pack.pack(parts[:], 0, work, until_us)]
         jobs = [(group[0], group[-1] + 1) for group in share_out(parts.sizes, PACK_BYTES)]
         parts.save(os.path.join(work, PARTS))
         task = _pack_task(jobs, parts.directory, work, until_us)
@@ -177,15 +208,29 @@ class SparkStages:
             with no_pandas():
                 records = self.source.frame.mapInArrow(_records_task(plan.work, only), _ddl(ARRIVALS))
             arrivals = arrivals.union(records)
+        results = self._reduce(arrivals, plan.partitions, _reduce_task(plan.work, later))
+        with self._in_large_batches():
+            return [row.name for row in results.collect()]
+
+    def _reduce(self, arrivals: Any, partitions: int, task: Any) -> Any:
+        """Return a frame with the rows of a task over each partition of the arrivals, in order."""
         if hasattr(arrivals, "repartitionById"):
-            spread = arrivals.repartitionById(plan.partitions, "part")
+            spread = arrivals.repartitionById(partitions, "part")
         else:  # PySpark 4.0: by a hash of the same number, slightly less even
-            spread = arrivals.repartition(plan.partitions, "part")
-        ordered = spread.sortWithinPartitions("key", "listener", "position")
+            spread = arrivals.repartition(partitions, "part")
         with no_pandas():
-            results = ordered.mapInArrow(_reduce_task(plan.work, later), "name string")
-            with self._in_large_batches():
-                return [row.name for row in results.collect()]
+            return spread.sortWithinPartitions("key", "listener", "position").mapInArrow(task, "name string")
+
+    def exercise(self) -> None:
+        """Run the jobs of a verification on made-up rows, so that the JVM loads all of their classes."""
+        import pyarrow as pa
+
+        from logclient.verify.schema import ARRIVALS
+
+        packed = pa.schema({"job": pa.int64(), "stem": pa.string()})
+        self._over(2, _zeros_task(packed), _ddl(packed)).collect()
+        arrivals = self._over(2, _zeros_task(ARRIVALS), _ddl(ARRIVALS))
+        self._reduce(arrivals, 2, _zeros_task(pa.schema({"name": pa.string()}))).collect()
 
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
         """Fetch records by listener and number. See `records.Source.pick`."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from logclient.verify.spark import Session, VerifyError
 
@@ -32,9 +30,6 @@ class Watch:
         self.stage = "starting Spark"
         self.began = time.monotonic()
         self.session: Session | None = None
-        self._tracker: Any = None
-        self._previous_group: str | None = None  # the job group of an active session
-        self._finished_jobs: set[int] = set()  # of earlier stages
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logclient-verify", daemon=True)
         self._runs = progress is not None or stop is not None
@@ -53,17 +48,14 @@ class Watch:
         """Follow the jobs that the calling thread starts on this session."""
         if not self._runs:
             return
-        self._previous_group = session.context.getLocalProperty("spark.jobGroup.id")
-        session.context.setLocalProperty("spark.jobGroup.id", session.group)
-        self._tracker = session.context.statusTracker()
+        session.jobs.begin()
         self.session = session
 
     def release(self) -> None:
-        """Stop following the session, and restore its job group."""
+        """Stop following the session."""
         session, self.session = self.session, None
         if session is not None and not session.stops:
-            with contextlib.suppress(Exception):
-                session.context.setLocalProperty("spark.jobGroup.id", self._previous_group)
+            session.jobs.end()
 
     def step(self, stage: str) -> None:
         """Begin a stage.
@@ -76,8 +68,7 @@ class Watch:
         """
         self.check()
         if self.session is not None:
-            with contextlib.suppress(Exception):
-                self._finished_jobs = set(self._tracker.getJobIdsForGroup(self.session.group))
+            self.session.jobs.next_stage()
         self.stage = stage
 
     def check(self) -> None:
@@ -91,25 +82,10 @@ class Watch:
 
     def line(self) -> str:
         """Return the stage with its share and the seconds, such as ``comparing 43%, 12 s``."""
-        share = self._share()
+        session = self.session
+        share = None if session is None else session.jobs.share()
         percent = "" if share is None else f" {share:.0%}"
         return f"{self.stage}{percent}, {time.monotonic() - self.began:.0f} s"
-
-    def _share(self) -> float | None:
-        """Return the share of this stage's tasks that are done; None: no task is known yet."""
-        done = total = 0
-        session = self.session
-        if session is None:
-            return None
-        with contextlib.suppress(Exception):
-            for job in set(self._tracker.getJobIdsForGroup(session.group)) - self._finished_jobs:
-                info = self._tracker.getJobInfo(job)
-                for stage in info.stageIds if info else ():
-                    about = self._tracker.getStageInfo(stage)
-                    if about is not None:
-                        total += about.numTasks
-                        done += about.numCompletedTasks
-        return done / total if total else None
 
     def _run(self) -> None:
         while not self._done.wait(INTERVAL_S):

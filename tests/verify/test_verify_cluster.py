@@ -102,6 +102,7 @@ from logclient.verify import stages as spark_stages
 
 master, ledger, capture, out, log, *stages = sys.argv[1:]
 job.TASK_BYTES = spark_stages.PACK_BYTES = 1  # a task for each file
+spark_stages.HERE_FILES = 0
 settings = json.loads(sys.stdin.readline())
 tuning = job.Tuning(bucket_bits=2)
 with job.Session(master, conf=settings) as session:
