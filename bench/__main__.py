@@ -31,6 +31,7 @@ ROWS = {
     "names": ("bench.names", ("flask",)),
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
     "verify-producers": ("bench.verify_producers", ("pyspark",)),
+    "start": ("bench.start", ("pyspark", "pyarrow", "numpy")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"

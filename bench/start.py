@@ -1,0 +1,133 @@
+"""Row `start`: a whole `logclient verify` of 30,000 events, from the start of the command to its end.
+
+Almost all of it is the start and the end of Spark. The peer is the least program that does anything with
+PySpark: a session on this machine, one job of two Python tasks, and a stop. Each run is a fresh process; the
+page cache is warm. CPU is that of the process and all its children, Spark's JVM and workers among them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import verify_data
+from bench.harness import ROOT, Line, NotExact, Row, Spread, claim, ratio
+
+EVENTS = 30_000
+ROUNDS = 10
+BOUND = 4.5  # seconds
+LATER, AGAIN, FIRST = "verify, later runs", "verify, later runs (again)", "verify, first run"
+SESSION = "a PySpark session with one job"
+PARTS = ("start", "pack", "compare", "total")
+PROGRAM = """
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+)
+rows = spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
+spark.stop()
+print(len(rows))
+"""
+NOTES = (
+    f"{LATER}: with the archive of the JVM's classes, as all runs but the first on a machine",
+    f"{FIRST}: without it; the process that writes it afterwards is not started here, its cost is below",
+)
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> tuple[float, float, str]:
+    """Run a program to its end.
+
+    Returns:
+        Its wall time and its CPU time with that of its children, in seconds, and its output.
+    """
+    used = os.times()
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
+    )
+    wall = time.perf_counter() - began
+    now = os.times()
+    cpu = now.children_user + now.children_system - used.children_user - used.children_system
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    return wall, cpu, done.stdout
+
+
+def _verify(data: verify_data.Set, out: Path, cache: str) -> tuple[float, float, dict[str, float]]:
+    command = [
+        sys.executable, "-m", "logclient", "verify", "--ledger", str(data.ledger),
+        "--capture", str(data.capture), "--out", str(out),
+    ]  # fmt: skip
+    wall, cpu, _ = _run(command, {"LOGCLIENT_CACHE": cache})
+    verdict = json.loads((out / "verdict.json").read_text())
+    total = verify_data.total(data.truth)
+    wrong = [word for word in verify_data.WORDS if verdict["counts"][word] != total[word]]
+    if wrong:
+        raise NotExact(f"{wrong[0]}: {verdict['counts'][wrong[0]]}, there are {total[wrong[0]]}")
+    return wall, cpu, verdict["seconds"]
+
+
+def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
+    """Run the row."""
+    rounds = rounds or (2 if quick else ROUNDS)
+    draw = random.Random(seed)
+    samples: dict[str, dict[str, list[float]]] = {}
+    parts: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="logclient-bench-") as folder:
+        data = verify_data.make(Path(folder, "data"), EVENTS)
+        cache = os.path.join(folder, "cache")
+        written = _run([sys.executable, "-m", "logclient.verify.write_archive"], {"LOGCLIENT_CACHE": cache})
+        size = sum(path.stat().st_size for path in Path(cache).iterdir())
+
+        def once(name: str) -> None:
+            out = Path(folder, "out")
+            if name == SESSION:
+                wall, cpu, _ = _run([sys.executable, "-c", PROGRAM], {"SPARK_LOCAL_IP": "127.0.0.1"})
+            else:
+                wall, cpu, seconds = _verify(data, out, "off" if name == FIRST else cache)
+                parts.setdefault(name, []).append(seconds)
+                shutil.rmtree(out)
+            clocks = samples.setdefault(name, {"process": [], "wall": []})
+            clocks["process"].append(cpu)
+            clocks["wall"].append(wall)
+
+        names = [LATER, AGAIN, FIRST, SESSION]
+        for name in names:
+            once(name)
+        samples.clear()
+        parts.clear()
+        for _ in range(rounds):
+            for name in draw.sample(names, len(names)):
+                once(name)
+    verdicts = [
+        claim("A/A: later runs against themselves, wall", ratio(samples, AGAIN, LATER, "wall")),
+        claim(f"{LATER}: seconds", Spread.of(samples[LATER]["wall"]), "" if quick else "<=", BOUND),
+        claim(f"{LATER} / {FIRST}, wall", ratio(samples, LATER, FIRST, "wall")),
+        claim(f"{LATER} / {SESSION}, wall", ratio(samples, LATER, SESSION, "wall")),
+    ]
+    notes = [_parts(name, parts[name], samples[name]["wall"]) for name in (LATER, FIRST)]
+    notes.append(
+        f"writing the archive, once, in the background: {written[0]:.1f} s, {written[1]:.1f} CPU-s, "
+        f"{size / 1e6:.0f} MB"
+    )
+    spread = [Line(n, {clock: Spread.of(v) for clock, v in samples[n].items()}) for n in names]
+    title = f"a whole `logclient verify` of {EVENTS:,} events, against PySpark's own start and stop"
+    return Row("start", title, "s", spread, verdicts, [*notes, *NOTES], {"parts": parts, "events": EVENTS})
+
+
+def _parts(name: str, runs: list[dict[str, Any]], walls: list[float]) -> str:
+    median = {part: Spread.of([run[part] for run in runs]).median for part in PARTS}
+    median["stop and report"] = median["total"] - median["start"] - median["pack"] - median["compare"]
+    median["Python's own start and end"] = Spread.of(walls).median - median.pop("total")
+    return f"{name}, parts: " + ", ".join(f"{part} {seconds:.2f} s" for part, seconds in median.items())
