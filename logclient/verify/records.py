@@ -266,6 +266,8 @@ def _offsets(
     Returns:
         Topic -> partition -> offset of the first record, and of the next one.
     """
+    if not hasattr(spark, "sparkContext"):
+        raise ConfigError("kafka: it cannot be read through Spark Connect: use another master, or a table")
     jvm = spark.sparkContext._jvm
     client = jvm.org.apache.kafka.clients.consumer.KafkaConsumer
     if not isinstance(client, type(jvm.java.util.HashMap)):
@@ -428,7 +430,7 @@ def _load_table(spark: Any, name: str) -> Any:
     form, colon, path = name.partition(":")
     if colon and form.isidentifier() and not path.startswith("//"):
         try:
-            return spark.read.format(form).load(path)
+            return _analysed(spark.read.format(form).load(path))
         except Exception as error:
             if "DATA_SOURCE_NOT_FOUND" not in str(error) and "ClassNotFoundException" not in str(error):
                 raise
@@ -436,7 +438,14 @@ def _load_table(spark: Any, name: str) -> Any:
                 f"table: Spark knows no format {form!r}: name the Maven coordinates of its package with"
                 " --packages (packages=)"
             ) from error
-    return spark.read.parquet(name) if "/" in name or os.path.exists(name) else spark.read.table(name)
+    found = spark.read.parquet(name) if "/" in name or os.path.exists(name) else spark.read.table(name)
+    return _analysed(found)
+
+
+def _analysed(frame: Any) -> Any:
+    """Return the frame if there is such a table; Spark Connect asks the server only when it must."""
+    frame.schema  # noqa: B018
+    return frame
 
 
 # -- in the workers

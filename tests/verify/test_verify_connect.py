@@ -1,0 +1,198 @@
+"""Verification through Spark Connect: no SparkContext, no JVM, and workers behind a server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import verify
+from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
+from tests import support
+from tests.support.patience import PATIENCE
+from tests.verify.connect_server import ConnectServer
+from tests.verify.histories import World
+from tests.verify.test_verify_session import environment, remaining_files
+from tests.verify_scene import Scene
+
+support.need("numpy")
+support.need("pyarrow")
+for module in ("pandas", "grpc", "grpc_status", "zstandard"):
+    support.need(module)
+sessions = pytest.importorskip("logclient.verify.spark")
+watching = pytest.importorskip("logclient.verify.watch")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with ConnectServer(tmp_path_factory.mktemp("connect") / "server") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def remote(server: ConnectServer) -> Iterator[Any]:
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.builder.remote(server.url).create()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path).write_ledger().write_capture()
+
+
+def without_places(verdict: Any) -> dict[str, Any]:
+    """A verdict without what names times and places."""
+    found = verdict.to_json()
+    for name in ("seconds", "made_us"):
+        del found[name]
+    return found
+
+
+def test_verdict_equals_that_of_a_local_session(spark: Any, remote: Any, tmp_path: Path) -> None:
+    """With faults of every kind, in several buckets, and the same violations."""
+    ledger, capture = World(11, 40, users=0.1, anonymous=0.1).write(tmp_path)
+    tuning = verify.job.Tuning(bucket_bits=3)
+    mine = verify.run(ledger, capture, out=tmp_path / "mine", spark=remote, tuning=tuning)
+    theirs = verify.run(ledger, capture, out=tmp_path / "theirs", spark=spark, tuning=tuning)
+    assert mine.counts.lost
+    assert without_places(mine) == without_places(theirs)
+    assert sorted(verify.violations(tmp_path / "mine")) == sorted(verify.violations(tmp_path / "theirs"))
+    assert remote.range(3).count() == 3
+
+
+def test_command_line_connects_by_the_master(server: ConnectServer, scene: Scene, tmp_path: Path) -> None:
+    scene.write_capture(range(1, 20))
+    command = [sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger)]
+    command += ["--capture", str(scene.capture), "--out", str(tmp_path / "out"), "--master", server.url]
+    done = subprocess.run(
+        [*command, "--conf", "spark.sql.shuffle.partitions=3"], capture_output=True, text=True,
+        timeout=8 * PATIENCE, env=environment(tmp_path),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["counts"]["lost"] == 1
+    assert remaining_files(tmp_path) == []
+
+
+def test_progress_has_a_share(remote: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tags and the handlers of the session are as before."""
+    monkeypatch.setattr(watching, "INTERVAL_S", 0.001)
+    remote.addTag("theirs")
+    lines: list[str] = []
+    try:
+        assert verify.run(scene.ledger, scene.capture, spark=remote, progress=lines.append).ok
+        assert remote.getTags() == {"theirs"}
+    finally:
+        remote.removeTag("theirs")
+    assert any("comparing" in line and "%" in line for line in lines), lines
+    assert lines[-1] == ""
+
+
+def test_stop_interrupts_and_keeps_the_session(
+    remote: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "INTERVAL_S", 0.001)
+    stop = threading.Event()
+
+    def progress(text: str) -> None:
+        if text.startswith("comparing"):
+            stop.set()
+
+    with pytest.raises(sessions.VerifyError, match=r"^stopped$"):
+        verify.run(scene.ledger, scene.capture, spark=remote, progress=progress, stop=stop)
+    assert remote.range(3).count() == 3
+
+
+def test_worker_that_does_not_see_a_folder_is_named(
+    remote: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the client alone sees them, so the check runs with another folder."""
+    from logclient.verify.stages import SparkStages
+
+    with pytest.raises(LedgerError, match=r"^ledger: the worker on .* cannot see /nowhere: .*storage"):
+        SparkStages(remote).check_visible(str(scene.ledger), {"ledger": "/nowhere"})
+    stages = SparkStages(remote)
+    stages.check_visible(str(scene.ledger), {"capture": str(scene.capture)})
+    assert stages.cores == 2
+
+
+def test_table_and_kafka(remote: Any, scene: Scene, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"value": list(scene.bodies.values())[:-1]}), tmp_path / "t.parquet")
+    assert verify.run(scene.ledger, table=str(tmp_path / "t.parquet"), spark=remote).counts.lost == 1
+    with pytest.raises(LedgerError, match=r"^table: .*nothing"):
+        verify.run(scene.ledger, table="nothing", spark=remote)
+    with pytest.raises(ConfigError, match=r"^kafka: .* Spark Connect"):
+        verify.run(scene.ledger, kafka="127.0.0.1:9092/t", spark=remote)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"heap": "2g"}, ConfigError, "runs already: set spark.driver.memory"),
+        ({"packages": "a:b:1"}, ConfigError, "runs already: set spark.jars.packages"),
+        ({"conf": {"spark.sql.warehouse.dir": "/x"}}, ConfigError, "^spark: spark.sql.warehouse.dir must be"),
+    ],
+)
+def test_settings_of_a_running_server_are_refused(
+    server: ConnectServer, scene: Scene, settings: dict[str, Any], error: type[Exception], words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sessions, "_active_session", lambda: None)
+    with pytest.raises(error, match=words):
+        verify.run(scene.ledger, scene.capture, master=server.url, **settings)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sc://127.0.0.1:1/;token=secret", r"^spark: sc://127.0.0.1:1 does not answer$"),
+        ("sc://127.0.0.1:1/path/;token=secret", r"^master: sc://127.0.0.1:1/path must be as sc://HOST:PORT"),
+    ],
+)
+def test_server_that_does_not_answer(
+    scene: Scene, url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_active_session", lambda: None)
+    monkeypatch.setattr(sessions, "ANSWER_S", 0.2)
+    with pytest.raises((sessions.VerifyError, ConfigError), match=words) as caught:
+        verify.run(scene.ledger, scene.capture, master=url)
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_package_is_named_with_its_extra(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_active_session", lambda: None)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MissingExtra, match=r'grpc.* is not installed: pip install "logclient\[connect\]"'):
+        verify.run(scene.ledger, scene.capture, master="sc://127.0.0.1:1")
+
+
+def test_variable_names_the_server(server: ConnectServer, scene: Scene, tmp_path: Path) -> None:
+    """``SPARK_REMOTE`` is what PySpark itself reads."""
+    script = f"""
+import sys
+from logclient import verify
+verdict = verify.run({str(scene.ledger)!r}, {str(scene.capture)!r})
+print(verdict.ok, "pyspark.sql.connect.session" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=8 * PATIENCE,
+        env=environment(tmp_path, SPARK_REMOTE=server.url),
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True True\n", "")
