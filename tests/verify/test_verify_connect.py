@@ -25,6 +25,7 @@ support.need("numpy")
 support.need("pyarrow")
 for module in ("pandas", "grpc", "grpc_status", "zstandard"):
     support.need(module)
+job = pytest.importorskip("logclient.verify.job")
 sessions = pytest.importorskip("logclient.verify.spark")
 watching = pytest.importorskip("logclient.verify.watch")
 
@@ -66,7 +67,7 @@ def without_places(verdict: Any) -> dict[str, Any]:
 def test_verdict_equals_that_of_a_local_session(spark: Any, remote: Any, tmp_path: Path) -> None:
     """With faults of every kind, in several buckets, and the same violations."""
     ledger, capture = World(11, 40, users=0.1, anonymous=0.1).write(tmp_path)
-    tuning = verify.job.Tuning(bucket_bits=3)
+    tuning = job.Tuning(bucket_bits=3)
     mine = verify.run(ledger, capture, out=tmp_path / "mine", spark=remote, tuning=tuning)
     theirs = verify.run(ledger, capture, out=tmp_path / "theirs", spark=spark, tuning=tuning)
     assert mine.counts.lost
