@@ -4,7 +4,7 @@
 # of its own columns; its subclass of Events names these columns.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id, trim
@@ -16,8 +16,18 @@ cdef enum:
     STATUS_OK = 0
     STATUS_FOREIGN = 1
     SCRATCH_KEPT = 1 << 22       # larger scratch memory is freed
+    BODY_KEPT = 1 << 28          # larger bodies are not kept: no table has room for them
     SCAN_FAILED = -1             # not one JSON object
     NO_MEMORY = -2
+
+
+# The bodies of events, and the ids that are the users' own, in the order of the rows.
+ctypedef struct lc_kept:
+    size_t most_rows             # a call ends after so many rows, or so many bytes; 0: no bound
+    size_t most_bytes            # 0: bodies are not kept
+    lc_wire bodies
+    lc_wire own_ids
+    lc_wire own_ends             # int64: where each of these ids ends
 
 
 cdef class Column:
@@ -34,8 +44,13 @@ cdef class Events:
     cdef Py_ssize_t n
     cdef tuple columns           # by C_STATUS and so on
     cdef readonly Column id_hash
+    cdef readonly Column bodies
+    cdef readonly Column own_ids
+    cdef readonly Column own_id_ends
+    cdef readonly Py_ssize_t units
 
     cdef int take_rows(self, lc_rows *r) except -1
+    cdef int take_bodies(self, lc_kept *k) except -1
 
 
 cdef class BorrowedBuffer:
@@ -49,6 +64,7 @@ cdef class BatchDecoder:
     cdef lc_names names
     cdef lc_rows rows
     cdef lc_wire scratch         # a body and SCAN_PAD bytes behind it
+    cdef lc_kept kept
     cdef int32_t unit            # index of the current unit
     cdef bint identity
     cdef bytes producers         # owns the memory that `names` points to
@@ -77,7 +93,41 @@ cdef inline int identify(BatchDecoder d, const lc_span *own, lc_id *id_) noexcep
         read_id(&d.names, own.at, id_)
         if is_ours(&d.names, id_):
             return STATUS_OK
+    if d.kept.most_bytes and keep_own_id(&d.kept, own.at, own.size) < 0:
+        return -1
     return -1 if keep_foreign(&d.rows, own) < 0 else STATUS_FOREIGN
+
+
+cdef inline int append_bytes(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
+    cdef uint8_t *room
+    if size == 0:
+        return 0                 # an empty wire has no memory
+    room = wire_reserve(to, size)
+    if room == NULL:
+        return -1
+    memcpy(room, p, size)
+    to.size += size
+    return 0
+
+
+# Whether a call has reached its bound.
+cdef inline bint is_full(const lc_kept *k, size_t rows) noexcept nogil:
+    return (k.most_rows and rows >= k.most_rows) or (k.most_bytes and k.bodies.size >= k.most_bytes)
+
+
+# Keep the body of the next row, if bodies are wanted. -1: out of memory.
+cdef inline int keep_body(BatchDecoder d, const uint8_t *p, size_t size) noexcept nogil:
+    if d.kept.most_bytes == 0 or size > BODY_KEPT:
+        return 0
+    return append_bytes(&d.kept.bodies, p, size)
+
+
+cdef inline int keep_own_id(lc_kept *k, const uint8_t *p, size_t size) noexcept nogil:
+    cdef int64_t end
+    if append_bytes(&k.own_ids, p, size) < 0:
+        return -1
+    end = <int64_t> k.own_ids.size
+    return append_bytes(&k.own_ends, <const uint8_t *> &end, sizeof(end))
 
 
 # Scratch memory for `size` bytes, with SCAN_PAD zeros behind them for the scanner. NULL: out of memory.

@@ -59,6 +59,24 @@ class Events:
     @property
     def id_hash(self) -> Column:
         """uint64, two for each row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless ``FOREIGN``."""
+    @property
+    def units(self) -> int:
+        """The number of units decoded: fewer than were given, where a bound of `BatchDecoder.limit` ended it."""
+    @property
+    def bodies(self) -> Column:
+        """uint8: the bodies of all rows with an event, joined, each with the bytes that `length` tells.
+
+        Bodies beyond 256 MiB are left out. Empty without the bound `body_bytes` of `BatchDecoder.limit`.
+        """
+    @property
+    def own_ids(self) -> Column:
+        """uint8: the text of the users' own ids as it stands in the bodies, joined; empty like `bodies`."""
+    @property
+    def own_id_ends(self) -> Column:
+        """int64: where each id ends in `own_ids`.
+
+        One for each row of status ``FOREIGN``, in order; empty for plog's bodies without an id.
+        """
 
 @final
 class BorrowedBuffer:
@@ -81,4 +99,17 @@ class BatchDecoder(Generic[_Events]):
 
         Raises:
             ValueError: `offsets` and `lengths` differ in size, or a unit is not inside `data`.
+        """
+    def limit(self, rows: int, body_bytes: int = 0) -> None:
+        """Bound the result of each call of `decode`, and keep the bodies of events.
+
+        A call ends behind the first unit that reaches a bound; ``Events.units`` tells how far it came.
+
+        Args:
+            rows: the bound on rows; 0: none.
+            body_bytes: the bound on the bytes of bodies, which are then in ``Events.bodies``; 0: they are not
+                kept.
+
+        Raises:
+            ValueError: a bound is negative.
         """

@@ -12,6 +12,7 @@ from cpython.buffer cimport (
 )
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from logclient._ext.ids cimport (
     C_HASH,
@@ -113,6 +114,14 @@ cdef class Events:
         self.n = r.n
         return 0
 
+    # Make the columns of what was kept, which take over its memory.
+    cdef int take_bodies(self, lc_kept *k) except -1:
+        self.bodies = make_column(<void **> &k.bodies.data, k.bodies.size, 1, c'B')
+        self.own_ids = make_column(<void **> &k.own_ids.data, k.own_ids.size, 1, c'B')
+        self.own_id_ends = make_column(<void **> &k.own_ends.data, k.own_ends.size // 8, 8, c'q')
+        clear_kept(k)
+        return 0
+
     @property
     def status(self):
         """uint8: index into the decoder's ``STATUS_NAMES``. All decoders share 0 (ok) to 3."""
@@ -180,12 +189,41 @@ cdef Py_ssize_t count_units(BorrowedBuffer offsets, BorrowedBuffer lengths, Borr
     return size // 8
 
 
+# Forget what was kept.
+cdef void clear_kept(lc_kept *k) noexcept nogil:
+    free(k.bodies.data)
+    free(k.own_ids.data)
+    free(k.own_ends.data)
+    memset(&k.bodies, 0, sizeof(lc_wire))
+    memset(&k.own_ids, 0, sizeof(lc_wire))
+    memset(&k.own_ends, 0, sizeof(lc_wire))
+
+
 cdef class BatchDecoder:
     """The base class of decoders."""
 
     def __dealloc__(self):
         free(self.scratch.data)
         free_rows(&self.rows)
+        clear_kept(&self.kept)
+
+    def limit(self, Py_ssize_t rows, Py_ssize_t body_bytes=0):
+        """Bound the result of each call of `decode`, and keep the bodies of events.
+
+        A call ends behind the first unit that reaches a bound; ``Events.units`` tells how far it came.
+
+        Args:
+            rows: the bound on rows; 0: none.
+            body_bytes: the bound on the bytes of bodies, which are then in ``Events.bodies``; 0: they are not
+                kept.
+
+        Raises:
+            ValueError: a bound is negative.
+        """
+        if rows < 0 or body_bytes < 0:
+            raise ValueError(f"rows and body_bytes must not be negative: {rows}, {body_bytes}")
+        self.kept.most_rows = rows
+        self.kept.most_bytes = body_bytes
 
     cdef int ensure_initialized(self) except -1:
         if self.producers is None:
@@ -209,11 +247,14 @@ cdef class BatchDecoder:
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         return 0
 
-    # The number of units decoded: less than n when the next one is not inside the data. -1: out of memory.
+    # The number of units decoded: less than n at a bound, or when the next one is not inside the data.
+    # -1: out of memory.
     cdef Py_ssize_t decode_units(self, const uint8_t *p, Py_ssize_t total, const int64_t *at,
                                  const int64_t *size, Py_ssize_t n) noexcept nogil:
         cdef Py_ssize_t i
         for i in range(n):
+            if is_full(&self.kept, self.rows.n):
+                return i
             if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
                 return i
             self.unit = <int32_t> i
@@ -245,10 +286,13 @@ cdef class BatchDecoder:
                                       <const int64_t *> size.b.buf, n)
             if i < 0:
                 raise MemoryError()
-            if i < n:
+            if i < n and not is_full(&self.kept, self.rows.n):
                 raise ValueError(f"unit {i} leaves the data of {data.b.len} bytes")
             events = self.result.__new__(self.result)
+            events.units = i
             events.take_rows(&self.rows)
+            events.take_bodies(&self.kept)
             return events
         finally:
             free_rows(&self.rows)
+            clear_kept(&self.kept)

@@ -49,7 +49,15 @@ from logclient._ext.blocks cimport (
     unpacker_open,
 )
 from logclient._ext.codec_base cimport CodecBase
-from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
+from logclient._ext.decoder cimport (
+    NO_MEMORY,
+    BatchDecoder,
+    Events,
+    clear_id,
+    identify,
+    keep_body,
+    scan_body,
+)
 from logclient._ext.deflate cimport INFLATE_MEMORY, INFLATE_TOO_LARGE, LC_HAS_ISAL, LC_HAS_ZLIB, deflater_name
 from logclient._ext.sent_tracker cimport (
     handing_add,

@@ -42,7 +42,15 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
-from logclient._ext.decoder cimport NO_MEMORY, BatchDecoder, Events, clear_id, identify, scan_body
+from logclient._ext.decoder cimport (
+    NO_MEMORY,
+    BatchDecoder,
+    Events,
+    clear_id,
+    identify,
+    keep_body,
+    scan_body,
+)
 from logclient._ext.deflate cimport (
     INFLATE_BAD,
     INFLATE_MEMORY,

@@ -46,6 +46,8 @@ from logclient._ext.decoder cimport (
     clear_id,
     count_units,
     identify,
+    keep_body,
+    keep_own_id,
     make_column,
     scan_body,
 )

@@ -176,6 +176,8 @@ cdef class Decoder(BatchDecoder):
             status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)
             if status < 0:
                 return -1
+        if keep_body(self, body, length) < 0:
+            return -1
         return add_row(self, status, &id_, hash, &m, offset, length)
 
 

@@ -123,6 +123,8 @@ cdef class Decoder(BatchDecoder):
         cdef lc_rows *r = &self.rows
         cdef lc_id no_id
         cdef size_t rows = r.n, foreigners = r.foreigners
+        cdef size_t bodies = self.kept.bodies.size, own_ids = self.kept.own_ids.size
+        cdef size_t own_ends = self.kept.own_ends.size
         cdef uint8_t *p
         cdef const uint8_t *where
         cdef Status status
@@ -137,6 +139,8 @@ cdef class Decoder(BatchDecoder):
         if not self.messages:
             done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
             if self.identity and (done == 0 or m.kind != J_OBJECT):
+                if keep_body(self, p, size) < 0:
+                    return -1
                 return add_common(r, S_NOT_JSON, &no_id, xxh64_of(p, size, SEED), self.unit, 0, size)
             return add_action(self, p, p, size, &m.id)
         done = scan_message(self, &m, p, p + size, 1)
@@ -165,6 +169,9 @@ cdef class Decoder(BatchDecoder):
             where = p
         r.n = rows                   # servers reject the whole message
         r.foreigners = foreigners
+        self.kept.bodies.size = bodies
+        self.kept.own_ids.size = own_ids
+        self.kept.own_ends.size = own_ends
         return add_common(r, status, &no_id, 0, self.unit, where - p, p + size - where)
 
 
@@ -237,6 +244,8 @@ cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, si
         status = identify(d, &own.text, &id_)
         if status < 0:
             return -1
+    if keep_body(d, p, size) < 0:
+        return -1
     return add_common(&d.rows, <uint8_t> status, &id_, xxh64_of(p, size, SEED), d.unit, p - begin, size)
 
 

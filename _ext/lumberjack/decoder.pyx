@@ -160,6 +160,8 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
             status = search_id(d, p, size, pairs, &id_)
             if status < 0:
                 return -1
+    if keep_body(d, p, size) < 0:
+        return -1
     return add_row(d, status, &id_, hash, wire, offset, size)
 
 

@@ -130,7 +130,7 @@ cdef class Decoder(BatchDecoder):
         if v.verdict == V_MESSAGE or v.verdict == V_SIMPLE:
             hash_ = xxh64_of(v.payload, v.size, SEED)
             status = decode_body(self, v.payload, v.size, &id_)
-            if status < 0:
+            if status < 0 or keep_body(self, v.payload, v.size) < 0:
                 return -1
         else:
             status = S_COMMAND if v.verdict == V_COMMAND else <int> v.verdict
@@ -158,6 +158,8 @@ cdef int decode_body(Decoder d, const uint8_t *p, size_t size, lc_id *id_) noexc
     if bad == 0 and o.uuid.at != NULL:
         return identify(d, &o.uuid, id_)
     # A body without an id is known by its hash, as in the ledger.
+    if d.kept.most_bytes and keep_own_id(&d.kept, p, 0) < 0:
+        return -1
     return -1 if keep_foreign(&d.rows, &own) < 0 else S_FOREIGN
 
 
