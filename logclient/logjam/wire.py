@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "BODY_OPTION", "CARRIES", "COLUMNS", "FRAME_HEAD", "LINES", "OPTIONS", "codec", "is_of_app_envs",
-    "message_columns", "wrap_body",
+    "BODY_OPTION", "CARRIES", "COLUMNS", "DOCUMENT", "FRAME_HEAD", "LINES", "OPTIONS", "codec",
+    "is_of_app_envs", "message_columns", "wrap_body",
 ]  # fmt: skip
 
 COLUMNS = {
@@ -30,6 +30,12 @@ OPTIONS: dict[str, int] = {}
 CARRIES = False
 LINES: tuple[str, ...] = ()
 BODY_OPTION = ""
+DOCUMENT: dict[str, Any] = {
+    "time": ("started_ms", "@timestamp"),
+    "level": ("severity", "log.level"),
+    "message": ("message", "lines", "label"),
+    "levels": ("debug", "info", "warning", "error", "critical", "any"),
+}
 FRAME_HEAD: int | None = 4  # the length before a frame
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from logclient._ext import lumberjack as codec
 
-__all__ = ["BODY_OPTION", "CARRIES", "COLUMNS", "FRAME_HEAD", "LINES", "OPTIONS", "codec", "wrap_body"]
+__all__ = [
+    "BODY_OPTION", "CARRIES", "COLUMNS", "DOCUMENT", "FRAME_HEAD", "LINES", "OPTIONS", "codec", "wrap_body",
+]  # fmt: skip
 
 COLUMNS: dict[str, str] = {}
 OPTIONS: dict[str, int] = {}
 CARRIES = False
 LINES: tuple[str, ...] = ()
 BODY_OPTION = ""
+DOCUMENT: dict[str, Any] = {
+    "time": ("@timestamp",),
+    "level": ("log.level", "level"),
+    "message": ("message", "line"),
+    "pairs": True,
+}
 FRAME_HEAD: int | None = None  # offsets count with compressed frames inflated in place
 
 

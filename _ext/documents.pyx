@@ -1,0 +1,272 @@
+# The fields of JSON documents as columns, in Arrow's layout: the reading half of a table of events.
+#
+# A document is read once, member by member, and never checked again: the decoders have done that. Text that
+# is not JSON after all gives no fields, whatever it is.
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.decoder cimport BorrowedBuffer, Column, append_bytes, count_units, make_column
+from logclient._ext.hash cimport xxh64_of
+from logclient._ext.jsonscan cimport (
+    hex_value,
+    lc_member,
+    lc_span,
+    nested_after,
+    next_member,
+    string_after,
+    utf8_end,
+)
+
+cdef enum:
+    MOST_NAMES = 8               # for one column
+    PLAIN_KEYS = 8               # fields of a document that are compared one by one; more are hashed
+    PAIR_COUNT = 9               # a block of pairs begins with a smaller byte, JSON never does
+
+cdef int64_t LAST_MS = 253402300799999     # the last millisecond of the year 9999
+cdef int64_t FIRST_MS = -62135596800000    # the first of the year 1
+
+
+# The names of the members that may give a column, the best first.
+ctypedef struct lc_wanted:
+    int n
+    lc_span names[MOST_NAMES]
+    Py_ssize_t dots[MOST_NAMES]  # where the name's first dot is; -1: it has none
+
+
+# Text of one value, where it was found.
+ctypedef struct lc_found:
+    int rank                     # of its name; the lower, the better
+    lc_span value                # with the quotes of a string; of a pair without them
+    bint pair
+
+
+# A field of the current document.
+ctypedef struct lc_field:
+    lc_span key                  # with escapes undone
+    uint64_t hash
+    lc_span value                # with the quotes of a string; of a pair without them
+    bint inner                   # it is in the nested object
+    bint pair
+
+
+# Column of texts: bytes, where each ends (int32), and a byte for each that is 1 if there is one.
+ctypedef struct lc_texts:
+    lc_wire data
+    lc_wire ends
+    lc_wire valid
+
+
+@cython.final
+cdef class Documents:
+    """Columns of documents, one row each. Texts are UTF-8.
+
+    A column of texts is a tuple of its bytes, the int32 ends of all rows (a 0 first), and a uint8 for each
+    row that is 1 where there is a value.
+    """
+
+    cdef readonly Column time
+    cdef readonly Column time_valid
+    cdef readonly tuple level
+    cdef readonly tuple message
+    cdef readonly Column field_ends
+    cdef readonly Column field_valid
+    cdef readonly tuple keys
+    cdef readonly tuple values
+
+
+@cython.final
+cdef class DocumentReader:
+    """Reads the time, the level, the message and all fields of documents.
+
+    A document is a JSON object. Where its member `nested` is an object, that one's members are fields too, in
+    front of equal names outside. A name ``a.b`` also finds the member ``b`` of an object ``a``.
+
+    Use one reader per thread.
+
+    Args:
+        time: names of members with the time: text as in RFC 3339, or a number of milliseconds since 1970.
+        level: names of members with the level.
+        message: names of members with the message. A list of lists gives their third elements, in lines.
+        nested: the name of the member with further fields; empty: none.
+        levels: names of the levels 0, 1, 2 and so on, at most 10.
+        pairs: whether a document may be a block of pairs of version 1 of Lumberjack.
+        text: whether anything else is a message.
+
+    Raises:
+        ValueError: there are more names than that, or more than 8 for one column.
+    """
+
+    cdef lc_wanted wanted[3]
+    cdef lc_span nested
+    cdef bint pairs
+    cdef bint text
+    cdef lc_span levels[10]
+    cdef int n_levels
+    cdef list names              # own the memory that the spans point to
+    cdef uint64_t seed           # so that nobody can choose keys that collide
+    cdef lc_wire unescaped       # keys of the current document
+    cdef lc_wire fields          # of the current document
+    cdef size_t n_fields
+    cdef lc_wire table           # uint32: field + 1 by hash
+    cdef size_t slots
+    cdef lc_found found[3]
+    cdef lc_texts level
+    cdef lc_texts message
+    cdef lc_texts keys
+    cdef lc_texts values
+    cdef lc_wire times
+    cdef lc_wire times_valid
+    cdef lc_wire field_ends
+    cdef lc_wire fields_valid
+    cdef bint want_fields
+
+    def __init__(self, *, time=(), level=(), message=(), nested="", levels=(), bint pairs=False,
+                 bint text=False):
+        import os
+        cdef int i, k
+        cdef bytes name
+        if self.names is not None:
+            raise TypeError("__init__ has run already")
+        self.names = []
+        for i, given in enumerate((time, level, message)):
+            if len(given) > MOST_NAMES:
+                raise ValueError(f"at most {<int> MOST_NAMES} names for one column, not {len(given)}")
+            self.wanted[i].n = len(given)
+            for k, one in enumerate(given):
+                name = one.encode()
+                self.names.append(name)
+                self.wanted[i].names[k].at = name
+                self.wanted[i].names[k].size = len(name)
+                self.wanted[i].dots[k] = name.find(b".")
+        name = nested.encode()
+        self.names.append(name)
+        self.nested.at = name
+        self.nested.size = len(name)
+        if len(levels) > 10:
+            raise ValueError(f"at most 10 levels have names, not {len(levels)}")
+        self.n_levels = len(levels)
+        for i, one in enumerate(levels):
+            name = one.encode()
+            self.names.append(name)
+            self.levels[i].at = name
+            self.levels[i].size = len(name)
+        self.pairs = pairs
+        self.text = text
+        self.seed = int.from_bytes(os.urandom(8), "little")
+
+    def __dealloc__(self):
+        free(self.unescaped.data)
+        free(self.fields.data)
+        free(self.table.data)
+        self.forget()
+
+    cdef void forget(self) noexcept nogil:
+        forget_texts(&self.level)
+        forget_texts(&self.message)
+        forget_texts(&self.keys)
+        forget_texts(&self.values)
+        forget_wire(&self.times)
+        forget_wire(&self.times_valid)
+        forget_wire(&self.field_ends)
+        forget_wire(&self.fields_valid)
+
+    def read(self, data, edges, *, bint fields=True):
+        """Read the documents ``data[edges[i]:edges[i + 1]]``, without the GIL.
+
+        Args:
+            data: the bytes of all documents.
+            edges: int64, rising: where each begins, and at the end where the last one ends. An empty one is
+                not a document.
+            fields: False leaves the fields out.
+
+        Returns:
+            Documents: one row for each.
+
+        Raises:
+            ValueError: `edges` do not rise inside `data`, or there is more text than a column can hold.
+        """
+        cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(edges)
+        cdef const int64_t *edge = <const int64_t *> at.b.buf
+        cdef Py_ssize_t n = at.b.len // 8 - 1, i
+        cdef int done = 0
+        cdef Documents out = Documents.__new__(Documents)
+        if self.names is None:
+            raise TypeError("__init__ has not run")
+        if at.b.len % 8 or n < 0 or edge[0] < 0 or edge[n] > view.b.len:
+            raise ValueError(f"edges must be int64 inside the data of {view.b.len} bytes")
+        self.want_fields = fields
+        try:
+            with nogil:
+                if begin_texts(&self.level) < 0 or begin_texts(&self.message) < 0:
+                    done = -1
+                elif begin_texts(&self.keys) < 0 or begin_texts(&self.values) < 0:
+                    done = -1
+                elif append_end(&self.field_ends, 0) < 0:
+                    done = -1
+                for i in range(n):
+                    if done < 0:
+                        break
+                    if edge[i + 1] < edge[i]:
+                        done = -2
+                        break
+                    done = read_document(self, <const uint8_t *> view.b.buf + edge[i],
+                                         <size_t> (edge[i + 1] - edge[i]))
+            if done == -1:
+                raise MemoryError()
+            if done == -2:
+                raise ValueError("edges must rise")
+            for size in (self.level.data.size, self.message.data.size, self.keys.data.size,
+                         self.values.data.size):
+                if size > 0x7FFFFFFF:
+                    raise ValueError(f"{size} bytes of text do not fit into one column")
+            out.time = take_wire(&self.times, 8, c'q')
+            out.time_valid = take_wire(&self.times_valid, 1, c'B')
+            out.level = take_texts(&self.level)
+            out.message = take_texts(&self.message)
+            out.field_ends = take_wire(&self.field_ends, 4, c'i')
+            out.field_valid = take_wire(&self.fields_valid, 1, c'B')
+            out.keys = take_texts(&self.keys)
+            out.values = take_texts(&self.values)
+            return out
+        finally:
+            self.forget()
+
+
+include "documents/texts.pyx"
+include "documents/members.pyx"
+
+
+def join(data, offsets, lengths):
+    """Return slices of a buffer, joined: ``data[offset:offset + length]`` for each.
+
+    Args:
+        data: the bytes.
+        offsets: int64, where each slice begins.
+        lengths: int64, the bytes of each slice.
+
+    Raises:
+        ValueError: `offsets` and `lengths` differ in size, or a slice is not inside `data`.
+    """
+    cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
+    cdef BorrowedBuffer size = BorrowedBuffer(lengths)
+    cdef Py_ssize_t n = count_units(at, size, None), i
+    cdef const int64_t *p = <const int64_t *> at.b.buf
+    cdef const int64_t *s = <const int64_t *> size.b.buf
+    cdef lc_wire out
+    cdef int64_t total = 0
+    memset(&out, 0, sizeof(out))
+    for i in range(n):
+        if p[i] < 0 or s[i] < 0 or p[i] > view.b.len or s[i] > view.b.len - p[i]:
+            raise ValueError(f"slice {i} leaves the data of {view.b.len} bytes")
+        total += s[i]
+    if wire_reserve(&out, <size_t> total + 1) == NULL:
+        raise MemoryError()
+    with nogil:
+        for i in range(n):
+            memcpy(out.data + out.size, <const uint8_t *> view.b.buf + p[i], s[i])
+            out.size += s[i]
+    return take_wire(&out, 1, c'B')

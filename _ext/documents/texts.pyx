@@ -1,0 +1,288 @@
+# Columns of texts, and the reading of JSON strings, numbers and times.
+
+
+cdef void forget_wire(lc_wire *w) noexcept nogil:
+    free(w.data)
+    memset(w, 0, sizeof(lc_wire))
+
+
+cdef void forget_texts(lc_texts *t) noexcept nogil:
+    forget_wire(&t.data)
+    forget_wire(&t.ends)
+    forget_wire(&t.valid)
+
+
+cdef Column take_wire(lc_wire *w, size_t item, char code):
+    cdef Column column = make_column(<void **> &w.data, w.size // item, item, code)
+    memset(w, 0, sizeof(lc_wire))
+    return column
+
+
+cdef tuple take_texts(lc_texts *t):
+    return take_wire(&t.data, 1, c'B'), take_wire(&t.ends, 4, c'i'), take_wire(&t.valid, 1, c'B')
+
+
+cdef inline int append_byte(lc_wire *to, uint8_t value) noexcept nogil:
+    return append_bytes(to, &value, 1)
+
+
+cdef inline int append_end(lc_wire *to, size_t end) noexcept nogil:
+    cdef int32_t value = <int32_t> end
+    return append_bytes(to, <const uint8_t *> &value, 4)
+
+
+cdef inline int begin_texts(lc_texts *t) noexcept nogil:
+    return append_end(&t.ends, 0)
+
+
+# End the text of a row, whose bytes are in t.data. -1: out of memory.
+cdef inline int end_text(lc_texts *t, bint valid) noexcept nogil:
+    if append_end(&t.ends, t.data.size) < 0:
+        return -1
+    return append_byte(&t.valid, valid)
+
+
+# Whether text is UTF-8. The bytes behind it are not read.
+cdef bint is_utf8(const uint8_t *p, size_t size) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *q
+    cdef uint8_t last[8]
+    cdef uint64_t word
+    cdef size_t left
+    while p < end:
+        while end - p >= 8:
+            memcpy(&word, p, 8)
+            if word & 0x8080808080808080ULL:
+                break
+            p += 8
+        if p == end:
+            break
+        if p[0] < 0x80:
+            p += 1
+            continue
+        if end - p >= 4:
+            q = utf8_end(p)
+            if q == NULL:
+                return False
+            p = q
+        else:
+            left = end - p
+            memset(last, 0, 8)       # utf8_end reads up to four bytes
+            memcpy(last, p, left)
+            q = utf8_end(last)
+            if q == NULL or <size_t> (q - last) > left:
+                return False
+            p += q - last
+    return True
+
+
+# Append any bytes as text: each byte that is not part of a character of UTF-8 becomes U+FFFD.
+cdef int append_repaired(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef size_t n
+    if is_utf8(p, size):
+        return append_bytes(to, p, size)
+    while p < end:
+        n = 1
+        if p[0] >= 0x80:
+            n = 2
+            while n <= 4 and (<size_t> (end - p) < n or not is_utf8(p, n)):
+                n += 1
+            if n > 4:
+                if append_bytes(to, b"\xef\xbf\xbd", 3) < 0:
+                    return -1
+                p += 1
+                continue
+        if append_bytes(to, p, n) < 0:
+            return -1
+        p += n
+    return 0
+
+
+cdef inline int hex4(const uint8_t *p) noexcept nogil:
+    cdef int a = hex_value(p[0]), b = hex_value(p[1]), c = hex_value(p[2]), d = hex_value(p[3])
+    return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
+
+
+cdef inline size_t put_utf8(uint8_t *to, uint32_t c) noexcept nogil:
+    if c < 0x80:
+        to[0] = <uint8_t> c
+        return 1
+    if c < 0x800:
+        to[0] = <uint8_t> (0xC0 | c >> 6)
+        to[1] = <uint8_t> (0x80 | c & 0x3F)
+        return 2
+    if c < 0x10000:
+        to[0] = <uint8_t> (0xE0 | c >> 12)
+        to[1] = <uint8_t> (0x80 | c >> 6 & 0x3F)
+        to[2] = <uint8_t> (0x80 | c & 0x3F)
+        return 3
+    to[0] = <uint8_t> (0xF0 | c >> 18)
+    to[1] = <uint8_t> (0x80 | c >> 12 & 0x3F)
+    to[2] = <uint8_t> (0x80 | c >> 6 & 0x3F)
+    to[3] = <uint8_t> (0x80 | c & 0x3F)
+    return 4
+
+
+# Append the characters between the quotes of a string, with escapes undone. A lone surrogate, and an escape
+# that JSON does not have, becomes U+FFFD. The result is not longer, but for such. -1: out of memory.
+cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef const uint8_t *slash = <const uint8_t *> memchr(p, c'\\', size) if size else NULL
+    cdef uint8_t *out
+    cdef uint8_t *first
+    cdef int c, low
+    if slash == NULL:
+        return append_bytes(to, p, size)
+    # A wrong escape has at least two bytes: they become U+FFFD, three bytes, and the second character.
+    out = first = wire_reserve(to, 2 * size + 4)
+    if out == NULL:
+        return -1
+    while p < end:
+        if slash == NULL:
+            slash = end
+        memcpy(out, p, slash - p)
+        out += slash - p
+        p = slash
+        if p == end:
+            break
+        c = 0xFFFD
+        if end - p < 2:
+            p += 1
+        elif p[1] == c'u':
+            c = hex4(p + 2) if end - p >= 6 else -1
+            p += 6 if c >= 0 else 2
+            if 0xD800 <= c < 0xDC00 and end - p >= 6 and p[0] == c'\\' and p[1] == c'u':
+                low = hex4(p + 2)
+                if 0xDC00 <= low < 0xE000:
+                    c = 0x10000 + ((c - 0xD800) << 10) + low - 0xDC00
+                    p += 6
+            if c < 0 or 0xD800 <= c < 0xE000:
+                c = 0xFFFD
+        else:
+            if p[1] == c'n':
+                c = c'\n'
+            elif p[1] == c'"' or p[1] == c'\\' or p[1] == c'/':
+                c = p[1]
+            elif p[1] == c't':
+                c = c'\t'
+            elif p[1] == c'r':
+                c = c'\r'
+            elif p[1] == c'b':
+                c = 8
+            elif p[1] == c'f':
+                c = 12
+            p += 1 if c == 0xFFFD else 2
+        out += put_utf8(out, <uint32_t> c)
+        slash = <const uint8_t *> memchr(p, c'\\', end - p) if p < end else NULL
+    to.size += out - first
+    return 0
+
+
+# Append a value as text: a string without its quotes, anything else as it stands.
+cdef inline int append_value(lc_wire *to, const lc_span *value) noexcept nogil:
+    if value.size >= 2 and value.at[0] == c'"':
+        return append_string(to, value.at + 1, value.size - 2)
+    return append_bytes(to, value.at, value.size)
+
+
+# Read exactly `digits` digits; -1: there are other characters.
+cdef inline int64_t read_digits(const uint8_t *p, int digits) noexcept nogil:
+    cdef int64_t value = 0
+    cdef int i
+    for i in range(digits):
+        if not c'0' <= p[i] <= c'9':
+            return -1
+        value = value * 10 + p[i] - c'0'
+    return value
+
+
+# The days from 1970 to a date of the Gregorian calendar.
+cdef inline int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:
+    cdef int64_t y = year - (month <= 2), era, of_era, of_year
+    era = (y if y >= 0 else y - 399) // 400
+    of_era = y - era * 400
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+cdef inline int64_t month_days(int64_t year, int64_t month) noexcept nogil:
+    if month == 2:
+        return 29 if year % 4 == 0 and (year % 100 or year % 400 == 0) else 28
+    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
+
+
+# Read a time as in RFC 3339 as microseconds since 1970; further digits are cut. Without an offset it is UTC.
+cdef bint read_time_text(const uint8_t *p, size_t size, int64_t *us) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef int64_t year, month, day, hour, minute, second, fraction = 0, scale = 100000, offset = 0, h, m
+    if size < 19 or p[4] != c'-' or p[7] != c'-' or p[13] != c':' or p[16] != c':':
+        return False
+    if p[10] != c'T' and p[10] != c't' and p[10] != c' ':
+        return False
+    year, month, day = read_digits(p, 4), read_digits(p + 5, 2), read_digits(p + 8, 2)
+    hour, minute, second = read_digits(p + 11, 2), read_digits(p + 14, 2), read_digits(p + 17, 2)
+    if year < 1 or not 1 <= month <= 12 or not 1 <= day <= month_days(year, month):
+        return False
+    if not 0 <= hour <= 23 or not 0 <= minute <= 59 or not 0 <= second <= 60:
+        return False
+    p += 19
+    if p < end and (p[0] == c'.' or p[0] == c','):
+        p += 1
+        if p == end or not c'0' <= p[0] <= c'9':
+            return False
+        while p < end and c'0' <= p[0] <= c'9':
+            fraction += (p[0] - c'0') * scale
+            scale //= 10
+            p += 1
+    if p < end:
+        if p[0] == c'Z' or p[0] == c'z':
+            p += 1
+        elif p[0] == c'+' or p[0] == c'-':
+            if end - p != 6 and end - p != 5 or end - p == 6 and p[3] != c':':
+                return False
+            h = read_digits(p + 1, 2)
+            m = read_digits(end - 2, 2)
+            if not 0 <= h <= 23 or not 0 <= m <= 59:
+                return False
+            offset = (h * 60 + m) * (-60 if p[0] == c'-' else 60)
+            p = end
+    if p != end:
+        return False
+    us[0] = ((days_of(year, month, day) * 24 + hour) * 60 + minute) * 60 + second - offset
+    us[0] = us[0] * 1000000 + fraction
+    return True
+
+
+# Read a number of milliseconds since 1970, with a fraction or none, as microseconds.
+cdef bint read_time_number(const uint8_t *p, size_t size, int64_t *us) noexcept nogil:
+    cdef const uint8_t *end = p + size
+    cdef bint negative = size > 0 and p[0] == c'-'
+    cdef int64_t ms = 0, fraction = 0, scale = 100
+    p += negative
+    if p == end:
+        return False
+    while p < end and c'0' <= p[0] <= c'9':
+        ms = ms * 10 + p[0] - c'0'
+        if ms > LAST_MS:
+            return False
+        p += 1
+    if p < end and p[0] == c'.':
+        p += 1
+        while p < end and c'0' <= p[0] <= c'9':
+            fraction += (p[0] - c'0') * scale
+            scale //= 10
+            p += 1
+    if p != end or (negative and -ms < FIRST_MS):
+        return False
+    us[0] = ms * 1000 + fraction
+    if negative:
+        us[0] = -us[0]
+    return True
+
+
+# Read a value as a time. False: it is none.
+cdef inline bint read_time(const lc_span *value, int64_t *us) noexcept nogil:
+    if value.size >= 2 and value.at[0] == c'"':
+        return read_time_text(value.at + 1, value.size - 2, us)
+    return read_time_number(value.at, value.size, us)
