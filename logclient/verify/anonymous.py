@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64
-from logclient.verify.ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, TimeCounts
+from logclient.verify.packed_ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (

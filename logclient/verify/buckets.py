@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64, true_runs
-from logclient.verify.ledger import ACKED, DROPPED, FAILED, HANDED, NONE, PackedLedger
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,
@@ -20,6 +19,7 @@ from logclient.verify.overview import (
     TimeCounts,
     cell,
 )
+from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (

@@ -34,8 +34,8 @@ import pyarrow as pa
 
 from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
-from logclient.verify.ledger import PackedLedger
 from logclient.verify.overview import Grid, TimeCounts
+from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import ANONYMOUS, FACT, NEVER, NO_TIME
 from logclient.verify.unlisted import UnlistedReducer

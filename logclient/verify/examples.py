@@ -11,7 +11,7 @@ from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.readable import Frame
 from logclient.verify import decode
-from logclient.verify.ledger import OUTCOMES, PackedLedger
+from logclient.verify.packed_ledger import OUTCOMES, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, Example
 from logclient.verify.segments import Segment, SegmentReader, unit_at

@@ -18,8 +18,8 @@ import pyarrow as pa
 from logclient.verify import decode
 from logclient.verify.arrays import I64, U64
 from logclient.verify.devices import DeviceStretches
-from logclient.verify.ledger import PackedLedger
 from logclient.verify.overview import Grid
+from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import (
     ANONYMOUS,

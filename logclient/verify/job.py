@@ -32,8 +32,8 @@ from logclient.verify.watch import Watch
 
 if TYPE_CHECKING:
     from logclient.verify import captures
-    from logclient.verify.ledger import PackedLedger
     from logclient.verify.ledger_files import Parts
+    from logclient.verify.packed_ledger import PackedLedger
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
     from logclient.verify.tally import Tally

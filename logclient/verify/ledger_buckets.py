@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64, covered, expand
-from logclient.verify.ledger import PackedLedger
+from logclient.verify.packed_ledger import PackedLedger
 
 __all__ = ["LedgerBucket", "Placer", "places_of", "read_bucket"]
 

@@ -17,7 +17,10 @@ import numpy.typing as npt
 
 from logclient.verify.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
 from logclient.verify.decode import protocol_of
-from logclient.verify.ledger import (
+from logclient.verify.ledger_buckets import Placer
+from logclient.verify.ledger_files import prefix_words
+from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
+from logclient.verify.packed_ledger import (
     ACKED,
     DROPPED,
     FAILED,
@@ -34,9 +37,6 @@ from logclient.verify.ledger import (
     Producer,
     map_table,
 )
-from logclient.verify.ledger_buckets import Placer
-from logclient.verify.ledger_files import prefix_words
-from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
 
 __all__ = ["merge"]
 

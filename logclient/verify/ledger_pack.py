@@ -17,8 +17,8 @@ import numpy as np
 
 from logclient._ext.capture import unbase64
 from logclient.verify.arrays import expand, subtract, union
-from logclient.verify.ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.ledger_files import Part
+from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 

@@ -26,7 +26,7 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.verify import decode
 from logclient.verify.arrays import I64
 from logclient.verify.gather import EventBuffer, Facts, Mapper
-from logclient.verify.ledger import PackedLedger
+from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
 from logclient.verify.segments import Problem, binary

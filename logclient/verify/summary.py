@@ -16,7 +16,6 @@ from logclient.verify import captures, endpoints
 from logclient.verify.arrays import I64, sum_by_key
 from logclient.verify.decode import QUIET
 from logclient.verify.devices import MAX_DEVICES, Device, joined
-from logclient.verify.ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.overview import (
     DUPLICATED,
     KINDS,
@@ -26,6 +25,7 @@ from logclient.verify.overview import (
     SequenceCounts,
     cell_value,
 )
+from logclient.verify.packed_ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.producer_tables import SCALES, WORDS, Column
 from logclient.verify.schema import (
     CORRUPTED,

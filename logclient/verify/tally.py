@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from logclient.verify.arrays import I64, intersect, subtract, total_length, union
-from logclient.verify.ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
+from logclient.verify.packed_ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
 from logclient.verify.schema import (

@@ -18,7 +18,7 @@ from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
     from logclient.verify.arrays import I64
-    from logclient.verify.ledger import PackedLedger
+    from logclient.verify.packed_ledger import PackedLedger
 
 __all__ = ["ViolationWriter", "publish", "violations"]
 

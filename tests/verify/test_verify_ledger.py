@@ -19,7 +19,7 @@ from tests import verify_files as files
 
 np = support.need("numpy")
 arrays = pytest.importorskip("logclient.verify.arrays")
-ledger = pytest.importorskip("logclient.verify.ledger")
+ledger = pytest.importorskip("logclient.verify.packed_ledger")
 read_bucket = pytest.importorskip("logclient.verify.ledger_buckets").read_bucket
 ledger_files = pytest.importorskip("logclient.verify.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
