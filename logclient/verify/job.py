@@ -66,6 +66,7 @@ def run(
     until: float | str | None = None,
     examples: int = 20,
     work: str | os.PathLike[str] | None = None,
+    keep_work: bool = False,
     spark: Any = None,
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
@@ -99,6 +100,7 @@ def run(
         work: the folder for temporary files: 16 bytes per event for the packed ledgers and 24 for the
             arrivals, deleted at the end. On a cluster it must be shared. The default is the system's
             temporary folder.
+        keep_work: leave the temporary files in `work`, in a folder of their own.
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
         progress: called a few times a second, from another thread, with a line such as
             ``comparing 43%, 12 s``; with an empty line at the end.
@@ -180,7 +182,8 @@ def run(
             watch.release()
             if session is not None:
                 session.stop(hard=hard)
-            remove(own)
+            if not keep_work:
+                remove(own)
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,
