@@ -161,6 +161,7 @@ def sources() -> list[Path]:
     for pattern in ("*.pyx", "*.pxd", "*.pxi", "*.pyi", "*.h", "*.py"):
         files += (ROOT / "_ext").rglob(pattern)
     files += (p for p in (ROOT / "logclient").rglob("*.py") if "_ext" not in p.parts[len(ROOT.parts) :])
+    files.append(ROOT / "pyspark_logclient" / "__init__.py")
     return sorted(files)
 
 

@@ -158,7 +158,7 @@ def check_wheel(wheel: Path) -> str:
     """
     with zipfile.ZipFile(wheel) as file:
         names = {name for name in file.namelist() if not name.endswith("/")}
-        ours = {n for n in names if n.startswith("logclient/")}
+        ours = {n for n in names if n.startswith(("logclient/", "pyspark_logclient/"))}
         others = {n.split("/")[0] for n in names - ours}
         info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
         about = file.read(f"{info}/METADATA").decode()
@@ -166,6 +166,7 @@ def check_wheel(wheel: Path) -> str:
         parts = json.loads(file.read(listed)) if listed in names else {}
     modules = {p.relative_to(HERE).as_posix() for p in (HERE / "logclient").rglob("*.py")}
     wanted = {m for m in modules if not m.startswith("logclient/_ext/")} | {"logclient/py.typed"}
+    wanted |= {f"pyspark_logclient/{name}" for name in ("__init__.py", "py.typed")}
     for kind in (".py", ".pyi"):
         files = extensions.modules(HERE / "_ext", kind).values()
         wanted |= {f"logclient/{p.relative_to(HERE).as_posix()}" for p in files}

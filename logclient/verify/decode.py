@@ -7,7 +7,7 @@ module of a protocol (``logclient/<protocol>/wire.py``, see `Wire`) has its spec
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from logclient.plog import wire as wire_plog
 
 __all__ = [
+    "BODY_MOST",
     "Events",
+    "Kept",
     "Wire",
     "body_decoder",
+    "bounded_decoder",
     "carries",
     "decoder",
     "incomplete_messages",
@@ -57,6 +60,8 @@ class Wire(Protocol):
     wrapped, see `wrap_body`."""
     LINES: tuple[str, ...]
     """Schemes of the protocol whose unit is a body."""
+    DOCUMENT: dict[str, Any]
+    """Arguments of ``_ext.documents.DocumentReader``: where a body has its time, level and message."""
     FRAME_HEAD: int | None
     """Bytes of a frame before its content, where offsets count in the unit as it came; None where they count
     with compressed frames inflated in place."""
@@ -75,6 +80,8 @@ QUIET = ("ping", "heartbeat", "other", "command", "control")
 """Statuses of complete units without an event that the verdict counts."""
 NO_LIBRARY = "no_library"
 """The status of a body that cannot be decompressed on this machine."""
+BODY_MOST = 1 << 28
+"""Decoders keep no body with more bytes."""
 NO_VALUE = "no_value"
 """The reason for a record without a body: a tombstone of a topic, or NULL in a table."""
 
@@ -103,6 +110,16 @@ class Events(NamedTuple):
         own = {name: column[rows] for name, column in self.own.items()}
         columns = (column[rows] for column in self[:-2])
         return Events(*columns, own=own, names=self.names)  # type: ignore[arg-type, misc]
+
+
+class Kept(NamedTuple):
+    """The bodies of some `Events`, and the ids that applications chose."""
+
+    data: memoryview  # of all bodies, joined
+    edges: I64  # where the body of each row begins, and at the end where the last one ends; faults have none
+    own_ids: memoryview  # joined, as they stand in the bodies
+    own_id_edges: I64  # where each begins, and at the end where the last one ends
+    own_id_rows: npt.NDArray[np.intp]  # the rows that have one; an empty one is none
 
 
 def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> Events:
@@ -163,6 +180,55 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
             batch.data, batch.offset, batch.length, batch.stream, batch.received_us
         )
     return lambda batch: decode_units(batch.data, batch.offset, batch.length)
+
+
+def bounded_decoder(
+    protocol: str, rows: int, body_bytes: int = 0
+) -> Callable[[Batch], Iterator[tuple[Events, Kept]]]:
+    """Return a decoder of wire units whose results are small, for one thread.
+
+    It yields the events of a batch in parts, each of whole units.
+
+    Args:
+        protocol: as for `decoder`.
+        rows: a part ends with the unit that reaches so many rows
+        body_bytes: or so many bytes of bodies; 0: without bodies.
+
+    Raises:
+        ConfigError: there is no such protocol.
+    """
+    module = wire(protocol)
+    bodies = protocol in module.LINES
+    options = {module.BODY_OPTION: False} if bodies else {}
+    compiled = module.codec.Decoder(b"", **module.OPTIONS, **options)
+    compiled.limit(rows, body_bytes)
+    names: tuple[str, ...] = module.codec.STATUS_NAMES
+    carried = carries(protocol)
+
+    def run(batch: Batch) -> Iterator[tuple[Events, Kept]]:
+        done, n = 0, len(batch.offset)
+        while done < n:
+            part = slice(done, n)
+            columns: list[npt.NDArray[Any]] = [batch.offset[part], batch.length[part]]
+            if carried:
+                columns += [batch.stream[part], batch.received_us[part]]
+            found = compiled.decode(batch.data, *columns)
+            events = _events(found, module.COLUMNS, names)
+            if done:
+                events = events._replace(unit=events.unit + np.int32(done))
+            yield events, _kept(found, events)
+            done += found.units
+
+    return run
+
+
+def _kept(found: Any, events: Events) -> Kept:
+    data = memoryview(found.bodies)
+    sizes = np.where((events.status <= NOT_JSON) & (events.length <= BODY_MOST), events.length, 0)
+    edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    ends = np.frombuffer(found.own_id_ends, np.int64)
+    own = np.flatnonzero(events.status == FOREIGN) if len(ends) else np.empty(0, np.intp)
+    return Kept(data, edges, memoryview(found.own_ids), np.concatenate(([0], ends)), own)
 
 
 def carries(protocol: str) -> bool:

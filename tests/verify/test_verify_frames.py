@@ -49,6 +49,11 @@ def read_rows(reader: Any, parts: list[Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def stream(folder: Path, rows: str = "events", **options: str) -> Any:
+    source = dataframes.CaptureSource({"path": str(folder), "rows": rows, **options})
+    return source.streamReader(source.schema())
+
+
 def assert_events(rows: list[dict[str, Any]], folder: Path) -> None:
     rows = sorted(rows, key=lambda row: (row["arrival"], row["index"]))
     assert [row["hash"] for row in rows[:8]] == [signed(files.xxh64(body)) for body in BODIES]
@@ -105,7 +110,7 @@ def test_stream_continues_where_it_stopped(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", UNITS)
     whole = path.read_bytes()
     path.unlink()
-    reader = dataframes._Stream(str(tmp_path), "units")
+    reader = stream(tmp_path, "units")
     offset = reader.initialOffset()
     assert reader.latestOffset() == {}
     assert reader.partitions({}, {}) == []
@@ -113,8 +118,8 @@ def test_stream_continues_where_it_stopped(tmp_path: Path) -> None:
     for end in (10, 150, 150, 400, len(whole) - 3, len(whole)):
         path.write_bytes(whole[:end])
         latest = reader.latestOffset()
-        assert latest[path.name] <= end
-        again = dataframes._Stream(str(tmp_path), "units")
+        assert latest.get(path.name, 0) <= end
+        again = stream(tmp_path, "units")
         parts = reader.partitions(offset, latest)
         other = again.partitions(offset, latest)
         assert read_rows(reader, parts) == read_rows(again, other)
@@ -156,7 +161,7 @@ def test_messages_may_span_batches_of_a_stream(tmp_path: Path, per_segment: int,
     capture.mkdir()
     write_datagrams(whole, fragments(), per_segment)
     paths = sorted(whole.iterdir())
-    reader = dataframes._Stream(str(capture), "events")
+    reader = stream(capture)
     offset = reader.initialOffset()
     rows: list[dict[str, Any]] = []
     grown = list(itertools.accumulate((path.stat().st_size for path in paths), initial=0))
@@ -166,7 +171,7 @@ def test_messages_may_span_batches_of_a_stream(tmp_path: Path, per_segment: int,
             if size > before:
                 (capture / path.name).write_bytes(path.read_bytes()[: size - before])
         latest = json.loads(json.dumps(reader.latestOffset()))
-        other = dataframes._Stream(str(capture), "events")  # a new reader that continues
+        other = stream(capture)  # a new reader that continues
         parts = other.partitions(offset, latest)
         assert read_rows(reader, reader.partitions(offset, latest)) == read_rows(other, parts)
         rows += read_rows(other, parts)

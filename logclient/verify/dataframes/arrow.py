@@ -1,0 +1,86 @@
+"""NumPy columns as Arrow arrays, without a Python object for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logclient.verify.arrays import I64, U64
+
+__all__ = ["TIME", "bitmap", "constant", "fields", "hex_text", "ids", "text", "times", "variable"]
+
+TIME = pa.timestamp("us", tz="UTC")
+FIRST_US, LAST_US = (
+    -62135596800000000,
+    253402300799999999,
+)  # the years 1 to 9999, as Spark and Python have them
+
+
+def bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
+    """Return the validity of rows as Arrow keeps it; None: all are valid."""
+    return None if bool(valid.all()) else pa.py_buffer(np.packbits(valid != 0, bitorder="little"))
+
+
+def constant(value: str | None, n: int) -> pa.Array:
+    """Return a text `n` times."""
+    return pa.repeat(pa.scalar(value, pa.string()), n)
+
+
+def variable(kind: pa.DataType, data: Any, edges: npt.NDArray[Any], valid: npt.NDArray[Any]) -> pa.Array:
+    """Return texts or bytes that lie one behind the other.
+
+    Args:
+        kind: the type of the array, with 32-bit offsets.
+        data: the bytes of all values.
+        edges: where each begins, and at the end where the last one ends.
+        valid: where there is a value.
+    """
+    buffers = [bitmap(valid), pa.py_buffer(edges.astype(np.int32, copy=False)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(valid), buffers)
+
+
+def text(column: tuple[Any, Any, Any]) -> pa.Array:
+    """Return a column of texts of `_ext.documents`."""
+    data, ends, valid = column
+    return variable(pa.string(), data, np.frombuffer(ends, np.int32), np.frombuffer(valid, np.uint8))
+
+
+def fields(ends: Any, valid: Any, keys: Any, values: Any) -> pa.Array:
+    """Return the fields of documents of `_ext.documents` as maps."""
+    kind = pa.map_(pa.string(), pa.string())
+    entries = pa.StructArray.from_arrays([text(keys), text(values)], fields=[kind.key_field, kind.item_field])
+    rows = np.frombuffer(valid, np.uint8)
+    return pa.Array.from_buffers(kind, len(rows), [bitmap(rows), pa.py_buffer(ends)], children=[entries])
+
+
+def times(us: I64, valid: npt.NDArray[Any]) -> pa.Array:
+    """Return times in microseconds since 1970. Those outside the years 1 to 9999 become null."""
+    inside = (us >= FIRST_US) & (us <= LAST_US)
+    return pa.Array.from_buffers(TIME, len(us), [bitmap((valid != 0) & inside), pa.py_buffer(us)])
+
+
+def hex_text(valid: npt.NDArray[np.bool_], *words: npt.NDArray[Any]) -> pa.Array:
+    """Return numbers as hex digits.
+
+    Args:
+        valid: where there is a value.
+        words: columns of big-endian integers or bytes, which follow each other in the text.
+    """
+    n = len(valid)
+    rows = np.empty(n, [(f"f{i}", word.dtype) for i, word in enumerate(words)])
+    for i, word in enumerate(words):
+        rows[f"f{i}"] = word
+    size = 2 * rows.dtype.itemsize
+    digits = rows.tobytes().hex().encode()
+    return variable(pa.string(), digits, np.arange(0, size * (n + 1), size, dtype=np.int32)[: n + 1], valid)
+
+
+def ids(high: U64, low: npt.NDArray[np.uint16], sequence: I64, valid: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return ids of events as 32 hex digits."""
+    six: npt.NDArray[Any] = sequence.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+    return hex_text(
+        valid, high.astype(">u8"), low.astype(">u2"), np.ascontiguousarray(six).view("V6").ravel()
+    )

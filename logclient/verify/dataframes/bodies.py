@@ -1,0 +1,77 @@
+"""Bodies in any DataFrame, such as that of a Kafka topic: `decoded` adds what they tell of their events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logclient.errors import ConfigError
+from logclient.verify import decode
+from logclient.verify.dataframes.columns import FOUND, Columns, found
+from logclient.verify.segments import binary
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["decoded"]
+
+
+def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
+    """Decode the bodies in a column of a DataFrame, batch or stream.
+
+    Args:
+        frame: a DataFrame of a session whose workers run this Python (``spark.pyspark.python``).
+        protocol: the protocol of the bodies, such as ``logjam``.
+        body: the name of the column, of type binary or text.
+
+    Returns:
+        The DataFrame with the further columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and
+        ``error``, as in `arrivals`. ``error`` is ``no_value`` for a row without a body.
+
+    Raises:
+        ConfigError: there is no such protocol or column, the column has another type, or the DataFrame has
+            one of the further columns already.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from logclient.verify.spark import no_pandas
+
+    decode.body_decoder(protocol)
+    types = dict(frame.dtypes)
+    if types.get(body) not in ("binary", "string"):
+        raise ConfigError(f"body: {body!r} must be a column of binary or text")
+    if twice := [name for name in FOUND if name in types]:
+        raise ConfigError(f"frame: it has a column {twice[0]} already")
+    schema = StructType([*frame.schema.fields, *from_arrow_schema(Columns(FOUND).schema)])
+    with no_pandas():
+        return frame.mapInArrow(_decode_in(protocol, body), schema)
+
+
+def _decode_in(protocol: str, body: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        from logclient.verify import decode
+        from logclient.verify.dataframes import bodies
+
+        find = decode.body_decoder(protocol)
+        for batch in batches:
+            yield bodies.with_found(batch, body, find)
+
+    return run
+
+
+def with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
+    """Return a batch with the columns `FOUND` behind its own."""
+    values = batch.column(body).cast(pa.binary())
+    empty = values.is_null()
+    has = ~empty.to_numpy(zero_copy_only=False)
+    columns = found(find(*binary(values.drop_null())))
+    rows = pa.array(np.cumsum(has) - 1, mask=~has)
+    *others, error = [column.take(rows) for column in columns]
+    error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
+    schema = pa.schema([*batch.schema, *Columns(FOUND).schema])
+    return pa.record_batch([*batch.columns, *others, error], schema=schema)

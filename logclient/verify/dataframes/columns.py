@@ -1,0 +1,344 @@
+"""The columns of a capture, and the selections of them that its tables have.
+
+Each column has a type and a function that makes it from some decoded rows. A column that nobody asks for
+costs nothing: bodies are neither kept nor read as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logclient._ext import documents
+from logclient.errors import ConfigError
+from logclient.verify import decode
+from logclient.verify.arrays import I64
+from logclient.verify.dataframes import arrow
+from logclient.verify.segments import Batch, Problem, Segment
+
+__all__ = ["ARRIVALS", "COLUMNS", "FOUND", "LOGS", "UNITS", "Columns", "Rows", "found", "select"]
+
+
+class Rows:
+    """Some decoded rows of one batch of units.
+
+    Args:
+        batch: the units.
+        unit: the unit of each row.
+        segment: where they are.
+        peers: stream -> peer.
+        protocol: of the listener; empty: not known.
+        events: the rows; None: a row is a unit.
+        kept: their bodies.
+        reader: of documents of this protocol: a `documents.DocumentReader`, which takes NumPy's arrays.
+        columns: what is asked for.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        unit: npt.NDArray[Any],
+        segment: Segment,
+        peers: dict[int, str],
+        protocol: str,
+        events: decode.Events | None = None,
+        kept: decode.Kept | None = None,
+        reader: Any = None,
+        columns: Columns | None = None,
+    ) -> None:
+        self.batch = batch
+        self.unit = unit
+        self.n = len(unit)
+        self.segment = segment
+        self.peers = peers
+        self.protocol = protocol
+        self._events = events
+        self._kept = kept
+        self._reader = reader
+        self._fields = columns is not None and columns.needs_fields
+
+    @property
+    def events(self) -> decode.Events:
+        """The events, one for each row."""
+        assert self._events is not None
+        return self._events
+
+    @property
+    def kept(self) -> decode.Kept:
+        """The bodies of the events."""
+        assert self._kept is not None
+        return self._kept
+
+    @functools.cached_property
+    def is_event(self) -> npt.NDArray[np.bool_]:
+        """Whether each row is an event, not a fault."""
+        event: npt.NDArray[np.bool_] = self.events.status <= decode.NOT_JSON
+        return event
+
+    @functools.cached_property
+    def has_id(self) -> npt.NDArray[np.bool_]:
+        """Whether each row has an id of 32 hex digits."""
+        events = self.events
+        has: npt.NDArray[np.bool_] = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
+        return has
+
+    @functools.cached_property
+    def documents(self) -> Any:
+        """The bodies as documents. Those that are not JSON, and should be, are empty."""
+        return self._reader.read(self.kept.data, self.kept.edges, fields=self._fields)
+
+
+def _place(rows: Rows) -> I64:
+    place: I64 = rows.batch.base + rows.batch.offset[rows.unit]
+    return place
+
+
+def _peer(rows: Rows) -> pa.Array:
+    streams, which = np.unique(rows.batch.stream, return_inverse=True)
+    peers = pa.array([rows.peers.get(int(stream)) for stream in streams], pa.string())
+    return peers.take(pa.array(which[rows.unit]))
+
+
+def _received(rows: Rows) -> pa.Array:
+    us = np.ascontiguousarray(rows.batch.received_us[rows.unit])
+    return arrow.times(us, np.ones(len(us), bool))
+
+
+def _id(rows: Rows) -> pa.Array:
+    events, kept = rows.events, rows.kept
+    ours = arrow.ids(events.high, events.low, events.sequence, rows.has_id)
+    if not len(kept.own_id_rows):
+        return ours
+    sizes = np.diff(kept.own_id_edges)
+    theirs = arrow.variable(pa.binary(), kept.own_ids, kept.own_id_edges, sizes > 0)
+    texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in theirs.to_pylist()]
+    own = np.zeros(rows.n, np.int64)
+    own[kept.own_id_rows] = np.arange(1, len(texts) + 1)
+    named = pa.array([None, *texts], pa.string()).take(pa.array(own))
+    return ours if not any(texts) else pc.coalesce(ours, named)
+
+
+def _producer(rows: Rows) -> pa.Array:
+    return arrow.hex_text(rows.has_id, rows.events.high.astype(">u8"), rows.events.low.astype(">u2"))
+
+
+def _error(rows: Rows) -> pa.Array:
+    events = rows.events
+    names = [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)]
+    error = pa.array(names, pa.string()).take(pa.array(events.status))
+    if rows.n and int(events.length.max()) > decode.BODY_MOST and rows._kept is not None:
+        large = pa.array(rows.is_event & (events.length > decode.BODY_MOST))
+        error = pc.if_else(large, pa.scalar("too_large"), error)
+    return error
+
+
+def _own_id(rows: Rows) -> pa.Array:
+    own = (rows.events.status == decode.FOREIGN) & ~rows.has_id
+    return arrow.hex_text(own, *(rows.events.id_hash[:, i].astype(">u8") for i in (0, 1)))
+
+
+def _body(rows: Rows) -> pa.Array:
+    valid = rows.is_event & (rows.events.length <= decode.BODY_MOST)
+    return arrow.variable(pa.binary(), rows.kept.data, rows.kept.edges, valid)
+
+
+def _time(rows: Rows) -> pa.Array:
+    us = np.frombuffer(rows.documents.time, np.int64)
+    valid = np.frombuffer(rows.documents.time_valid, np.uint8) != 0
+    made = rows.events.own.get("created_ms")
+    if made is not None:
+        # Logjam's messages have the time beside the document, too.
+        rest = ~valid & rows.is_event & (made > 0) & (made <= np.uint64(arrow.LAST_US // 1000))
+        us = np.where(rest, made.astype(np.int64) * 1000, us)
+        valid = valid | rest
+    return arrow.times(us, valid)
+
+
+def _logjam(name: str) -> Callable[[Rows], pa.Array]:
+    def make(rows: Rows) -> pa.Array:
+        if not rows.events.own or "app_env_offset" not in rows.events.own:
+            return pa.nulls(rows.n, COLUMNS[name][0])
+        from logclient.logjam import wire as wire_logjam
+
+        events = rows.events
+        begin = rows.batch.offset[rows.unit]
+        columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
+        values, mask = columns[LOGJAM.index(name)]
+        return pa.array(values, COLUMNS[name][0], mask=mask)
+
+    return make
+
+
+def _raw(rows: Rows) -> pa.Array:
+    batch = rows.batch
+    lengths = np.ascontiguousarray(batch.length[rows.unit])
+    offsets = np.ascontiguousarray(batch.offset[rows.unit])
+    data = documents.join(batch.data, offsets.data, lengths.data)
+    edges = np.concatenate(([0], np.cumsum(lengths)))
+    return arrow.variable(pa.binary(), data, edges, np.ones(rows.n, bool))
+
+
+_Maker = Callable[[Rows], pa.Array]
+LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created_ms")
+
+COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
+    "listener": (pa.string(), lambda rows: arrow.constant(rows.segment.listener, rows.n)),
+    "protocol": (pa.string(), lambda rows: arrow.constant(rows.protocol, rows.n)),
+    "stream": (pa.int64(), lambda rows: pa.array(rows.batch.stream[rows.unit].view(np.int64))),
+    "peer": (pa.string(), _peer),
+    "arrival": (pa.int64(), lambda rows: pa.array(rows.batch.arrival[rows.unit].view(np.int64))),
+    "received": (arrow.TIME, _received),
+    "received_us": (pa.int64(), lambda rows: pa.array(rows.batch.received_us[rows.unit])),
+    "segment": (pa.string(), lambda rows: arrow.constant(rows.segment.name, rows.n)),
+    "unit_at": (pa.int64(), lambda rows: pa.array(_place(rows))),  # byte of the unit in the segment
+    # Of a unit.
+    "direction": (pa.int32(), lambda rows: pa.array(rows.batch.direction[rows.unit].astype(np.int32))),
+    "raw": (pa.binary(), _raw),
+    # Of an event or a fault. `index` is that of the row in its unit.
+    "index": (pa.int64(), lambda rows: pa.array(rows.events.within)),
+    "id": (pa.string(), _id),
+    "producer": (pa.string(), _producer),  # 20 hex digits; null without an id of 32
+    "sequence": (pa.int64(), lambda rows: pa.array(rows.events.sequence, mask=~rows.has_id)),
+    "seq": (pa.int64(), lambda rows: pa.array(rows.events.sequence, mask=~rows.has_id)),
+    "hash": (pa.int64(), lambda rows: pa.array(rows.events.hash.view(np.int64), mask=~rows.is_event)),
+    # Of the body or the error, in the unit with compressed frames inflated.
+    "offset": (pa.int64(), lambda rows: pa.array(rows.events.offset)),
+    "size": (pa.int32(), lambda rows: pa.array(rows.events.length, mask=~rows.is_event)),
+    "own_id": (pa.string(), _own_id),  # 32 hex digits: the hash of an id that the application chose
+    "error": (pa.string(), _error),  # null for an event
+    "body": (pa.binary(), _body),
+    "time": (arrow.TIME, _time),
+    "level": (pa.string(), lambda rows: arrow.text(rows.documents.level)),
+    "message": (pa.string(), lambda rows: arrow.text(rows.documents.message)),
+    "fields": (
+        pa.map_(pa.string(), pa.string()),
+        lambda rows: arrow.fields(
+            rows.documents.field_ends, rows.documents.field_valid, rows.documents.keys, rows.documents.values
+        ),
+    ),
+    # Only for Logjam; null where a message could not be parsed up to this field.
+    "app_env": (pa.string(), _logjam("app_env")),
+    "topic": (pa.string(), _logjam("topic")),
+    "request": (pa.bool_(), _logjam("request")),
+    "device": (pa.int64(), _logjam("device")),  # 0: from a producer
+    "device_seq": (pa.int64(), _logjam("device_seq")),  # the number in the meta frame, as a signed integer
+    "created_ms": (pa.int64(), _logjam("created_ms")),  # as a signed integer
+}
+
+_DOCUMENTS = {"time", "level", "message", "fields"}
+_BODIES = {*_DOCUMENTS, "body", "id"}
+_OF_UNITS = {"direction", "raw"}
+_PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received_us", "segment", "unit_at")
+
+LOGS = (
+    "id", "producer", "sequence", "time", "received", "peer", "listener", "level", "message", "body",
+    "fields", "hash", "error",
+)  # fmt: skip
+"""The columns of the format ``logclient``."""
+ARRIVALS = (*_PLACE, "index", "producer", "seq", "hash", "offset", "size", "own_id", "error", *LOGJAM)
+"""The columns of ``logclient-capture``."""
+UNITS = (*_PLACE, "direction", "raw")
+"""The columns of ``logclient-capture`` with a row for each unit."""
+FOUND = ("producer", "seq", "hash", "size", "own_id", "error")
+"""The columns that a body alone has."""
+
+
+class Columns(NamedTuple):
+    """The columns that are asked for, in their order."""
+
+    names: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Their Arrow schema."""
+        return pa.schema([(name, COLUMNS[name][0]) for name in self.names])
+
+    @property
+    def of_units(self) -> bool:
+        """Whether a row is a unit."""
+        return not _OF_UNITS.isdisjoint(self.names)
+
+    @property
+    def needs_bodies(self) -> bool:
+        """Whether any column is made from bodies."""
+        return not _BODIES.isdisjoint(self.names)
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether any column is made from the fields of bodies."""
+        return not _DOCUMENTS.isdisjoint(self.names)
+
+    @property
+    def needs_fields(self) -> bool:
+        """Whether the map of all fields is asked for."""
+        return "fields" in self.names
+
+    def batch(self, rows: Rows, keep: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
+        """Return rows as a batch of Arrow.
+
+        Args:
+            rows: the rows.
+            keep: which of them; None: all.
+        """
+        made = pa.record_batch([COLUMNS[name][1](rows) for name in self.names], schema=self.schema)
+        return made if keep is None else made.filter(pa.array(keep))
+
+    def problem(self, segment: Segment, protocol: str, found: Problem) -> pa.RecordBatch:
+        """Return a row for a place of a segment that cannot be read."""
+        known = {
+            "listener": segment.listener,
+            "protocol": protocol,
+            "segment": segment.name,
+            "unit_at": max(found.offset, 0),
+            "error": found.kind,
+        }
+        return pa.record_batch([[known.get(name)] for name in self.names], schema=self.schema)
+
+
+def select(names: Iterable[tuple[str, str]], default: tuple[str, ...]) -> Columns:
+    """Choose columns.
+
+    Args:
+        names: name and type, as Spark's SQL has it, of each column of a schema.
+        default: the columns of the table; a schema may name others of the same kind of rows.
+
+    Raises:
+        ConfigError: there is no such column, or it has another type.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    units = not _OF_UNITS.isdisjoint(default)
+    possible = [name for name in COLUMNS if name in default or (not units and name not in _OF_UNITS)]
+    chosen = []
+    for name, kind in names:
+        if name not in possible:
+            raise ConfigError(f"schema: there is no column {name!r}: {', '.join(possible)}")
+        ours = from_arrow_type(COLUMNS[name][0]).simpleString()
+        if kind != ours:
+            raise ConfigError(f"schema: {name} has the type {ours}, not {kind}")
+        chosen.append(name)
+    return Columns(tuple(chosen))
+
+
+def found(events: decode.Events) -> list[pa.Array]:
+    """Return the columns `FOUND` of decoded bodies."""
+    none = np.empty(0, np.int64)
+    batch = Batch(
+        memoryview(b""),
+        0,
+        0,
+        none,
+        none,
+        none.view(np.uint64),
+        none.view(np.uint64),
+        none,
+        none.view(np.uint8),
+    )
+    rows = Rows(batch, events.unit, Segment("", 0, "", 0), {}, "", events)
+    return [COLUMNS[name][1](rows) for name in FOUND]

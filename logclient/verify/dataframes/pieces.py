@@ -1,0 +1,248 @@
+"""Pieces of segments: how the bytes of a capture are shared out over tasks, and how a task reads its share.
+
+A listener's segments form a series. Where an event may come in several units (`decode.carries`) one task
+reads the whole series in order. Elsewhere long segments are cut and short ones are put together. A cut may
+lie anywhere: a piece has the records that are whole at its end and were not at its start. The task finds the
+first of them by reading the lengths from the beginning of the segment, so that bytes that only look like a
+record never count as one, and it meets the names of peers on its way.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logclient._ext import documents
+from logclient.verify import captures, decode
+from logclient.verify.dataframes.columns import Columns, Rows
+from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
+
+__all__ = ["PARTITION_BYTES", "Piece", "Series", "Wanted", "find_series", "read", "share"]
+
+PARTITION_BYTES = 64 << 20
+PIECES = 512  # in one partition
+UNITS = 1 << 14  # read at a time
+ROWS = 1 << 14  # in one batch, and as many as its last unit has
+BODY_BYTES = 8 << 20  # likewise
+TORN = "torn_record"
+"""The error of the bytes behind the last whole record of a segment."""
+
+
+class Piece(NamedTuple):
+    """Some records of one segment."""
+
+    segment: Segment
+    start: int  # any byte, if peers is None; else where a record begins
+    end: int  # any byte
+    tell: int  # rows begin here: units before it are decoded for events that end behind it
+    peers: dict[int, str] | None = None  # of the streams that were announced before `start`; None: not known
+
+
+class Series(NamedTuple):
+    """Segments of one listener, or pieces of them, in order."""
+
+    listener: str
+    protocol: str  # empty: not known
+    pieces: list[Piece]
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+
+class Wanted(NamedTuple):
+    """The rows that are asked for. Others may be left out, and need not be."""
+
+    first_us: int | None = None  # received
+    last_us: int | None = None
+    listeners: frozenset[str] | None = None
+    producers: frozenset[str] | None = None
+    quiet: bool = True  # pings, heartbeats and the like are rows
+
+    def of_units(self, batch: Batch, take: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which units of a batch, of those in `take`, may have such rows."""
+        if self.first_us is not None:
+            take = take & (batch.received_us >= self.first_us)
+        if self.last_us is not None:
+            take = take & (batch.received_us <= self.last_us)
+        return take
+
+    def of_events(self, events: decode.Events) -> npt.NDArray[np.bool_]:
+        """Return which rows are such."""
+        keep = np.ones(len(events.unit), bool)
+        if not self.quiet:
+            silent = [i for i, name in enumerate(events.names) if name in decode.QUIET]
+            keep &= ~np.isin(events.status, silent)
+        if self.producers is not None:
+            which = np.zeros(len(keep), bool)
+            for name in self.producers:
+                high, low = np.uint64(int(name[:16], 16)), np.uint16(int(name[16:], 16))
+                which |= (events.high == high) & (events.low == low)
+            keep &= which
+        return keep
+
+
+def find_series(path: str, protocol: str = "") -> list[Series]:
+    """Return the segments of each listener that the verifier would compare, see ``captures.py``.
+
+    Args:
+        path: the folder of a capture.
+        protocol: only listeners of this protocol; empty: all.
+
+    Raises:
+        LedgerError: there is no such folder, or nothing of a capture in it.
+    """
+    found: dict[str, tuple[str, list[Segment]]] = {}
+    for segment, header in captures.choose(path)[0]:
+        its, segments = found.get(segment.listener, ("", []))
+        if header is not None and not its and captures.decodable(header.protocol):
+            its = header.protocol
+        found[segment.listener] = its, [*segments, segment]
+    return [
+        Series(listener, its, [Piece(segment, 0, segment.size, 0, {}) for segment in segments])
+        for listener, (its, segments) in found.items()
+        if not protocol or decode.protocol_of(its) == decode.protocol_of(protocol)
+    ]
+
+
+def carries(protocol: str, columns: Columns) -> bool:
+    """Return whether rows of these columns need all units of a listener, in order."""
+    return not columns.of_units and bool(protocol) and decode.carries(protocol)
+
+
+def share(series: Iterable[Series], columns: Columns, limit: int) -> list[list[Series]]:
+    """Share out the pieces over partitions of about `limit` bytes.
+
+    Args:
+        series: of the listeners.
+        columns: that are asked for.
+        limit: bytes of a partition, which only a series that must stay whole exceeds.
+
+    Returns:
+        For each partition its series.
+    """
+    partitions: list[list[Series]] = []
+    room = pieces = 0
+    for one in series:
+        parts = [one] if carries(one.protocol, columns) else _cut(one, limit)
+        for part in parts:
+            if not any(piece.end > piece.tell for piece in part.pieces):
+                continue
+            if not partitions or room < part.size or pieces >= PIECES:
+                partitions.append([])
+                room, pieces = limit, 0
+            partitions[-1].append(part)
+            room -= part.size
+            pieces += len(part.pieces)
+    return partitions
+
+
+def _cut(series: Series, limit: int) -> Iterator[Series]:
+    for piece in series.pieces:
+        n = max(-(-(piece.end - piece.start) // max(limit, 1)), 1)
+        edges = [piece.start + i * (piece.end - piece.start) // n for i in range(n)] + [piece.end]
+        for low, high in itertools.pairwise(edges):
+            peers = piece.peers if low == piece.start else None
+            yield series._replace(pieces=[Piece(piece.segment, low, high, low, peers)])
+
+
+def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a partition.
+
+    Args:
+        series: the partition's.
+        columns: that are asked for.
+        wanted: which rows.
+
+    Yields:
+        Batches with these columns.
+    """
+    body_bytes = BODY_BYTES if columns.needs_bodies else 0
+    new = functools.partial(decode.bounded_decoder, rows=ROWS, body_bytes=body_bytes)
+    known = functools.cache(new)
+    documents_of = functools.cache(_document_reader)
+    for one in series:
+        find = None
+        if one.protocol and not columns.of_units:
+            find = (new if decode.carries(one.protocol) else known)(one.protocol)
+        reader = documents_of(one.protocol) if one.protocol and columns.needs_documents else None
+        for piece in one.pieces:
+            opened, first = _open(piece)
+            if opened is None:
+                continue
+            for batch in opened:
+                if columns.of_units:
+                    take = np.flatnonzero(wanted.of_units(batch, np.ones(len(batch.offset), bool)))
+                    if len(take):
+                        yield columns.batch(Rows(batch, take, piece.segment, opened.peers, one.protocol))
+                elif find is not None:
+                    for units, events, kept, keep in _events(batch, piece, one.protocol, find, wanted):
+                        place = (units, events.unit, piece.segment, opened.peers, one.protocol)
+                        yield columns.batch(Rows(*place, events, kept, reader, columns), keep)
+            if not columns.of_units:
+                for problem in _problems(opened, piece, first):
+                    yield columns.problem(piece.segment, one.protocol, problem)
+
+
+def _document_reader(protocol: str) -> documents.DocumentReader:
+    return documents.DocumentReader(**decode.wire(protocol).DOCUMENT)
+
+
+def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
+    """Return a reader of a piece (None: there is nothing to read in it), and where its rows begin."""
+    start, first, peers = piece.start, piece.tell, piece.peers
+    if peers is None:
+        before = SegmentReader(piece.segment, end=piece.start)
+        for _ in before:
+            pass
+        if any(problem.offset >= before.position for problem in before.problems if problem.kind == "damage"):
+            return None, 0  # nothing can be read from there on, which the piece before has said
+        start = first = before.position
+        peers = before.peers
+    reader = SegmentReader(piece.segment, start=start, end=piece.end, units=UNITS)
+    reader.peers.update(peers)
+    return reader, first
+
+
+_Find = Callable[[Batch], Iterator[tuple[decode.Events, decode.Kept]]]
+_Decoded = tuple[Batch, decode.Events, decode.Kept, npt.NDArray[np.bool_] | None]
+
+
+def _events(batch: Batch, piece: Piece, protocol: str, find: _Find, wanted: Wanted) -> Iterator[_Decoded]:
+    """Yield units, their rows with bodies, and which of these are wanted (None: all)."""
+    carried = decode.carries(protocol)
+    take = batch.direction == 0
+    inbound = np.flatnonzero(take if carried else wanted.of_units(batch, take))
+    if not len(inbound):
+        return
+    batch = batch.take(inbound)
+    for events, kept in find(batch):
+        if not len(events.unit):
+            continue
+        keep = wanted.of_events(events)
+        if carried:
+            keep &= wanted.of_units(batch, np.ones(len(inbound), bool))[events.unit]
+            if piece.tell > piece.start:
+                keep &= batch.base + batch.offset[events.unit] >= piece.tell
+        if keep.all():
+            yield batch, events, kept, None
+        elif keep.any():
+            yield batch, events, kept, keep
+
+
+def _problems(reader: SegmentReader, piece: Piece, first: int) -> Iterator[Problem]:
+    """Yield the places of a piece that cannot be read, from byte `first` on."""
+    wrong = [problem for problem in reader.problems if problem.kind in ("unread", "damage")]
+    for problem in wrong:
+        if problem.kind == "unread" or problem.offset >= first:
+            yield problem
+    explained = any(problem.kind == "unread" or problem.offset >= reader.position for problem in wrong)
+    if piece.end == piece.segment.size and reader.position < piece.end and not explained:
+        yield Problem(TORN, piece.segment.name, reader.position, "the record is not whole")

@@ -1,0 +1,278 @@
+"""The data sources of captures: ``logclient``, a table of log events, and ``logclient-capture``, of arrivals.
+
+Both are selections of the columns of ``columns.py``, and are read by ``pieces.py``: the Python workers read
+and decode the segments, and only columns go to the JVM. That is four times cheaper than sending raw bytes
+through the JVM to a second Python stage.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from logclient.errors import ConfigError
+from logclient.verify import captures, decode
+from logclient.verify.dataframes import pieces
+from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
+from logclient.verify.dataframes.pieces import PARTITION_BYTES, Series, Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["CaptureSource", "LogSource", "Options", "Part", "arrivals", "register"]
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Register the data source ``logclient-capture`` with a session. May be called again.
+
+    Its options are ``path``, the folder of a capture, and ``rows``, as for `arrivals`. The data source
+    ``logclient`` needs no call: Spark finds it by itself.
+
+    Args:
+        spark: the session.
+
+    Returns:
+        The same session.
+    """
+    spark.dataSource.register(CaptureSource)
+    return spark
+
+
+def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str = "events") -> DataFrame:
+    """Return the content of a capture as a DataFrame.
+
+    Args:
+        spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
+        capture: the folder of a capture.
+        rows: ``events`` for a row per event or undecoded unit; ``units`` for a row per wire unit.
+
+    Returns:
+        A DataFrame with the columns of docs/dataframes.md.
+
+    Raises:
+        LedgerError: the folder holds no capture.
+        ConfigError: `rows` is neither of the two.
+    """
+    folder = _absolute(os.fspath(capture))
+    _columns_of(rows)
+    captures.choose(folder)
+    return (
+        register(spark).read.format(CaptureSource.name()).option("path", folder).option("rows", rows).load()
+    )
+
+
+def _columns_of(rows: str) -> tuple[str, ...]:
+    if rows not in ("events", "units"):
+        raise ConfigError(f"rows: {rows!r} must be events or units")
+    return ARRIVALS if rows == "events" else UNITS
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def _bytes(name: str, given: str) -> int:
+    match = _SIZE.fullmatch(given.strip())
+    size = int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ") if match else 0
+    if not size:
+        raise ConfigError(f"{name}: {given!r} must be a number of bytes such as 67108864 or 64m")
+    return size
+
+
+class Options:
+    """The options of a data source.
+
+    Args:
+        options: by name, in any case of letters.
+        default: the columns of its table.
+        quiet: whether pings and the like are rows.
+        schema: the columns that are asked for, if not all.
+    """
+
+    def __init__(
+        self, options: Any, default: tuple[str, ...], quiet: bool, schema: StructType | None = None
+    ) -> None:
+        path = options.get("path")
+        if not path:
+            raise ConfigError("path: the folder of a capture must be given")
+        self.path = _absolute(str(path))
+        self.protocol = str(options.get("protocol", ""))
+        if self.protocol:
+            decode.wire(self.protocol)
+        self.partition_bytes = _bytes(
+            "maxPartitionBytes", str(options.get("maxPartitionBytes", PARTITION_BYTES))
+        )
+        limit = options.get("maxBytesPerTrigger")
+        self.trigger_bytes = None if limit is None else _bytes("maxBytesPerTrigger", str(limit))
+        self.wanted = Wanted(quiet=quiet)
+        if schema is None:
+            self.columns = Columns(default)
+        else:
+            self.columns = select(((field.name, field.dataType.simpleString()) for field in schema), default)
+
+
+class Part(InputPartition):
+    """The pieces of one task."""
+
+    def __init__(self, series: list[Series]) -> None:
+        super().__init__(None)
+        self.series = series
+
+
+class _CaptureTable(DataSource):
+    """A table of a capture."""
+
+    @property
+    def _default(self) -> tuple[str, ...]:
+        """Its columns."""
+        return LOGS
+
+    _quiet = False
+
+    def schema(self) -> StructType:
+        """Return the columns of the rows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        found: StructType = from_arrow_schema(Columns(self._default).schema)
+        return found
+
+    def reader(self, schema: StructType | None) -> DataSourceReader:
+        """Return the reader of a batch."""
+        return BatchReader(Options(self.options, self._default, self._quiet, schema))
+
+    def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        from logclient.verify.dataframes.streams import StreamReader
+
+        return StreamReader(Options(self.options, self._default, self._quiet, schema))
+
+
+class LogSource(_CaptureTable):
+    """The data source ``logclient``: a row for each event, with its body and what is in it.
+
+    Options are ``path``, ``protocol``, ``maxPartitionBytes`` and ``maxBytesPerTrigger``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "logclient"
+
+
+class CaptureSource(_CaptureTable):
+    """The data source ``logclient-capture``, with options ``path`` and ``rows`` (``events`` or ``units``)."""
+
+    _quiet = True
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "logclient-capture"
+
+    @property
+    def _default(self) -> tuple[str, ...]:
+        return _columns_of(str(self.options.get("rows", "events")))
+
+
+class BatchReader(DataSourceReader):
+    """Reads a capture once.
+
+    Args:
+        options: of the data source.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pushFilters = _Pushdown(self._push)  # type: ignore[method-assign]
+
+    def _push(self, filters: Iterable[Any]) -> Iterable[Any]:
+        """Keep what filters tell about the rows. Spark applies all of them again."""
+        given = list(filters)
+        self.options.wanted = narrow(self.options.wanted, given)
+        return given
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the partitions, by bytes."""
+        options = self.options
+        series = pieces.find_series(options.path, options.protocol)
+        if (only := options.wanted.listeners) is not None:
+            series = [one for one in series if one.listener in only]
+        return [Part(part) for part in pieces.share(series, options.columns, options.partition_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition."""
+        if not isinstance(partition, Part):  # Spark makes one when there are none
+            return iter(())
+        return pieces.read(partition.series, self.options.columns, self.options.wanted)
+
+
+class _Pushdown:
+    """A method `pushFilters` that may stay unused.
+
+    PySpark refuses a reader that overrides `pushFilters` while ``spark.sql.python.filterPushdown.enabled`` is
+    false, which is the default. It looks at the function of the method, and this one shows the inherited one.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, push: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
+        self._push = push
+
+    def __call__(self, filters: Iterable[Any]) -> Iterable[Any]:
+        return self._push(filters)
+
+
+def narrow(wanted: Wanted, filters: Iterable[Any]) -> Wanted:
+    """Return the rows that are wanted under some filters of Spark as well, or a few more.
+
+    Args:
+        wanted: the rows without them.
+        filters: of ``pyspark.sql.datasource``; other than those that are used here are ignored.
+    """
+    for one in filters:
+        kind = type(one).__name__
+        name = getattr(one, "attribute", ("",))
+        value: Any = getattr(one, "value", None)
+        if name in (("listener",), ("producer",)) and kind in ("EqualTo", "EqualNullSafe", "In"):
+            values: frozenset[str] = frozenset(value if kind == "In" else [value])
+            if None in values:
+                continue
+            if name == ("listener",):
+                wanted = wanted._replace(listeners=_both(wanted.listeners, values))
+            else:
+                wanted = wanted._replace(producers=_both(wanted.producers, values))
+        elif name == ("received",) and isinstance(value, datetime.datetime):
+            wanted = _narrow_time(wanted, kind, _us(value))
+    if wanted.producers is not None:
+        known = frozenset(name for name in wanted.producers if re.fullmatch("[0-9a-f]{20}", name))
+        wanted = wanted._replace(producers=known)
+    return wanted
+
+
+def _both(a: frozenset[str] | None, b: frozenset[str]) -> frozenset[str]:
+    return b if a is None else a & b
+
+
+def _us(at: datetime.datetime) -> int:
+    since = at.astimezone(datetime.UTC) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(microseconds=1)
+
+
+def _narrow_time(wanted: Wanted, kind: str, us: int) -> Wanted:
+    if kind in ("GreaterThan", "GreaterThanOrEqual", "EqualTo", "EqualNullSafe"):
+        first = us if wanted.first_us is None else max(us, wanted.first_us)
+        wanted = wanted._replace(first_us=first)
+    if kind in ("LessThan", "LessThanOrEqual", "EqualTo", "EqualNullSafe"):
+        last = us if wanted.last_us is None else min(us, wanted.last_us)
+        wanted = wanted._replace(last_us=last)
+    return wanted

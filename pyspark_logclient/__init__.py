@@ -1,0 +1,48 @@
+"""The module by which PySpark 4 finds the data source ``logclient`` without being told.
+
+Spark imports every module whose name begins with ``pyspark_`` and registers its `DefaultSource`. So this one
+imports nothing before the source is used: whoever installed logclient without its extra ``verify`` must not
+be disturbed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from logclient.verify.dataframes import LogSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The data source ``logclient``, see `logclient.verify.dataframes.LogSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "logclient"
+
+    def _source(self) -> LogSource:
+        from logclient.verify.spark import require_extras
+
+        require_extras()
+        from logclient.verify.dataframes import LogSource
+
+        return LogSource(self.options)
+
+    def schema(self) -> StructType:
+        """Return the columns of the rows."""
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        return self._source().streamReader(schema)

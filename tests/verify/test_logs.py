@@ -1,0 +1,234 @@
+"""The data source ``logclient`` on all protocols: each row against what was put into the capture."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError, LedgerError
+from tests import support
+from tests import verify_files as files
+from tests.verify import log_captures
+from tests.verify.log_captures import Row
+
+np = support.need("numpy")
+pa = support.need("pyarrow")
+support.need("pyspark")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
+filters = pytest.importorskip("pyspark.sql.datasource")
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+P = "ab" * 10
+
+
+def at(us: int) -> datetime.datetime:
+    return EPOCH + datetime.timedelta(microseconds=us)
+
+
+def plain(row: Row) -> Row:
+    """Return a row with times in microseconds."""
+    made = dict(row)
+    for name in ("time", "received"):
+        if isinstance(made.get(name), datetime.datetime):
+            stamp = made[name].replace(tzinfo=made[name].tzinfo or datetime.UTC)
+            made[name] = (stamp - EPOCH) // datetime.timedelta(microseconds=1)
+    if made.get("fields") is not None:
+        made["fields"] = sorted(dict(made["fields"]).items())  # a map has no order
+    if made.get("body") is not None:
+        made["body"] = bytes(made["body"])
+    return made
+
+
+def counted(rows: list[Row]) -> Counter[str]:
+    return Counter(repr(sorted(plain(row).items())) for row in rows)
+
+
+def assert_equal(found: list[Row], expected: list[Row]) -> None:
+    ours, theirs = counted(found), counted(expected)
+    assert sorted((ours - theirs).elements())[:3] == sorted((theirs - ours).elements())[:3] == []
+
+
+def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **options: Any) -> list[Row]:
+    """Read a capture as a task of Spark does, without Spark."""
+    source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
+    reader = source.reader(schema)
+    assert list(reader.pushFilters(list(pushed))) == list(pushed)
+    rows: list[Row] = []
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("seed", "units", "partition_bytes"),
+    [(0, 25, 1 << 26), (1, 25, 3000), (2, 25, 500), (3, 25, 200), (4, 4, 1), (5, 4, 3)],
+)
+def test_each_row_equals_what_was_sent(tmp_path: Path, seed: int, units: int, partition_bytes: int) -> None:
+    """However the segments are cut."""
+    expected = log_captures.make(tmp_path / "capture", seed, 20, units)
+    assert_equal(read(tmp_path / "capture", maxPartitionBytes=partition_bytes), expected)
+
+
+def test_small_batches_have_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from logclient.verify.dataframes import pieces
+
+    expected = log_captures.make(tmp_path / "capture", 9, 20, 25)
+    for name, size in (("ROWS", 3), ("BODY_BYTES", 500), ("UNITS", 4)):
+        monkeypatch.setattr(pieces, name, size)
+    assert_equal(read(tmp_path / "capture"), expected)
+
+
+@pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
+def test_protocol_selects_listeners(tmp_path: Path, protocol: str) -> None:
+    expected = log_captures.make(tmp_path / "capture", 5, 10, 20)
+    own = {f"l{i:05d}" for i in range(10) if log_captures.PROTOCOLS[i % 5].startswith(protocol)}
+    assert_equal(
+        read(tmp_path / "capture", protocol=protocol), [row for row in expected if row["listener"] in own]
+    )
+
+
+def test_pushed_filters_leave_no_row_out(tmp_path: Path) -> None:
+    rows = log_captures.make(tmp_path / "capture", 6, 15, 25)
+    times = sorted(row["received"] for row in rows if row["received"] is not None)
+    low, high = times[len(times) // 3], times[2 * len(times) // 3]
+    some = log_captures.PRODUCERS[:2]
+    cases: list[tuple[list[Any], Any]] = [
+        ([filters.EqualTo(("listener",), "l00001")], lambda row: row["listener"] == "l00001"),
+        ([filters.In(("producer",), some)], lambda row: row["producer"] in some),
+        ([filters.EqualTo(("producer",), "none")], lambda row: False),
+        (
+            [filters.GreaterThan(("received",), at(low)), filters.LessThanOrEqual(("received",), at(high))],
+            lambda row: row["received"] is not None and low < row["received"] <= high,
+        ),
+        ([filters.EqualTo(("received",), at(low))], lambda row: row["received"] == low),
+        ([filters.IsNotNull(("level",))], lambda row: row["level"] is not None),
+    ]
+    for pushed, wanted in cases:
+        found = [plain(row) for row in read(tmp_path / "capture", tuple(pushed))]
+        assert_equal([row for row in found if wanted(row)], [row for row in rows if wanted(row)])
+    # They also save work: nothing but the wanted rows is left, and what cannot be read.
+    alone = read(tmp_path / "capture", (filters.In(("producer",), some),))
+    assert {row["producer"] for row in alone if row["error"] is None} <= set(some)
+    within = read(tmp_path / "capture", (filters.LessThan(("received",), at(low)),))
+    assert max(plain(row)["received"] or 0 for row in within) <= low
+
+
+def test_partitions_have_about_so_many_bytes(tmp_path: Path) -> None:
+    body = files.body(None, "x" * 500)
+    files.write_segments(tmp_path, "big", [(files.window([body]), 0, 1)] * 400)
+    for i in range(50):
+        files.write_segments(tmp_path, f"small{i:02d}", [(files.window([body]), 0, 1)])
+    source = dataframes.LogSource({"path": str(tmp_path), "maxPartitionBytes": "20k"})
+    reader = source.reader(None)
+    parts = reader.partitions()
+    sizes = [sum(series.size for series in part.series) for part in parts]
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert sum(sizes) == total
+    assert max(sizes) <= 20 << 10
+    assert len(parts) < 1.5 * total / (20 << 10)
+
+
+def test_schema_chooses_columns(tmp_path: Path) -> None:
+    from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType, TimestampType
+
+    text, fields = StringType(), MapType(StringType(), StringType())
+    expected = log_captures.make(tmp_path / "capture", 7, 10, 20)
+    for columns in (
+        [("sequence", LongType()), ("error", text)],
+        [("fields", fields), ("id", text)],
+        [("time", TimestampType())],
+        [("body", BinaryType())],
+    ):
+        schema = StructType()
+        for name, kind in columns:
+            schema.add(name, kind)
+        found = read(tmp_path / "capture", schema=schema)
+        assert_equal(found, [{name: row[name] for name, _ in columns} for row in expected])
+    for name, kind, why in (
+        ("sequenz", LongType(), "schema: there is no column 'sequenz': .*sequence"),
+        ("raw", BinaryType(), "schema: there is no column 'raw'"),
+        ("time", text, "schema: time has the type timestamp, not string"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            read(tmp_path / "capture", schema=StructType().add(name, kind))
+
+
+def test_wrong_options_are_named(tmp_path: Path) -> None:
+    log_captures.make(tmp_path / "capture", 8, 2, 2)
+    with pytest.raises(ConfigError, match="protocol: 'smtp' cannot be decoded: "):
+        read(tmp_path / "capture", protocol="smtp")
+    for size in ("many", "-1", "0"):
+        with pytest.raises(ConfigError, match=f"maxPartitionBytes: '{size}' must be a number of bytes"):
+            read(tmp_path / "capture", maxPartitionBytes=size)
+    with pytest.raises(ConfigError, match="path: "):
+        dataframes.LogSource({}).reader(None)
+    with pytest.raises(LedgerError, match="No such file"):
+        read(tmp_path / "nowhere")
+
+
+def test_segment_that_is_gone_is_a_row(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "main", [(files.window([files.body(None, "x")]), 0, 1)])
+    reader = dataframes.LogSource({"path": str(tmp_path)}).reader(None)
+    [part] = reader.partitions()
+    (tmp_path / "main-000001.cap").unlink()
+    [row] = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    assert (row["listener"], row["error"], row["body"]) == ("main", "unread", None)
+
+
+# -- Spark
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("listeners", [200, pytest.param(2000, marks=pytest.mark.long)])
+def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, listeners: int) -> None:
+    expected = log_captures.make(tmp_path / "capture", 11, listeners, 12)
+    frame = spark.read.format("logclient").load(str(tmp_path / "capture"))
+    found = [row.asDict() for row in frame.collect()]
+    zone = datetime.datetime.now().astimezone().tzinfo
+    for row in found:
+        for name in ("time", "received"):
+            if row[name] is not None:
+                row[name] = row[name].replace(tzinfo=zone).astimezone(datetime.UTC)
+    assert_equal(found, expected)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, enabled: str) -> None:
+    rows = log_captures.make(tmp_path / "capture", 12, 20, 20)
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, enabled)
+    try:
+        frame = spark.read.format("logclient").load(str(tmp_path / "capture"))
+        times = sorted(row["received"] for row in rows if row["received"] is not None)
+        low = times[len(times) // 2]
+        where = f"listener = 'l00003' and received >= timestamp_micros({low}) and message is not null"
+        own = [row for row in rows if row["listener"] == "l00003" and (row["received"] or 0) >= low]
+        assert frame.where(where).count() == sum(row["message"] is not None for row in own)
+        producer = log_captures.PRODUCERS[1]
+        assert frame.where(f"producer in ('{producer}', 'x')").count() == sum(
+            row["producer"] == producer for row in rows
+        )
+    finally:
+        spark.conf.set(name, before)
+
+
+@pytest.mark.spark
+def test_sql_reads_a_capture(spark: Any, tmp_path: Path) -> None:
+    expected = log_captures.make(tmp_path / "capture", 13, 10, 20)
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW logs (level STRING, fields MAP<STRING, STRING>, error STRING) "
+        f"USING logclient OPTIONS (path '{tmp_path / 'capture'}', protocol 'logux')"
+    )
+    [(n,)] = spark.sql("SELECT count(*) FROM logs WHERE level = 'info' AND fields['order'] > 50").collect()
+    own = [row for row in expected if row["listener"] in ("l00004", "l00009")]
+    assert n == sum(
+        row["level"] == "info" and int((row["fields"] or {}).get("order") or 0) > 50 for row in own
+    )
