@@ -672,7 +672,8 @@ STAGES: dict[str, list[Stage]] = {
 
 OTHERS = {
     *STORIES[1:2],
-    *("docs/verify.md", "docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+    *("docs/dataframes.md", "docs/dataframes.md sql"),
+    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
 }
 
 
@@ -742,13 +743,37 @@ def test_the_javascript_sample_runs(machine: IsolatedMachine, here: Path) -> Non
 
 @pytest.mark.spark
 def test_spark_samples_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frame can be made; test_verify_capture.py checks the content of such frames."""
+    """In their order, with a ledger and a capture; the tests of DataFrames check what such frames have."""
     from tests.verify_scene import Scene
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
-    Scene(tmp_path / "run").write_capture()
-    capture, topic = [text for text in FOUND.samples if text.page == "docs/verify.md"]
-    exec(capture.text, {"spark": spark})
-    compile(topic.text, "verify.md", "exec")
-    # It runs in tests/verify/test_verify_records.py::test_topic_decodes_alike_in_batch_and_stream.
+    Scene(tmp_path / "run").write_ledger().write_capture()
+    folder = str(tmp_path / "run")
+    known: dict[str, Any] = {"spark": spark}
+    for sample in [text for text in FOUND.samples if text.page == "docs/dataframes.md"]:
+        # Spark's working folder is where its session was begun.
+        text = sample.text.replace("run/", f"{folder}/")
+        if sample.language == "sql":
+            for statement in text.split(";")[:-1]:
+                spark.sql(statement).collect()
+        elif "kafka" in text:
+            # It runs in tests/verify/test_verify_records.py::test_topic_decodes_alike_in_batch_and_stream.
+            compile(text, "dataframes.md", "exec")
+        else:
+            exec(text, known)
+    assert spark.read.parquet(f"{folder}/table").count() == 20
+    assert spark.read.parquet(f"{folder}/events").count() == 20
+
+
+@pytest.mark.spark
+def test_the_notebook_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell of it, in order, in the session of all tests."""
+    notebook = json.loads((EXAMPLES / "dataframes" / "logs.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 5
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    for number, cell in enumerate(cells):
+        exec(compile(cell, f"cell {number}", "exec"), known)
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
