@@ -32,6 +32,7 @@ ROWS = {
     "verify": ("bench.verify", ("pyspark", "duckdb", "polars")),
     "verify-producers": ("bench.verify_producers", ("pyspark",)),
     "start": ("bench.start", ("pyspark", "pyarrow", "numpy")),
+    "frames": ("bench.frames", ("pyspark", "pyarrow")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
 PAGE = ROOT / "docs" / "performance.md"

@@ -1,0 +1,125 @@
+"""Row `frames`: reading the bodies of a capture with Spark, against the same bodies as Parquet and as text.
+
+Every contender is a query on one Spark session that has to look at each body: it sums their lengths. The
+capture is that of row `verify`: windows of one event each. The limit beside them is a plain read of the same
+files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench import verify_data
+from bench.harness import ROOT, Line, NotExact, Row, Spread, claim
+from bench.verify_run import Used
+
+BODY = "logclient: body"
+DOCUMENT = "logclient: time, level, message"
+FIELDS = "logclient: fields"
+ALL = "logclient: all columns"
+PARSED = "logclient: body, from_json in SQL"
+PARQUET, TEXT, READ = "Parquet: body", "spark.read.text", "plain read of the capture"
+EVENTS = 2_000_000
+ROUNDS = 5
+RATE = 1.0  # million rows per CPU second
+NOTES = (
+    f"windows of one event, {verify_data.UNIT} bytes, uncompressed; CRC checked; files lay in the page cache",
+    "CPU of all processes: JVM and Python workers; 2 cores; each query sums the length of what it reads",
+    "Parquet: snappy, as Spark writes it; text: one body a line; both written from the same bodies",
+    "`from_json` makes a map of the body in the JVM, as `fields` is made by the reader",
+)
+
+
+def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
+    """Run the row."""
+    from logclient.verify.job import Session
+
+    events = 200_000 if quick else EVENTS
+    folder = ROOT / "build" / f"frames-{events}"
+    data = verify_data.make(folder, events)
+    session = Session("local[2]")
+    try:
+        queries = _queries(session.spark, data.capture, folder)
+        samples: dict[str, list[tuple[float, float]]] = {name: [] for name in queries}
+        truth = {name: query() for name, query in queries.items()}  # and once to warm up
+        _compare(truth)
+        draw = Random(seed)
+        for i in range(rounds or (1 if quick else ROUNDS)):
+            print(f"frames: round {i + 1}", file=sys.stderr, flush=True)
+            for name in draw.sample(list(queries), len(queries)):
+                with Used() as used:
+                    found = queries[name]()
+                if found != truth[name]:
+                    raise NotExact(f"{name}: {found} bytes, there are {truth[name]}")
+                samples[name].append((used.cpu, used.wall))
+    finally:
+        session.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    n = data.arrivals
+    lines = [
+        Line(
+            name,
+            {
+                clock: Spread.of([run[i] * 1e6 / n for run in runs])
+                for i, clock in enumerate(("process", "wall"))
+            },
+        )
+        for name, runs in samples.items()
+    ]
+    rates = {name: n / 1e6 / Spread.of([run[0] for run in runs]).median for name, runs in samples.items()}
+    verdicts = [claim(f"{BODY}: million rows per CPU second", rates[BODY], ">=", RATE)]
+    notes = [f"{name}: {rate:.2f} M rows per CPU second" for name, rate in rates.items()]
+    return Row(
+        "frames", "bodies of a capture in Spark, against Parquet and text", "us/row", lines, verdicts,
+        [*notes, *NOTES], {"rows": n},
+    )  # fmt: skip
+
+
+def _compare(found: dict[str, Any]) -> None:
+    """Check that all contenders have read the same bodies."""
+    if len({found[name] for name in (BODY, PARQUET, TEXT)}) != 1:
+        raise NotExact(f"bytes of bodies: {found}")
+
+
+def _queries(spark: Any, capture: Path, folder: Path) -> dict[str, Callable[[], Any]]:
+    def logs(schema: str) -> Any:
+        return spark.read.format("logclient").schema(schema).load(str(capture))
+
+    bodies = logs("body binary, error string").where("error is null").select("body")
+    bodies.write.parquet(str(folder / "parquet"))
+    bodies.selectExpr("cast(body as string) as value").write.text(str(folder / "text"))
+
+    def summed(frame: Any, expression: str) -> Callable[[], Any]:
+        return lambda: frame.selectExpr(f"sum({expression}) as n").collect()[0].n
+
+    every = spark.read.format("logclient").load(str(capture))
+    chunk = bytearray(4 << 20)
+
+    def read() -> int:
+        size = 0
+        for path in sorted(capture.iterdir()):
+            with open(path, "rb", buffering=0) as file:
+                while got := file.readinto(chunk):
+                    size += got
+        return size
+
+    return {
+        BODY: summed(logs("body binary"), "length(body)"),
+        DOCUMENT: summed(
+            logs("time timestamp, level string, message string"), "length(message) + length(level)"
+        ),
+        FIELDS: summed(logs("fields map<string,string>"), "length(fields['message'])"),
+        ALL: summed(every, "length(body) + length(message) + size(fields) + hash % 2"),
+        PARSED: summed(
+            logs("body binary"),
+            "length(from_json(cast(body as string), 'map<string,string>')['message'])",
+        ),
+        PARQUET: summed(spark.read.parquet(str(folder / "parquet")), "length(body)"),
+        TEXT: summed(spark.read.text(str(folder / "text")), "length(value)"),
+        READ: read,
+    }
