@@ -29,6 +29,7 @@ pytest_plugins = [
     "logclient.collectors.pytest_plugin",
     "tests.kafka_fixture",
     "tests.spark_fixture",
+    "tests.support.s3",
     "tests.verify_fixtures",
     "tests.cores.fixtures",
 ]

@@ -18,7 +18,7 @@ class InProcess:
 
     cores = 2
 
-    def check_visible(self, work: str, folders: dict[str, str]) -> None:
+    def check_visible(self, places: list[tuple[str, str]]) -> None:
         pass
 
     def pack(self, parts: ledger_files.Parts, work: str, until_us: int | None) -> list[str]:
@@ -51,8 +51,8 @@ class Session:
 
 def run(
     monkeypatch: Any,
-    ledger_folder: Path,
-    capture_folder: Path,
+    ledger_folder: Any,
+    capture_folder: Any,
     *,
     bits: int = 18,
     tail: int = 4096,

@@ -25,9 +25,22 @@ _SIGNALS_S = 0.25
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--ledger", required=True, metavar="DIR", help="the ledger of the producers")
+    parser.add_argument(
+        "--ledger",
+        action="extend",
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="folder or URL with the ledgers of the producers; several, and patterns with *, are merged",
+    )
     arrived = parser.add_mutually_exclusive_group(required=True)
-    arrived.add_argument("--capture", metavar="DIR", help="arrived events: the capture of collectors")
+    arrived.add_argument(
+        "--capture",
+        action="extend",
+        nargs="+",
+        metavar="DIR",
+        help="arrived events: folder or URL with the captures of collectors; several as with --ledger",
+    )
     arrived.add_argument(
         "--kafka", metavar="HOST:PORT/TOPIC", help="arrived events: a Kafka topic with their bodies"
     )

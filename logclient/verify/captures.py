@@ -1,17 +1,15 @@
-"""The files in a capture's folder: those to compare, those left out, and the doubts that this leaves.
+"""The files below the folders of captures: those to compare, those left out, and the doubts that this leaves.
 
 The rules are in ``docs/verify.md``.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.files import open_regular
-from logclient.verify import decode
+from logclient.verify import decode, storage
 from logclient.verify.decode import protocol_of
 from logclient.verify.schema import LISTENER, UNIT_BITS
 from logclient.verify.segments import (
@@ -20,6 +18,7 @@ from logclient.verify.segments import (
     Problem,
     Segment,
     continuity,
+    display_name,
     list_segments,
     read_header,
 )
@@ -62,37 +61,37 @@ class Chosen(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The content of a capture's folder that a plan needs."""
+    """The content of captures that a plan needs."""
 
     entries: list[list[Any]]  # see `Plan.segments`
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
     left_out: list[list[Any]]
 
 
-def display_name(name: str) -> str:
-    """Return a file name as text, even if it is not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
+    """Choose the segments below some folders to compare.
 
-
-def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
-    """Choose the segments of a folder to compare.
+    Args:
+        places: of the folders.
 
     Returns:
-        The segments by listener and number, and everything that is left out.
+        The segments by listener and number, and everything that is left out. The listeners of several folders
+        have different names, see `_name_listeners`.
 
     Raises:
-        LedgerError: there is no such folder, or nothing of a capture in it.
+        LedgerError: a folder cannot be read, or there is nothing of a capture in any.
     """
     taken: list[Chosen] = []
     left_out: list[LeftOut] = []
     misnamed: list[Chosen] = []
-    for found in list_segments(directory):
+    for found in list_segments(places):
         segment = found._replace(listener=display_name(found.listener))
         try:
-            os.close(open_regular(found.path))
             header = read_header(found)
-        except (OSError, LedgerError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or str(error)
+        except LedgerError:
+            raise  # a server, which may fail for all of them
+        except OSError as error:
+            why = error.strerror or str(error)
             left_out.append(LeftOut("unread", segment.name, why, "", True))
             continue
         if header is None and not found.number:
@@ -114,7 +113,48 @@ def choose(directory: str) -> tuple[list[Chosen], list[LeftOut]]:
         name = f"{one.header.listener[:200]}-{one.header.number:06d}.cap"
         why = f"its header names it {name}: rename it so, or to <host>.{name} if another host has that name"
         left_out.append(LeftOut("misnamed", one.segment.name, why, one.header.protocol, True))
+    taken = _name_listeners(taken)
     return sorted(taken, key=lambda one: one.segment), sorted(left_out, key=lambda one: one.segment)
+
+
+def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
+    """Name the listeners of several folders apart.
+
+    Files of one folder with the same listener in their names are a series, whichever hosts wrote them. Files
+    of several folders are, too, when one host wrote them and no number is there twice. Of several series each
+    gets the name ``<host>.<listener>``, or ``<folder>/<listener>`` where hosts do not tell them apart.
+    """
+    folders: dict[str, dict[str, list[Chosen]]] = {}  # listener -> folder -> segments
+    for one in taken:
+        folder = storage.folder_of(one.segment.path)
+        folders.setdefault(one.segment.listener, {}).setdefault(folder, []).append(one)
+    named: list[Chosen] = []
+    used = {listener for listener, some in folders.items() if len(some) == 1}
+    for listener, some in folders.items():
+        if len(some) == 1:
+            named += some.popitem()[1]
+            continue
+        series: list[tuple[str, str, list[Chosen]]] = []  # host, folder, segments
+        for folder in sorted(some):
+            hosts = {one.header.host for one in some[folder] if one.header}
+            host = hosts.pop() if len(hosts) == 1 else ""
+            numbers = {one.segment.number for one in some[folder]}
+            for known, _, others in series:
+                if host and known == host and not numbers & {one.segment.number for one in others}:
+                    others += some[folder]
+                    break
+            else:
+                series.append((host, folder, some[folder]))
+        hosts_of = [host for host, _, _ in series]
+        for host, folder, segments in series:
+            name = listener
+            if len(series) > 1:
+                name = f"{host}.{listener}" if host and hosts_of.count(host) == 1 else ""
+                if not name or name in used:
+                    name = f"{display_name(folder)}/{listener}"
+            used.add(name)
+            named += [one._replace(segment=one.segment._replace(listener=name)) for one in segments]
+    return named
 
 
 def _fits(segment: Segment, header: Header) -> bool:
@@ -131,10 +171,13 @@ def _identity(header: Header | None) -> tuple[str, str, str, int, int] | None:
 def _same(a: Segment, b: Segment) -> bool:
     """Return whether two files are equal up to the end of the shorter one, except for the end record."""
     left = min(a.size, b.size) - _END_RECORD
-    with open(open_regular(a.path), "rb") as one, open(open_regular(b.path), "rb") as other:
+    with (
+        storage.open_file(a.path, "capture") as one,
+        storage.open_file(b.path, "capture") as other,
+    ):
         while left > 0:
             n = min(left, 1 << 20)
-            if one.read(n) != other.read(n):
+            if storage.read_exactly(one, n) != storage.read_exactly(other, n):
                 return False
             left -= n
     return True
@@ -149,7 +192,9 @@ def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
     kept: list[Chosen] = []
     left_out: list[LeftOut] = []
     originals: dict[Any, list[Chosen]] = {}
-    for one in sorted(taken, key=lambda one: (len(one.segment.listener), one.segment)):
+    # The shortest name first, and of files with the same name the longest file.
+    order = sorted(taken, key=lambda x: (len(x.segment.listener), *x.segment[:2], -x.segment.size))
+    for one in order:
         same = originals.setdefault(_identity(one.header), []) if one.header else []
         original = next((x for x in same if _same(x.segment, one.segment)), None)
         if original is not None:
@@ -160,14 +205,14 @@ def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
     return kept, left_out
 
 
-def survey(directory: str) -> Survey:
-    """Read a capture's folder, for a plan.
+def survey(places: str | Sequence[str]) -> Survey:
+    """Read the folders of captures, for a plan.
 
     Raises:
-        LedgerError: there is no such folder, nothing of a capture in it, too many listeners, or more than 38
-            TB of one.
+        LedgerError: a folder cannot be read, there is nothing of a capture in any, there are too many
+            listeners, or more than 38 TB of one.
     """
-    chosen, left_out = choose(directory)
+    chosen, left_out = choose(places)
     names = sorted({one.segment.listener for one in chosen})
     if len(names) > LISTENER:
         raise LedgerError(f"capture: more than {LISTENER} listeners")
@@ -201,7 +246,7 @@ def survey(directory: str) -> Survey:
         protocol = header.protocol if header and decodable(header.protocol) else ""
         if header is None:
             protocol = listeners[i]["protocol"]
-        entries.append([[*segment._replace(path=os.path.abspath(segment.path))], i, units[i], protocol])
+        entries.append([[*segment], i, units[i], protocol])
         units[i] += segment.size // MIN_UNIT + 1
         if units[i] > 1 << UNIT_BITS:
             raise LedgerError(

@@ -20,19 +20,20 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
-from logclient.verify import output
+from logclient.verify import output, storage
 from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
 from logclient.verify.stages import SparkStages, not_visible, share_out
+from logclient.verify.storage import Folder
 from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
 if TYPE_CHECKING:
     from logclient.verify import captures
-    from logclient.verify.ledger_files import Parts
+    from logclient.verify.ledger_files import Ledgers
     from logclient.verify.packed_ledger import PackedLedger
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
@@ -47,8 +48,8 @@ TASK_BYTES = 64 << 20  # bytes of segments in one task
 
 
 def run(
-    ledger: str | os.PathLike[str],
-    capture: str | os.PathLike[str] | None = None,
+    ledger: Folder | Sequence[Folder],
+    capture: Folder | Sequence[Folder] | None = None,
     *,
     kafka: str | None = None,
     kafka_config: str | os.PathLike[str] | Mapping[str, str] | None = None,
@@ -75,8 +76,9 @@ def run(
     """Compare ledgers with the events that arrived: a capture, a Kafka topic, or a table.
 
     Args:
-        ledger: the folder of the producers' ledgers.
-        capture: the folder of the collectors' captures.
+        ledger: the folder of the producers' ledgers, or several: paths, URLs such as ``s3://bucket/run``, and
+            patterns with ``*``. Subfolders are searched, too.
+        capture: likewise of the collectors' captures.
         kafka: ``host:port[,host:port…]/topic[,topic…]``. The value of each record is the body of an event.
         kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
         table: a table, a folder of Parquet files, or ``FORMAT:PATH``. Each row has the body of an event.
@@ -129,11 +131,12 @@ def run(
     until_us = _until(until)
     if until is not None and not allow_open:
         raise ConfigError("until: it needs allow_open, for producers that may be alive")
-    parts = ledger_files.find_parts(os.fspath(ledger))
-    survey = captures.survey(os.fspath(capture)) if capture is not None else captures.Survey([], [], [])
-    if capture is not None:
-        parts = parts.plus(ledger_files.find_new_producers(os.fspath(ledger), parts))
-    unread = ledger_files.find_unread(os.fspath(ledger))
+    ledgers = storage.expand(ledger, "ledger")
+    arrived = storage.expand(capture, "capture") if capture is not None else []
+    found = ledger_files.find_ledgers(ledgers)
+    survey = captures.survey(arrived) if arrived else captures.Survey([], [], [])
+    if arrived:
+        found = found.plus(ledger_files.find_new_producers(ledgers, found.parts))
     settings: Mapping[str, str] = {}
     if kafka is not None:
         records.parse_address(kafka)
@@ -156,19 +159,20 @@ def run(
             source: Source | None = None
             if capture is None:
                 # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
-                parts = ledger_files.find_parts(os.fspath(ledger))
+                found = ledger_files.find_ledgers(ledgers)
             if kafka is not None:
                 source = records.Kafka(session.spark, kafka, settings)
             elif table is not None:
                 source = records.Table(session.spark, table, columns or {})
             if capture is None:
-                parts = parts.plus(ledger_files.find_new_producers(os.fspath(ledger), parts))
+                found = found.plus(ledger_files.find_new_producers(ledgers, found.parts))
             stages = SparkStages(session.spark, source)
-            stages.check_visible(own, {"ledger": os.fspath(ledger), "capture": os.fspath(capture or "")})
+            places = [("work", own), *(("ledger", x) for x in ledgers), *(("capture", x) for x in arrived)]
+            stages.check_visible(places)
             verification = _Verification(
                 stages, source, watch, own, folder, survey, examples, tuning or Tuning()
             )
-            verdict = verification.run(parts, unread, limits, allow_open, until_us)
+            verdict = verification.run(found, limits, allow_open, until_us)
             watch.step("writing the report")
             hard = False
         except LogclientError:
@@ -192,8 +196,8 @@ def run(
     verdict = verdict._replace(
         seconds=seconds,
         made_us=time.time_ns() // 1000,
-        ledger={"folder": os.fspath(ledger), **verdict.ledger},
-        capture={"folder": source.title if source else os.fspath(capture or ""), **verdict.capture},
+        ledger={"folder": _named(ledger), **verdict.ledger},
+        capture={"folder": source.title if source else _named(capture or ""), **verdict.capture},
     )
     if folder:
         from logclient.verify import report
@@ -203,6 +207,12 @@ def run(
         )
         output.write_text(os.path.join(folder, "report.html"), report.page(verdict))
     return verdict
+
+
+def _named(folders: Folder | Sequence[Folder]) -> str:
+    """Return folders as they were given, separated by commas."""
+    several = [folders] if isinstance(folders, str | os.PathLike) else folders
+    return ", ".join(os.fspath(one) for one in several)
 
 
 def connector() -> str:
@@ -292,7 +302,7 @@ class _Verification:
         self.tuning = tuning
 
     def run(
-        self, parts: Parts, unread: list[str], limits: Limits, allow_open: bool, until_us: int | None
+        self, ledgers: Ledgers, limits: Limits, allow_open: bool, until_us: int | None
     ) -> Verdict:
         from logclient.verify import captures, examples, ledger_merge
         from logclient.verify.summary import Summary
@@ -300,8 +310,10 @@ class _Verification:
 
         began = time.monotonic()
         self.watch.step("packing ledgers")
-        stems = self.stages.pack(parts, self.work, until_us)
-        packed = ledger_merge.merge(stems, self.work, self.tuning.bucket_bits, unread)
+        stems = self.stages.pack(ledgers.parts, self.work, until_us)
+        packed = ledger_merge.merge(
+            stems, self.work, self.tuning.bucket_bits, ledgers.unread, ledgers.copies
+        )
         plan = self.plan(packed)
         plan.save()
         done = time.monotonic()

@@ -1,11 +1,11 @@
-"""The ledger files in a folder, and other files that look like ledgers.
+"""The ledger files below some folders, and other files that look like ledgers.
 
 The format of a ledger is in ``docs/formats.md``.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from array import array
 from collections.abc import Sequence
@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import LedgerError
+from logclient.verify import storage
 from logclient.verify.arrays import U64
 
-__all__ = ["Part", "Parts", "find_new_producers", "find_parts", "find_unread", "prefix_words"]
+__all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "find_parts", "prefix_words"]
 
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
-_MAX_UNREAD = 1000  # the most unread files that are named
+_MAX_NAMED = 1000  # the most files of a kind that are named
+_COMPARED = 1 << 20  # bytes of two files that are compared at a time
 
 
 class Part(NamedTuple):
@@ -33,14 +35,19 @@ class Part(NamedTuple):
     size: int  # when the file was found; lines written later are not read
 
 
-_FILE = np.dtype([("producer", "u1", 10), ("number", "<i8"), ("size", "<i8")])
+_FILE = np.dtype([("producer", "u1", 10), ("number", "<i8"), ("size", "<i8"), ("folder", "<i4")])
 
 
 class Parts(Sequence[Part]):
-    """The ledger files of a folder, by producer and part, in a few bytes each: there may be very many."""
+    """Ledger files by producer and part, in a few bytes each: there may be very many.
 
-    def __init__(self, directory: str, rows: npt.NDArray[Any]) -> None:
-        self.directory = directory
+    Args:
+        folders: the places of the folders that have ledger files.
+        rows: of `_FILE`.
+    """
+
+    def __init__(self, folders: list[str], rows: npt.NDArray[Any]) -> None:
+        self.folders = folders
         high, low = prefix_words(rows["producer"])
         self.rows = rows[np.lexsort((rows["number"], low, high))]
 
@@ -54,9 +61,9 @@ class Parts(Sequence[Part]):
     def __getitem__(self, i: int | slice) -> Part | list[Part]:
         if isinstance(i, slice):
             return [self[at] for at in range(*i.indices(len(self)))]
-        producer, number, size = self.rows[i]
+        producer, number, size, folder = self.rows[i]
         name = f"{producer.tobytes().hex()}-{number:04d}.ledger"
-        return Part(name[:20], int(number), os.path.join(self.directory, name), int(size))
+        return Part(name[:20], int(number), storage.join(self.folders[folder], name), int(size))
 
     @property
     def sizes(self) -> list[int]:
@@ -65,23 +72,39 @@ class Parts(Sequence[Part]):
         return sizes
 
     def plus(self, other: Parts) -> Parts:
-        """Return the files of both, which must be of one folder."""
-        return Parts(self.directory, np.concatenate((self.rows, other.rows)))
+        """Return the files of both."""
+        more = other.rows.copy()
+        more["folder"] += len(self.folders)
+        return Parts([*self.folders, *other.folders], np.concatenate((self.rows, more)))
 
-    def save(self, path: str) -> None:
-        """Write the list to a file."""
-        np.save(path, self.rows)
+    def save(self, work: str) -> None:
+        """Write the list to the work folder."""
+        with storage.create(storage.join(work, "parts.rows"), "work") as file:
+            file.write(self.rows.tobytes())
+        with storage.create(storage.join(work, "parts.json"), "work") as file:
+            file.write(json.dumps(self.folders).encode())
 
     @classmethod
-    def load(cls, directory: str, path: str, some: slice) -> Parts:
-        """Read a list that `save` wrote.
+    def load(cls, work: str, some: slice) -> Parts:
+        """Read some entries of a list that `save` wrote."""
+        with storage.fetched(storage.join(work, "parts.json"), "work") as file:
+            folders = json.load(file)
+        with storage.fetched(storage.join(work, "parts.rows"), "work") as file:
+            file.seek(some.start * _FILE.itemsize)
+            rows = np.frombuffer(file.read((some.stop - some.start) * _FILE.itemsize), _FILE)
+        return cls(folders, rows)
 
-        Args:
-            directory: the folder of the ledger files.
-            path: the file of the list.
-            some: the entries to read.
-        """
-        return cls(directory, np.array(np.load(path, mmap_mode="r")[some]))
+
+class Ledgers(NamedTuple):
+    """The files below some folders that are, or look like, ledgers."""
+
+    parts: Parts
+    unread: list[str]  # files that may be ledgers and are not read, at most 1,000
+    copies: list[str]  # copies of ledger files, as problems; likewise
+
+    def plus(self, parts: Parts) -> Ledgers:
+        """Return these with more ledger files."""
+        return self._replace(parts=self.parts.plus(parts))
 
 
 def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16]]:
@@ -91,83 +114,156 @@ def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16
     return high, whole[:, 8:].copy().view(">u2").reshape(-1).astype(np.uint16)
 
 
-def find_parts(directory: str) -> Parts:
-    """Find the ledger files in a folder.
+def find_parts(places: str | Sequence[str]) -> Parts:
+    """Find the ledger files below some folders. See `find_ledgers`."""
+    return find_ledgers(places).parts
+
+
+def find_ledgers(places: str | Sequence[str]) -> Ledgers:
+    """Find the ledger files below some folders, each file once.
+
+    Args:
+        places: of the folders.
 
     Raises:
-        LedgerError: there is no such folder, or no ledger in it.
+        LedgerError: a folder cannot be read, or there is no ledger in any.
     """
-    producers, numbers, sizes = bytearray(), array("q"), array("q")
-    try:
-        # Read all names before the first size. A part with a successor is complete, so this order cannot
-        # miss lines between two parts.
-        with os.scandir(directory) as entries:
+    places = [places] if isinstance(places, str) else places
+    folders: list[str] = []
+    producers, numbers, sizes, owners = bytearray(), array("q"), array("q"), array("i")
+    unread: list[str] = []
+    seen: set[str] = set()
+    for place in places:
+        for relative, entries in storage.list_folders(place, "ledger"):
+            folder = storage.join(place, *relative.split("/")) if relative else place
+            if folder in seen:
+                continue  # it is below two of the folders that were given
+            seen.add(folder)
+            owner = len(folders)
             for entry in entries:
-                match = _NAME.fullmatch(entry.name)
-                if match and entry.is_file(follow_symlinks=False):
+                match = _NAME.fullmatch(entry.name) if entry.regular else None
+                if match:
                     producers += bytes.fromhex(match[1])
                     numbers.append(int(match[2]))
-        for i, number in enumerate(numbers):
-            name = f"{producers[10 * i : 10 * i + 10].hex()}-{number:04d}.ledger"
-            sizes.append(os.stat(os.path.join(directory, name)).st_size)
-    except OSError as error:
-        raise LedgerError(f"ledger: {directory}: {error.strerror}") from error
+                    sizes.append(entry.size)
+                    owners.append(owner)
+                elif ".ledger" in entry.name.lower() and len(unread) < _MAX_NAMED:
+                    unread.append(_shown(place, relative, entry.name, len(places) > 1))
+            if owners and owners[-1] == owner:
+                folders.append(folder)
+    unread.sort()
     if not numbers:
-        others = find_unread(directory)
-        more = f"; {others[0]} is not read" if others else ""
-        raise LedgerError(
-            f"ledger: {directory} has no ledger: their names are <producer>-<part>.ledger{more}"
-        )
+        where = ", ".join(places)
+        more = f"; {unread[0]} is not read" if unread else ""
+        raise LedgerError(f"ledger: {where} has no ledger: their names are <producer>-<part>.ledger{more}")
     rows = np.zeros(len(numbers), _FILE)
     rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
-    rows["number"], rows["size"] = numbers, sizes
-    return Parts(os.path.abspath(directory), rows)
+    rows["number"], rows["size"], rows["folder"] = numbers, sizes, owners
+    parts = Parts(folders, rows)
+    _ask_sizes(parts)
+    parts, copies, differing = _without_copies(parts)
+    return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies)
 
 
-def find_new_producers(directory: str, before: Parts) -> Parts:
+def _shown(place: str, relative: str, name: str, whole: bool) -> str:
+    """Return the name of a file in messages: in its folder, or whole where there are several folders."""
+    if whole:
+        return storage.join(place, *relative.split("/"), name) if relative else storage.join(place, name)
+    return f"{relative}/{name}" if relative else name
+
+
+def _ask_sizes(parts: Parts) -> None:
+    """Find the sizes that a listing does not tell.
+
+    All names are known before the first size is asked for. A part with a successor is complete, so this order
+    cannot miss lines between two parts. A listing of objects has sizes, and takes a while: there the sizes of
+    parts with a successor are asked for again.
+    """
+    rows = parts.rows
+    same = (rows["producer"][1:] == rows["producer"][:-1]).all(axis=1)
+    again = rows["size"] < 0
+    again[:-1] |= same
+    for i in np.flatnonzero(again).tolist():
+        place = parts[i].path
+        try:
+            rows["size"][i] = storage.size_of(place, "ledger")
+        except OSError as error:
+            raise LedgerError(f"ledger: {place}: {error.strerror or error}") from error
+
+
+def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
+    """Leave out the files that another folder has too.
+
+    Returns:
+        The others; problems with copies; and files that differ from the one of the same name that is read.
+    """
+    rows = parts.rows
+    same = (rows["producer"][1:] == rows["producer"][:-1]).all(axis=1)
+    same &= rows["number"][1:] == rows["number"][:-1]
+    if not same.any():
+        return parts, [], []
+    keep = np.ones(len(rows), bool)
+    copies: list[str] = []
+    differing: list[str] = []
+    starts = np.flatnonzero(np.concatenate(([True], ~same)))
+    for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+        if high - low == 1:
+            continue
+        # The longest file has the most lines of a ledger that is still being written, or copied.
+        longest = max(range(low, high), key=lambda i: (int(rows["size"][i]), -i))
+        for i in range(low, high):
+            if i == longest:
+                continue
+            keep[i] = False
+            mine, other = parts[i], parts[longest]
+            if _is_beginning(mine, other):
+                copies.append(f"{mine.path}: copy: it is a copy of {other.path}")
+            else:
+                differing.append(f"{mine.path} (which differs from {other.path})")
+    return Parts(parts.folders, rows[keep]), copies[:_MAX_NAMED], differing[:_MAX_NAMED]
+
+
+def _is_beginning(part: Part, other: Part) -> bool:
+    """Return whether a file has the same bytes as the beginning of a longer one."""
+    try:
+        with (
+            storage.open_file(part.path, "ledger") as one,
+            storage.open_file(other.path, "ledger") as two,
+        ):
+            left = part.size
+            while left > 0:
+                n = min(left, _COMPARED)
+                mine, theirs = storage.read_exactly(one, n), storage.read_exactly(two, n)
+                if mine != theirs or len(mine) < n:
+                    return False
+                left -= n
+    except LedgerError:
+        raise
+    except OSError as error:
+        raise LedgerError(f"ledger: {part.path}: {error.strerror or error}") from error
+    return True
+
+
+def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
     """Find the ledgers of producers that have begun since `before` was made.
 
     Only the ``open`` line of each is read: their events must not be taken for those of an unknown producer,
     and nothing else is known about them.
 
     Args:
-        directory: the folder of the ledgers.
+        places: the folders of the ledgers.
         before: the ledger files that were found first.
     """
-    now = find_parts(directory)
+    now = find_parts(places)
     rows = np.concatenate((before.rows, now.rows))
     high, low = prefix_words(rows["producer"])
     order = np.lexsort((low, high))  # stable: parts of `before` come first
     first = np.ones(len(rows), bool)
     first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
     fresh = order[first & (order >= len(before))] - len(before)
-    found = Parts(now.directory, now.rows[fresh])
+    found = Parts(now.folders, now.rows[fresh])
     for i, part in enumerate(found):
-        with open(part.path, "rb") as file:
-            line = file.readline(_MAX_OPEN_LINE)
-        found.rows["size"][i] = len(line) if line.endswith(b"\n") else 0
-    return found
-
-
-def find_unread(directory: str) -> list[str]:
-    """Find files that look like a ledger and that `find_parts` does not read.
-
-    Args:
-        directory: a folder; its subfolders are searched too.
-
-    Returns:
-        Relative paths, at most 1,000.
-    """
-    found: list[str] = []
-    for folder, folders, names in os.walk(directory):
-        folders.sort()
-        for name in sorted([*names, *(x for x in folders if os.path.islink(os.path.join(folder, x)))]):
-            if ".ledger" not in name.lower():
-                continue
-            path = os.path.join(folder, name)
-            plain = os.path.isfile(path) and not os.path.islink(path)
-            if folder != directory or not plain or not _NAME.fullmatch(name):
-                found.append(os.path.relpath(path, directory))
-                if len(found) == _MAX_UNREAD:
-                    return found
+        line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
+        line = line[: line.find(b"\n") + 1]
+        found.rows["size"][i] = len(line)
     return found

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logclient.verify import storage
 from logclient.verify.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
 from logclient.verify.decode import protocol_of
 from logclient.verify.ledger_buckets import Placer
@@ -41,7 +42,9 @@ from logclient.verify.packed_ledger import (
 __all__ = ["merge"]
 
 
-def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None = None) -> PackedLedger:
+def merge(
+    stems: Sequence[str], work: str, bits: int, unread: Sequence[str] = (), copies: Sequence[str] = ()
+) -> PackedLedger:
     """Combine the tables of all packed files, and save them in the work folder.
 
     Args:
@@ -49,6 +52,7 @@ def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None =
         work: the work folder.
         bits: a bucket has at most ``2 ** bits`` places.
         unread: files that may be ledgers too.
+        copies: problems with copies of ledger files.
 
     Returns:
         The packed ledgers.
@@ -62,7 +66,8 @@ def merge(stems: Sequence[str], work: str, bits: int, unread: list[str] | None =
     np.save(os.path.join(work, "shared.npy"), shared)
     files = {
         "stems": list(stems),
-        "unread": list(unread or ()),
+        "unread": list(unread),
+        "copies": list(copies),
         "families": list(merger.families),
         "urls": list(merger.urls),
         "reasons": list(merger.reasons),
@@ -251,7 +256,7 @@ def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
         for name in ("identity", "protocol"):
             if fact[name] != first[name]:
                 why = f"its {name} is {fact[name][:40]}, that of part {first['part']} {first[name][:40]}"
-                fact["problems"] = [f"{os.path.basename(fact['path'])}: {why}: it is not read"]
+                fact["problems"] = [f"{storage.base_name(fact['path'])}: {why}: it is not read"]
                 fact.update(
                     opened=False, holes=1, closed=None, stopped="", torn=False, last=0, last_settled=0
                 )

@@ -7,6 +7,7 @@ The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import uuid
@@ -16,12 +17,14 @@ from typing import IO, Any
 import numpy as np
 
 from logclient._ext.capture import unbase64
+from logclient.verify import storage
 from logclient.verify.arrays import expand, subtract, union
 from logclient.verify.ledger_files import Part
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 
+READ_BYTES = 1 << 20  # of a ledger at a time
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
 _MAX_LINE = 256 << 20  # a longer line is damage
@@ -71,7 +74,8 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
         for place, part in enumerate(group):
             packer = LedgerPacker(part, hashes, created, start, until_us)
             # A large buffer costs more than it saves when the file is small.
-            with open(part.path, "rb", buffering=min(max(part.size, 1 << 12), 1 << 20)) as file:
+            room = min(max(part.size, 1 << 12), READ_BYTES)
+            with io.BufferedReader(storage.open_file(part.path, "ledger"), room) as file:
                 packer.read(file)
             start += packer.events
             for name, rows in (
@@ -156,7 +160,7 @@ class LedgerPacker:
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
         if len(self.facts["problems"]) < _MAX_PROBLEMS:
-            self.facts["problems"].append(f"{os.path.basename(self.part.path)} line {line}: {why}")
+            self.facts["problems"].append(f"{storage.base_name(self.part.path)} line {line}: {why}")
 
     def read(self, file: IO[bytes]) -> None:
         """Read the file up to the size at which it was found. Its producer may still append to it."""

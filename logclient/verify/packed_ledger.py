@@ -169,6 +169,7 @@ class PackedLedger:
         reasons: texts that outcomes refer to.
         span: the first and the last time of any line, microseconds since 1970; first > last if there is none.
         unread: files that may be ledgers and were not read.
+        copies: copies of ledger files, as problems.
         all_whole: whether nothing is missing from any ledger.
     """
 
@@ -199,6 +200,7 @@ class PackedLedger:
             files = json.load(file)
         self._stems: list[str] = files["stems"]
         self.unread: list[str] = files["unread"]
+        self.copies: list[str] = files["copies"]
         self.families: list[str] = files["families"]
         self.urls: list[tuple[str, str]] = [(protocol, url) for protocol, url in files["urls"]]
         self.reasons: list[str] = files["reasons"]

@@ -6,18 +6,19 @@ map would kill the process when a restarted collector truncates a torn record du
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from logclient._ext import capture as walker
 from logclient.errors import LedgerError
-from logclient.files import open_regular
+from logclient.verify import storage
 from logclient.verify.arrays import I64, U8, U64
 from logclient.verify.tuning import Tuning
 
@@ -29,6 +30,7 @@ __all__ = [
     "SegmentReader",
     "binary",
     "continuity",
+    "display_name",
     "list_segments",
     "read_header",
     "record_at",
@@ -50,13 +52,19 @@ class Segment(NamedTuple):
 
     listener: str
     number: int
-    path: str
+    path: str  # or a URL
     size: int
+    label: str = ""  # its name where several folders are read: with its folder
 
     @property
     def name(self) -> str:
         """The name of the file as text, even if it is not UTF-8."""
-        return os.fsencode(os.path.basename(self.path)).decode("utf-8", "backslashreplace")
+        return display_name(self.label or storage.base_name(self.path))
+
+
+def display_name(name: str) -> str:
+    """Return a file name as text, even if it is not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 class Header(NamedTuple):
@@ -133,28 +141,36 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
     return memoryview(b"" if data is None else data), at[:-1], at[1:] - at[:-1]
 
 
-def list_segments(directory: str) -> list[Segment]:
-    """List the ``*.cap`` entries of a folder, by listener and number.
+def list_segments(places: str | Sequence[str]) -> list[Segment]:
+    """List the ``*.cap`` entries below some folders, by listener and number.
 
     Entries with another name than a segment's have their whole name as listener, and number 0. Entries that
     are no regular files are listed too.
 
     Raises:
-        LedgerError: there is no such folder, or no such entry in it.
+        LedgerError: a folder cannot be read, or there is no such entry in any.
     """
-    found = []
-    try:
-        for entry in os.scandir(directory):
-            if entry.name.endswith(".cap"):
+    places = [places] if isinstance(places, str) else places
+    found: dict[str, Segment] = {}
+    for place in places:
+        for relative, entries in storage.list_folders(place, "capture"):
+            folder = storage.join(place, *relative.split("/")) if relative else place
+            for entry in entries:
+                if not entry.name.endswith(".cap"):
+                    continue
                 match = _NAME.fullmatch(entry.name)
                 listener, number = (match["listener"], int(match["number"])) if match else (entry.name, 0)
-                size = entry.stat(follow_symlinks=False).st_size
-                found.append(Segment(listener, number, entry.path, size))
-    except OSError as error:
-        raise LedgerError(f"capture: {directory}: {error.strerror}") from error
+                path = storage.join(folder, entry.name)
+                label = path if len(places) > 1 else f"{relative}/{entry.name}" if relative else ""
+                try:
+                    size = entry.size if entry.size >= 0 else storage.size_of(path, "capture")
+                except OSError as error:
+                    raise LedgerError(f"capture: {path}: {error.strerror or error}") from error
+                found.setdefault(path, Segment(listener, number, path, size, label))
     if not found:
-        raise LedgerError(f"capture: {directory} has no segment: their names are <listener>-<nnnnnn>.cap")
-    return sorted(found)
+        where = ", ".join(places)
+        raise LedgerError(f"capture: {where} has no segment: their names are <listener>-<nnnnnn>.cap")
+    return sorted(found.values())
 
 
 def read_header(segment: Segment) -> Header | None:
@@ -164,13 +180,10 @@ def read_header(segment: Segment) -> Header | None:
         The header; None: there is no readable header.
 
     Raises:
-        LedgerError: the file cannot be opened, or is no regular file.
+        OSError: the file cannot be opened, or is no regular file.
+        LedgerError: a server refuses it or does not answer.
     """
-    try:
-        with open(open_regular(segment.path), "rb") as file:
-            data = file.read(_RECORD_HEAD + 65536)
-    except OSError as error:
-        raise LedgerError(f"capture: {segment.path}: {error.strerror}") from error
+    data = storage.read_at(segment.path, "capture", 0, _RECORD_HEAD + 65536)
     for kind, offset, length in walker.walk(data, limit=1).others[:1]:
         if kind == walker.SEGMENT:
             header = _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
@@ -180,10 +193,10 @@ def read_header(segment: Segment) -> Header | None:
 
 def unit_at(segment: Segment, offset: int) -> bytes:
     """Return the unit whose bytes begin at `offset` of a segment; shorter if the file was truncated."""
-    with open(open_regular(segment.path), "rb") as file:
+    with storage.open_file(segment.path, "capture") as file:
         file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
-        length = int.from_bytes(file.read(_RECORD_HEAD)[:4], "little")
-        return file.read(length)[_UNIT_HEAD:]
+        length = int.from_bytes(storage.read_exactly(file, _RECORD_HEAD)[:4], "little")
+        return storage.read_exactly(file, length)[_UNIT_HEAD:]
 
 
 _TEXTS = ("run", "protocol", "listener", "url")
@@ -271,16 +284,18 @@ class SegmentReader:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            fd = open_regular(self.segment.path)
+            file = storage.open_file(self.segment.path, "capture")
+        except LedgerError:
+            raise  # a server, which may fail for all of them
         except OSError as error:
             self._problem("unread", -1, error.strerror or str(error))
             return
-        with open(fd, "rb", buffering=0) as file:
+        with file:
             yield from self._read(file)
         if self._end_at < 0 and self._start == 0:
             self._problem("unclosed", self._end, "no end record")
 
-    def _read(self, file: IO[bytes]) -> Iterator[Batch]:
+    def _read(self, file: io.RawIOBase) -> Iterator[Batch]:
         base = self._start
         left = self._end - base
         file.seek(base)
@@ -289,7 +304,7 @@ class SegmentReader:
         while True:
             view = memoryview(buffer)
             while left and filled < len(buffer):
-                n = file.readinto(view[filled : filled + left])  # type: ignore[attr-defined]
+                n = file.readinto(view[filled : filled + left])
                 if not n:
                     left = 0  # the file was truncated meanwhile
                     break
@@ -320,7 +335,7 @@ class SegmentReader:
             base += at
             filled = rest
 
-    def _stuck(self, file: IO[bytes], data: memoryview, offset: int) -> None:
+    def _stuck(self, file: io.RawIOBase, data: memoryview, offset: int) -> None:
         """Judge a record with an impossible length.
 
         A crash of the machine leaves zeros up to the end of the file. Anything else is damage.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ __all__ = ["SparkStages", "not_visible", "share_out"]
 PACK_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 64, 8 << 20  # of ledgers that are packed without a job, in less than 0.1 s
 CORES = 1024  # the largest number of cores that can be counted
-PARTS = "parts.npy"  # the list of ledger files, in the work folder
 
 
 @functools.cache
@@ -45,17 +43,25 @@ def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]],
 
         import pyarrow as pa
 
+        from logclient.verify import storage
+
         for _ in batches:
             pass
-        invisible = [place for place in places if not os.path.isdir(place[1])]
-        what, folder = invisible[0] if invisible else ("", "")
-        yield pa.record_batch([[what], [folder], [socket.gethostname()]], names=["what", "folder", "host"])
+        row = ["", "", socket.gethostname(), ""]
+        for what, place in places:
+            try:
+                storage.check_reachable(place, what)
+            except LedgerError as error:
+                # A path is named with a remedy; the error of a server says what is wrong.
+                row = [what, place, row[2], str(error) if storage.is_url(place) else ""]
+                break
+        yield pa.record_batch([[value] for value in row], names=["what", "place", "host", "why"])
 
     return find_invisible
 
 
 def _pack_task(
-    jobs: list[tuple[int, int]], folder: str, work: str, until_us: int | None
+    jobs: list[tuple[int, int]], work: str, until_us: int | None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -66,7 +72,7 @@ def _pack_task(
         for batch in batches:
             for job in batch.column(0).to_pylist():
                 low, high = jobs[job]
-                group = ledger_files.Parts.load(folder, os.path.join(work, PARTS), slice(low, high))
+                group = ledger_files.Parts.load(work, slice(low, high))
                 yield pa.record_batch(
                     [[job], [ledger_pack.pack(group, job, work, until_us)]], names=["job", "stem"]
                 )
@@ -144,24 +150,30 @@ class SparkStages:
             self.cores = spark.sparkContext.defaultParallelism
             self.local = is_local(spark.sparkContext.master)
 
-    def check_visible(self, work: str, folders: dict[str, str]) -> None:
+    def check_visible(self, places: list[tuple[str, str]]) -> None:
         """Check that workers on other machines see the folders that they read and write.
 
         Where Spark does not tell the number of its cores, this counts them.
+
+        Args:
+            places: what each folder is, and the place of it.
 
         Raises:
             LedgerError: a worker does not see a folder. Without this check every task would fail later.
         """
         if self.local:
             return
-        places = [("work", work), *((what, os.path.abspath(path)) for what, path in folders.items() if path)]
         frame = self.spark.range(CORES)  # in as many tasks as there are cores
+        ddl = "what string, place string, host string, why string"
         with no_pandas():
-            found = frame.mapInArrow(_visibility_task(places), "what string, folder string, host string")
+            found = frame.mapInArrow(_visibility_task(places), ddl)
         rows = found.collect()
         for row in rows:
+            worker = f"the worker on {row.host}"
+            if row.why:
+                raise LedgerError(f"{row.why} (seen by {worker})")
             if row.what:
-                raise not_visible(row.what, row.folder, f"the worker on {row.host}")
+                raise not_visible(row.what, row.place, worker)
         self.cores = self.cores or len(rows)
 
     def _over(self, n: int, function: Any, ddl: str) -> Any:
@@ -180,8 +192,8 @@ class SparkStages:
 
             return [ledger_pack.pack(parts[:], 0, work, until_us)]
         jobs = [(group[0], group[-1] + 1) for group in share_out(parts.sizes, PACK_BYTES)]
-        parts.save(os.path.join(work, PARTS))
-        task = _pack_task(jobs, parts.directory, work, until_us)
+        parts.save(work)
+        task = _pack_task(jobs, work, until_us)
         rows = self._over(len(jobs), task, "job bigint, stem string").collect()
         return [row.stem for row in sorted(rows, key=lambda row: int(row.job))]
 

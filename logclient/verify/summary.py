@@ -528,6 +528,7 @@ class Summary:
             *self._left_out_devices(),
             *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in self.problems),
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
+            *(f"ledger: {copy}" for copy in self.ledger.copies),
         ]
         named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
         return named, len(others) + int(counts.sum()) - len(named)

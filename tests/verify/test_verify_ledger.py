@@ -373,9 +373,10 @@ def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     (folder / f"{P}-0004.ledger").symlink_to("nowhere")
     os.mkfifo(folder / f"{P}-0005.ledger")
     found = ledger_files.find_parts(str(folder))
-    assert [(p.producer, p.number) for p in found] == [(P, 1), (P, 2), (Q, 10000)]
-    deep = os.path.join("host", "deep", f"{P}-0003.ledger")
-    assert set(ledger_files.find_unread(str(folder))) == {*odd, deep, f"{P}-0004.ledger", f"{P}-0005.ledger"}
+    assert [(p.producer, p.number) for p in found] == [(P, 1), (P, 2), (P, 3), (Q, 10000)]
+    assert found[2].path == str(folder / "host" / "deep" / f"{P}-0003.ledger")
+    unread = ledger_files.find_ledgers(str(folder)).unread
+    assert set(unread) == {*odd, f"{P}-0004.ledger", f"{P}-0005.ledger"}
 
 
 # -- ranges

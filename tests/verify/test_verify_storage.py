@@ -1,0 +1,236 @@
+"""Evidence, work and verdict in several folders, and behind URLs of an S3 server."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError, ExitCode, LedgerError
+from tests import support
+from tests import verify_files as files
+from tests.support.s3 import Bucket
+from tests.verify_scene import P, Q, Scene
+
+support.need("numpy")
+support.need("pyarrow")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+storage = pytest.importorskip("logclient.verify.storage")
+
+Run = Callable[..., Any]
+HALF, REST = range(1, 11), range(11, 21)
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return lambda ledger, capture, **options: inprocess.run(monkeypatch, ledger, capture, **options)
+
+
+def nonzero(verdict: Any) -> dict[str, int]:
+    return {word: n for word, n in verdict.counts._asdict().items() if n}
+
+
+def has_problem(verdict: Any, *words: str) -> bool:
+    return any(all(word in problem for word in words) for problem in verdict.problems)
+
+
+# -- several folders
+
+
+def two_hosts(tmp_path: Path, **second: Any) -> tuple[Scene, Scene]:
+    """A producer and a collector on each of two hosts; all listeners have the same name."""
+    one, two = Scene(tmp_path / "one"), Scene(tmp_path / "two")
+    for scene in (one, two):
+        scene.ledger.parent.mkdir()
+    two.bodies = {seq: files.body(files.event_id(Q, seq), f"event {seq}") for seq in range(1, 21)}
+    one.write_ledger().write_capture(host="a", run="1")
+    two.write_ledger(producer=Q).write_capture(**{"host": "b", "run": "2"} | second)
+    return one, two
+
+
+def test_folders_of_two_hosts_are_merged(tmp_path: Path, verify: Run) -> None:
+    one, two = two_hosts(tmp_path)
+    verdict = verify([one.ledger, str(two.ledger)], [one.capture, two.capture])
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 40, "ok": 40})
+    assert verdict.problems == ()
+    assert verdict.capture["listeners"] == ["a.main", "b.main"]
+    assert verdict.capture["folder"] == f"{one.capture}, {two.capture}"
+    assert {row["listener"]: row["events"] for row in verdict.capture["runs"]} == {"a.main": 20, "b.main": 20}
+    assert sorted(x.host for x in verdict.producers) == ["h", "h"]
+
+
+def test_subfolders_and_patterns_name_the_same_evidence(tmp_path: Path, verify: Run) -> None:
+    two_hosts(tmp_path)
+    verdicts = [
+        verify(tmp_path, tmp_path),
+        verify(f"{tmp_path}/*/ledger", f"{tmp_path}/**/capture"),
+        verify([tmp_path / "one", tmp_path / "two", tmp_path], [f"{tmp_path}/[ot]*"]),
+    ]
+    for verdict in verdicts:
+        assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 40, "ok": 40})
+        assert verdict.problems == ()
+        assert verdict.capture["listeners"] == ["a.main", "b.main"]
+
+
+def test_listeners_without_a_host_are_named_by_their_folder(tmp_path: Path, verify: Run) -> None:
+    one, two = two_hosts(tmp_path, host="a")
+    verdict = verify(tmp_path, tmp_path)
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 40, "ok": 40})
+    assert verdict.capture["listeners"] == [f"{one.capture}/main", f"{two.capture}/main"]
+
+
+def test_segments_of_one_host_in_two_folders_are_a_series(scene: Scene, tmp_path: Path, verify: Run) -> None:
+    scene.write_ledger().write_capture(per_segment=4, host="a")
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for path in sorted(scene.capture.iterdir())[:2]:
+        path.rename(archive / path.name)
+    verdict = verify(scene.ledger, [scene.capture, archive])
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+    assert (verdict.problems, verdict.capture["listeners"]) == ((), ["main"])
+    verdict = verify(scene.ledger, scene.capture)
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert has_problem(verdict, "gap: segment 3 where 1 was due")
+
+
+def test_copied_ledger_is_said_and_not_counted_twice(scene: Scene, tmp_path: Path, verify: Run) -> None:
+    """Also when the copy was made while the ledger was being written: the longest file counts."""
+    scene.write_ledger().write_capture()
+    [path] = scene.ledger.iterdir()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    whole = path.read_bytes()
+    for size in (len(whole), len(whole) // 2):
+        (copy / path.name).write_bytes(whole[:size])
+        for ledgers in ([scene.ledger, copy], [copy, scene.ledger]):
+            verdict = verify(ledgers, scene.capture)
+            assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+            assert has_problem(verdict, "ledger: ", "copy: it is a copy of ", path.name)
+            assert verdict.ledger["producers"] == 1
+
+
+def test_ledger_with_two_contents_leaves_doubt(scene: Scene, tmp_path: Path, verify: Run) -> None:
+    scene.write_ledger().write_capture()
+    [path] = scene.ledger.iterdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / path.name).write_bytes(path.read_bytes().replace(b'"acked"', b'"acket"', 1)[:-9])
+    verdict = verify([scene.ledger, other], scene.capture)
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.UNREACHABLE, {"events": 20, "ok": 20})
+    assert has_problem(verdict, str(other / path.name), "which differs from", str(path))
+
+
+def test_copied_segment_of_another_folder_is_not_counted_twice(
+    scene: Scene, tmp_path: Path, verify: Run
+) -> None:
+    """A shorter copy hides nothing of the file."""
+    scene.write_ledger().write_capture()
+    copy = tmp_path / "a-copy"
+    shutil.copytree(scene.capture, copy)
+    half = (copy / "main-000001.cap").read_bytes()
+    (copy / "main-000001.cap").write_bytes(half[: len(half) // 2])
+    verdict = verify(scene.ledger, [copy, scene.capture])
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+    assert has_problem(verdict, "copy: it is a copy of ", f"{copy}/main-000001.cap")
+
+
+def test_pattern_without_a_folder_is_an_error(scene: Scene, verify: Run, tmp_path: Path) -> None:
+    scene.write_ledger().write_capture()
+    with pytest.raises(LedgerError, match=r"capture: .*/none\* matches no folder"):
+        verify(scene.ledger, tmp_path / "none*")
+    with pytest.raises(ConfigError, match="ledger: no folder is given"):
+        verify([], scene.capture)
+
+
+# -- S3
+
+
+def test_evidence_is_read_from_a_bucket(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    scene.write_ledger().write_capture(per_segment=3)
+    ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
+    for places in ((ledger, capture), (bucket.url("run"), f"{bucket.url()}/*"), (f"{ledger}/", capture)):
+        verdict = verify(*places)
+        assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+        assert verdict.problems == ()
+    assert verdict.ledger["folder"] == f"{ledger}/"
+
+
+def test_faults_in_a_bucket_are_shown_with_their_bytes(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    bad = files.body(files.event_id(P, 3), "another event")
+    scene.write_ledger().write_capture([1, 2, bad, 5, 5, *range(7, 21), b"{"], per_segment=3)
+    ledger, capture = bucket.upload(scene.ledger, "l"), bucket.upload(scene.capture, "c")
+    local, remote = verify(scene.ledger, scene.capture), verify(ledger, capture)
+    assert nonzero(remote) == nonzero(local)
+    assert remote.counts.lost == 2
+    assert remote.examples == local.examples
+    assert remote.undecoded == local.undecoded
+
+
+def test_names_need_no_care_in_a_url(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    odd = "main #1 100%?ä"
+    scene.write_ledger().write_capture(listener=odd)
+    verdict = verify(scene.ledger, bucket.upload(scene.capture, "a b/ü"))
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+    assert verdict.capture["listeners"] == [odd]
+
+
+def test_folder_and_bucket_are_one_evidence(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    """Closed segments were copied; the last one is only here."""
+    scene.write_ledger().write_capture(per_segment=4, host="a")
+    last = sorted(scene.capture.iterdir())[-1]
+    data = last.read_bytes()
+    last.unlink()
+    capture = bucket.upload(scene.capture, "c")
+    last.write_bytes(data)
+    verdict = verify(scene.ledger, [capture, scene.capture])
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.OK, {"events": 20, "ok": 20})
+    assert has_problem(verdict, f"{scene.capture}/main-000001.cap: copy: it is a copy of {capture}/") or (
+        has_problem(verdict, f"{capture}/main-000001.cap: copy: it is a copy of {scene.capture}/")
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://me:hunter2@b/c", "no credentials"),
+        ("s3://hunter2@b/c", "no credentials"),
+        ("hdfs://me:hunter2@b/c", "no credentials"),
+        ("s3://b/c?secret_key=hunter2", "the option secret_key may be a secret"),
+        ("gs://b/c?access_token=hunter2", "the option access_token may be a secret"),
+        ("s3://b/c?colour=hunter2", "no option 'colour'"),
+        ("s3://b/c#hunter2", "fragment"),
+        ("file://host/c", "no host"),
+        ("gopher://b/c", "cannot open"),
+    ],
+)
+def test_url_with_a_secret_or_an_error_is_refused(
+    scene: Scene, verify: Run, url: str, words: str
+) -> None:
+    scene.write_ledger().write_capture()
+    for places in ((url, scene.capture), (scene.ledger, url)):
+        with pytest.raises(ConfigError, match=words) as caught:
+            verify(*places)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_file_url_is_a_path(scene: Scene, verify: Run) -> None:
+    scene.write_ledger().write_capture()
+    assert verify(scene.ledger.as_uri(), f"file://localhost{scene.capture}").ok
+
+
+def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    data = rng.randbytes(300_000)
+    (tmp_path / "x").write_bytes(data)
+    bucket.put("x", data)
+    with storage.open_file(bucket.url("x"), "work") as there, open(tmp_path / "x", "rb") as here:
+        for _ in range(40):
+            at, n = rng.randrange(310_000), rng.choice((0, 1, 100, 70_000))
+            there.seek(at)
+            here.seek(at)
+            assert storage.read_exactly(there, n) == here.read(n)
+            assert there.tell() == here.tell()
