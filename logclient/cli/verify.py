@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import threading
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=COLUMN,...",
         help="columns of the table, by name: body (default: value), received, key, listener, arrival",
     )
-    parser.add_argument("--out", metavar="DIR", help="directory for verdict, report and violations")
+    parser.add_argument("--out", metavar="DIR", help="folder or URL for verdict, report and violations")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     for word in ("missing", "duplicated", "dropped"):
         parser.add_argument(
@@ -79,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
     )
     parser.add_argument(
-        "--work", metavar="DIR", help="directory for temporary files; machines of a cluster must share it"
+        "--work",
+        metavar="DIR",
+        help="folder for temporary files, which machines of a cluster share, or URL",
     )
     parser.add_argument(
         "--conf",
@@ -116,7 +117,7 @@ def print_verdict(
     Returns:
         The exit code.
     """
-    from logclient.verify import job, report
+    from logclient.verify import job, report, storage
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
@@ -142,7 +143,7 @@ def print_verdict(
     else:
         print(report.text(verdict))
         if given.get("out"):
-            print(escape(os.path.join(given["out"], "report.html")))
+            print(escape(storage.join(given["out"], "report.html")))
     return verdict.exit_code
 
 

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +35,7 @@ from logclient.verify.schema import (
     WITHOUT_ID,
 )
 from logclient.verify.segments import Batch, Segment, SegmentReader
+from logclient.verify.work_files import StretchWriter
 
 __all__ = ["Facts", "Mapper", "EventBuffer", "map_task"]
 
@@ -58,10 +57,8 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
     plan = Plan.load(work)
     packed = PackedLedger(work, plan.bits)
     task = plan.tasks[number]
-    # Each attempt has a new file. Rows name the file that they refer to.
-    name = f"{number}-{uuid.uuid4().hex}.arrivals"
-    with open(os.path.join(work, name), "wb", buffering=0) as file:
-        mapper = Mapper(plan, packed, only, name, file)
+    with StretchWriter(work, f"{number}-") as stretches:
+        mapper = Mapper(plan, packed, only, stretches)
         if only is None:
             low, high = task["live"]
             yield from mapper.skeleton(packed.live[low:high])
@@ -208,22 +205,19 @@ class EventBuffer:
 
 
 class Mapper:
-    """A packer of arrivals into a file of the work folder, which makes the rows that refer to it.
+    """A packer of arrivals into columns, which makes the rows that refer to them.
 
     Args:
         plan: of the comparison.
         packed: the ledgers.
         only: for a second pass, the buckets whose arrivals are wanted.
-        name: of the file.
-        file: unbuffered.
+        stretches: where the columns go.
     """
 
     def __init__(
-        self, plan: Plan, packed: PackedLedger, only: frozenset[int] | None, name: str, file: IO[bytes]
+        self, plan: Plan, packed: PackedLedger, only: frozenset[int] | None, stretches: StretchWriter
     ) -> None:
-        self.name = name
-        self.file = file
-        self.end = 0  # of the file
+        self.stretches = stretches
         self.plan = plan
         self.ledger = packed
         self.mask = (1 << plan.bits) - 1
@@ -263,7 +257,7 @@ class Mapper:
         received: npt.NDArray[np.int64] | None,
         second: U64 | None = None,
     ) -> pa.RecordBatch:
-        """Write columns to the file, and return one row for each slice of them.
+        """Write columns, and return one row for each slice of them.
 
         Args:
             keys: of the rows.
@@ -299,25 +293,21 @@ class Mapper:
             columns.append(after.astype(np.uint32))
         elif second is not None:
             columns.append(second)
-        places = [self._write(column) + starts * column.itemsize for column in columns]
-        return self._record(
-            keys, listener, np.append(starts, len(positions)), positions[starts], base, shift, places
-        )
-
-    def _write(self, values: npt.NDArray[Any]) -> int:
-        """Append values to the file, and return where they begin."""
-        data = np.ascontiguousarray(values).view(np.uint8).data
-        at = self.end
-        while len(data):
-            done = self.file.write(data)
-            self.end += done
-            data = data[done:]
-        return at
+        edges = np.append(starts, len(positions))
+        return self._record(keys, listener, edges, positions[starts], base, shift, columns)
 
     def _record(
-        self, keys: I64, listener: int, edges: I64, x: I64, base: I64, shift: Any, places: list[I64]
+        self,
+        keys: I64,
+        listener: int,
+        edges: I64,
+        x: I64,
+        base: I64,
+        shift: Any,
+        columns: list[npt.NDArray[Any]],
     ) -> pa.RecordBatch:
         n = len(keys)
+        places, data = self.stretches.write(edges, columns)
         return pa.record_batch(
             [
                 pa.array(self._partition(keys)),
@@ -326,7 +316,8 @@ class Mapper:
                 pa.array(x),
                 pa.array(base),
                 pa.array(shift),
-                pa.repeat(pa.scalar(self.name), n),
+                pa.repeat(pa.scalar(self.stretches.name, pa.string()), n),
+                data,
                 pa.array(np.diff(edges).astype(np.int32)),
                 *(pa.array(places[i]) if i < len(places) else pa.nulls(n, pa.int64()) for i in range(4)),
             ],
@@ -341,12 +332,12 @@ class Mapper:
             yield self._record(live, -1, none, none[1:], none[1:], none[1:].astype(np.int32), [])
 
     def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
-        """Return a row whose JSON text is in the file."""
+        """Return a row whose JSON text is its only column."""
         text = np.frombuffer(json.dumps(fields).encode(), np.uint8)
         none = np.zeros(1, np.int64)
         return self._record(
             np.array([FACT]), 0, np.array([0, len(text)]), none, none, none.astype(np.int32),
-            [none + self._write(text)],
+            [text],
         )  # fmt: skip
 
     # -- captures

@@ -20,6 +20,7 @@ import re
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ def run(
     kafka_config: str | os.PathLike[str] | Mapping[str, str] | None = None,
     table: str | None = None,
     columns: Mapping[str, str] | None = None,
-    out: str | os.PathLike[str] | None = None,
+    out: Folder | None = None,
     master: str | None = None,
     heap: str | None = None,
     packages: str | None = None,
@@ -66,7 +67,7 @@ def run(
     allow_open: bool = False,
     until: float | str | None = None,
     examples: int = 20,
-    work: str | os.PathLike[str] | None = None,
+    work: Folder | None = None,
     keep_work: bool = False,
     spark: Any = None,
     progress: Callable[[str], None] | None = None,
@@ -84,8 +85,8 @@ def run(
         table: a table, a folder of Parquet files, or ``FORMAT:PATH``. Each row has the body of an event.
         columns: maps ``body`` (default: ``value``), ``received``, ``key``, ``listener`` and ``arrival`` to
             columns of the table.
-        out: the folder for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as Parquet,
-            see `violations`). A new folder has mode 0700.
+        out: the folder or URL for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as
+            Parquet, see `violations`). A new folder has mode 0700.
         master: the Spark master. The default is that of ``spark-submit`` or its files, else ``local[*]``.
         heap: memory of the driver's JVM, such as ``1g``.
         packages: Maven coordinates and folders of jars, separated by commas. With `kafka` and no packages,
@@ -99,9 +100,9 @@ def run(
         until: events made later may be undecided. Seconds since 1970, or ISO 8601 (UTC by default). It needs
             `allow_open`.
         examples: the number of examples of each fault that are shown with their bytes.
-        work: the folder for temporary files: 16 bytes per event for the packed ledgers and 24 for the
-            arrivals, deleted at the end. On a cluster it must be shared. The default is the system's
-            temporary folder.
+        work: the folder or URL for temporary files: 16 bytes per event for the packed ledgers and 24 for the
+            arrivals, deleted at the end. On a cluster it must be shared, or a URL; then Spark's shuffle has
+            the arrivals. The default is the system's temporary folder.
         keep_work: leave the temporary files in `work`, in a folder of their own.
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
         progress: called a few times a second, from another thread, with a line such as
@@ -187,7 +188,7 @@ def run(
             if session is not None:
                 session.stop(hard=hard)
             if not keep_work:
-                remove(own)
+                _remove_work(own)
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,
@@ -202,10 +203,10 @@ def run(
     if folder:
         from logclient.verify import report
 
-        output.write_text(
-            os.path.join(folder, "verdict.json"), json.dumps(verdict.to_json(), indent=1) + "\n"
-        )
-        output.write_text(os.path.join(folder, "report.html"), report.page(verdict))
+        # The verdict comes last: where it is, everything is.
+        output.write_text(storage.join(folder, "report.html"), report.page(verdict))
+        text = json.dumps(verdict.to_json(), indent=1) + "\n"
+        output.write_text(storage.join(folder, "verdict.json"), text)
     return verdict
 
 
@@ -245,11 +246,23 @@ def _error(error: Exception, work: str) -> LogclientError:
     return VerifyError(f"spark: {kind}: {words}")
 
 
-def _work(work: str | os.PathLike[str] | None) -> str:
+def _work(work: Folder | None) -> str:
+    """Make a work folder."""
+    place = storage.resolve(work, "work") if work is not None else tempfile.gettempdir()
+    if storage.is_url(place):
+        storage.check_writable(place, "work")
+        return storage.join(place, f"logclient-verify-{uuid.uuid4().hex}")
     try:
-        return os.path.abspath(tempfile.mkdtemp(prefix="logclient-verify-", dir=work))
+        return os.path.abspath(tempfile.mkdtemp(prefix="logclient-verify-", dir=place))
     except OSError as error:
-        raise LedgerError(f"work: {os.fspath(work or tempfile.gettempdir())}: {error.strerror}") from error
+        raise LedgerError(f"work: {place}: {error.strerror}") from error
+
+
+def _remove_work(work: str) -> None:
+    if storage.is_url(work):
+        storage.remove_all(work)
+    else:
+        remove(work)
 
 
 def _until(given: float | str | None) -> int | None:
@@ -339,7 +352,7 @@ class _Verification:
         summary = Summary(tally)
         found = summary.verdict(limits, allow_open)
         if plan.violations:
-            faults = os.path.join(self.out, "violations")
+            faults = storage.join(self.out, "violations")
             publish(plan.violations, faults, set(tally.files), packed, summary.doubtful)
 
         self.watch.step("reading examples")
@@ -404,8 +417,8 @@ class _Verification:
         bits = self.tuning.bucket_bits
         cores = self.stages.cores
         edges = share_evenly(places_of(packed, packed.live) + BUCKET_PLACES, cores)
-        violations = os.path.join(self.work, "violations") if self.out else ""
-        if violations:
+        violations = storage.join(self.work, "violations") if self.out else ""
+        if violations and not storage.is_url(violations):
             os.mkdir(violations, 0o700)
         unjudged, published = captures.order_rules(self.survey.listeners)
         if self.source is not None:

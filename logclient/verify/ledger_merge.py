@@ -57,24 +57,25 @@ def merge(
     Returns:
         The packed ledgers.
     """
-    merger = _Merger(work, bits)
-    for i, stem in enumerate(stems):
-        merger.add(stem, i == len(stems) - 1)
-    merger.end()
-    ids, shared = _split_shared(merger.ids, map_table(work, "producers", PRODUCER_ROW))
-    np.save(os.path.join(work, "ids.npy"), ids)
-    np.save(os.path.join(work, "shared.npy"), shared)
-    files = {
-        "stems": list(stems),
-        "unread": list(unread),
-        "copies": list(copies),
-        "families": list(merger.families),
-        "urls": list(merger.urls),
-        "reasons": list(merger.reasons),
-        "span": [merger.low, merger.high] if merger.low <= merger.high else [0, -1],
-    }
-    with open(os.path.join(work, "files.json"), "w") as file:
-        json.dump(files, file)
+    with storage.staging(work, "work") as folder:
+        merger = _Merger(work, folder, bits)
+        for i, stem in enumerate(stems):
+            merger.add(stem, i == len(stems) - 1)
+        merger.end()
+        ids, shared = _split_shared(merger.ids, map_table(folder, "producers", PRODUCER_ROW))
+        merger.save("ids", ids)
+        merger.save("shared", shared)
+        files = {
+            "stems": list(stems),
+            "unread": list(unread),
+            "copies": list(copies),
+            "families": list(merger.families),
+            "urls": list(merger.urls),
+            "reasons": list(merger.reasons),
+            "span": [merger.low, merger.high] if merger.low <= merger.high else [0, -1],
+        }
+        with open(os.path.join(folder, "files.json"), "w") as file:
+            json.dump(files, file)
     return PackedLedger(work, bits)
 
 
@@ -82,10 +83,16 @@ class _Merger:
     """Combines the tables of packed files, one file after the other.
 
     The memory it takes does not depend on the number of files.
+
+    Args:
+        work: the work folder, with the packed files.
+        folder: a local folder for the tables.
+        bits: a bucket has ``2 ** bits`` sequences.
     """
 
-    def __init__(self, work: str, bits: int) -> None:
+    def __init__(self, work: str, folder: str, bits: int) -> None:
         self.work = work
+        self.folder = folder
         self.bits = bits
         self.done = 0  # producers that are complete
         self.files = 0
@@ -102,15 +109,16 @@ class _Merger:
         self.sizes = dict.fromkeys(TABLES, 0)
         self.line = 0
         for name in (*(f"{name}.rows" for name in (*TABLES, "producers")), "producers.lines"):
-            with open(os.path.join(work, name), "wb"):
+            with open(os.path.join(folder, name), "wb"):
                 pass
 
     def end(self) -> None:
         """Complete the tables."""
-        self._append("bases", np.array([self.placer.end], np.int64))
+        self.save("bases", np.array([self.placer.end], np.int64))
 
-    def _append(self, name: str, rows: npt.NDArray[Any]) -> None:
-        with open(os.path.join(self.work, name + ".rows"), "ab") as file:
+    def save(self, name: str, rows: npt.NDArray[Any]) -> None:
+        """Write rows to the end of a table."""
+        with open(os.path.join(self.folder, name + ".rows"), "ab") as file:
             file.write(np.ascontiguousarray(rows).data)
         if name in self.sizes:
             self.sizes[name] += len(rows)
@@ -122,9 +130,12 @@ class _Merger:
             stem: the stem of the packed file.
             last: whether this is the last packed file.
         """
-        path = os.path.join(self.work, stem)
-        with open(path + ".facts", "rb") as file:
-            facts: list[dict[str, Any]] = json.load(file)
+        with (
+            storage.open_buffered(storage.join(self.work, f"{stem}.npz"), "work") as file,
+            np.load(file) as found,
+        ):
+            tables = dict(found)
+        facts: list[dict[str, Any]] = json.loads(tables["facts"].tobytes())
         for fact in facts:
             if "span" in fact:
                 self.low, self.high = min(self.low, fact["span"][0]), max(self.high, fact["span"][1])
@@ -142,7 +153,7 @@ class _Merger:
         )
         reasons = [self._reasons(fact["reasons"]) for fact in facts]
         for name in WIDTHS:
-            rows = np.load(f"{path}.{name}.npy")
+            rows = tables[name]
             if name == "outcomes" and len(rows):
                 starts = np.cumsum([0, *map(len, reasons)])
                 rows[:, 4] = np.concatenate(reasons)[starts[rows[:, 0]] + rows[:, 4]]
@@ -151,7 +162,7 @@ class _Merger:
             if name == "spans":
                 rows = np.column_stack((rows, np.full(len(rows), self.files, np.int64)))
             self.rows[name] = np.concatenate((self.rows[name], rows))
-        table = np.load(path + ".ids.npy")
+        table = tables["ids"]
         owner = owners[table[:, 3].astype(np.int64)]
         table[:, 3] = np.maximum(owner, 0).astype(np.uint64)
         self.ids.append(table[owner >= 0])
@@ -222,23 +233,23 @@ class _Merger:
         }
         for name, values in columns.items():
             table_rows[name] = values
-        with open(os.path.join(self.work, "producers.lines"), "ab") as file:
+        with open(os.path.join(self.folder, "producers.lines"), "ab") as file:
             file.write(b"".join(lines))
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
         spans = checked.spans[table_rows["addressed"][checked.spans[:, 0] - self.done]]
         live = _live(spans, buckets[spans[:, 0] - self.done], self.bits)
         live = live[live > self.live]  # a bucket may be shared with producers of the previous file
         self.live = int(live[-1]) if len(live) else self.live
-        self._append("producers", table_rows)
-        self._append("bases", buckets)
-        self._append("starts", starts)
-        self._append("live", live)
-        self._append("drops", some["drops"][:, 1:])
+        self.save("producers", table_rows)
+        self.save("bases", buckets)
+        self.save("starts", starts)
+        self.save("live", live)
+        self.save("drops", some["drops"][:, 1:])
         if len(some["drops"]):
             when = some["drops"][:, 1]
             self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
         for name, table in tables.items():
-            self._append(name, table)
+            self.save(name, table)
         self.done += n
 
 

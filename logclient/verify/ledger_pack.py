@@ -44,14 +44,14 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
     The files in the work folder have names that begin with the stem:
 
     - ``.hashes`` and ``.created``: int64 for each event, in the order of the lines.
-    - ``.spans.npy``: index in the group, first, last, position in the two files above.
-    - ``.outcomes.npy``: index, first, last, outcome, reason.
-    - ``.deferred.npy``: index, first, last.
-    - ``.expects_id.npy``: index, first, last of events that an ``ids`` line must name.
-    - ``.has_id.npy``: index, first, last of events that an ``ids`` line names.
-    - ``.drops.npy``: index, time, number of events dropped.
-    - ``.ids.npy``: two halves of an id's hash, sequence, index.
-    - ``.facts``: JSON with everything else about each file.
+    - ``.npz``: tables, and as ``facts`` the JSON with everything else about each file:
+      ``spans``: index in the group, first, last, position in the two files above;
+      ``outcomes``: index, first, last, outcome, reason;
+      ``deferred``: index, first, last;
+      ``expects_id``: index, first, last of events that an ``ids`` line must name;
+      ``has_id``: index, first, last of events that an ``ids`` line names;
+      ``drops``: index, time, number of events dropped;
+      ``ids``: two halves of an id's hash, sequence, index.
 
     Args:
         group: the files.
@@ -63,8 +63,13 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
         The stem. It is new for each attempt of the task, so that attempts never write to the same file.
     """
     stem = f"{index}-{uuid.uuid4().hex}"
-    path = os.path.join(work, stem)
-    facts = []
+    with storage.staging(work, "work") as folder:
+        _pack(group, os.path.join(folder, stem), until_us)
+    return stem
+
+
+def _pack(group: Sequence[Part], path: str, until_us: int | None) -> None:
+    facts: list[dict[str, Any]] = []
     tables: dict[str, list[list[int]]] = {
         name: [] for name in ("spans", "outcomes", "deferred", "expects_id", "has_id", "drops")
     }
@@ -94,16 +99,16 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
                 table[:, 3] = place
                 ids.append(table)
             facts.append({**packer.facts, "last": packer.last, "size": part.size})
-    for name, rows in tables.items():
-        np.save(f"{path}.{name}.npy", np.array(rows, np.int64).reshape(-1, WIDTHS[name]))
-    np.save(path + ".ids.npy", np.concatenate(ids))
     if start:
         # Once for all events: batches may have only a few.
         created_us = np.fromfile(path + ".created", "<i8")
         facts[0]["span"] = [int(created_us.min()), int(created_us.max())]
-    with open(path + ".facts", "xb") as file:
-        file.write(json.dumps(facts).encode())
-    return stem
+    arrays: dict[str, Any] = {
+        name: np.array(rows, np.int64).reshape(-1, WIDTHS[name]) for name, rows in tables.items()
+    }
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    with open(path + ".npz", "xb") as file:
+        np.savez(file, facts=text, ids=np.concatenate(ids), **arrays)
 
 
 class LedgerPacker:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from logclient.verify import storage
 from logclient.verify.arrays import I64, U64, union
 
 __all__ = [
@@ -136,10 +137,11 @@ def map_table(work: str, name: str, dtype: Any = np.int64, width: int = 0) -> np
         dtype: of its values.
         width: columns; 0 for a table of one dimension.
     """
-    path = os.path.join(work, name + ".rows")
-    rows: npt.NDArray[Any] = (
-        np.memmap(path, dtype, "r").view(np.ndarray) if os.path.getsize(path) else np.empty(0, dtype)
-    )
+    with storage.fetched(storage.join(work, name + ".rows"), "work") as file:
+        empty = not file.seek(0, os.SEEK_END)
+        rows: npt.NDArray[Any] = (
+            np.empty(0, dtype) if empty else np.memmap(file, dtype, "r").view(np.ndarray)
+        )
     return rows.reshape(-1, width) if width else rows
 
 
@@ -177,7 +179,7 @@ class PackedLedger:
         self.work = work
         self.bits = bits
         # By far the largest table when applications set their own ids: mapped, and read where needed.
-        self.ids: U64 = np.load(os.path.join(work, "ids.npy"), mmap_mode="r")
+        self.ids: U64 = map_table(work, "ids", np.uint64, 4)
         self.rows = map_table(work, "producers", PRODUCER_ROW)
         self.last: I64 = self.rows["last"]
         self.pending_after: I64 = self.rows["pending_after"]
@@ -194,9 +196,9 @@ class PackedLedger:
         self.deferred: I64 = tables["deferred"]
         self.has_id: I64 = tables["has_id"]
         self.drops: I64 = tables["drops"]
-        self.shared: I64 = np.load(os.path.join(work, "shared.npy"))
+        self.shared: I64 = map_table(work, "shared", np.int64, 2)
         self.shared_by = np.ascontiguousarray(self.shared[:, 0])
-        with open(os.path.join(work, "files.json")) as file:
+        with storage.fetched(storage.join(work, "files.json"), "work") as file:
             files = json.load(file)
         self._stems: list[str] = files["stems"]
         self.unread: list[str] = files["unread"]
@@ -295,9 +297,9 @@ class PackedLedger:
         Returns:
             Hashes, and creation times in microseconds since 1970.
         """
-        stem = os.path.join(self.work, self._stems[file])
-        hashes = np.fromfile(stem + ".hashes", "<u8", n, offset=8 * position)
-        created = np.fromfile(stem + ".created", "<i8", n, offset=8 * position)
+        stem = storage.join(self.work, self._stems[file])
+        hashes = storage.read_array(f"{stem}.hashes", "work", np.dtype("<u8"), position, n)
+        created = storage.read_array(f"{stem}.created", "work", np.dtype("<i8"), position, n)
         return hashes, created
 
     def event(self, p: int, sequence: int) -> tuple[int, int] | None:
@@ -345,12 +347,12 @@ class Producers(Sequence[Producer]):
             return [self[i] for i in range(*p.indices(len(self)))]
         if not 0 <= p < len(self):
             raise IndexError(p)
-        with open(os.path.join(self._packed.work, "producers.lines"), "rb") as file:
+        with storage.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
             file.seek(int(self._packed.rows["line"][p]))
             return Producer(*json.loads(file.readline()))
 
     def __iter__(self) -> Iterator[Producer]:
-        with open(os.path.join(self._packed.work, "producers.lines"), "rb") as file:
+        with storage.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
             for line in file:
                 yield Producer(*json.loads(line))
 

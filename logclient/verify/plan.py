@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from logclient.verify import storage
 from logclient.verify.arrays import I64
 from logclient.verify.schema import EVENT_BITS
 from logclient.verify.segments import Segment
@@ -71,13 +73,17 @@ class Plan(NamedTuple):
 
     def save(self) -> None:
         """Write the plan to the work folder."""
-        with open(os.path.join(self.work, "plan.json"), "w") as file:
-            json.dump(self._asdict(), file)
+        place = storage.join(self.work, "plan.json")
+        if not storage.is_url(place):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+        with storage.create(place, "work") as file:
+            file.write(json.dumps(self._asdict()).encode())
 
     @classmethod
     def load(cls, work: str) -> Plan:
         """Read the plan from the work folder."""
-        with open(os.path.join(work, "plan.json"), "rb") as file:
+        with storage.open_buffered(storage.join(work, "plan.json"), "work") as file:
             return _parse(file.read())
 
 

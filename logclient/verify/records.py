@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
 from logclient.verify.segments import Problem, binary
+from logclient.verify.work_files import StretchWriter
 
 __all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
 
@@ -492,9 +492,8 @@ def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> 
     """
     plan = Plan.load(work)
     packed = PackedLedger(work, plan.bits)
-    name = f"{uuid.uuid4().hex}.arrivals"
-    with open(os.path.join(work, name), "wb", buffering=0) as file:
-        mapper = Mapper(plan, packed, only, name, file)
+    with StretchWriter(work) as stretches:
+        mapper = Mapper(plan, packed, only, stretches)
         task = _RecordTask(plan, packed, mapper, _task_number(len(plan.tasks)))
         for batch in batches:
             yield from task.take(batch)

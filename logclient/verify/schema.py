@@ -42,7 +42,9 @@ ARRIVALS = pa.schema(
         ("position", pa.int64()),  # the first of the positions; rows of a bucket are sorted by it
         ("received_us", pa.int64()),
         ("shift", pa.int32()),
-        ("file", pa.string()),  # in the work folder; four columns of n values lie in it, at
+        # Four columns of n values lie in a file of the work folder, or in `data` where that is a URL, at
+        ("file", pa.string()),
+        ("data", pa.binary()),
         ("n", pa.int32()),
         ("offsets", pa.int64()),  # int32: sequence - first sequence of the bucket
         ("hashes", pa.int64()),  # uint64
@@ -50,7 +52,7 @@ ARRIVALS = pa.schema(
         ("after", pa.int64()),  # uint32: received at received_us + (after << shift)
     ]
 )
-"""Rows from map tasks to reduce tasks: one for each stretch, with the places of its columns in a file."""
+"""Rows from map tasks to reduce tasks: one for each stretch, with the places of its columns."""
 
 RESULTS = pa.schema(
     [

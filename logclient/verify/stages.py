@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import LedgerError
+from logclient.verify import storage
 from logclient.verify.spark import is_local, no_pandas
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]],
         import socket
 
         import pyarrow as pa
-
-        from logclient.verify import storage
 
         for _ in batches:
             pass
@@ -221,7 +220,7 @@ class SparkStages:
                 records = self.source.frame.mapInArrow(_records_task(plan.work, only), _ddl(ARRIVALS))
             arrivals = arrivals.union(records)
         results = self._reduce(arrivals, plan.partitions, _reduce_task(plan.work, later))
-        with self._in_large_batches():
+        with self._in_large_batches(inline=storage.is_url(plan.work)):
             return [row.name for row in results.collect()]
 
     def _reduce(self, arrivals: Any, partitions: int, task: Any) -> Any:
@@ -251,11 +250,17 @@ class SparkStages:
             return self.source.pick(wanted)
 
     @contextlib.contextmanager
-    def _in_large_batches(self) -> Iterator[None]:
-        """Get records from the JVM by the thousand; the default suits our own frames of a few rows."""
+    def _in_large_batches(self, inline: bool = False) -> Iterator[None]:
+        """Get records from the JVM by the thousand; the default suits our own frames of a few rows.
+
+        Args:
+            inline: whether our rows have their data with them, so that a few of them are large.
+        """
         from logclient.verify.records import BATCH_BYTES, RECORDS
 
         settings = {"maxRecordsPerBatch": RECORDS, "maxBytesPerBatch": BATCH_BYTES} if self.source else {}
+        if inline:
+            settings["maxBytesPerBatch"] = BATCH_BYTES
         before = {}
         for name, value in settings.items():
             key = f"spark.sql.execution.arrow.{name}"

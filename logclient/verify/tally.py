@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import uuid
+import tempfile
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from logclient.verify import storage
 from logclient.verify.arrays import I64, intersect, subtract, total_length, union
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
@@ -86,9 +86,10 @@ class Tally:
         self.plan = plan
         self.ledger = packed
         self.run_second_pass = run_second_pass
-        path = os.path.join(plan.work, f"{uuid.uuid4().hex}.sums")
         shape = len(packed), len(STATES) + len(Column)
-        self.sums: I64 = np.memmap(path, np.int64, "w+", shape=shape).view(np.ndarray)
+        folder = None if storage.is_url(plan.work) else plan.work
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self.sums: I64 = np.memmap(file, np.int64, "w+", shape=shape).view(np.ndarray)
         self.faulty = np.zeros(len(packed), bool)
         self.cells = np.zeros(CELLS, np.int64)
         self.longest_us = 0

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from logclient.verify.output import create_file
+from logclient.verify import storage
+from logclient.verify.output import create_file, violation_files
 from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class ViolationWriter:
         self.folder = folder
         self.name = ""
         self.packed = packed
+        self._file: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
@@ -105,9 +106,8 @@ class ViolationWriter:
         if self._writer is None:
             # A new name for each attempt: the driver takes only the files of successful attempts.
             self.name = f"{uuid.uuid4().hex}.parquet"
-            self._writer = pq.ParquetWriter(
-                os.path.join(self.folder, self.name), VIOLATIONS, compression="zstd"
-            )
+            self._file = storage.open_new(storage.join(self.folder, self.name), "work")
+            self._writer = pq.ParquetWriter(self._file, VIOLATIONS, compression="zstd")
         self._writer.write_table(pa.Table.from_batches(self._rows, VIOLATIONS))
         self._rows.clear()
         self._count = 0
@@ -120,8 +120,9 @@ class ViolationWriter:
         """
         if self._rows:
             self._flush()
-        if self._writer is not None:
+        if self._writer is not None and self._file is not None:
             self._writer.close()
+            self._file.close()
         return self.name
 
 
@@ -138,9 +139,11 @@ def publish(work: str, folder: str, names: set[str], packed: PackedLedger, doubt
     """
     touched = _producer_names(packed, doubtful)
     for number, name in enumerate(sorted(names - {""}), 1):
-        path = os.path.join(work, name)
-        final = os.path.join(folder, f"part-{number:05d}.parquet")
-        with open(path, "rb") as source, create_file(final) as sink:
+        final = storage.join(folder, f"part-{number:05d}.parquet")
+        with (
+            storage.open_buffered(storage.join(work, name), "work") as source,
+            create_file(final) as sink,
+        ):
             if not len(touched):
                 shutil.copyfileobj(source, sink, 1 << 20)
                 continue
@@ -171,20 +174,21 @@ def _names_of(packed: PackedLedger, producers: I64) -> pa.Array:
     return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
 
 
-def violations(out: str | os.PathLike[str], kind: str | None = None) -> Iterator[tuple[str, str]]:
+def violations(out: storage.Folder, kind: str | None = None) -> Iterator[tuple[str, str]]:
     """Iterate over every event of a verdict that is not ``ok``, and every duplicated or reordered one.
 
     Args:
-        out: the folder that `run` has written, its argument `out`.
+        out: the folder that `run` has written, its argument `out`: a path or a URL.
         kind: only this word, such as ``lost``; None: all.
 
     Yields:
         Word and id. An id has 32 hex digits. For other events it is ``~`` and the hash of the own id
         (32 digits) or of its body (16 digits).
     """
-    folder = os.path.join(out, "violations")
-    for name in sorted(name for name in os.listdir(folder) if name.endswith(".parquet")):
-        with pq.ParquetFile(os.path.join(folder, name)) as file:
+    folder = storage.resolve(out, "out")
+    for name in violation_files(folder):
+        place = storage.join(folder, "violations", name)
+        with storage.open_buffered(place, "out") as source, pq.ParquetFile(source) as file:
             for batch in file.iter_batches():
                 for row in batch.to_pylist():
                     if kind is not None and row["kind"] != kind:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,16 +17,39 @@ import pytest
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
 from tests import verify_files as files
+from tests.oracle import plog as oracle
+from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
+from tests.verify.histories import World
 from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+job = pytest.importorskip("logclient.verify.job")
 storage = pytest.importorskip("logclient.verify.storage")
 
 Run = Callable[..., Any]
-HALF, REST = range(1, 11), range(11, 21)
+
+
+def uuid_document(ident: str, text: str) -> bytes:
+    return json.dumps({"uuid": ident, "message": text}).encode()
+
+
+def action(ident: str, text: str) -> bytes:
+    return json.dumps({"type": "log/add", "id": ident, "data": {"message": text}}).encode()
+
+
+# For each protocol: the body of an event, and the unit that carries it.
+WIRES: dict[str, tuple[Callable[[str, str], bytes], Callable[[bytes, int], bytes]]] = {
+    "lumberjack": (files.body, lambda raw, n: files.window([raw])),
+    "logjam": (files.document, lambda raw, n: files.message(raw)),
+    "plog": (uuid_document, lambda raw, n: b"".join(oracle.fragments(raw, n, room=9_000))),
+    "logux": (
+        action,
+        lambda raw, n: b'["sync",%d,%b,{"id":%d,"time":1}]' % (n, raw, n),
+    ),
+}
 
 
 @pytest.fixture
@@ -234,3 +261,123 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
             here.seek(at)
             assert storage.read_exactly(there, n) == here.read(n)
             assert there.tell() == here.tell()
+
+
+# -- work and out
+
+
+def comparable(verdict: Any) -> dict[str, Any]:
+    """A verdict without times and places."""
+    found = verdict.to_json()
+    del found["made_us"], found["seconds"]
+    for side in ("capture", "ledger"):
+        del found[side]["folder"]
+    return dict(found)
+
+
+def rows_of(out: Any) -> list[tuple[str, str]]:
+    return sorted(inprocess.violations(out))
+
+
+@pytest.mark.parametrize("kind", ["plain", "logjam", "anonymous", "unclosed"])
+def test_verdict_from_a_bucket_equals_that_of_folders(
+    tmp_path: Path, bucket: Bucket, verify: Run, kind: str
+) -> None:
+    """Random histories with every fault, in small buckets, so that there are second passes too."""
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {}, "logjam": {"logjam": 1.0, "users": 0.1}, "anonymous": {"anonymous": 0.3, "users": 0.1},
+        "unclosed": {"unclosed": "b"},
+    }  # fmt: skip
+    world = World(5, 12, **kinds[kind])
+    ledger, capture = world.write(tmp_path)
+    sizes = {"bits": 4, "tail": 1, "units": 64}
+    local = verify(ledger, capture, out=tmp_path / "out", **sizes)
+    remote = verify(
+        bucket.upload(ledger, "run/ledger"), bucket.upload(capture, "run/capture"),
+        work=bucket.url("work"), out=bucket.url("out"), **sizes,
+    )  # fmt: skip
+    assert comparable(remote) == comparable(local)
+    assert rows_of(bucket.url("out")) == rows_of(tmp_path / "out")
+    written = {name.partition("/")[0] for name in bucket.objects()}
+    assert written == {"run", "out"}
+    said = json.loads(bucket.get("out/verdict.json"))
+    assert said["counts"] == local.counts._asdict()
+    assert said["capture"]["folder"] == bucket.url("run/capture")
+
+
+@pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
+def test_each_protocol_is_judged_from_a_bucket(
+    tmp_path: Path, bucket: Bucket, verify: Run, protocol: str
+) -> None:
+    """Events that are lost, duplicated, reordered, corrupted and unexpected."""
+    scene = Scene(tmp_path)
+    make, wrap = WIRES[protocol]
+    scene.bodies = {seq: make(files.event_id(P, seq), f"event {seq}") for seq in range(1, 21)}
+    bad, foreign = make(files.event_id(P, 7), "changed"), make(files.event_id(Q, 9), "foreign")
+    scene.write_ledger(protocol=protocol, mode="request" if protocol == "logjam" else "")
+    raws = [scene.bodies[s] for s in (1, 3, 2, 4, 4, 5, 6)] + [bad] + [scene.bodies[s] for s in range(9, 21)]
+    units = [(wrap(raw, n), 0, 50_000 + n) for n, raw in enumerate([*raws, foreign])]
+    files.write_segments(scene.capture, "main", units, protocol=protocol, per_segment=6)
+    local = verify(scene.ledger, scene.capture, out=scene.out, bits=3)
+    remote = verify(
+        bucket.upload(scene.ledger, "l"), bucket.upload(scene.capture, "c"),
+        work=bucket.url(), out=bucket.url("out"), bits=3,
+    )  # fmt: skip
+    assert nonzero(remote) == {
+        "events": 20, "ok": 18, "lost": 1, "duplicated": 1, "corrupted": 1, "reordered": 1, "unexpected": 1,
+    }  # fmt: skip
+    assert comparable(remote) == comparable(local)
+    assert rows_of(bucket.url("out")) == rows_of(scene.out)
+
+
+def test_earlier_verdict_is_replaced(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    scene.write_ledger().write_capture(range(1, 11))
+    for out in (scene.out, bucket.url("out")):
+        verify(scene.ledger, scene.capture, out=out)
+        assert len(rows_of(out)) == 10
+    scene.write_capture()
+    for out in (scene.out, bucket.url("out")):
+        assert verify(scene.ledger, scene.capture, out=out).ok
+        assert rows_of(out) == []
+
+
+def test_failed_verification_leaves_nothing(
+    scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, verify: Run
+) -> None:
+    """Neither a part of a verdict nor temporary objects; an earlier verdict is gone."""
+    scene.write_ledger().write_capture(range(1, 11))
+    verify(scene.ledger, scene.capture, out=bucket.url("out"))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(inprocess.compare, "reduce_to_file", fail)
+    with pytest.raises(job.VerifyError, match="no"):
+        verify(scene.ledger, scene.capture, out=bucket.url("out"), work=bucket.url("work"))
+    assert bucket.objects() == {}
+
+
+@pytest.mark.spark
+def test_command_runs_in_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
+    """Everything is behind URLs, and Spark's workers read and write it themselves."""
+    scene.write_ledger().write_capture([1, 3, 2, 4, 4, *range(6, 21)], per_segment=5)
+    ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
+    paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "logclient", "verify", "--ledger", ledger, "--capture", capture,
+            "--work", bucket.url("work"), "--out", bucket.url("out"), "--json",
+        ],
+        capture_output=True, text=True, timeout=8 * PATIENCE,
+        env=support.clean_environment(PYTHONPATH=paths, TMPDIR=str(tmp_path), **bucket.environment),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
+    said = json.loads(done.stdout)
+    assert {word: n for word, n in said["counts"].items() if n} == {
+        "events": 20, "ok": 19, "lost": 1, "duplicated": 1, "reordered": 1
+    }  # fmt: skip
+    assert said == json.loads(bucket.get("out/verdict.json"))
+    assert rows_of(bucket.url("out")) == sorted(
+        (word, files.event_id(P, seq)) for word, seq in (("lost", 5), ("duplicated", 4), ("reordered", 2))
+    )
+    assert {name.partition("/")[0] for name in bucket.objects()} == {"run", "out"}
