@@ -28,6 +28,8 @@ _COMMANDS = (
      "lumberjack://127.0.0.1:5044 --capture run/capture"),
     ("verify", "compare a ledger with the events that arrived, in Spark",
      "--ledger run/ledger --capture run/capture --out run"),
+    ("evidence", "copy ledgers and closed segments to a bucket, for verify",
+     "push /var/lib/shop s3://logs/run/host1"),
     ("ping", "test whether servers answer in their protocol", "lumberjack+tls://a.example.org,b.example.org"),
     ("doctor", "find out why events do not reach a server, and how to fix it", "lumberjack+tls://logs.example.org"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),

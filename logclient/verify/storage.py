@@ -230,9 +230,20 @@ def _split(place: str) -> tuple[str, str, str]:
     return f"{split.scheme}://{split.netloc}", split.query, unquote(split.path).strip("/")
 
 
+_State = tuple[int, tuple[tuple[str, str], ...]]
+
+
+def _state() -> _State:
+    """Return what a file system object depends on besides its URL.
+
+    One that was made before a fork must not be used after it, nor one with other credentials.
+    """
+    return os.getpid(), tuple(sorted(x for x in os.environ.items() if x[0].startswith("AWS_")))
+
+
 @functools.lru_cache(maxsize=64)
-def _connect(root: str, query: str, first: bool, _pid: int) -> _Remote:
-    """Make a file system object. One that was made before a fork must not be used after it: hence the pid."""
+def _connect(root: str, query: str, first: bool, state: _State) -> _Remote:
+    """Make a file system object for a process and its environment, see `_state`."""
     from pyarrow import fs
 
     scheme, _, where = root.partition("://")
@@ -261,7 +272,7 @@ def _connect(root: str, query: str, first: bool, _pid: int) -> _Remote:
     return _Remote(system, where)
 
 
-_reached: set[tuple[str, int]] = set()
+_reached: set[tuple[str, str, _State]] = set()
 
 
 def _open(place: str, what: str) -> tuple[Any, str]:
@@ -271,10 +282,11 @@ def _open(place: str, what: str) -> tuple[Any, str]:
     """
     root, query, path = _split(place)
     try:
-        if (place_of := (f"{root}?{query}", os.getpid())) not in _reached:
+        state = _state()
+        if (root, query, state) not in _reached:
             _probe(root, query, path)
-            _reached.add(place_of)
-        remote = _connect(root, query, False, os.getpid())
+            _reached.add((root, query, state))
+        remote = _connect(root, query, False, state)
     except Exception as error:
         raise _failure(error, place, what) from error
     return remote.system, f"{remote.base}/{path}".strip("/") if remote.base else f"/{path}"
@@ -287,7 +299,7 @@ def _probe(root: str, query: str, path: str) -> None:
     """
     from pyarrow import fs
 
-    remote = _connect(root, query, True, os.getpid())
+    remote = _connect(root, query, True, _state())
     with contextlib.suppress(FileNotFoundError):
         remote.system.get_file_info(fs.FileSelector(f"{remote.base}/{path}/.logclient"))
 
@@ -374,8 +386,13 @@ def check_writable(place: str, what: str) -> None:
 # -- listing
 
 
-def list_folders(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
+def list_folders(place: str, what: str, missing: bool = False) -> Iterator[tuple[str, list[Found]]]:
     """Find everything below a folder. Links to folders are not followed.
+
+    Args:
+        place: of the folder.
+        what: for error messages.
+        missing: whether there may be nothing behind a URL.
 
     Yields:
         The relative name of a folder, with ``/`` between its parts and empty for the folder itself, and its
@@ -385,7 +402,7 @@ def list_folders(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
         LedgerError: the folder cannot be read.
     """
     if is_url(place):
-        yield from _list_objects(place, what)
+        yield from _list_objects(place, what, missing)
     else:
         yield from _list_local(place, what)
 
@@ -410,7 +427,7 @@ def _list_local(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
         yield relative, here
 
 
-def _list_objects(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
+def _list_objects(place: str, what: str, missing: bool) -> Iterator[tuple[str, list[Found]]]:
     from pyarrow import fs
 
     system, path = _open(place, what)
@@ -418,6 +435,8 @@ def _list_objects(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
         try:
             found = system.get_file_info(fs.FileSelector(path, recursive=True))
         except FileNotFoundError:
+            if missing:
+                return
             raise LedgerError(f"{what}: {place}: there is nothing") from None
     folders: dict[str, list[Found]] = {"": []}
     for info in found:

@@ -6,9 +6,12 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,14 @@ from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
 from tests.support.patience import PATIENCE
-from tests.support.s3 import Bucket
+from tests.support.s3 import CREDENTIALS, Bucket, serve
 from tests.verify.histories import World
 from tests.verify_scene import P, Q, Scene
 
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+captures = pytest.importorskip("logclient.verify.captures")
 job = pytest.importorskip("logclient.verify.job")
 storage = pytest.importorskip("logclient.verify.storage")
 
@@ -381,3 +385,131 @@ def test_command_runs_in_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) 
         (word, files.event_id(P, seq)) for word, seq in (("lost", 5), ("duplicated", 4), ("reordered", 2))
     )
     assert {name.partition("/")[0] for name in bucket.objects()} == {"run", "out"}
+
+
+# -- errors
+
+
+def assert_one_line(caught: Any, *words: str) -> None:
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+def test_missing_bucket_is_one_line(scene: Scene, bucket: Bucket, verify: Run, what: str) -> None:
+    scene.write_ledger().write_capture()
+    places: dict[str, Any] = {"ledger": scene.ledger, "capture": scene.capture}
+    url = "s3://there-is-no-such-bucket/run"
+    with pytest.raises(LedgerError) as caught:
+        verify(**{**places, what: url})
+    assert_one_line(caught, f"{what}: {url}: there is no such bucket")
+    assert bucket.objects() == {}
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture"])
+def test_empty_prefix_is_one_line(scene: Scene, bucket: Bucket, verify: Run, what: str) -> None:
+    scene.write_ledger().write_capture()
+    with pytest.raises(LedgerError) as caught:
+        verify(**{"ledger": scene.ledger, "capture": scene.capture, what: bucket.url("none")})
+    assert_one_line(caught, f"{what}: {bucket.url('none')}: there is nothing")
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+def test_server_that_does_not_answer_is_one_line(
+    scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Nothing listens at the port."""
+    scene.write_ledger().write_capture()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"s3://bucket/run?endpoint_override=127.0.0.1%3A{unused.getsockname()[1]}&scheme=http"
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LedgerError) as caught:
+            verify(**{"ledger": scene.ledger, "capture": scene.capture, what: url})
+    assert_one_line(caught, f"{what}: s3://bucket/run?", "no server answers")
+
+
+def test_wrong_key_is_one_line(scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.write_ledger().write_capture()
+    with serve(INITIAL_NO_AUTH_ACTION_COUNT="1") as endpoint:
+        there = Bucket(endpoint)
+        for name, value in there.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LedgerError) as caught:
+            verify(there.url("run"), scene.capture)
+    assert_one_line(caught, f"ledger: {there.url('run')}: the access key is not known")
+
+
+EXPIRED = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"""
+
+
+class ExpiredTokens(BaseHTTPRequestHandler):
+    """Answers each request as Amazon S3 does when a session token has expired."""
+
+    def do_GET(self) -> None:
+        self.send_response(400)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(EXPIRED)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(EXPIRED)
+
+    do_HEAD = do_PUT = do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+def test_expired_token_is_one_line(
+    scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    scene.write_ledger().write_capture()
+    with ThreadingHTTPServer(("127.0.0.1", 0), ExpiredTokens) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        values = {**CREDENTIALS, "AWS_SESSION_TOKEN": "hunter2"}
+        values["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.server_port}"
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LedgerError) as caught:
+            verify(**{"ledger": scene.ledger, "capture": scene.capture, what: "s3://bucket/run"})
+        server.shutdown()
+    assert_one_line(caught, f"{what}: s3://bucket/run: the token has expired")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_half_an_object_leaves_doubt(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    """A half segment or ledger has no end, and says so."""
+    scene.write_ledger().write_capture(range(1, 20), per_segment=4)
+    capture, ledger = bucket.upload(scene.capture, "c"), bucket.upload(scene.ledger, "l")
+    for name in ("c/main-000003.cap", "c/main-000001.cap", f"l/{P}-0001.ledger"):
+        whole = bucket.get(name)
+        bucket.put(name, whole[: len(whole) // 2])
+        verdict = verify(ledger, capture)
+        assert verdict.exit_code == ExitCode.UNREACHABLE
+        assert verdict.counts.lost == 0
+        assert has_problem(verdict, name.rpartition("/")[2].partition(".ledger")[0].partition("-0001")[0])
+        bucket.put(name, whole)
+
+
+def test_object_that_is_gone_leaves_doubt(
+    scene: Scene, bucket: Bucket, verify: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the captures were listed."""
+    scene.write_ledger().write_capture(per_segment=4)
+    capture = bucket.upload(scene.capture, "c")
+    find = captures.survey
+
+    def survey(places: Any) -> Any:
+        found = find(places)
+        bucket.delete("c/main-000002.cap")
+        return found
+
+    monkeypatch.setattr(captures, "survey", survey)
+    verdict = verify(scene.ledger, capture)
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.counts.lost == 0
+    assert has_problem(verdict, "main-000002.cap", "unread: there is no such object")

@@ -1,0 +1,156 @@
+"""``logclient evidence push``: copies of ledgers and captures that are still being written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import cli
+from logclient.errors import ConfigError, ExitCode, LedgerError
+from tests import support
+from tests import verify_files as files
+from tests.support.s3 import Bucket
+from tests.verify_scene import P, Q, Scene
+
+support.need("numpy")
+support.need("pyarrow")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+evidence = pytest.importorskip("logclient.verify.evidence")
+
+LEDGER = f"ledger/{P}-0001.ledger"
+SEGMENT = "capture/main-{:06d}.cap"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Scene:
+    """The folder of a machine, with its ledgers and captures."""
+    folder = tmp_path / "host"
+    folder.mkdir()
+    return Scene(folder).write_ledger().write_capture(per_segment=4)
+
+
+def push(host: Scene, bucket: Bucket) -> Any:
+    return evidence.push(host.ledger.parent, bucket.url("run"))
+
+
+def test_everything_is_copied_once(host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = push(host, bucket)
+    names = [SEGMENT.format(n) for n in (1, 2, 3)]
+    assert done.copied == [*names, LEDGER]
+    assert (done.open, done.failed) == ([], [])
+    for name in done.copied:
+        assert bucket.get(f"run/{name}") == (host.ledger.parent / name).read_bytes()
+    again = push(host, bucket)
+    assert (again.copied, again.unchanged, again.open) == ([], 4, [])
+    verdict = inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run"))
+    assert verdict.exit_code == ExitCode.OK
+    assert verdict.counts.ok == 20
+
+
+def test_open_files_wait_or_are_copied_as_they_are(
+    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict on the copies never says more than the files do."""
+    path = host.ledger.parent / LEDGER
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:9])
+    last = host.ledger.parent / SEGMENT.format(3)
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-9])
+    done = push(host, bucket)
+    assert done.open == [SEGMENT.format(3), LEDGER]
+    assert done.copied == [SEGMENT.format(1), SEGMENT.format(2), LEDGER]
+    assert bucket.get(f"run/{LEDGER}") == b"".join(lines[:2])
+    verdict = inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run"))
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+    assert verdict.counts.lost == verdict.counts.unexpected == 0
+
+    path.write_bytes(b"".join(lines))
+    last.write_bytes(whole)
+    done = push(host, bucket)
+    assert (done.copied, done.unchanged, done.open) == ([SEGMENT.format(3), LEDGER], 2, [])
+    assert inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run")).ok
+
+
+def test_half_an_object_is_copied_again(host: Scene, bucket: Bucket) -> None:
+    name = SEGMENT.format(2)
+    whole = (host.ledger.parent / name).read_bytes()
+    bucket.put(f"run/{name}", whole[: len(whole) // 2])
+    assert name in push(host, bucket).copied
+    assert bucket.get(f"run/{name}") == whole
+
+
+def test_resumed_segment_is_copied_again(host: Scene, bucket: Bucket) -> None:
+    """A collector that continues changes the end of the last segment."""
+    push(host, bucket)
+    path = host.ledger.parent / SEGMENT.format(3)
+    data = path.read_bytes()
+    end = files.end_record(11, "closed")
+    assert data.endswith(end)
+    path.write_bytes(data[: -len(end)] + files.end_record(11, "resumed"))
+    assert push(host, bucket).copied == [SEGMENT.format(3)]
+
+
+def test_ledgers_are_no_newer_than_captures(
+    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written while captures are examined waits for the next push; new producers are named."""
+    path = host.ledger.parent / LEDGER
+    before = path.read_bytes()
+    closed = evidence._is_closed
+
+    def grow(file: Any) -> bool:
+        path.write_bytes(before + b'{"t":"later"}\n')
+        host.write_ledger(producer=Q, bodies={1: files.body(files.event_id(Q, 1), "x")})
+        return bool(closed(file))
+
+    monkeypatch.setattr(evidence, "_is_closed", grow)
+    done = push(host, bucket)
+    new = f"ledger/{Q}-0001.ledger"
+    assert done.copied[0] == new
+    assert bucket.get(f"run/{new}").count(b"\n") == 1
+    assert bucket.get(f"run/{LEDGER}") == before
+    assert set(push(host, bucket).copied) == {new, LEDGER}
+
+
+def test_shorter_ledger_does_not_replace_its_copy(host: Scene, bucket: Bucket) -> None:
+    push(host, bucket)
+    path = host.ledger.parent / LEDGER
+    whole = path.read_bytes()
+    path.write_bytes(whole.splitlines(keepends=True)[0])
+    done = push(host, bucket)
+    assert done.failed == [
+        f"{LEDGER}: the copy has {len(whole):,} bytes, the ledger only {path.stat().st_size:,}"
+    ]
+    assert bucket.get(f"run/{LEDGER}") == whole
+
+
+def test_command_says_what_it_did(
+    host: Scene, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evidence", "push", str(host.ledger.parent), bucket.url("run")]
+    assert cli.main(command) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[-1] == "copied 4, unchanged 0, still open 0"
+    assert cli.main([*command, "--json"]) == ExitCode.OK
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"copied": [], "unchanged": 4, "open": [], "failed": []}
+    path = host.ledger.parent / LEDGER
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    assert cli.main(command) == ExitCode.BROKEN
+    assert "the copy has" in capsys.readouterr().err
+
+
+def test_wrong_places_are_errors(host: Scene, bucket: Bucket, tmp_path: Path) -> None:
+    check: Callable[..., Any] = evidence.push
+    with pytest.raises(ConfigError, match="need a URL"):
+        check(host.ledger.parent, tmp_path / "copies")
+    with pytest.raises(ConfigError, match="must be a path"):
+        check(bucket.url("a"), bucket.url("b"))
+    with pytest.raises(LedgerError, match=r"evidence: .*: No such file"):
+        check(tmp_path / "none", bucket.url("b"))
+    with pytest.raises(LedgerError, match="there is no such bucket"):
+        check(host.ledger.parent, "s3://no-such-bucket/run")
