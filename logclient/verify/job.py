@@ -259,7 +259,10 @@ def _work(work: Folder | None) -> str:
 
 
 def _remove_work(work: str) -> None:
+    from logclient.verify import local_copies
+
     if storage.is_url(work):
+        local_copies.forget()
         storage.remove_all(work)
     else:
         remove(work)

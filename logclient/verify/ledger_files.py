@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import LedgerError
-from logclient.verify import storage
+from logclient.verify import local_copies, storage
 from logclient.verify.arrays import U64
 
 __all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "find_parts", "prefix_words"]
@@ -87,9 +87,9 @@ class Parts(Sequence[Part]):
     @classmethod
     def load(cls, work: str, some: slice) -> Parts:
         """Read some entries of a list that `save` wrote."""
-        with storage.fetched(storage.join(work, "parts.json"), "work") as file:
+        with local_copies.fetched(storage.join(work, "parts.json"), "work") as file:
             folders = json.load(file)
-        with storage.fetched(storage.join(work, "parts.rows"), "work") as file:
+        with local_copies.fetched(storage.join(work, "parts.rows"), "work") as file:
             file.seek(some.start * _FILE.itemsize)
             rows = np.frombuffer(file.read((some.stop - some.start) * _FILE.itemsize), _FILE)
         return cls(folders, rows)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify import storage
+from logclient.verify import local_copies, storage
 from logclient.verify.arrays import I64, U64, union
 
 __all__ = [
@@ -137,7 +137,7 @@ def map_table(work: str, name: str, dtype: Any = np.int64, width: int = 0) -> np
         dtype: of its values.
         width: columns; 0 for a table of one dimension.
     """
-    with storage.fetched(storage.join(work, name + ".rows"), "work") as file:
+    with local_copies.fetched(storage.join(work, name + ".rows"), "work") as file:
         empty = not file.seek(0, os.SEEK_END)
         rows: npt.NDArray[Any] = (
             np.empty(0, dtype) if empty else np.memmap(file, dtype, "r").view(np.ndarray)
@@ -198,7 +198,7 @@ class PackedLedger:
         self.drops: I64 = tables["drops"]
         self.shared: I64 = map_table(work, "shared", np.int64, 2)
         self.shared_by = np.ascontiguousarray(self.shared[:, 0])
-        with storage.fetched(storage.join(work, "files.json"), "work") as file:
+        with local_copies.fetched(storage.join(work, "files.json"), "work") as file:
             files = json.load(file)
         self._stems: list[str] = files["stems"]
         self.unread: list[str] = files["unread"]
@@ -298,8 +298,8 @@ class PackedLedger:
             Hashes, and creation times in microseconds since 1970.
         """
         stem = storage.join(self.work, self._stems[file])
-        hashes = storage.read_array(f"{stem}.hashes", "work", np.dtype("<u8"), position, n)
-        created = storage.read_array(f"{stem}.created", "work", np.dtype("<i8"), position, n)
+        hashes = local_copies.read_array(f"{stem}.hashes", "work", np.dtype("<u8"), position, n)
+        created = local_copies.read_array(f"{stem}.created", "work", np.dtype("<i8"), position, n)
         return hashes, created
 
     def event(self, p: int, sequence: int) -> tuple[int, int] | None:
@@ -347,12 +347,12 @@ class Producers(Sequence[Producer]):
             return [self[i] for i in range(*p.indices(len(self)))]
         if not 0 <= p < len(self):
             raise IndexError(p)
-        with storage.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
+        with local_copies.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
             file.seek(int(self._packed.rows["line"][p]))
             return Producer(*json.loads(file.readline()))
 
     def __iter__(self) -> Iterator[Producer]:
-        with storage.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
+        with local_copies.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
             for line in file:
                 yield Producer(*json.loads(line))
 

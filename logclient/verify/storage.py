@@ -24,16 +24,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular
 from logclient.verify.urls import redact_url
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 __all__ = [
     "Folder",
@@ -44,7 +40,6 @@ __all__ = [
     "create",
     "expand",
     "folder_of",
-    "fetched",
     "is_url",
     "join",
     "list_folders",
@@ -52,7 +47,6 @@ __all__ = [
     "open_buffered",
     "open_file",
     "open_new",
-    "read_array",
     "read_at",
     "read_exactly",
     "remove",
@@ -558,92 +552,6 @@ def read_exactly(file: io.RawIOBase, size: int) -> bytes:
     return data
 
 
-_fetched: dict[str, IO[bytes]] = {}
-_fetched_by = [0, ""]  # process, folder
-
-
-@contextlib.contextmanager
-def fetched(place: str, what: str) -> Iterator[IO[bytes]]:
-    """Provide a local file with the content of a place, for reading.
-
-    An object is copied once in a process, to a file without a name, which ends with the process.
-    The files of one folder are kept until a file of another folder is wanted.
-    """
-    if not is_url(place):
-        with open(place, "rb") as file:
-            yield file
-        return
-    folder = place.rpartition("/")[0]
-    if _fetched_by != [os.getpid(), folder]:
-        _forget()
-        _fetched_by[:] = [os.getpid(), folder]
-    if place not in _fetched:
-        copy = tempfile.TemporaryFile()  # noqa: SIM115
-        with open_file(place, what) as source:
-            while data := source.read(_COPY_BYTES):
-                copy.write(data)
-        copy.flush()
-        _fetched[place] = copy
-    found = _fetched[place]
-    found.seek(0)
-    yield found
-
-
-def _forget() -> None:
-    """Close the local copies. Arrays that are mapped from them stay valid."""
-    for file in _fetched.values():
-        file.close()
-    _fetched.clear()
-    _blocks.clear()
-
-
-_BLOCK = 1 << 20  # bytes
-_BLOCKS = 32  # in the cache of a process
-_blocks: dict[tuple[str, int], bytes] = {}  # the least recently used first
-
-
-def read_array(place: str, what: str, dtype: np.dtype[Any], at: int, n: int) -> npt.NDArray[Any]:
-    """Read a range of the values of a file.
-
-    Small ranges of an object are read by the block, because each request takes as long as a block.
-
-    Args:
-        place: of the file.
-        what: for error messages.
-        dtype: of the values.
-        at: number of the first value.
-        n: number of values.
-
-    Raises:
-        EOFError: the file ends before.
-    """
-    import numpy as np
-
-    if not is_url(place):
-        return np.fromfile(place, dtype, n, offset=at * dtype.itemsize)
-    begin, size = at * dtype.itemsize, n * dtype.itemsize
-    if size >= _BLOCK:
-        data = read_at(place, what, begin, size)
-    else:
-        first, last = begin // _BLOCK, (begin + max(size, 1) - 1) // _BLOCK
-        data = b"".join(_block(place, what, i) for i in range(first, last + 1))
-        data = data[begin - first * _BLOCK :][:size]
-    if len(data) != size:
-        raise EOFError(f"{place}: {len(data)} bytes at {begin} where {size} were written")
-    return np.frombuffer(data, dtype)
-
-
-def _block(place: str, what: str, number: int) -> bytes:
-    key = place, number
-    data = _blocks.pop(key, None)
-    if data is None:
-        data = read_at(place, what, number * _BLOCK, _BLOCK)
-        while len(_blocks) >= _BLOCKS:
-            del _blocks[next(iter(_blocks))]
-    _blocks[key] = data
-    return data
-
-
 # -- writing
 
 
@@ -744,7 +652,6 @@ def remove(place: str, what: str) -> None:
 
 def remove_all(place: str) -> None:
     """Delete everything below a URL, as far as the server lets us."""
-    _forget()
     with contextlib.suppress(Exception):
         system, path = _open(place, "work")
         system.delete_dir(path)
