@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient.errors import ConfigError, LedgerError
+from logclient.verify import storage
 from logclient.verify.arrays import I64, union
 from logclient.verify.arrays import expand as expand_ranges
 from logclient.verify.dataframes import arrow
@@ -27,6 +28,8 @@ from logclient.verify.tuning import Tuning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from logclient.verify.storage import Folder
 
 __all__ = ["EVENTS", "LEDGER", "events", "ledger"]
 
@@ -78,7 +81,7 @@ ARRIVAL = ("received", "listener", "peer")
 
 
 def ledger(
-    spark: SparkSession, path: str | os.PathLike[str], *, work: str | os.PathLike[str] | None = None
+    spark: SparkSession, path: Folder | Sequence[Folder], *, work: str | os.PathLike[str] | None = None
 ) -> DataFrame:
     """Return the events of ledgers as a DataFrame: a row for each.
 
@@ -86,7 +89,7 @@ def ledger(
 
     Args:
         spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folders.
-        path: the folder of the producers' ledgers.
+        path: the folders of the producers' ledgers: paths or URLs, as for `logclient.verify.run`.
         work: a folder for 16 bytes per event, until the process ends. On a cluster it must be shared. The
             default is the system's temporary folder.
 
@@ -99,11 +102,10 @@ def ledger(
     from logclient.verify import ledger_files, ledger_merge
     from logclient.verify.stages import SparkStages
 
-    folder = os.path.abspath(path)
-    parts = ledger_files.find_parts(folder)
+    found = ledger_files.find_ledgers(storage.expand(path, "ledger"))
     own = _work(work)
-    stems = SparkStages(spark).pack(parts, own, None)
-    packed = ledger_merge.merge(stems, own, Tuning().bucket_bits, ledger_files.find_unread(folder))
+    stems = SparkStages(spark).pack(found.parts, own, None)
+    packed = ledger_merge.merge(stems, own, Tuning().bucket_bits, found.unread, found.copies)
     tasks = _plan(packed, BITS)
     with no_pandas():
         numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
