@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from logclient import registry
@@ -58,6 +59,7 @@ def declared_options(of: type) -> dict[str, Option]:
     return found
 
 
+@functools.cache
 def all_options() -> dict[str, list[Option]]:
     """Return every option by name. An option may mean different things to different protocols."""
     found: dict[str, list[Option]] = {}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, U64, true_runs
+from logclient._ext.arrivals import join
+from logclient.verify.arrays import I32, I64, true_runs
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,
@@ -41,11 +42,9 @@ from logclient.verify.schema import (
     UNKNOWN,
 )
 from logclient.verify.violation_files import ViolationWriter
-from logclient.verify.work_files import TailWriter, result_row
+from logclient.verify.work_files import StretchReader, TailWriter, result_row
 
 __all__ = ["BucketReducer"]
-
-SMALL_ROW = 1 << 12  # events; smaller rows are joined
 
 
 class BucketReducer:
@@ -94,10 +93,7 @@ class BucketReducer:
         self.copies = np.zeros(n, np.int32)
         self.corrupt = np.zeros(n, bool)  # a copy had another hash
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first such copy
-        self._scratch = np.empty(n, np.int32)
-        self._listener = -1
-        self._waiting: list[tuple[npt.NDArray[np.int32], U64, I64, I64]] = []  # small rows of this listener
-        self._held = 0  # events in them
+        self._wrong = np.empty(0, np.int32)  # scratch
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
         self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
@@ -122,99 +118,66 @@ class BucketReducer:
                 n if n is None else n[own],
             )
 
-    def add(
-        self, listener: int, offsets: npt.NDArray[np.int32], hashes: U64, positions: I64, received: I64
-    ) -> None:
+    def add(self, row: dict[str, Any], stretches: StretchReader) -> None:
         """Add one row. Rows of a listener come in the order of arrival.
 
         Args:
-            listener: with the device, see `schema.LISTENER_BITS`.
-            offsets: places in the bucket.
-            hashes: of the bodies.
-            positions: ascending.
-            received: in microseconds since 1970; `NEVER` where it is not known.
+            row: of `schema.ARRIVALS`.
+            stretches: the columns that it refers to.
+
+        Raises:
+            EOFError: a file has been truncated.
         """
-        columns = offsets, hashes, positions, received
-        if listener != self._listener:
-            self._add_waiting()
-        if len(offsets) >= SMALL_ROW:
-            self._add_waiting()
-            self._add(listener, *columns)
-            return
-        # Producers that take turns give many small rows, which cost less together.
-        self._listener = listener
-        self._waiting.append(columns)
-        self._held += len(offsets)
-        if self._held >= 16 * SMALL_ROW:
-            self._add_waiting()
-
-    def _add_waiting(self) -> None:
-        """Add the rows that were kept."""
-        if self._waiting:
-            offsets, hashes, positions, received = map(np.concatenate, zip(*self._waiting, strict=True))
-            self._add(self._listener, offsets, hashes, positions, received)
-            self._waiting, self._held = [], 0
-
-    def _add(
-        self, listener: int, offsets: npt.NDArray[np.int32], hashes: U64, positions: I64, received: I64
-    ) -> None:
+        places = stretches.read(row, "offsets", np.int32)
+        hashes = stretches.read(row, "hashes", np.uint64)
+        positions = stretches.read(row, "positions", np.int64)
+        after = stretches.read(row, "after", np.uint32)
         n = len(self.copies)
+        listener: int = row["listener"]
         first = self.first.get(listener)
         if first is None:
             if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
                 listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
             first = self.first.setdefault(listener, np.full(n, NEVER, np.int64))
+        if len(self._wrong) < len(places):
+            self._wrong = np.empty(len(places), np.int32)
+        of_listed, differing = join(
+            places,
+            hashes,
+            positions,
+            after,
+            row["received_us"],
+            row["shift"],
+            self.bucket.hashes,
+            self.listed.view(np.uint8),
+            self.copies,
+            first,
+            self.received,
+            self._wrong,
+        )
         arrivals = self.arrivals.setdefault(listener & LISTENER, [0, 0])
-        arrivals[0] += len(offsets) if self._all_listed else int(np.count_nonzero(self.listed[offsets]))
-        low = int(offsets[0])
-        if int(offsets[-1]) - low == len(offsets) - 1 and bool((offsets[1:] - offsets[:-1] == 1).all()):
-            # Most rows are consecutive, and slices are much faster than index arrays.
-            where = slice(low, low + len(offsets))
-            wrong = hashes != self.bucket.hashes[where]
-            self.copies[where] += 1
-            before = first[where]
-            if int(before.min()) == NEVER:
-                first[where] = positions
-            else:
-                np.minimum(before, positions, out=before)
-            earliest = self.received[where]
-            np.minimum(earliest, received, out=earliest)
-        else:
-            wrong = hashes != self.bucket.hashes[offsets]
-            # Separate the first copy of each event from repeated ones: written in reverse order, the index of
-            # the first one remains.
-            order = np.arange(len(offsets), dtype=np.int32)
-            self._scratch[offsets[::-1]] = order[::-1]
-            repeated = self._scratch[offsets] != order
-            if repeated.any():
-                first_copies, rest = ~repeated, offsets[repeated]
-                np.add.at(self.copies, rest, 1)
-                np.minimum.at(self.received, rest, received[repeated])
-                firsts = offsets[first_copies]
-                first_positions, first_received = positions[first_copies], received[first_copies]
-            else:
-                firsts, first_positions, first_received = offsets, positions, received
-            self.copies[firsts] += 1
-            first[firsts] = np.minimum(first[firsts], first_positions)
-            self.received[firsts] = np.minimum(self.received[firsts], first_received)
-        if wrong.any():
-            which = np.flatnonzero(wrong)
-            places = offsets[which]
-            if not self._all_listed:
-                # There is no hash to compare with.
-                which, places = which[self.listed[places]], places[self.listed[places]]
-            arrivals[1] += len(which)
-            self.corrupt[places] = True
-            if self.corrupt_at is None:
-                self.corrupt_at = np.full(n, -1, np.int64), np.zeros(n, np.int64)
-            new = self.corrupt_at[0][places] < 0
-            # In reverse order, so that the first of several remains.
-            self.corrupt_at[1][places[new][::-1]] = positions[which[new]][::-1]
-            self.corrupt_at[0][places[new]] = listener
+        arrivals[0] += of_listed
+        if differing:
+            self._add_wrong(listener, places, positions, self._wrong[:differing])
+
+    def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
+        """Note the arrivals with another hash than their event."""
+        places, positions = places[which], positions[which]
+        if not self._all_listed:
+            # There is no hash to compare with.
+            places, positions = places[self.listed[places]], positions[self.listed[places]]
+        self.arrivals[listener & LISTENER][1] += len(places)
+        self.corrupt[places] = True
+        if self.corrupt_at is None:
+            n = len(self.copies)
+            self.corrupt_at = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+        new = self.corrupt_at[0][places] < 0
+        # In reverse order, so that the first of several remains.
+        self.corrupt_at[1][places[new][::-1]] = positions[new][::-1]
+        self.corrupt_at[0][places[new]] = listener
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
-        self._add_waiting()
         tables, producers = self.tables, self.producers
         state, counted = self._states()
         listed = self.listed

@@ -37,7 +37,7 @@ from logclient.verify.buckets import BucketReducer
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
-from logclient.verify.schema import ANONYMOUS, FACT, NEVER, NO_TIME
+from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import StretchReader, TailWriter, result_batch, result_row, write_results
@@ -94,19 +94,16 @@ def reduce_task(
                 continue
             if not row["n"]:
                 continue  # the row only announces the bucket
-            offsets = stretches.read(row, "offsets", np.int32)
-            hashes = stretches.read(row, "hashes", np.uint64)
-            positions = stretches.read(row, "positions", np.int64)
             if isinstance(current, BucketReducer):
-                after = stretches.read(row, "after", np.uint32).astype(np.int64)
-                received = (after << row["shift"]) + row["received_us"]
-                if int(after.max()) == NO_TIME:
-                    received[after == NO_TIME] = NEVER
-                current.add(row["listener"], offsets, hashes, positions, received)
-            else:
-                current.add(
-                    row["listener"], offsets, hashes, positions, stretches.read(row, "after", np.uint64)
-                )
+                current.add(row, stretches)
+                continue
+            current.add(
+                row["listener"],
+                stretches.read(row, "offsets", np.int32),
+                stretches.read(row, "hashes", np.uint64),
+                stretches.read(row, "positions", np.int64),
+                stretches.read(row, "after", np.uint64),
+            )
         if len(out) >= 256 or sum(len(row["keys"]) for row in out) >= BATCH_BYTES:
             yield result_batch(out)
             out = []

@@ -135,11 +135,10 @@ class StretchWriter:
         at = np.zeros(n, np.int64)
         for column in columns:
             places.append(at)
-            at = at + sizes * column.itemsize
-        low = edges.tolist()
+            at = (at + sizes * column.itemsize + 7) & ~7  # aligned
         data = [
-            b"".join(column[a:b].tobytes() for column in columns)
-            for a, b in pairwise(low)
+            b"".join(part + bytes(-len(part) % 8) for part in (column[a:b].tobytes() for column in columns))
+            for a, b in pairwise(edges.tolist())
         ]
         return places, pa.array(data, pa.binary())
 
