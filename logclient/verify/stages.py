@@ -121,7 +121,8 @@ def _zeros_task(schema: pa.Schema) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
         for _ in batches:
             pass
-        row = {field.name: "" if field.type == pa.string() else 0 for field in schema}
+        empty = {pa.string(): "", pa.binary(): b""}
+        row = {field.name: empty.get(field.type, 0) for field in schema}
         yield pa.RecordBatch.from_pylist([row], schema=schema)
 
     return yield_zeros

@@ -125,9 +125,9 @@ def test_worker_that_does_not_see_a_folder_is_named(
     from logclient.verify.stages import SparkStages
 
     with pytest.raises(LedgerError, match=r"^ledger: the worker on .* cannot see /nowhere: .*storage"):
-        SparkStages(remote).check_visible(str(scene.ledger), {"ledger": "/nowhere"})
+        SparkStages(remote).check_visible([("work", str(scene.ledger)), ("ledger", "/nowhere")])
     stages = SparkStages(remote)
-    stages.check_visible(str(scene.ledger), {"capture": str(scene.capture)})
+    stages.check_visible([("work", str(scene.ledger)), ("capture", str(scene.capture))])
     assert stages.cores == 2
 
 

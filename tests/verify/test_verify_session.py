@@ -72,9 +72,6 @@ def read_event_log(folder: Path) -> dict[str, str]:
 
 SUBMITTED = """
 import sys
-import time
-import tracemalloc
-from collections.abc import Callable
 from logclient import verify
 sys.exit(verify.run(sys.argv[1], sys.argv[2]).exit_code)
 """
@@ -103,7 +100,7 @@ def test_settings_of_spark_submit_win(scene: Scene, tmp_path: Path) -> None:
     assert found["spark.driver.memory"] == "700m"
     assert int(found["memory"]) < 300 << 20  # 60 % of what a heap of 700 MB has left
     assert found["spark.sql.adaptive.enabled"] == "false"  # our default
-    assert int(found["jobs"]) >= 1
+    assert found["jobs"] == "1"  # so small a ledger is packed without one
 
 
 @pytest.mark.long
@@ -258,7 +255,7 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
         pytest.param(signal.SIGINT, "logclient-verify-*", marks=pytest.mark.long),
         pytest.param(signal.SIGINT, "logclient-spark-*/log4j2.properties", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "logclient-spark-*/blockmgr-*", marks=pytest.mark.long),
-        pytest.param(signal.SIGTERM, "logclient-verify-*/*.spans.npy", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, "logclient-verify-*/*.hashes", marks=pytest.mark.long),
         pytest.param(signal.SIGINT, "logclient-verify-*/*.arrivals", marks=pytest.mark.long),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from logclient.errors import ExitCode
+from logclient.verify.stages import SparkStages
 from tests import support
 from tests.support.patience import PATIENCE
 from tests.verify.test_verify_session import environment, processes_of, remaining_files, wait_until
@@ -223,6 +224,11 @@ def test_old_archives_and_remains_are_removed(tmp_path: Path) -> None:
         f"{i}{NAME}.{kind}" for i in (3, 4) for kind in ("jsa", "json")
     ]
     assert not (tmp_path / "new-left").exists()
+
+
+def test_jobs_on_made_up_rows_run(spark: Any) -> None:
+    """With rows of the same columns as those of a verification."""
+    SparkStages(spark).exercise()
 
 
 # -- a JVM
@@ -442,6 +448,7 @@ def test_session_can_be_started_again(scene: Scene, tmp_path: Path) -> None:
     """After a stop the process has no session, and the next verification starts another one."""
     script = f"""
 from pyspark import SparkContext
+from logclient import verify
 for _ in range(2):
     print(verify.run({str(scene.ledger)!r}, {str(scene.capture)!r}).ok, SparkContext._active_spark_context)
 """
