@@ -22,7 +22,8 @@ class Cluster:
     Args:
         folder: for logs, and what executors write.
         workers: how many, with one core each.
-        hidden: each worker has a private folder at this path, as each machine has its own ``/tmp``.
+        hidden: each worker has an empty, private folder at this path, as each machine has its own ``/tmp``.
+            The source tree and this Python stay where they are.
     """
 
     def __init__(self, folder: Path, workers: int = 2, hidden: Path | None = None) -> None:
@@ -40,10 +41,7 @@ class Cluster:
             )
             self.url = self._wait_for_log(master, r"Starting Spark master at (spark://\S+)")
             for i in range(self.workers):
-                private: list[str] = []
-                if self.hidden is not None:
-                    mount = 'mount -t tmpfs none "$0" && exec "$@"'
-                    private = ["unshare", "-m", "sh", "-c", mount, str(self.hidden)]
+                private = [] if self.hidden is None else without(self.hidden)
                 log = self._start(
                     f"worker{i}", private, "org.apache.spark.deploy.worker.Worker", "-h", f"127.0.0.{2 + i}",
                     "-c", "1", "-m", "1g", "-d", str(self.folder / f"work{i}"), self.url,
@@ -93,18 +91,50 @@ class Cluster:
         for pid in find_processes(lambda _, where: where.startswith(str(self.folder))):
             os.kill(pid, signal.SIGKILL)
 
-    def executors(self) -> list[int]:
-        """Return the process ids of the JVMs that run tasks."""
-        work = str(self.folder / "work")
+    def executors(self, worker: int | str = "") -> list[int]:
+        """Return the process ids of the JVMs that run tasks.
+
+        Args:
+            worker: the number of the worker that they belong to; empty: of any.
+        """
+        work = str(self.folder / f"work{worker}")
         return find_processes(
             lambda name, where: "CoarseGrainedExecutorBackend" in name and where.startswith(work)
         )
+
+    def kill(self, worker: int) -> None:
+        """Kill a worker and all that it runs, as if its machine had lost its power."""
+        work = str(self.folder / f"work{worker}")
+        self._processes[1 + worker].kill()
+        for pid in find_processes(lambda _, where: where.startswith(work)):
+            os.kill(pid, signal.SIGKILL)
+        self._processes[1 + worker].wait()
 
     def pythons(self, executor: int) -> list[int]:
         """Return the Python workers of an executor, without the daemon that forks them."""
         folder = os.readlink(f"/proc/{executor}/cwd")
         found = find_processes(lambda name, where: "pyspark" in name and where.startswith(folder))
         return [pid for pid in found if _parent(pid) in found]
+
+
+def can_mount() -> bool:
+    """Whether this process may give another one a folder of its own."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def without(folder: Path) -> list[str]:
+    """Return the beginning of a command that runs another one with an empty folder in place of this one."""
+    lines = ["set -e", "mount -t tmpfs none /mnt"]
+    hide = [f"mount -t tmpfs none {folder}"]
+    for name, path in (("tree", support.ROOT), ("python", Path(sys.prefix))):
+        if path.is_relative_to(folder):
+            lines += [f"mkdir /mnt/{name}", f"mount --bind {path} /mnt/{name}"]
+            hide += [f"mkdir -p {path}", f"mount --bind /mnt/{name} {path}"]
+    return ["unshare", "-m", "sh", "-c", "\n".join([*lines, *hide, 'exec "$@"']), "sh"]
 
 
 def _parent(pid: int) -> int:

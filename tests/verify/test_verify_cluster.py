@@ -18,8 +18,7 @@ from logclient.errors import ExitCode
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE
-from tests.support.s3 import Bucket
-from tests.verify.cluster import Cluster
+from tests.verify.cluster import Cluster, can_mount
 from tests.verify.histories import World
 from tests.verify_scene import P, Scene
 
@@ -31,15 +30,6 @@ inprocess = pytest.importorskip("tests.verify_inprocess")
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 MEMORY = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1")
-
-
-def can_mount() -> bool:
-    """Whether this process may give another one a folder of its own."""
-    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -91,35 +81,6 @@ def test_worker_must_see_the_work_folder(tmp_path: Path) -> None:
     assert list(common.iterdir()) == []
     modes = {path.stat().st_mode & 0o777 for path in (out / "violations").iterdir()}
     assert modes == {0o600}
-
-
-def test_cluster_without_a_shared_folder(tmp_path: Path, bucket: Bucket) -> None:
-    """Each worker has a private folder for temporary files, and all data is behind URLs."""
-    if not can_mount():
-        support.missing("unshare -m and mount are not allowed here")
-    world = World(11, 40)
-    ledger, capture = world.write(tmp_path)
-    private = tmp_path / "tmp"
-    private.mkdir()
-    places = ["--ledger", bucket.upload(ledger, "ledger"), "--capture", bucket.upload(capture, "capture")]
-    command = [sys.executable, "-m", "logclient", "verify", *places, *MEMORY, "--json"]
-    with Cluster(tmp_path / "cluster", 2, hidden=private) as cluster:
-
-        def run_verify(*more: str) -> dict[str, Any]:
-            done = subprocess.run(
-                [*command, *more], capture_output=True, text=True, timeout=8 * PATIENCE,
-                env=environment(private) | bucket.environment,
-            )  # fmt: skip
-            assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
-            found: dict[str, Any] = json.loads(done.stdout)
-            del found["made_us"], found["seconds"]
-            return found
-
-        local = run_verify("--out", str(tmp_path / "out"))
-        there = ["--work", bucket.url("work"), "--out", bucket.url("out")]
-        assert run_verify("--master", cluster.url, *there) == local
-    assert sorted(verify.violations(bucket.url("out"))) == sorted(verify.violations(tmp_path / "out"))
-    assert {name.partition("/")[0] for name in bucket.objects()} == {"ledger", "capture", "out"}
 
 
 # -- executors
