@@ -39,11 +39,26 @@ class InProcess:
         return names
 
 
+class NoJobs:
+    """Stands in for `jobs.Jobs`."""
+
+    def begin(self) -> None:
+        pass
+
+    end = next_stage = cancel = begin
+
+    def share(self) -> None:
+        return None
+
+
 class Session:
     """Stands in for `job.Session`."""
 
+    stops = True
+
     def __init__(self, *_: Any, **__: Any) -> None:
         self.spark = None
+        self.jobs = NoJobs()
 
     def stop(self, **_: Any) -> None:
         pass

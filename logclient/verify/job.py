@@ -145,10 +145,10 @@ def run(
             kafka_config = records.read_config(kafka_config)
         settings = kafka_config or {}
     folder, made = output.prepare_folder(out)
-    own = _work(work)
     session = None
     hard = True
     with output.removed_on_error(made), quiet(), Watch(progress, stop) as watch:
+        own = _work(work)
         try:
             session = Session(
                 master, heap=heap, packages=packages, conf=conf, spark=spark,

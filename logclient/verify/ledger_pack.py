@@ -24,6 +24,7 @@ from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 
+VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
@@ -212,7 +213,8 @@ class LedgerPacker:
         """Read the first line, which must agree with the name of the file."""
         if _kind(fields) != "open":
             raise ValueError(f"the first line is {_kind(fields)[:40]!r}")
-        _read_integer(fields["version"], "version", 1, 1)
+        if type(fields["version"]) is not int or fields["version"] != VERSION:
+            raise ValueError(f"version {str(fields['version'])[:20]}: only {VERSION} is known")
         producer, part = _read_text(fields["producer"], "producer"), fields["part"]
         if producer != self.part.producer or type(part) is not int or part != self.part.number:
             raise ValueError(_ledger_of(fields))

@@ -243,7 +243,8 @@ def test_inconsistent_parts_and_lines_are_holes(tmp_path: Path) -> None:
     cases: dict[str, tuple[list[list[Any]], str]] = {
         "no open": ([[BATCH, CLOSE]], "open line"),
         "damaged open": ([[b"{\n", BATCH, CLOSE]], "open line"),
-        "version": ([[{**OPEN, "version": 2}, BATCH, CLOSE]], "version"),
+        "version": ([[{**OPEN, "version": 2}, BATCH, CLOSE]], "version 2: only 1 is known"),
+        "no version": ([[{**OPEN, "version": True}, BATCH, CLOSE]], "version True: only 1 is known"),
         "maybe": ([[{**OPEN, "identity": "maybe"}, BATCH, CLOSE]], "identity"),
         "another": ([[files.open_line(Q), BATCH, CLOSE]], f"producer {Q}"),
         "another part": ([[OPEN2, BATCH, CLOSE]], "part 2"),

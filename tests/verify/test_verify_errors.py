@@ -1,0 +1,163 @@
+"""What the command says when evidence cannot be read: one line, an exit code, and no half-written verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import threading
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient import cli
+from logclient.errors import ExitCode
+from tests import support
+from tests import verify_files as files
+from tests.support.s3 import CREDENTIALS, Bucket, serve
+from tests.verify_scene import P, Scene
+
+support.need("numpy")
+support.need("pyarrow")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+job = pytest.importorskip("logclient.verify.job")
+
+Answer = tuple[int, str, str]
+
+
+def run_verify(capsys: pytest.CaptureFixture[str], places: dict[str, Any]) -> Answer:
+    """Run the command; return its exit code and its output."""
+    given = [word for name, place in places.items() for word in (f"--{name}", str(place))]
+    code = cli.main(["verify", *given])
+    return code, *capsys.readouterr()
+
+
+# -- nothing can be read or written
+
+EXPIRED = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"""
+
+
+class ExpiredTokens(BaseHTTPRequestHandler):
+    """A stand-in for S3, because moto cannot expire a token: it answers all requests as S3 does then."""
+
+    def do_GET(self) -> None:
+        self.send_response(400)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(EXPIRED)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(EXPIRED)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def served(stack: ExitStack, how: str) -> tuple[str, dict[str, str]]:
+    """Return a URL that cannot be used, and the variables for it."""
+    if how == "expired token":
+        server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), ExpiredTokens))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        variables = {**CREDENTIALS, "AWS_SESSION_TOKEN": "hunter2"}
+        variables["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.server_port}"
+        return "s3://bucket/run", variables
+    if how == "wrong key":
+        there = Bucket(stack.enter_context(serve(INITIAL_NO_AUTH_ACTION_COUNT="1")))
+        return there.url("run"), {**there.environment, "AWS_SECRET_ACCESS_KEY": "hunter2"}
+    endpoint = stack.enter_context(serve())
+    return "s3://there-is-no-such-bucket/run", {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
+
+
+REASONS = {
+    "missing bucket": "there is no such bucket",
+    "wrong key": "the access key is not known",
+    "expired token": "the token has expired",
+}
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+@pytest.mark.parametrize("how", REASONS)
+def test_url_that_cannot_be_used_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str, what: str
+) -> None:
+    """Before Spark is started."""
+    monkeypatch.setattr(job, "Session", None)
+    scene = Scene(tmp_path).write_ledger().write_capture()
+    work = tmp_path / "work"
+    work.mkdir()
+    places: dict[str, Any] = {
+        "ledger": scene.ledger, "capture": scene.capture, "work": work, "out": scene.out
+    }  # fmt: skip
+    with ExitStack() as stack:
+        url, variables = served(stack, how)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        code, out, error = run_verify(capsys, places | {what: url})
+    assert (code, out) == (ExitCode.USAGE, "")
+    [line] = error.splitlines()
+    assert line.startswith(f"logclient: {what}: {url}: {REASONS[how]}")
+    assert "hunter2" not in line
+    assert os.listdir(work) == []
+    assert not scene.out.exists()
+
+
+# -- something can be read
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def other_version(path: Path) -> None:
+    """Write the version 2 into a ledger or a segment."""
+    data = path.read_bytes()
+    if path.suffix == ".ledger":
+        path.write_bytes(data.replace(b'"version":1', b'"version":2', 1))
+        assert path.read_bytes() != data
+        return
+    size, payload = struct.unpack_from("<I", data)[0], data[8:]
+    head = bytearray(payload[:size])
+    assert head[:5] == struct.pack("<BI", 1, 1)
+    head[1] = 2
+    path.write_bytes(files.record(bytes(head)) + payload[size:])
+
+
+DAMAGE = [
+    (half, "ledger", rf"ledger: {P} \(host h, pid 1\): has no end"),
+    (half, "capture", "capture: main-000001.cap at byte [0-9]+: unclosed"),
+    (other_version, "ledger", f"ledger: {P}-0001.ledger line 1: .*version 2: only 1 is known"),
+    (other_version, "capture", "capture: main-000001.cap at byte 0: damage: version 2: only 1 is known"),
+]
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+@pytest.mark.parametrize(("damage", "what", "words"), DAMAGE)
+def test_evidence_that_is_not_understood_is_named(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    damage: Any, what: str, words: str, place: str,
+) -> None:  # fmt: skip
+    """There is a whole verdict, which leaves what depends on it undecided, and a line that says why."""
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
+    scene = Scene(tmp_path).write_ledger().write_capture(per_segment=4)
+    folder = {"ledger": scene.ledger, "capture": scene.capture}[what]
+    paths = sorted(folder.iterdir())
+    for path in paths[:1] if damage is half else paths:
+        damage(path)
+    places: dict[str, Any] = {"ledger": scene.ledger, "capture": scene.capture, "out": scene.out}
+    if place == "bucket":
+        places = {name: bucket.upload(folder, name) for name, folder in places.items() if name != "out"}
+        places["out"] = bucket.url("out")
+    code, out, error = run_verify(capsys, places)
+    assert (code, error) == (ExitCode.UNREACHABLE, "")
+    assert len([line for line in out.splitlines() if re.match(words, line)]) == 1, out
+    text = (scene.out / "verdict.json").read_text() if place == "folder" else bucket.get("out/verdict.json")
+    found = json.loads(text)
+    assert (found["exit_code"], found["counts"]["lost"]) == (ExitCode.UNREACHABLE, 0)
