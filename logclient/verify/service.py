@@ -3,8 +3,9 @@
     python -m logclient.verify.service [PACKAGES]
 
 Spark takes seconds to start and half a second to compare some 100,000 events, so several verifications should
-share a session. A request is a line of JSON with arguments of `job.run`. The answer is a line with ``exit``
-and ``counts``, or with ``error``. The process ends with its stdin. Spark's JVM loads PACKAGES at its start.
+share a session. A request is a line of JSON with arguments of `job.run`. The answer is a line with ``exit``,
+``counts`` and ``seconds``, or with ``error``. The process ends with its stdin. Spark's JVM loads PACKAGES at
+its start.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _verify(request: dict[str, Any]) -> dict[str, Any]:
         verdict = job.run(**request)
     except LogclientError as error:
         return {"error": str(error)}
-    return {"exit": verdict.exit_code, "counts": verdict.to_json()["counts"]}
+    found = verdict.to_json()
+    return {"exit": verdict.exit_code, "counts": found["counts"], "seconds": found["seconds"]}
 
 
 def _answer(answer: dict[str, Any]) -> None:

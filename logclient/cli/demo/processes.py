@@ -162,7 +162,8 @@ class Verifier(_Process):
         progress.clear()
         if "error" in answer:
             raise LogclientError(f"verify: {answer['error']}")
-        print_line(f"  verify ended with {answer['exit']} after {time.monotonic() - begun:.1f}s")
+        parts = ", ".join(f"{part} {answer['seconds'][part]:.1f}s" for part in ("pack", "compare"))
+        print_line(f"  verify ended with {answer['exit']} after {time.monotonic() - begun:.1f}s ({parts})")
         return answer["exit"], answer["counts"]
 
     def __exit__(self, *exception: object) -> None:
