@@ -9,9 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
 from tests.support.patience import PATIENCE
-from tests.support.s3 import CREDENTIALS, Bucket, serve
+from tests.support.s3 import CREDENTIALS, Bucket
 from tests.verify.histories import World
 from tests.verify_scene import P, Q, Scene
 
@@ -396,17 +394,6 @@ def assert_one_line(caught: Any, *words: str) -> None:
     assert all(word in text for word in words), text
 
 
-@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
-def test_missing_bucket_is_one_line(scene: Scene, bucket: Bucket, verify: Run, what: str) -> None:
-    scene.write_ledger().write_capture()
-    places: dict[str, Any] = {"ledger": scene.ledger, "capture": scene.capture}
-    url = "s3://there-is-no-such-bucket/run"
-    with pytest.raises(LedgerError) as caught:
-        verify(**{**places, what: url})
-    assert_one_line(caught, f"{what}: {url}: there is no such bucket")
-    assert bucket.objects() == {}
-
-
 @pytest.mark.parametrize("what", ["ledger", "capture"])
 def test_empty_prefix_is_one_line(scene: Scene, bucket: Bucket, verify: Run, what: str) -> None:
     scene.write_ledger().write_capture()
@@ -429,56 +416,6 @@ def test_server_that_does_not_answer_is_one_line(
         with pytest.raises(LedgerError) as caught:
             verify(**{"ledger": scene.ledger, "capture": scene.capture, what: url})
     assert_one_line(caught, f"{what}: s3://bucket/run?", "no server answers")
-
-
-def test_wrong_key_is_one_line(scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.write_ledger().write_capture()
-    with serve(INITIAL_NO_AUTH_ACTION_COUNT="1") as endpoint:
-        there = Bucket(endpoint)
-        for name, value in there.environment.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(LedgerError) as caught:
-            verify(there.url("run"), scene.capture)
-    assert_one_line(caught, f"ledger: {there.url('run')}: the access key is not known")
-
-
-EXPIRED = b"""<?xml version="1.0" encoding="UTF-8"?>
-<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"""
-
-
-class ExpiredTokens(BaseHTTPRequestHandler):
-    """Answers each request as Amazon S3 does when a session token has expired."""
-
-    def do_GET(self) -> None:
-        self.send_response(400)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(EXPIRED)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(EXPIRED)
-
-    do_HEAD = do_PUT = do_POST = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
-def test_expired_token_is_one_line(
-    scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    scene.write_ledger().write_capture()
-    with ThreadingHTTPServer(("127.0.0.1", 0), ExpiredTokens) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        values = {**CREDENTIALS, "AWS_SESSION_TOKEN": "hunter2"}
-        values["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.server_port}"
-        for name, value in values.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(LedgerError) as caught:
-            verify(**{"ledger": scene.ledger, "capture": scene.capture, what: "s3://bucket/run"})
-        server.shutdown()
-    assert_one_line(caught, f"{what}: s3://bucket/run: the token has expired")
-    assert "hunter2" not in str(caught.value)
 
 
 def test_half_an_object_leaves_doubt(scene: Scene, bucket: Bucket, verify: Run) -> None:
