@@ -77,9 +77,11 @@ _CONNECT = "sc://"  # the beginning of a master's URL
 # Settings that only take effect at the start of a JVM.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
-# What the driver needs, imported while the JVM starts.
-_MEANWHILE = ("numpy", "pyarrow", "pyspark.sql", "logclient.verify.examples", "logclient.verify.ledger_merge",
-              "logclient.verify.report", "logclient.verify.stages", "logclient.verify.tally")  # fmt: skip
+# What the driver needs, imported while the JVM starts. PySpark imports its utilities for tests, and with them
+# pandas if it is installed, in the first call to the JVM.
+_MEANWHILE = ("numpy", "pyarrow", "pyspark.sql", "pyspark.testing.utils", "logclient.verify.examples",
+              "logclient.verify.ledger_merge", "logclient.verify.report", "logclient.verify.stages",
+              "logclient.verify.tally")  # fmt: skip
 
 # Beginnings of the settings that spark-submit acts upon.
 _FOR_SUBMIT = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.driver.extra",
