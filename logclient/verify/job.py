@@ -235,7 +235,7 @@ def _error(error: Exception, work: str) -> LogclientError:
         if not kind.startswith(("Py4J", "SparkException", "PythonException"))
     ]
     if not own:
-        words = text.strip().split(chr(10))[0] or type(error).__name__
+        words = found[-1][1] if found else text.strip().split("\n")[0] or type(error).__name__
         return VerifyError(f"spark: {words[:500]}")
     kind, words = own[-1]
     words = words[:500]

@@ -108,6 +108,34 @@ def test_url_that_cannot_be_used_is_named_in_one_line(
     assert not scene.out.exists()
 
 
+LOST = """An error occurred while calling o105.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2935)
+"""
+
+
+def test_failed_job_is_named_by_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by the call of py4j in which it failed."""
+
+    def compare(*_: Any) -> None:
+        raise RuntimeError(LOST)
+
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
+    monkeypatch.setattr(inprocess.InProcess, "compare", compare)
+    scene = Scene(tmp_path).write_ledger().write_capture()
+    code, out, error = run_verify(
+        capsys, {"ledger": scene.ledger, "capture": scene.capture, "out": scene.out}
+    )
+    assert (code, out) == (ExitCode.UNREACHABLE, "")
+    assert error == (
+        "logclient: spark: Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times\n"
+    )
+    assert not scene.out.exists()
+
+
 # -- something can be read
 
 
