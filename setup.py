@@ -82,9 +82,9 @@ def lock() -> None:
 
 def packages() -> list[str]:
     """Return the names of all packages: in `logclient/`, `_ext` with its sub-packages, and that for Spark."""
-    folders = (init.parent.relative_to(ROOT) for init in sorted(ROOT.glob("logclient/**/__init__.py")))
+    found = [*ROOT.glob("logclient/**/__init__.py"), *ROOT.glob("pyspark_logclient/__init__.py")]
+    folders = (init.parent.relative_to(ROOT) for init in sorted(found))
     names = [".".join(folder.parts) for folder in folders if "_ext" not in folder.parts]
-    names.append("pyspark_logclient")
     return names + [f"logclient._ext.{prefix}".rstrip(".") for prefix, _ in layout.packages(EXT)]
 
 

@@ -335,7 +335,8 @@ def test_an_unfinished_window_is_counted(running):
     assert (counts.events, counts.windows, counts.open_windows) == (1, 0, 1)
 
 
-def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("producers", "skewed"), [(16, False), (400, False), (10, True)])
+def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch, producers, skewed):
     support.need("numpy")
     support.need("pyarrow")
     from bench import verify, verify_data
@@ -343,8 +344,10 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch):
 
     monkeypatch.setattr(verify_data, "FAULTS", dict.fromkeys(verify_data.FAULTS, 0.05))
     monkeypatch.setattr(verify_data, "UNEXPECTED", 0.01)
-    made = verify_data.make(tmp_path / "data", 40_000, seed=3)
-    assert verify_data.make(tmp_path / "data", 40_000, seed=3).truth == made.truth  # kept, not made again
+    shape = verify_data.Shape(producers, skewed)
+    made = verify_data.make(tmp_path / "data", 40_000, seed=3, shape=shape)
+    again = verify_data.make(tmp_path / "data", 40_000, seed=3, shape=shape)  # it is kept, and not made again
+    assert again.truth == made.truth
     assert all(verify_data.total(made.truth).values())
     found = verify_inprocess.run(monkeypatch, made.ledger, made.capture)
     answer = {"counts": {x.producer: x.counts._asdict() for x in found.producers}}

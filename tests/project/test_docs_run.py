@@ -44,6 +44,40 @@ INSTEAD = {
     "needs a cluster: tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
     "needs a cluster: tests/verify/test_verify_cluster.py::test_worker_must_see_the_work_folder",
+    "python -m pip install --target packages logclient pyarrow numpy": ""
+    "needs an index: `make wheels` installs what it has built outside the tree",
+    "spark-submit --master spark://head:7077 --archives packages.tar.gz#packages"
+    " --conf spark.executorEnv.PYTHONPATH=packages verify_run.py": ""
+    "needs a cluster: tests/verify/test_verify_machines.py::"
+    "test_lost_machine_and_speculation_change_no_verdict",
+    "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer"
+    " --master spark://head:7077 spark-internal": ""
+    "needs a cluster: tests/verify/test_verify_machines.py::"
+    "test_lost_machine_and_speculation_change_no_verdict",
+    "spark-submit --master yarn --deploy-mode client --archives packages.tar.gz#packages"
+    " --conf spark.executorEnv.PYTHONPATH=packages verify_run.py": ""
+    "needs YARN, and the page says that nobody tried: on another cluster it is"
+    " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
+    "spark-submit --master k8s://https://api:6443 --deploy-mode cluster"
+    " --conf spark.kubernetes.container.image=registry/spark-logclient verify_run.py": ""
+    "needs Kubernetes, and the page says that nobody tried: on another cluster it is"
+    " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
+    "python -m bench verify-producers": ""
+    "takes minutes: tests/project/test_bench.py::test_the_generator_of_row_verify_knows_the_verdict",
+    "logclient verify --ledger s3://bucket/run --capture s3://bucket/run --out run/verdict": ""
+    "needs a bucket: tests/verify/test_verify_storage.py::test_command_runs_in_a_bucket",
+    "logclient verify --ledger 'hosts/*/ledger' --capture 'hosts/*/capture' --out run/verdict": ""
+    "needs folders of hosts: tests/verify/test_verify_storage.py::test_folders_of_two_hosts_are_merged",
+    "logclient verify --ledger s3://bucket/ledger --capture s3://bucket/capture --work s3://bucket/work"
+    " --out s3://bucket/verdict --master spark://head:7077": ""
+    "needs a cluster: tests/verify/test_verify_machines.py::test_workers_share_nothing_but_a_bucket",
+    "logclient verify --ledger /shared/ledger --capture /shared/capture --work /shared/work --out verdict"
+    " --master spark://head:7077 --conf spark.archives=packages.tar.gz#packages"
+    " --conf spark.executorEnv.PYTHONPATH=packages --conf spark.pyspark.python=python3.11": ""
+    "needs a cluster: tests/verify/test_verify_machines.py::test_workers_share_nothing_but_a_bucket",
+    "logclient verify --ledger /shared/ledger --capture /shared/capture --work /shared/work"
+    ' --master "sc://head:15002"': ""
+    "needs a server: tests/verify/test_verify_connect.py::test_command_line_connects_by_the_master",
     "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
     "runs the tests a hundred times: tests/project/test_docs.py::test_random_mutants_are_valid_programs",
 }
@@ -433,9 +467,12 @@ def test_each_example_documents_its_command(example: str) -> None:
 
 
 def test_every_example_is_run() -> None:
-    """multiprocessing takes arguments, so tests/lifecycle/test_prefork_multiprocessing.py runs it."""
+    """multiprocessing takes arguments, so tests/lifecycle/test_prefork_multiprocessing.py runs it.
+
+    dataframes is a notebook: see `test_the_notebook_runs`.
+    """
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {*PROGRAMS, "multiprocessing"}
+    assert folders == {*PROGRAMS, "dataframes", "multiprocessing"}
 
 
 @pytest.mark.parametrize(
@@ -672,6 +709,7 @@ STAGES: dict[str, list[Stage]] = {
 
 OTHERS = {
     *STORIES[1:2],
+    "docs/spark-clusters.md",
     *("docs/dataframes.md", "docs/dataframes.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
 }

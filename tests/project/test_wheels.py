@@ -211,7 +211,7 @@ def test_a_damaged_wheel_is_refused(wheel: Path, tmp_path: Path) -> None:
 )
 def test_the_sdist_has_no_generated_c(tmp_path: Path, more: str, well: bool) -> None:
     """Cython's output is made anew at each build; C files of tests are sources."""
-    folders = ("_ext", "docs", "licenses", "tests", "tools", "logclient")
+    folders = ("_ext", "docs", "licenses", "tests", "tools", "logclient", "pyspark_logclient")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".git")]
     names = {path.relative_to(ROOT).as_posix() for path in files}
