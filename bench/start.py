@@ -2,7 +2,8 @@
 
 Almost all of it is the start and the end of Spark. The peer is the least program that does anything with
 PySpark: a session on this machine, one job of two Python tasks, and a stop. Each run is a fresh process; the
-page cache is warm. CPU is that of the process and all its children, Spark's JVM and workers among them.
+page cache is warm. CPU is that of the process and all its children, Spark's JVM and workers among them. The
+peer does not wait for the end of its JVM, so its CPU is without it.
 """
 
 from __future__ import annotations
