@@ -40,6 +40,7 @@ __all__ = [
     "create",
     "expand",
     "folder_of",
+    "is_pattern",
     "is_url",
     "join",
     "list_folders",
@@ -52,6 +53,7 @@ __all__ = [
     "remove",
     "remove_all",
     "resolve",
+    "resolve_all",
     "size_of",
     "staging",
 ]
@@ -148,6 +150,23 @@ def base_name(place: str) -> str:
     return unquote(place.partition("?")[0].rpartition("/")[2])
 
 
+def is_pattern(place: str) -> bool:
+    """Return whether a place may stand for several folders."""
+    return _GLOB.search(place) is not None
+
+
+def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
+    """Return the places and patterns that a user means.
+
+    Raises:
+        ConfigError: as of `resolve`; or no folder is given.
+    """
+    several = [given] if isinstance(given, str | os.PathLike) else list(given)
+    if not several:
+        raise ConfigError(f"{what}: no folder is given")
+    return [resolve(one, what) for one in several]
+
+
 def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
     """Return the folders that a user means, each once.
 
@@ -159,13 +178,9 @@ def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
         LedgerError: a pattern matches no folder, or a server does not answer.
         ConfigError: a URL has a secret or an unknown option, or there is no folder at all.
     """
-    several = [given] if isinstance(given, str | os.PathLike) else list(given)
-    if not several:
-        raise ConfigError(f"{what}: no folder is given")
     places: list[str] = []
-    for one in several:
-        place = resolve(one, what)
-        if not _GLOB.search(place) or (not is_url(place) and os.path.isdir(place)):
+    for place in resolve_all(given, what):
+        if not is_pattern(place) or (not is_url(place) and os.path.isdir(place)):
             places.append(place)
             continue
         if is_url(place):

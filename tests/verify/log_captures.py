@@ -271,7 +271,7 @@ class Listener:
     def write(self, folder: Path, *, damage: bool = True) -> None:
         """Write the segments, some of them with bytes that are no record, or without an end."""
         rng = self.rng
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         size = rng.choice([1, 3, 10, 10_000])
         arrival = 1
         pieces = [self.units[i : i + size] for i in range(0, len(self.units), size)] or [[]]

@@ -72,7 +72,7 @@ def test_words_are_those_of_the_verdict(
     packed = packed_ledger.PackedLedger(str(folder), 3)
     tasks = ledgers._plan(packed, bits)
     stretches = ledgers.Stretches(packed, bits)
-    keys = np.load(folder / ledgers.STRETCHES)
+    keys = packed_ledger.map_table(str(folder), ledgers.STRETCHES)
     rows = rows_of(stretches, keys, tasks, out / "violations")
     found = {(row["verdict"], row["id"]) for row in rows if row["verdict"] != "ok"}
     found |= {("reordered", row["id"]) for row in rows if row["reordered"]}

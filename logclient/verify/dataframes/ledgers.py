@@ -10,20 +10,23 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import storage
+from logclient.verify import output, storage
 from logclient.verify.arrays import I64, union
 from logclient.verify.arrays import expand as expand_ranges
 from logclient.verify.dataframes import arrow
-from logclient.verify.packed_ledger import NONE, OUTCOMES, PackedLedger
+from logclient.verify.packed_ledger import NONE, OUTCOMES, PackedLedger, map_table
 from logclient.verify.spark import no_pandas, remove
+from logclient.verify.stages import SparkStages
 from logclient.verify.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EVENTS", "LEDGER", "events", "ledger"]
 
-STRETCHES = "stretches.npy"  # those with events, in the work folder
+STRETCHES = "stretches"  # a table of those with events, in the work folder
 BITS = 16  # a stretch has 2 ** BITS sequences of one producer
 MOST_EVENTS = 1 << 40  # sequences that no line explains may be as many as a damaged number says
 TASK_EVENTS = 1 << 20
@@ -81,7 +84,7 @@ ARRIVAL = ("received", "listener", "peer")
 
 
 def ledger(
-    spark: SparkSession, path: Folder | Sequence[Folder], *, work: str | os.PathLike[str] | None = None
+    spark: SparkSession, path: Folder | Sequence[Folder], *, work: Folder | None = None
 ) -> DataFrame:
     """Return the events of ledgers as a DataFrame: a row for each.
 
@@ -90,21 +93,23 @@ def ledger(
     Args:
         spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folders.
         path: the folders of the producers' ledgers: paths or URLs, as for `logclient.verify.run`.
-        work: a folder for 16 bytes per event, until the process ends. On a cluster it must be shared. The
-            default is the system's temporary folder.
+        work: a folder or URL for 16 bytes per event, until the process ends. On a cluster it must be shared,
+            or a URL. The default is the system's temporary folder.
 
     Returns:
         A DataFrame with the columns `LEDGER`. An event that was dropped has no time and no hash.
 
     Raises:
-        LedgerError: the folder cannot be read, or has no ledger.
+        LedgerError: a folder cannot be read, has no ledger, or is not visible to workers.
     """
     from logclient.verify import ledger_files, ledger_merge
-    from logclient.verify.stages import SparkStages
 
-    found = ledger_files.find_ledgers(storage.expand(path, "ledger"))
+    folders = storage.expand(path, "ledger")
+    found = ledger_files.find_ledgers(folders)
     own = _work(work)
-    stems = SparkStages(spark).pack(found.parts, own, None)
+    stages = SparkStages(spark)
+    stages.check_visible([("work", own), *(("ledger", folder) for folder in folders)])
+    stems = stages.pack(found.parts, own, None)
     packed = ledger_merge.merge(stems, own, Tuning().bucket_bits, found.unread, found.copies)
     tasks = _plan(packed, BITS)
     with no_pandas():
@@ -114,11 +119,11 @@ def ledger(
 
 def events(
     spark: SparkSession,
-    ledger: str | os.PathLike[str],
-    capture: str | os.PathLike[str],
+    ledger: Folder | Sequence[Folder],
+    capture: Folder | Sequence[Folder],
     *,
     columns: Sequence[str] = ARRIVAL,
-    work: str | os.PathLike[str] | None = None,
+    work: Folder | None = None,
     **options: Any,
 ) -> DataFrame:
     """Compare ledgers with a capture, and return a DataFrame with a row for each event and its verdict.
@@ -128,8 +133,8 @@ def events(
 
     Args:
         spark: as for `ledger`.
-        ledger: the folder of the producers' ledgers.
-        capture: the folder of the collectors' captures.
+        ledger: the folders of the producers' ledgers, as for `logclient.verify.run`.
+        capture: likewise of the collectors' captures.
         columns: of the data source ``logclient``, for the first copy of each event. Events with an id of the
             application's own, and those without one, have none. Without `columns` the capture is read only
             once.
@@ -151,54 +156,72 @@ def events(
         if name not in COLUMNS or name in EVENTS.names or name not in (*LOGS, "protocol", "segment"):
             raise ConfigError(f"columns: {name!r} is no column of the capture that can be added")
     own = _work(work)
-    out = os.path.join(own, "verdict")
+    out = storage.join(own, "verdict")
     verdict = job.run(ledger, capture, out=out, spark=spark, work=own, keep_work=True, **options)
     if verdict.counts.events > MOST_EVENTS:
         raise LedgerError(f"ledger: {verdict.counts.events} sequences are too many for a table")
-    [folder] = [entry.path for entry in os.scandir(own) if entry.name.startswith("logclient-verify-")]
-    for entry in os.scandir(folder):
-        if entry.name.endswith(".arrivals"):
-            os.unlink(entry.path)  # by far the largest, and only the comparison needs them
+    folder = _left_behind(own)
     packed = PackedLedger(folder, Tuning().bucket_bits)
     tasks = _plan(packed, BITS)
     with no_pandas():
         rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(
             _announce_task(folder, tasks), _schema(_FAULTS)
         )
-        faults = os.path.join(out, "violations")
-        if any(name.endswith(".parquet") for name in os.listdir(faults)):
-            found = spark.read.parquet(faults)
-            rows = rows.union(found.mapInArrow(_spread_task(folder, BITS, tasks), _schema(_FAULTS)))
+        if faults := [storage.join(out, "violations", name) for name in output.violation_files(out)]:
+            found = spark.range(0, len(faults), 1, len(faults))
+            rows = rows.union(found.mapInArrow(_spread_task(folder, BITS, tasks, faults), _schema(_FAULTS)))
         spread = rows.repartition(max(len(tasks), 1), "part").sortWithinPartitions("key", "first")
         judged = spread.mapInArrow(_judge_task(folder, BITS), _schema(EVENTS))
-    return _with_arrivals(spark, judged, os.fspath(capture), columns) if columns else judged
+    return _with_arrivals(spark, judged, capture, columns) if columns else judged
 
 
-def _with_arrivals(spark: SparkSession, judged: DataFrame, capture: str, columns: Sequence[str]) -> DataFrame:
+def _left_behind(own: str) -> str:
+    """Return the work folder of the comparison, without the largest files, which nobody needs any more."""
+    for name, entries in storage.list_folders(own, "work"):
+        if name.startswith("logclient-verify-"):
+            folder = storage.join(own, name)
+            for entry in entries:
+                if entry.name.endswith(".arrivals"):  # in a folder, never behind a URL
+                    os.unlink(storage.join(folder, entry.name))
+            return folder
+    raise AssertionError("the comparison keeps its work folder")
+
+
+def _with_arrivals(
+    spark: SparkSession, judged: DataFrame, capture: Folder | Sequence[Folder], columns: Sequence[str]
+) -> DataFrame:
     """Add columns of the first copy of each event."""
     from pyspark.sql import functions as sql
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from logclient.verify.dataframes.columns import Columns
+    from logclient.verify.dataframes.sources import PATHS, paths_option
 
     # The place breaks ties: copies may arrive in the same microsecond.
     order = ("received", "arrival", "listener")
     keys = ("producer", "sequence")
     names = list(dict.fromkeys((*keys, "error", *order, *columns)))
     source = spark.read.format("logclient").schema(from_arrow_schema(Columns(tuple(names)).schema))
-    arrived = source.load(os.path.abspath(capture)).where("error is null and sequence is not null")
+    found = source.option(PATHS, paths_option(capture)).load()
+    arrived = found.where("error is null and sequence is not null")
     first = sql.min_by(sql.struct(*columns), sql.struct(*order)).alias("first")
     firsts = arrived.groupBy(*keys).agg(first)
     joined = judged.join(firsts, [*keys], "left")
     return joined.select(*EVENTS.names, *(sql.col(f"first.{name}").alias(name) for name in columns))
 
 
-def _work(work: str | os.PathLike[str] | None) -> str:
+def _work(work: Folder | None) -> str:
     """Make a work folder that is deleted when the process ends."""
+    place = storage.resolve(work, "work") if work is not None else tempfile.gettempdir()
+    if storage.is_url(place):
+        storage.check_writable(place, "work")
+        folder = storage.join(place, f"logclient-frame-{uuid.uuid4().hex}")
+        atexit.register(storage.remove_all, folder)
+        return folder
     try:
-        folder = os.path.abspath(tempfile.mkdtemp(prefix="logclient-frame-", dir=work))
+        folder = os.path.abspath(tempfile.mkdtemp(prefix="logclient-frame-", dir=place))
     except OSError as error:
-        raise LedgerError(f"work: {os.fspath(work or tempfile.gettempdir())}: {error.strerror}") from error
+        raise LedgerError(f"work: {place}: {error.strerror}") from error
     atexit.register(remove, folder)
     return folder
 
@@ -253,7 +276,8 @@ def _plan(packed: PackedLedger, bits: int) -> list[tuple[int, int]]:
                 raise LedgerError("ledger: it has outcomes of more events than a table can hold")
             found.append(expand_ranges(union(np.stack((first, last), axis=1))))
     keys = np.unique(np.concatenate(found))
-    np.save(os.path.join(packed.work, STRETCHES), keys)
+    with storage.create(storage.join(packed.work, STRETCHES + ".rows"), "work") as file:
+        file.write(keys.astype(np.int64).tobytes())
     if not len(keys):
         return []
     owner = np.searchsorted(stretches.bases, keys, side="right") - 1
@@ -272,7 +296,7 @@ def _expand_task(work: str, bits: int, tasks: list[tuple[int, int]]) -> _Task:
         from logclient.verify.dataframes import ledgers
 
         stretches = Stretches(PackedLedger(work, Tuning().bucket_bits), bits)
-        keys = np.load(os.path.join(work, STRETCHES), mmap_mode="r")
+        keys = map_table(work, STRETCHES)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for key in keys[slice(*tasks[number])].tolist():
@@ -283,7 +307,7 @@ def _expand_task(work: str, bits: int, tasks: list[tuple[int, int]]) -> _Task:
 
 def _announce_task(work: str, tasks: list[tuple[int, int]]) -> _Task:
     def announce(batches: Iterable[Any]) -> Iterator[Any]:
-        keys = np.load(os.path.join(work, STRETCHES), mmap_mode="r")
+        keys = map_table(work, STRETCHES)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 some = np.array(keys[slice(*tasks[number])])
@@ -295,15 +319,19 @@ def _announce_task(work: str, tasks: list[tuple[int, int]]) -> _Task:
     return announce
 
 
-def _spread_task(work: str, bits: int, tasks: list[tuple[int, int]]) -> _Task:
+def _spread_task(work: str, bits: int, tasks: list[tuple[int, int]], faults: list[str]) -> _Task:
     def spread(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify.dataframes import ledgers
 
         stretches = Stretches(PackedLedger(work, Tuning().bucket_bits), bits)
-        keys = np.load(os.path.join(work, STRETCHES), mmap_mode="r")
+        keys = map_table(work, STRETCHES)
         starts = np.array([low for low, _ in tasks], np.int64)
         for batch in batches:
-            yield from ledgers.spread(stretches, keys, starts, batch)
+            for number in batch.column(0).to_pylist():
+                # Read here and not by Spark, which needs more packages for a URL.
+                with storage.open_buffered(faults[number], "work") as source, pq.ParquetFile(source) as file:
+                    for found in file.iter_batches(ROWS):
+                        yield from ledgers.spread(stretches, keys, starts, found)
 
     return spread
 

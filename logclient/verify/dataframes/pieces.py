@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient._ext import documents
-from logclient.verify import captures, decode
+from logclient.verify import captures, decode, storage
 from logclient.verify.dataframes.columns import Columns, Rows
 from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
 
@@ -89,18 +89,18 @@ class Wanted(NamedTuple):
         return keep
 
 
-def find_series(path: str, protocol: str = "") -> list[Series]:
+def find_series(folders: Sequence[str], protocol: str = "") -> list[Series]:
     """Return the segments of each listener that the verifier would compare, see ``captures.py``.
 
     Args:
-        path: the folder of a capture.
+        folders: of captures: paths, URLs and patterns.
         protocol: only listeners of this protocol; empty: all.
 
     Raises:
-        LedgerError: there is no such folder, or nothing of a capture in it.
+        LedgerError: there is no such folder, or nothing of a capture in any.
     """
     found: dict[str, tuple[str, list[Segment]]] = {}
-    for segment, header in captures.choose(path)[0]:
+    for segment, header in captures.choose(storage.expand(folders, "capture"))[0]:
         its, segments = found.get(segment.listener, ("", []))
         if header is not None and not its and captures.decodable(header.protocol):
             its = header.protocol

@@ -8,19 +8,20 @@ through the JVM to a second Python stage.
 from __future__ import annotations
 
 import datetime
-import os
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError
-from logclient.verify import captures, decode
+from logclient.verify import captures, decode, storage
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.pieces import PARTITION_BYTES, Series, Wanted
+from logclient.verify.storage import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,7 @@ __all__ = ["CaptureSource", "LogSource", "Options", "Part", "arrivals", "registe
 def register(spark: SparkSession) -> SparkSession:
     """Register the data source ``logclient-capture`` with a session. May be called again.
 
-    Its options are ``path``, the folder of a capture, and ``rows``, as for `arrivals`. The data source
+    Its options are ``path``, as for ``logclient``, and ``rows``, as for `arrivals`. The data source
     ``logclient`` needs no call: Spark finds it by itself.
 
     Args:
@@ -45,27 +46,35 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def arrivals(spark: SparkSession, capture: str | os.PathLike[str], *, rows: str = "events") -> DataFrame:
+def arrivals(
+    spark: SparkSession, capture: Folder | Sequence[Folder], *, rows: str = "events"
+) -> DataFrame:
     """Return the content of a capture as a DataFrame.
 
     Args:
-        spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folder.
-        capture: the folder of a capture.
+        spark: a session whose workers run this Python (``spark.pyspark.python``) and see the folders.
+        capture: the folder of a capture, or several: paths, URLs and patterns, as for `logclient.verify.run`.
         rows: ``events`` for a row per event or undecoded unit; ``units`` for a row per wire unit.
 
     Returns:
         A DataFrame with the columns of docs/dataframes.md.
 
     Raises:
-        LedgerError: the folder holds no capture.
+        LedgerError: the folders hold no capture.
         ConfigError: `rows` is neither of the two.
     """
-    folder = _absolute(os.fspath(capture))
     _columns_of(rows)
-    captures.choose(folder)
-    return (
-        register(spark).read.format(CaptureSource.name()).option("path", folder).option("rows", rows).load()
-    )
+    captures.choose(storage.expand(capture, "capture"))
+    source = register(spark).read.format(CaptureSource.name()).option("rows", rows)
+    return source.option(PATHS, paths_option(capture)).load()
+
+
+PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSON
+
+
+def paths_option(folders: Folder | Sequence[Folder]) -> str:
+    """Return folders as the value of the option `PATHS`."""
+    return json.dumps(storage.resolve_all(folders, "capture"))
 
 
 def _columns_of(rows: str) -> tuple[str, ...]:
@@ -74,8 +83,20 @@ def _columns_of(rows: str) -> tuple[str, ...]:
     return ARRIVALS if rows == "events" else UNITS
 
 
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)
+def _folders(options: Any) -> list[str]:
+    """Return the places of the option ``path``, or of several paths, which Spark passes as JSON."""
+    given = [str(options["path"])] if options.get("path") else []
+    if several := options.get(PATHS):
+        try:
+            found = json.loads(several)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigError(f"{PATHS}: it must be a list of paths as JSON: give them to load()")
+        given += found
+    if not given:
+        raise ConfigError("path: the folder of a capture must be given")
+    return storage.resolve_all(given, "capture")
 
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -102,10 +123,7 @@ class Options:
     def __init__(
         self, options: Any, default: tuple[str, ...], quiet: bool, schema: StructType | None = None
     ) -> None:
-        path = options.get("path")
-        if not path:
-            raise ConfigError("path: the folder of a capture must be given")
-        self.path = _absolute(str(path))
+        self.folders = _folders(options)
         self.protocol = str(options.get("protocol", ""))
         if self.protocol:
             decode.wire(self.protocol)
@@ -204,7 +222,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the partitions, by bytes."""
         options = self.options
-        series = pieces.find_series(options.path, options.protocol)
+        series = pieces.find_series(options.folders, options.protocol)
         if (only := options.wanted.listeners) is not None:
             series = [one for one in series if one.listener in only]
         return [Part(part) for part in pieces.share(series, options.columns, options.partition_bytes)]

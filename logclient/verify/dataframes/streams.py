@@ -10,10 +10,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from logclient.errors import LedgerError, LogclientError
-from logclient.verify import decode
+from logclient.verify import decode, storage
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.pieces import Piece, Series
-from logclient.verify.segments import MAX_NUMBER, Batch, Segment, SegmentReader, record_at
+from logclient.verify.segments import (
+    MAX_NUMBER,
+    Batch,
+    Segment,
+    SegmentReader,
+    display_name,
+    record_at,
+)
 
 if TYPE_CHECKING:
     from logclient.verify.dataframes.sources import Options
@@ -38,11 +45,12 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``. They never go back:
     a segment that became shorter, or one whose bytes a batch still needs and that is gone, is an error. One
-    that is gone otherwise keeps its offset.
+    that is gone otherwise keeps its offset. Segments of several folders have their paths as names, because
+    there may be more folders in the next batch.
 
-    Where events may come in several units, ``"open"`` has, for each listener, segment and byte of the first
-    unit that belongs to an incomplete event: ``{"open": {"main": [1, 2048]}}``. The next batch is decoded
-    from there, and has the rows behind its own start.
+    Where events may come in several units, ``"open"`` has, for each listener, the segment and byte of the
+    first unit that belongs to an incomplete event: ``{"open": {"main-000001.cap": 2048}}``. The next batch is
+    decoded from there, and has the rows behind its own start.
 
     Args:
         options: of the data source.
@@ -50,11 +58,12 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self._several = len(options.folders) > 1 or storage.is_pattern(options.folders[0])
         self._reached: _Offset = {}
         self._target: dict[str, int] | None = None  # of a query that ends with the data that is there
         # Found by this reader so far. A reader that continues a query finds it again.
         self._peers: dict[str, tuple[int, dict[int, str]]] = {}  # by segment: up to a byte
-        self._open: dict[str, _OpenMessages] = {}  # by listener
+        self._open: dict[tuple[str, str], _OpenMessages] = {}  # by listener
 
     def initialOffset(self) -> _Offset:
         """Return the offset before everything."""
@@ -69,7 +78,9 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there: such a query ends with it."""
         self._target = {
-            piece.segment.name: piece.segment.size for series in self._found({}) for piece in series.pieces
+            self._name(piece.segment): piece.segment.size
+            for series in self._found({})
+            for piece in series.pieces
         }
 
     def latestOffset(self, start: _Offset | None = None, limit: Any = None) -> _Offset:
@@ -87,7 +98,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         """
         begin = self._reached if start is None else start
         end: _Offset = {name: at for name, at in begin.items() if name != "open"}
-        first: dict[str, list[int]] = dict(begin.get("open", {}))
+        first: dict[str, int] = dict(begin.get("open", {}))
         left = getattr(limit, "max_bytes", None)
         found = [(series, self._new(series, begin)) for series in self._found(begin)]
         # A busy listener leaves room for the others: the one with the fewest new bytes comes first.
@@ -97,10 +108,12 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             taken = self._advance(series, begin, end, share)
             if left is not None:
                 left = max(left - taken, 0)
-            if series.listener in self._open:
-                first.pop(series.listener, None)
-                if place := self._open[series.listener].first:
-                    first[series.listener] = place
+            if (carried := self._open.get(_key(series))) is not None:
+                place = carried.first
+                for segment in (piece.segment for piece in series.pieces):
+                    first.pop(self._name(segment), None)
+                    if place is not None and segment.number == place[0]:
+                        first[self._name(segment)] = place[1]
         self._reached = {**end, "open": first} if first else end
         return self._reached
 
@@ -112,12 +125,13 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         parts: list[Series] = []
         missing = {name for name, at in end.items() if name != "open" and at > start.get(name, 0)}
         for series in self._found(start) if end else []:
-            number, at = start.get("open", {}).get(series.listener, (MAX_NUMBER, 0))
+            number, at = self._open_at(series, start) or (MAX_NUMBER, 0)
             carried = pieces.carries(series.protocol, options.columns)
             chosen = []
             for segment in (piece.segment for piece in series.pieces):
-                missing.discard(segment.name)
-                low, high = start.get(segment.name, 0), end.get(segment.name, 0)
+                name = self._name(segment)
+                missing.discard(name)
+                low, high = start.get(name, 0), end.get(name, 0)
                 begin = low
                 if carried and segment.number >= number:
                     begin = at if segment.number == number else 0
@@ -142,25 +156,39 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     def _found(self, start: _Offset) -> list[Series]:
         """Return the segments that are there."""
         try:
-            return pieces.find_series(self.options.path, self.options.protocol)
+            return pieces.find_series(self.options.folders, self.options.protocol)
         except LogclientError:
             if start:
                 raise
             return []  # there is no capture yet
 
+    def _name(self, segment: Segment) -> str:
+        """Return the name of a segment in offsets."""
+        return display_name(segment.path) if self._several else segment.name
+
     def _size(self, segment: Segment) -> int:
         """Return how many bytes of a segment may be read."""
-        return segment.size if self._target is None else min(segment.size, self._target.get(segment.name, 0))
+        if self._target is None:
+            return segment.size
+        return min(segment.size, self._target.get(self._name(segment), 0))
+
+    def _open_at(self, series: Series, start: _Offset) -> tuple[int, int] | None:
+        """Return segment and byte of the first unit of an incomplete event of a listener."""
+        known = start.get("open", {})
+        for segment in (piece.segment for piece in series.pieces):
+            if (at := known.get(self._name(segment))) is not None:
+                return segment.number, at
+        return None
 
     def _new(self, series: Series, begin: _Offset) -> int:
         """Return the number of new bytes of a listener."""
         new = 0
         for piece in series.pieces:
             segment = piece.segment
-            at = begin.get(segment.name, 0)
+            at = begin.get(self._name(segment), 0)
             if segment.size < at:
                 raise LedgerError(
-                    f"capture: {segment.name} has {segment.size} bytes, and {at} were read: "
+                    f"capture: {self._name(segment)} has {segment.size} bytes, and {at} were read: "
                     "it was cut or replaced"
                 )
             new += max(self._size(segment) - at, 0)
@@ -174,7 +202,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         taken = 0
         for piece in series.pieces:
             segment = piece.segment
-            at, size = begin.get(segment.name, 0), self._size(segment)
+            at, size = begin.get(self._name(segment), 0), self._size(segment)
             room = size - at if share is None else share - taken
             if size <= at:
                 continue
@@ -185,7 +213,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
                 room *= 2
                 reached = self._walk(series, segment, begin, at, min(at + room, size))
             if reached > at:
-                end[segment.name] = reached
+                end[self._name(segment)] = reached
                 taken += reached - at
             if at + room < size:
                 break  # records are taken in their order: the next one is in this segment
@@ -195,16 +223,16 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         """Read whole records from `low` to `high`, and return where the last one ends."""
         carried = None
         if pieces.carries(series.protocol, self.options.columns):
-            carried = self._open.get(series.listener)
+            carried = self._open.get(_key(series))
             if carried is None or carried.at > (segment.number, low):
-                carried = self._open[series.listener] = self._again(series, segment, begin, low)
-        known, peers = self._peers.get(segment.name, (0, {}))
+                carried = self._open[_key(series)] = self._again(series, segment, begin, low)
+        known, peers = self._peers.get(segment.path, (0, {}))
         reader = SegmentReader(segment, start=low, end=high)
         for batch in reader:
             if carried is not None:
                 carried.take(batch, segment.number)
         if known == low:
-            self._peers[segment.name] = reader.position, {**peers, **reader.peers}
+            self._peers[segment.path] = reader.position, {**peers, **reader.peers}
         if carried is not None:
             carried.at = segment.number, reader.position
         return reader.position
@@ -212,11 +240,12 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     def _again(self, series: Series, segment: Segment, begin: _Offset, low: int) -> _OpenMessages:
         """Find the incomplete messages at a byte of a segment again, from the first of them on."""
         carried = _OpenMessages(series.protocol)
-        number, at = begin.get("open", {}).get(series.listener, (segment.number, low))
+        number, at = self._open_at(series, begin) or (segment.number, low)
         for piece in series.pieces:
             if number <= piece.segment.number <= segment.number:
                 first = at if piece.segment.number == number else 0
-                last = low if piece.segment.number == segment.number else begin.get(piece.segment.name, 0)
+                same = piece.segment.number == segment.number
+                last = low if same else begin.get(self._name(piece.segment), 0)
                 for batch in SegmentReader(piece.segment, start=first, end=last):
                     carried.take(batch, piece.segment.number)
         return carried
@@ -225,8 +254,13 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         """Return the peers that were announced before a byte, and perhaps later ones; None: not known."""
         if not start:
             return {}
-        known, peers = self._peers.get(segment.name, (0, {}))
+        known, peers = self._peers.get(segment.path, (0, {}))
         return peers if known >= start else None
+
+
+def _key(series: Series) -> tuple[str, str]:
+    """Return a key of a listener: with more folders, its name may become that of another one."""
+    return series.listener, storage.folder_of(series.pieces[0].segment.path)
 
 
 class _OpenMessages:
@@ -247,6 +281,6 @@ class _OpenMessages:
             self.places = {message: self.places.get(message, begin) for message in found}
 
     @property
-    def first(self) -> list[int]:
-        """The first of these places; empty: no message is incomplete."""
-        return list(min(self.places.values())) if self.places else []
+    def first(self) -> tuple[int, int] | None:
+        """The first of these places; None: no message is incomplete."""
+        return min(self.places.values(), default=None)
