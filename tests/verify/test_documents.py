@@ -7,6 +7,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logclient._ext.documents import DocumentReader, join
 from logclient.verify import decode
@@ -115,6 +117,63 @@ def test_random_documents_equal_the_reference(protocol: str, seed: int) -> None:
     without = rows(protocol, bodies, fields=False)
     assert [row[:3] for row in without] == [row[:3] for row in found]
     assert not any(row[3] for row in without)
+
+
+TEXTS = st.text(st.characters(exclude_categories=[]), max_size=12)
+NAMED = TEXTS | st.sampled_from(NAMES)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    PLAIN | TEXTS | st.sampled_from([*TIMES, 5, 1795179630668]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMED, inner, max_size=4),
+    max_leaves=12,
+)
+BODIES = st.builds(
+    lambda made, pure, indent: json.dumps(made, ensure_ascii=pure, indent=indent).encode("utf-8", "replace"),
+    st.dictionaries(NAMED, VALUES, max_size=12),
+    st.booleans(),
+    st.sampled_from([None, 0, 1]),
+)
+
+
+@pytest.mark.parametrize("protocol", oracle.RULES)
+@given(bodies=st.lists(BODIES | st.binary(max_size=30), min_size=1, max_size=6), cut=st.integers(0, 6))
+def test_any_documents_equal_the_reference(protocol: str, bodies: list[bytes], cut: int) -> None:
+    """However many are read in one call."""
+    found = rows(protocol, bodies)
+    assert found == rows(protocol, bodies[:cut]) + rows(protocol, bodies[cut:])
+    for raw, row in zip(bodies, found, strict=True):
+        assert row == tuple(oracle.document(protocol, raw))
+
+
+END = b',"message":"x"}'
+HOSTILE = {
+    "deep lists": b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + END,
+    "deep data": b'{"data":' + b'{"data":' * 100_000 + b"1" + b"}" * 100_000 + END,
+    "deep log": b'{"log":' + b'{"log":' * 100_000 + b"1" + b"}" * 100_000 + END,
+    "open lists": b'{"message":' + b"[" * 1_000_000 + b"}",
+    "a huge number": b'{"@timestamp":' + b"9" * 1_000_000 + b',"level":' + b"7" * 100_000 + END,
+    "a long fraction": b'{"@timestamp":"2026-11-21T18:03:11.' + b"1" * 1_000_000 + b'Z"' + END,
+    "many escapes": b'{"message":"' + b"\\u0041" * 100_000 + b'"}',
+    "wrong escapes": b'{"message":"' + b"\\q" * 100_000 + b'","' + b"\\u00" * 100_000 + b'":1}',
+    "a cut escape": b'{"message":"\\u12"}',
+    "a cut surrogate": b'{"message":"\\ud83d\\ude"}',
+    "equal names": b'{"a":1' + b',"a":1' * 100_000 + END,
+    "many names": b'{"a":1' + b"".join(b',"%d":%d' % (i, i) for i in range(100_000)) + END,
+    "more pairs than bytes": b"\0\0\0\7\0\0\0\4line\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("protocol", oracle.RULES)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_documents_cost_no_more_than_their_size(protocol: str, kind: str) -> None:
+    """They are read to their end, and no column is larger than they are, but for offsets."""
+    raw = HOSTILE[kind]
+    found = DocumentReader(**decode.wire(protocol).DOCUMENT).read(raw, np.array([0, len(raw)]))
+    for data, ends, _ in (found.level, found.message, found.keys, found.values):
+        assert memoryview(data).nbytes <= 2 * len(raw)
+        assert memoryview(ends).nbytes <= 4 * len(raw) + 8
+    if raw.endswith(END):
+        assert arrow.text(found.message).to_pylist() == ["x"]
 
 
 @pytest.mark.parametrize("protocol", oracle.RULES)
