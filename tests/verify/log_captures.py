@@ -304,13 +304,19 @@ class Listener:
         self.rows.append(FAULT | {"listener": self.name, "peer": None, "received": None, "error": error})
 
 
-def make(folder: Path, seed: int, listeners: int, units: int, *, damage: bool = True) -> list[Row]:
-    """Write a capture of many listeners, and return its rows in no order."""
+def make(
+    folder: Path, seed: int, listeners: int, units: int, *, damage: bool = True, apart: bool = False
+) -> list[Row]:
+    """Write a capture of many listeners, and return its rows in no order.
+
+    Args:
+        apart: each listener has a folder of its own.
+    """
     rows: list[Row] = []
     for i in range(listeners):
         rng = random.Random(seed * 1_000_003 + i)
         one = Listener(rng, f"l{i:05d}", PROTOCOLS[i % len(PROTOCOLS)])
         one.fill(rng.randrange(units + 1))
-        one.write(folder, damage=damage)
+        one.write(folder / one.name if apart else folder, damage=damage)
         rows += one.rows
     return rows

@@ -181,14 +181,92 @@ def test_segment_that_is_gone_is_a_row(tmp_path: Path) -> None:
     assert (row["listener"], row["error"], row["body"]) == ("main", "unread", None)
 
 
+def test_files_that_cannot_be_read_are_rows(tmp_path: Path) -> None:
+    """Nothing is left out without a word, but for copies of what is there."""
+    unit = (files.window([files.body(None, "x")]), 0, 1)
+    [good] = files.write_segments(tmp_path, "main", [unit])
+    (tmp_path / "copy-000001.cap").write_bytes(good.read_bytes())
+    (tmp_path / "renamed.cap").symlink_to(good)
+    files.write_segments(tmp_path, "other", [unit])
+    (tmp_path / "other-000001.cap").rename(tmp_path / "wrong-000007.cap")
+    files.write_segments(tmp_path, "later", [unit] * 3, protocol="smtp", per_segment=2)
+
+    def errors(**options: Any) -> list[tuple[str | None, str]]:
+        rows = read(tmp_path, **options)
+        return sorted((row["listener"] or "", row["error"]) for row in rows if row["error"])
+
+    unreadable = [("", "misnamed"), ("", "unread")]
+    unknown = [("later", "unknown_protocol")] * 2
+    for size in (100, 1 << 26):
+        assert errors(maxPartitionBytes=size) == unreadable + unknown
+    assert errors(protocol="lumberjack") == unreadable
+    assert errors(protocol="logux") == [("", "unread")]
+    assert len([row for row in read(tmp_path) if row["body"]]) == 1
+
+
+class Opened:
+    """Which segments are opened, and how many units are decoded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from logclient.verify import decode, storage
+
+        self.paths: list[str] = []
+        self.units = 0
+        open_file, bounded = storage.open_file, decode.bounded_decoder
+
+        def opening(place: str, what: str) -> Any:
+            self.paths.append(place)
+            return open_file(place, what)
+
+        def deciding(*args: Any, **options: Any) -> Any:
+            find = bounded(*args, **options)
+
+            def run(batch: Any) -> Any:
+                self.units += len(batch.offset)
+                return find(batch)
+
+            return run
+
+        monkeypatch.setattr(storage, "open_file", opening)
+        monkeypatch.setattr(decode, "bounded_decoder", deciding)
+
+
+def test_pushed_filters_open_and_decode_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = files.window([files.body(None, "x")])
+    for listener in ("a", "b", "c"):
+        files.write_segments(
+            tmp_path, listener, [(unit, 0, 1_000_000 * i) for i in range(100)], per_segment=50
+        )
+    opened = Opened(monkeypatch)
+
+    def count(*pushed: Any) -> tuple[set[str], int, int]:
+        reader = dataframes.LogSource({"path": str(tmp_path)}).reader(None)
+        reader.pushFilters(list(pushed))
+        parts = reader.partitions()
+        opened.paths, opened.units = [], 0
+        rows = sum(batch.num_rows for part in parts for batch in reader.read(part))
+        return {Path(path).name[0] for path in opened.paths}, opened.units, rows
+
+    assert count() == ({"a", "b", "c"}, 300, 300)
+    assert count(filters.EqualTo(("listener",), "b")) == ({"b"}, 100, 100)
+    assert count(filters.In(("listener",), ("a", "c", "d"))) == ({"a", "c"}, 200, 200)
+    assert count(filters.EqualTo(("listener",), "d")) == (set(), 0, 0)
+    low, high = at(20_000_000), at(29_000_000)
+    within = (filters.GreaterThanOrEqual(("received",), low), filters.LessThanOrEqual(("received",), high))
+    assert count(*within) == ({"a", "b", "c"}, 30, 30)
+    assert count(*within, filters.EqualTo(("listener",), "a")) == ({"a"}, 10, 10)
+    assert count(filters.EqualTo(("producer",), P)) == ({"a", "b", "c"}, 300, 0)
+
+
 # -- Spark
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("listeners", [200, pytest.param(2000, marks=pytest.mark.long)])
 def test_spark_finds_the_source_and_reads_every_row(spark: Any, tmp_path: Path, listeners: int) -> None:
-    expected = log_captures.make(tmp_path / "capture", 11, listeners, 12)
-    frame = spark.read.format("logclient").load(str(tmp_path / "capture"))
+    """Each listener is a capture in a folder of its own."""
+    expected = log_captures.make(tmp_path, 11, listeners, 12, apart=True)
+    frame = spark.read.format("logclient").load(f"{tmp_path}/l*")
     found = [row.asDict() for row in frame.collect()]
     zone = datetime.datetime.now().astimezone().tzinfo
     for row in found:
@@ -206,13 +284,16 @@ def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, en
     before = spark.conf.get(name)
     spark.conf.set(name, enabled)
     try:
-        frame = spark.read.format("logclient").load(str(tmp_path / "capture"))
+        source = spark.read.format("logclient").option("maxPartitionBytes", "2k")
+        frame = source.load(str(tmp_path / "capture"))
         times = sorted(row["received"] for row in rows if row["received"] is not None)
         low = times[len(times) // 2]
         where = f"listener = 'l00003' and received >= timestamp_micros({low}) and message is not null"
         own = [row for row in rows if row["listener"] == "l00003" and (row["received"] or 0) >= low]
         assert frame.where(where).count() == sum(row["message"] is not None for row in own)
         producer = log_captures.PRODUCERS[1]
+        one = frame.where("listener = 'l00003'").rdd.getNumPartitions()
+        assert (one < frame.rdd.getNumPartitions()) == (enabled == "true")
         assert frame.where(f"producer in ('{producer}', 'x')").count() == sum(
             row["producer"] == producer for row in rows
         )

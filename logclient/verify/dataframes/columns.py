@@ -292,7 +292,7 @@ class Columns(NamedTuple):
     def problem(self, segment: Segment, protocol: str, found: Problem) -> pa.RecordBatch:
         """Return a row for a place of a segment that cannot be read."""
         known = {
-            "listener": segment.listener,
+            "listener": segment.listener or None,
             "protocol": protocol,
             "segment": segment.name,
             "unit_at": max(found.offset, 0),

@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from logclient._ext import documents
 from logclient.verify import captures, decode, storage
+from logclient.verify.captures import LeftOut
 from logclient.verify.dataframes.columns import Columns, Rows
 from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
 
-__all__ = ["PARTITION_BYTES", "Piece", "Series", "Wanted", "find_series", "read", "share"]
+__all__ = ["PARTITION_BYTES", "Piece", "Series", "Wanted", "find_series", "read", "rows_of", "share"]
 
 PARTITION_BYTES = 64 << 20
 PIECES = 512  # in one partition
@@ -32,6 +33,8 @@ ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
 TORN = "torn_record"
 """The error of the bytes behind the last whole record of a segment."""
+UNKNOWN = "unknown_protocol"
+"""The error of a segment whose header names no known protocol."""
 
 
 class Piece(NamedTuple):
@@ -89,27 +92,45 @@ class Wanted(NamedTuple):
         return keep
 
 
-def find_series(folders: Sequence[str], protocol: str = "") -> list[Series]:
-    """Return the segments of each listener that the verifier would compare, see ``captures.py``.
+def find_series(folders: Sequence[str], protocol: str = "") -> tuple[list[Series], list[LeftOut]]:
+    """Find the segments of each listener that the verifier would compare, see ``captures.py``.
 
     Args:
         folders: of captures: paths, URLs and patterns.
         protocol: only listeners of this protocol; empty: all.
 
+    Returns:
+        The segments, and the files that cannot be read although no other file has the same rows.
+
     Raises:
         LedgerError: there is no such folder, or nothing of a capture in any.
     """
     found: dict[str, tuple[str, list[Segment]]] = {}
-    for segment, header in captures.choose(storage.expand(folders, "capture"))[0]:
+    chosen, left_out = captures.choose(storage.expand(folders, "capture"))
+    for segment, header in chosen:
         its, segments = found.get(segment.listener, ("", []))
         if header is not None and not its and captures.decodable(header.protocol):
             its = header.protocol
         found[segment.listener] = its, [*segments, segment]
-    return [
+    wanted = decode.protocol_of(protocol)
+    series = [
         Series(listener, its, [Piece(segment, 0, segment.size, 0, {}) for segment in segments])
         for listener, (its, segments) in found.items()
-        if not protocol or decode.protocol_of(its) == decode.protocol_of(protocol)
+        if not protocol or decode.protocol_of(its) == wanted
     ]
+    unread = [
+        one
+        for one in left_out
+        if one.doubt and (not protocol or decode.protocol_of(one.protocol) in ("", wanted))
+    ]
+    return series, unread
+
+
+def rows_of(left_out: Iterable[LeftOut], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each file that cannot be read."""
+    for one in left_out:
+        nowhere = Segment("", 0, "", 0, one.segment)
+        yield columns.problem(nowhere, one.protocol, one.problem())
 
 
 def carries(protocol: str, columns: Columns) -> bool:
@@ -187,7 +208,11 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
                         place = (units, events.unit, piece.segment, opened.peers, one.protocol)
                         yield columns.batch(Rows(*place, events, kept, reader, columns), keep)
             if not columns.of_units:
-                for problem in _problems(opened, piece, first):
+                problems = _problems(opened, piece, first)
+                if not one.protocol and not piece.tell:
+                    why = "its header names no protocol that is known"
+                    problems = itertools.chain([Problem(UNKNOWN, piece.segment.name, 0, why)], problems)
+                for problem in problems:
                     yield columns.problem(piece.segment, one.protocol, problem)
 
 

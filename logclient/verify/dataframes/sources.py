@@ -8,6 +8,7 @@ through the JVM to a second Python stage.
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from logclient.errors import ConfigError
 from logclient.verify import captures, decode, storage
+from logclient.verify.captures import LeftOut
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.pieces import PARTITION_BYTES, Series, Wanted
@@ -140,11 +142,12 @@ class Options:
 
 
 class Part(InputPartition):
-    """The pieces of one task."""
+    """The pieces of one task, and files that are only named."""
 
-    def __init__(self, series: list[Series]) -> None:
+    def __init__(self, series: list[Series], left_out: Sequence[LeftOut] = ()) -> None:
         super().__init__(None)
         self.series = series
+        self.left_out = left_out
 
 
 class _CaptureTable(DataSource):
@@ -222,16 +225,23 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the partitions, by bytes."""
         options = self.options
-        series = pieces.find_series(options.folders, options.protocol)
+        series, left_out = pieces.find_series(options.folders, options.protocol)
         if (only := options.wanted.listeners) is not None:
             series = [one for one in series if one.listener in only]
-        return [Part(part) for part in pieces.share(series, options.columns, options.partition_bytes)]
+        parts = [Part(part) for part in pieces.share(series, options.columns, options.partition_bytes)]
+        if left_out and not options.columns.of_units:
+            parts.append(Part([], left_out))
+        return list(parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
         if not isinstance(partition, Part):  # Spark makes one when there are none
             return iter(())
-        return pieces.read(partition.series, self.options.columns, self.options.wanted)
+        columns = self.options.columns
+        return itertools.chain(
+            pieces.rows_of(partition.left_out, columns),
+            pieces.read(partition.series, columns, self.options.wanted),
+        )
 
 
 class _Pushdown:

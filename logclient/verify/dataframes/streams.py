@@ -156,7 +156,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     def _found(self, start: _Offset) -> list[Series]:
         """Return the segments that are there."""
         try:
-            return pieces.find_series(self.options.folders, self.options.protocol)
+            return pieces.find_series(self.options.folders, self.options.protocol)[0]
         except LogclientError:
             if start:
                 raise
