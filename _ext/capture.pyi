@@ -75,13 +75,14 @@ class Walk:
         """Type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record."""
     def __len__(self) -> int: ...
 
-def walk(data: ReadableBuffer, start: int = 0, *, limit: int = 0) -> Walk:
+def walk(data: ReadableBuffer, start: int = 0, *, limit: int = 0, skip: bool = False) -> Walk:
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
         data: bytes of a segment.
         start: offset of a record.
         limit: stop after so many units; 0: no limit.
+        skip: pass over units without checking them. There are only the other records then.
 
     Raises:
         ValueError: `start` is not in the data.

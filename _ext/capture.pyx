@@ -263,9 +263,9 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
 
 
 # Scan the records of data[start:size]. Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 without memory;
-# position[0] is where it stopped.
+# position[0] is where it stopped. `skip`: pass over units without looking at them.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, Table *t,
-               Other *others, size_t *others_count) noexcept nogil:
+               Other *others, size_t *others_count, bint skip) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
@@ -285,6 +285,9 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
         if size - at - _HEAD < length:
             break
         payload = data + at + _HEAD
+        if skip and payload[0] == 3:
+            at += _HEAD + length
+            continue
         if lc_crc32(0, payload, length, _FOLDS) != lc_le32(data + at + 4):
             kind = -1
         else:
@@ -328,13 +331,14 @@ cdef class Walk:
         return self.count
 
 
-def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0):
+def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint skip=False):
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
         data: bytes of a segment.
         start: offset of a record.
         limit: stop after so many units; 0: no limit.
+        skip: pass over units without checking them. There are only the other records then.
 
     Raises:
         ValueError: `start` is not in the data.
@@ -360,7 +364,7 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     t.count = t.capacity = 0
     try:
         with nogil:
-            stop = _walk(p, size, &at, most, &t, others, &others_count)
+            stop = _walk(p, size, &at, most, &t, others, &others_count, skip)
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)

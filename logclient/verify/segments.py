@@ -243,6 +243,7 @@ class SegmentReader:
         end: byte behind the last one; by default the size of the file when it was found.
         units: the most units in a batch.
         chunk: bytes read at a time; more when a record is longer.
+        skip: pass over units without checking them: there are no batches, only `position` and `peers`.
 
     Attributes:
         header: the header; None: not read.
@@ -260,6 +261,7 @@ class SegmentReader:
         end: int | None = None,
         units: int = Tuning().batch_units,
         chunk: int = Tuning().chunk_bytes,
+        skip: bool = False,
     ) -> None:
         self.segment = segment
         self.header: Header | None = None
@@ -275,6 +277,7 @@ class SegmentReader:
         self._end = segment.size if end is None else end
         self._limit = units
         self._chunk = max(chunk, 64)
+        self._skip = skip
         self._end_at = -1
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
@@ -313,7 +316,7 @@ class SegmentReader:
             data = view[:filled]
             at = 0
             while True:
-                walk = walker.walk(data, at, limit=self._limit)
+                walk = walker.walk(data, at, limit=self._limit, skip=self._skip)
                 at = walk.end
                 self.position = base + at
                 yield from self._take(data, base, walk)

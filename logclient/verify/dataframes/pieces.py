@@ -26,7 +26,7 @@ from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
 
 __all__ = ["PARTITION_BYTES", "Piece", "Series", "Wanted", "find_series", "read", "rows_of", "share"]
 
-PARTITION_BYTES = 64 << 20
+PARTITION_BYTES = 128 << 20  # as Spark's own for files
 PIECES = 512  # in one partition
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
@@ -224,7 +224,7 @@ def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
     """Return a reader of a piece (None: there is nothing to read in it), and where its rows begin."""
     start, first, peers = piece.start, piece.tell, piece.peers
     if peers is None:
-        before = SegmentReader(piece.segment, end=piece.start)
+        before = SegmentReader(piece.segment, end=piece.start, skip=True)
         for _ in before:
             pass
         if any(problem.offset >= before.position for problem in before.problems if problem.kind == "damage"):
