@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from logclient.errors import LedgerError
+from logclient.errors import ConfigError, LedgerError
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE
@@ -101,6 +101,16 @@ def test_a_busy_listener_leaves_room(tmp_path: Path) -> None:
     end = stream(tmp_path).latestOffset({}, limits.ReadMaxBytes(20_000))
     assert end["calm-000001.cap"] == (tmp_path / "calm-000001.cap").stat().st_size
     assert 10_000 < end["busy-000001.cap"] < 20_000
+
+
+def test_limit_that_pyspark_does_not_know_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before PySpark 4.2, a batch has everything there is."""
+    monkeypatch.setattr(streams, "limits", None)
+    stream(tmp_path)
+    with pytest.raises(ConfigError, match=r"maxBytesPerTrigger: it needs PySpark 4\.2 or newer"):
+        stream(tmp_path, maxBytesPerTrigger=1000)
 
 
 def test_segment_that_became_shorter_is_an_error(tmp_path: Path) -> None:
@@ -220,7 +230,10 @@ def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: i
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE)
     assert start("once").wait(8 * PATIENCE) == 0
-    found = [plain(row.asDict()) for row in spark.read.parquet(str(out)).collect()]
+    written = [row.asDict() for row in spark.read.parquet(str(out)).collect()]
+    batch = spark.read.format("logclient").load(str(capture))
+    assert_equal(written, [row.asDict() for row in batch.collect()])
+    found = [plain(row) for row in written]
     theirs = [plain(row) for row in expected]
     for row in (*found, *theirs):
         del row["time"], row["received"]  # the session's time zone is not what is tested here

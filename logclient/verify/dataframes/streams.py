@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from logclient.errors import LedgerError, LogclientError
+from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.verify import decode, storage
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.pieces import Piece, Series
@@ -54,9 +54,14 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     Args:
         options: of the data source.
+
+    Raises:
+        ConfigError: this PySpark knows no limit of a batch, and one is given.
     """
 
     def __init__(self, options: Options) -> None:
+        if limits is None and options.trigger_bytes is not None:
+            raise ConfigError("maxBytesPerTrigger: it needs PySpark 4.2 or newer")
         self.options = options
         self._several = len(options.folders) > 1 or storage.is_pattern(options.folders[0])
         self._reached: _Offset = {}
