@@ -134,6 +134,22 @@ def test_partitions_have_about_so_many_bytes(tmp_path: Path) -> None:
     assert len(parts) < 1.5 * total / (20 << 10)
 
 
+def test_each_core_has_a_partition_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from logclient.verify.dataframes import pieces
+
+    body = files.body(None, "x" * 500)
+    [path] = files.write_segments(tmp_path, "main", [(files.window([body]), 0, 1)] * 400)
+    size = path.stat().st_size
+    monkeypatch.setattr(pieces, "LEAST_BYTES", 1)
+    for cores, most, expected in ((3, size, 3), (1, size, 1), (1, size // 4 + 1, 4), (None, size, 1)):
+        monkeypatch.setattr("os.cpu_count", lambda n=cores: n)
+        monkeypatch.setattr(pieces, "PARTITION_BYTES", most)
+        assert len(dataframes.LogSource({"path": str(tmp_path)}).reader(None).partitions()) == expected
+    monkeypatch.setattr(pieces, "LEAST_BYTES", size)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert len(dataframes.LogSource({"path": str(tmp_path)}).reader(None).partitions()) == 1
+
+
 def test_schema_chooses_columns(tmp_path: Path) -> None:
     from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType, TimestampType
 

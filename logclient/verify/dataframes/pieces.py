@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,9 +25,10 @@ from logclient.verify.captures import LeftOut
 from logclient.verify.dataframes.columns import Columns, Rows
 from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
 
-__all__ = ["PARTITION_BYTES", "Piece", "Series", "Wanted", "find_series", "read", "rows_of", "share"]
+__all__ = ["Piece", "Series", "Wanted", "fair_bytes", "find_series", "read", "rows_of", "share"]
 
-PARTITION_BYTES = 128 << 20  # as Spark's own for files
+PARTITION_BYTES = 272 << 20  # a whole segment of a collector, which closes it at 256 MiB
+LEAST_BYTES = 8 << 20  # worth a task
 PIECES = 512  # in one partition
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
@@ -136,6 +138,15 @@ def rows_of(left_out: Iterable[LeftOut], columns: Columns) -> Iterator[pa.Record
 def carries(protocol: str, columns: Columns) -> bool:
     """Return whether rows of these columns need all units of a listener, in order."""
     return not columns.of_units and bool(protocol) and decode.carries(protocol)
+
+
+def fair_bytes(series: Iterable[Series]) -> int:
+    """Return the bytes of a partition with which each core of this machine has one.
+
+    A whole segment is read with the least work, so partitions are smaller only where cores would be idle.
+    """
+    total = sum(one.size for one in series)
+    return min(PARTITION_BYTES, max(-(-total // (os.cpu_count() or 1)), LEAST_BYTES))
 
 
 def share(series: Iterable[Series], columns: Columns, limit: int) -> list[list[Series]]:

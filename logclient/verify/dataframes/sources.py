@@ -22,7 +22,7 @@ from logclient.verify import captures, decode, storage
 from logclient.verify.captures import LeftOut
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
-from logclient.verify.dataframes.pieces import PARTITION_BYTES, Series, Wanted
+from logclient.verify.dataframes.pieces import Series, Wanted
 from logclient.verify.storage import Folder
 
 if TYPE_CHECKING:
@@ -104,8 +104,11 @@ def _folders(options: Any) -> list[str]:
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
-def _bytes(name: str, given: str) -> int:
-    match = _SIZE.fullmatch(given.strip())
+def _bytes(name: str, options: Any) -> int | None:
+    """Return a number of bytes; None: the option is not given."""
+    if (given := options.get(name)) is None:
+        return None
+    match = _SIZE.fullmatch(str(given).strip())
     size = int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ") if match else 0
     if not size:
         raise ConfigError(f"{name}: {given!r} must be a number of bytes such as 67108864 or 64m")
@@ -129,11 +132,8 @@ class Options:
         self.protocol = str(options.get("protocol", ""))
         if self.protocol:
             decode.wire(self.protocol)
-        self.partition_bytes = _bytes(
-            "maxPartitionBytes", str(options.get("maxPartitionBytes", PARTITION_BYTES))
-        )
-        limit = options.get("maxBytesPerTrigger")
-        self.trigger_bytes = None if limit is None else _bytes("maxBytesPerTrigger", str(limit))
+        self.partition_bytes = _bytes("maxPartitionBytes", options)
+        self.trigger_bytes = _bytes("maxBytesPerTrigger", options)
         self.wanted = Wanted(quiet=quiet)
         if schema is None:
             self.columns = Columns(default)
@@ -228,7 +228,8 @@ class BatchReader(DataSourceReader):
         series, left_out = pieces.find_series(options.folders, options.protocol)
         if (only := options.wanted.listeners) is not None:
             series = [one for one in series if one.listener in only]
-        parts = [Part(part) for part in pieces.share(series, options.columns, options.partition_bytes)]
+        limit = options.partition_bytes or pieces.fair_bytes(series)
+        parts = [Part(part) for part in pieces.share(series, options.columns, limit)]
         if left_out and not options.columns.of_units:
             parts.append(Part([], left_out))
         return list(parts)

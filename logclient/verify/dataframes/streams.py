@@ -148,7 +148,8 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             raise LedgerError(
                 f"capture: {name} is gone, and bytes {start.get(name, 0)} to {end[name]} of it are due"
             )
-        return [Part(part) for part in pieces.share(parts, options.columns, options.partition_bytes)]
+        limit = options.partition_bytes or pieces.fair_bytes(parts)
+        return [Part(part) for part in pieces.share(parts, options.columns, limit)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
