@@ -54,6 +54,8 @@ def assert_equal(found: list[Row], expected: list[Row]) -> None:
 
 def read(folder: Path, pushed: tuple[Any, ...] = (), schema: Any = None, **options: Any) -> list[Row]:
     """Read a capture as a task of Spark does, without Spark."""
+    if pushed:
+        options["pushFilters"] = True
     source = dataframes.LogSource({"path": str(folder), **{name: str(x) for name, x in options.items()}})
     reader = source.reader(schema)
     assert list(reader.pushFilters(list(pushed))) == list(pushed)
@@ -179,6 +181,8 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
     log_captures.make(tmp_path / "capture", 8, 2, 2)
     with pytest.raises(ConfigError, match="protocol: 'smtp' cannot be decoded: "):
         read(tmp_path / "capture", protocol="smtp")
+    with pytest.raises(ConfigError, match="pushFilters: 'maybe' must be true or false"):
+        read(tmp_path / "capture", pushFilters="maybe")
     for size in ("many", "-1", "0"):
         with pytest.raises(ConfigError, match=f"maxPartitionBytes: '{size}' must be a number of bytes"):
             read(tmp_path / "capture", maxPartitionBytes=size)
@@ -255,8 +259,8 @@ def test_pushed_filters_open_and_decode_less(tmp_path: Path, monkeypatch: pytest
         )
     opened = Opened(monkeypatch)
 
-    def count(*pushed: Any) -> tuple[set[str], int, int]:
-        reader = dataframes.LogSource({"path": str(tmp_path)}).reader(None)
+    def count(*pushed: Any, push: str = "true") -> tuple[set[str], int, int]:
+        reader = dataframes.LogSource({"path": str(tmp_path), "pushFilters": push}).reader(None)
         reader.pushFilters(list(pushed))
         parts = reader.partitions()
         opened.paths, opened.units = [], 0
@@ -272,6 +276,7 @@ def test_pushed_filters_open_and_decode_less(tmp_path: Path, monkeypatch: pytest
     assert count(*within) == ({"a", "b", "c"}, 30, 30)
     assert count(*within, filters.EqualTo(("listener",), "a")) == ({"a"}, 10, 10)
     assert count(filters.EqualTo(("producer",), P)) == ({"a", "b", "c"}, 300, 0)
+    assert count(filters.EqualTo(("listener",), "b"), push="false") == ({"a", "b", "c"}, 300, 300)
 
 
 # -- Spark
@@ -300,17 +305,23 @@ def test_filters_give_the_same_rows_pushed_or_not(spark: Any, tmp_path: Path, en
     before = spark.conf.get(name)
     spark.conf.set(name, enabled)
     try:
-        source = spark.read.format("logclient").option("maxPartitionBytes", "2k")
-        frame = source.load(str(tmp_path / "capture"))
+
+        def load(push: bool) -> Any:
+            source = spark.read.format("logclient").option("maxPartitionBytes", "2k")
+            return source.option("pushFilters", push).load(str(tmp_path / "capture"))
+
         times = sorted(row["received"] for row in rows if row["received"] is not None)
         low = times[len(times) // 2]
         where = f"listener = 'l00003' and received >= timestamp_micros({low}) and message is not null"
         own = [row for row in rows if row["listener"] == "l00003" and (row["received"] or 0) >= low]
-        assert frame.where(where).count() == sum(row["message"] is not None for row in own)
+        assert load(True).where(where).count() == sum(row["message"] is not None for row in own)
         producer = log_captures.PRODUCERS[1]
-        one = frame.where("listener = 'l00003'").rdd.getNumPartitions()
-        assert (one < frame.rdd.getNumPartitions()) == (enabled == "true")
-        assert frame.where(f"producer in ('{producer}', 'x')").count() == sum(
+        one = load(True).where("listener = 'l00003'").rdd.getNumPartitions()
+        assert (one < load(True).rdd.getNumPartitions()) == (enabled == "true")
+        # Without the option, a DataFrame may be used again.
+        frame = load(False)
+        assert frame.where("listener = 'l00003'").count() < frame.count() == len(rows)
+        assert load(True).where(f"producer in ('{producer}', 'x')").count() == sum(
             row["producer"] == producer for row in rows
         )
     finally:

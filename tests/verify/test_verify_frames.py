@@ -194,10 +194,12 @@ def test_listener_name_outside_utf8_is_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("rows", ["events", "units"])
-def test_misnamed_segments_give_no_rows(spark: Any, scene: Scene, rows: str) -> None:
+def test_misnamed_segments_are_named(spark: Any, scene: Scene, rows: str) -> None:
     scene.write_capture()
     (scene.capture / "main-000001.cap").rename(scene.capture / "other-000007.cap")
-    assert dataframes.arrivals(spark, scene.capture, rows=rows).collect() == []
+    found = dataframes.arrivals(spark, scene.capture, rows=rows).collect()
+    named = [(row.segment, row.error) for row in found] if rows == "events" else found
+    assert named == ([("other-000007.cap", "misnamed")] if rows == "events" else [])
 
 
 @pytest.mark.spark

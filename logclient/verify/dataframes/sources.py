@@ -134,6 +134,10 @@ class Options:
             decode.wire(self.protocol)
         self.partition_bytes = _bytes("maxPartitionBytes", options)
         self.trigger_bytes = _bytes("maxBytesPerTrigger", options)
+        push = str(options.get("pushFilters", "false")).lower()
+        if push not in ("true", "false"):
+            raise ConfigError(f"pushFilters: {push!r} must be true or false")
+        self.push = push == "true"
         self.wanted = Wanted(quiet=quiet)
         if schema is None:
             self.columns = Columns(default)
@@ -181,7 +185,7 @@ class _CaptureTable(DataSource):
 class LogSource(_CaptureTable):
     """The data source ``logclient``: a row for each event, with its body and what is in it.
 
-    Options are ``path``, ``protocol``, ``maxPartitionBytes`` and ``maxBytesPerTrigger``.
+    Options are ``path``, ``protocol``, ``maxPartitionBytes``, ``maxBytesPerTrigger`` and ``pushFilters``.
     """
 
     @classmethod
@@ -217,9 +221,14 @@ class BatchReader(DataSourceReader):
         self.pushFilters = _Pushdown(self._push)  # type: ignore[method-assign]
 
     def _push(self, filters: Iterable[Any]) -> Iterable[Any]:
-        """Keep what filters tell about the rows. Spark applies all of them again."""
+        """Keep what filters tell about the rows. Spark applies all of them again.
+
+        Only if the option ``pushFilters`` is set: PySpark 4.1 to 4.3 keep the partitions of a filtered query
+        in its DataFrame, and use them for the next query of it without a filter, too.
+        """
         given = list(filters)
-        self.options.wanted = narrow(self.options.wanted, given)
+        if self.options.push:
+            self.options.wanted = narrow(self.options.wanted, given)
         return given
 
     def partitions(self) -> list[InputPartition]:
