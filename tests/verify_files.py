@@ -211,7 +211,8 @@ def write_part(
     size = sum(len(encode_line(line)) for line in before)
     for line in lines:
         if isinstance(line, dict) and line["t"] == "close" and "acked" not in line:
-            line = close_line(line["last"], bytes=size + len(data), **totals(before))
+            end = close_line(line["last"], bytes=size + len(data), **totals(before))
+            line = end | {"at_us": line["at_us"]}
         before.append(line)
         data += encode_line(line)
     path.write_bytes(data)
@@ -260,6 +261,7 @@ def write_segments(
     first: int = 1,
     arrival: int = 1,
     end: str = "closed",
+    runs: Sequence[str] = ("r",),
     **header: Any,
 ) -> list[Path]:
     """A whole capture of one listener; `units` are (raw, direction, received_us).
@@ -267,6 +269,7 @@ def write_segments(
     Args:
         first, arrival: number of the first segment, and of the first unit in it.
         end: reason in the last one's end record.
+        runs: share the segments, one after the other.
         header: more fields of the headers, or other values.
     """
     folder.mkdir(exist_ok=True)
@@ -274,7 +277,8 @@ def write_segments(
     pieces = [units[i : i + size] for i in range(0, len(units), size)] or [[]]
     paths = []
     for number, piece in enumerate(pieces, first):
-        head = header_record(listener, number, arrival, protocol, **header)
+        run = runs[(number - first) * len(runs) // len(pieces)]
+        head = header_record(listener, number, arrival, protocol, **{"run": run, **header})
         data = [head, stream_record(1, "127.0.0.1:9")]
         for raw, direction, received_us in piece:
             data.append(unit_record(arrival, raw, direction=direction, received_us=received_us))

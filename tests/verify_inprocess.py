@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logclient.verify import compare, gather, job, ledger_files, ledger_pack, schema
+from logclient.verify.selection import Selection
 from logclient.verify.tuning import Tuning
 from logclient.verify.violation_files import violations
 
@@ -21,9 +22,9 @@ class InProcess:
     def check_visible(self, places: list[tuple[str, str]]) -> None:
         pass
 
-    def pack(self, parts: ledger_files.Parts, work: str, until_us: int | None) -> list[str]:
+    def pack(self, parts: ledger_files.Parts, work: str, selection: Selection) -> list[str]:
         groups = [parts[i : i + 3] for i in range(0, len(parts), 3)]
-        return [ledger_pack.pack(group, index, work, until_us) for index, group in enumerate(groups)]
+        return [ledger_pack.pack(group, index, work, selection) for index, group in enumerate(groups)]
 
     def compare(
         self, plan: Any, only: frozenset[int] | None = None, later: dict[tuple[int, int], int] | None = None

@@ -70,9 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accept a ledger without an end: its producer may still be running",
     )
     parser.add_argument(
-        "--until",
+        "--run",
+        action="append",
+        dest="runs",
+        metavar="ID",
+        help="judge only what belongs to this run of a collector; may be repeated",
+    )
+    parser.add_argument(
+        "--since",
         metavar="TIME",
-        help="with --allow-open: later events may be undecided (ISO 8601, or seconds since 1970)",
+        help="judge only events made then or later: ISO 8601 (UTC by default), or seconds since 1970",
+    )
+    parser.add_argument(
+        "--until", metavar="TIME", help="judge only events made before that time (as --since)"
     )
     parser.add_argument(
         "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
@@ -121,7 +131,7 @@ def print_verdict(
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
-    limits = ("max_missing", "max_duplicated", "max_dropped", "until")
+    limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
     try:
         verdict = job.run(
@@ -129,6 +139,7 @@ def print_verdict(
             given["capture"],
             conf=dict(given.get("conf") or ()),
             allow_open=bool(given.get("allow_open")),
+            run=given.get("runs"),
             progress=progress,
             stop=stop,
             **options,

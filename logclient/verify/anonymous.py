@@ -15,6 +15,8 @@ from logclient.verify.packed_ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
+    EXCLUDED,
+    LEFT_OUT,
     LISTENER,
     LOST,
     MISSING,
@@ -26,6 +28,7 @@ from logclient.verify.schema import (
     WITHOUT_ID,
 )
 from logclient.verify.segments import Segment
+from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.unlisted import split_id, unknown_result
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import result_row
@@ -55,10 +58,12 @@ class AnonymousReducer:
         self.writer = writer
         self.times = times
         self.key = key
+        self.selection = Selection.load(plan.selection)
         self.ledger: list[npt.NDArray[Any]] = []
-        self.arrived = np.empty(0, self.ARRIVED)
-        self.parts: list[npt.NDArray[Any]] = []
-        self.waiting = 0
+        self.left_out: list[U64] = [np.empty(0, np.uint64)]  # hashes of events that are not selected
+        self.inside = _Arrivals(plan)
+        self.outside = _Arrivals(plan)
+        self.other_runs = _Arrivals(plan)
 
     LEDGER = np.dtype(
         [
@@ -69,8 +74,6 @@ class AnonymousReducer:
             ("created_us", np.int64),
         ]
     )
-    ARRIVED = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int64), ("position", np.int64)])
-
     def add(
         self, listener: int, owner: npt.NDArray[np.int32], hashes: U64, positions: I64, outcome: U64
     ) -> None:
@@ -78,12 +81,19 @@ class AnonymousReducer:
 
         Args:
             listener: with the device; -1 for events of the ledgers.
-            owner: producers of the ledgers' events.
+            owner: producers of the ledgers' events; 1 for arrivals that are received outside the selected
+                time, 2 for those of a run that is not selected.
             hashes: of the bodies.
             positions: of the arrivals; the sequences of the ledgers' events.
-            outcome: outcome and time step of the ledgers' events.
+            outcome: outcome and time step of the ledgers' events, or `LEFT_OUT`.
         """
         if listener < 0:
+            if self.selection != EVERYTHING:
+                selected = outcome != LEFT_OUT
+                self.left_out.append(hashes[~selected])
+                owner, hashes, positions, outcome = (
+                    column[selected] for column in (owner, hashes, positions, outcome)
+                )
             rows = np.empty(len(hashes), self.LEDGER)
             rows["hash"], rows["owner"], rows["sequence"] = hashes, owner, positions
             # `gather` packs the outcome and the time step of the grid into one number.
@@ -92,32 +102,12 @@ class AnonymousReducer:
             rows["created_us"] += (outcome >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
             self.ledger.append(rows)
             return
-        part = np.empty(len(hashes), self.ARRIVED)
-        part["hash"], part["n"], part["listener"], part["position"] = hashes, 1, listener, positions
-        self.parts.append(part)
-        self.waiting += len(part)
-        if self.waiting > max(1 << 20, len(self.arrived)):
-            self.compact()
-
-    def compact(self) -> None:
-        """Merge the collected arrivals: one row for each hash and segment, with its first arrival."""
-        rows = np.concatenate((self.arrived, *self.parts))
-        self.parts.clear()
-        self.waiting = 0
-        if len(rows):
-            rows = rows[np.lexsort((rows["position"], rows["listener"], rows["hash"]))]
-            segments = self._segments_of(rows).astype(np.uint64)
-            self.arrived = _sum_by_key(rows, np.stack((rows["hash"], segments), axis=1))
-
-    def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
-        """Return the segments of rows of `ARRIVED`, as indices of `Plan.segments`; -1: they are records."""
-        found = np.full(len(rows), -1, np.int64)
-        if self.plan.segments:
-            listeners = rows["listener"] & LISTENER
-            for listener in np.unique(listeners).tolist():
-                own = listeners == listener
-                found[own] = self.plan.segments_of(listener, rows["position"][own])
-        return found
+        if self.selection == EVERYTHING or not owner.any():
+            self.inside.add(listener, hashes, positions)
+            return
+        for flag, arrivals in enumerate((self.inside, self.outside, self.other_runs)):
+            which = owner == flag
+            arrivals.add(listener, hashes[which], positions[which])
 
     def _add_times(self, rows: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
         """Count events over time, each for the protocol of its producer."""
@@ -128,7 +118,6 @@ class AnonymousReducer:
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the share, and return its rows of `RESULTS`."""
-        self.compact()
         rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.LEDGER)
         rows = rows[np.lexsort((rows["sequence"], rows["owner"], -rows["outcome"], rows["hash"]))]
         starts = (
@@ -140,22 +129,22 @@ class AnonymousReducer:
         begins = np.flatnonzero(starts)
         nth = np.arange(len(rows)) - begins[group] if len(rows) else np.empty(0, np.int64)
         hashes = rows["hash"][begins]
-        arrived = self.arrived
-        if len(arrived):
-            ours = arrived[np.isin(arrived["hash"], hashes)]
-            for segment in np.unique(self._segments_of(ours)).tolist():
-                if segment >= 0:
-                    name = Segment(*self.plan.segments[segment][0]).name
-                    yield result_row("matched", self.key, text=json.dumps(name))
-            arrived = _sum_by_key(arrived, arrived["hash"][:, None])
-        have = arrived["hash"]
-        copies = np.zeros(len(hashes), np.int64)
-        matched = np.zeros(len(have), bool)
-        if len(have) and len(hashes):
-            at = np.minimum(np.searchsorted(have, hashes), len(have) - 1)
-            hit = have[at] == hashes
-            copies[hit] = arrived["n"][at[hit]]
-            matched[at[hit]] = True
+        others, others_n = np.unique(np.concatenate(self.left_out), return_counts=True)
+        ours = np.union1d(hashes, others) if len(others) else hashes
+        for segment in sorted({*self.inside.segments(ours), *self.outside.segments(ours)}):
+            name = Segment(*self.plan.segments[segment][0]).name
+            yield result_row("matched", self.key, text=json.dumps(name))
+        arrived = self.inside.by_hash()
+        copies = _look_up(arrived["hash"], arrived["n"], hashes)
+        sizes = np.diff(np.append(begins, len(rows)))
+        elsewhere = np.zeros(len(hashes), np.int64)
+        if self.selection != EVERYTHING:
+            away = self.outside.by_hash()
+            surplus = _look_up(away["hash"], away["n"], hashes) - _look_up(others, others_n, hashes)
+            copies = _share(copies, sizes, surplus)
+            away = self.other_runs.by_hash()
+            elsewhere = _look_up(away["hash"], away["n"], hashes)
+        matched = np.isin(arrived["hash"], ours)
         seen = nth < copies[group] if len(rows) else np.empty(0, bool)
         sure, acked = rows["outcome"] >= HANDED, rows["outcome"] == ACKED
         owner = rows["owner"]
@@ -163,11 +152,12 @@ class AnonymousReducer:
         open_ = (rows["outcome"] == NONE) & ~self.packed.whole[owner]
         unseen = np.where(acked, LOST, np.where(open_, undecided, MISSING))
         state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
-        sizes = np.diff(np.append(begins, len(rows)))
+        state[~seen & (nth < (copies + elsewhere)[group])] = EXCLUDED
+        judged = state != EXCLUDED
         extra = np.maximum(copies - sizes, 0)
         tables = ProducerTables(self.packed.last)
         self._add_times(rows[seen], OK)
-        tables.count("sums", owner, state)
+        tables.count("sums", owner[judged], state[judged])
         examples: dict[str, list[list[Any]]] = {}
         order = np.lexsort((rows["sequence"], owner))
         for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
@@ -196,7 +186,8 @@ class AnonymousReducer:
         tables.count("sums", some["owner"], int(Column.DUPLICATED), extra)
         tables.add_places(some["owner"], some["sequence"], DUPLICATED, extra)
         self.writer.add("duplicated", some["owner"], some["sequence"], some["sequence"], extra + sizes, True)
-        yield result_row("bucket", self.key, text=json.dumps({"examples": examples}))
+        n = len(judged) - int(np.count_nonzero(judged))
+        yield result_row("bucket", self.key, text=json.dumps({"examples": examples, "elsewhere": n}))
         yield from tables.rows(self.key)
         unknown = arrived[~matched]
         if len(unknown):
@@ -204,6 +195,84 @@ class AnonymousReducer:
             yield unknown_result(
                 self.plan, self.packed, self.writer, self.key, WITHOUT_ID, len(unknown), named
             )
+
+
+class _Arrivals:
+    """Arrivals without an id: one row for each hash and segment, with the first of them and their number."""
+
+    ROW = np.dtype([("hash", np.uint64), ("n", np.int64), ("listener", np.int64), ("position", np.int64)])
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rows = np.empty(0, self.ROW)
+        self.parts: list[npt.NDArray[Any]] = []
+        self.waiting = 0
+
+    def add(self, listener: int, hashes: U64, positions: I64) -> None:
+        """Add arrivals at a listener."""
+        part = np.empty(len(hashes), self.ROW)
+        part["hash"], part["n"], part["listener"], part["position"] = hashes, 1, listener, positions
+        self.parts.append(part)
+        self.waiting += len(part)
+        if self.waiting > max(1 << 20, len(self.rows)):
+            self._compact()
+
+    def _compact(self) -> None:
+        rows = np.concatenate((self.rows, *self.parts))
+        self.parts.clear()
+        self.waiting = 0
+        if len(rows):
+            rows = rows[np.lexsort((rows["position"], rows["listener"], rows["hash"]))]
+            segments = self._segments_of(rows).astype(np.uint64)
+            self.rows = _sum_by_key(rows, np.stack((rows["hash"], segments), axis=1))
+
+    def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
+        """Return the segments of some rows, as indices of `Plan.segments`; -1: they are records."""
+        found = np.full(len(rows), -1, np.int64)
+        if self.plan.segments:
+            listeners = rows["listener"] & LISTENER
+            for listener in np.unique(listeners).tolist():
+                own = listeners == listener
+                found[own] = self.plan.segments_of(listener, rows["position"][own])
+        return found
+
+    def segments(self, hashes: U64) -> list[int]:
+        """Return the segments with any of some hashes, as indices of `Plan.segments`."""
+        self._compact()
+        rows = self.rows[np.isin(self.rows["hash"], hashes)]
+        return [segment for segment in np.unique(self._segments_of(rows)).tolist() if segment >= 0]
+
+    def by_hash(self) -> npt.NDArray[Any]:
+        """Return one row for each hash."""
+        self._compact()
+        return _sum_by_key(self.rows, self.rows["hash"][:, None]) if len(self.rows) else self.rows
+
+
+def _look_up(keys: U64, values: I64, wanted: U64) -> I64:
+    """Return the values of some keys; 0 for others. The keys are in order."""
+    found = np.zeros(len(wanted), np.int64)
+    if len(keys) and len(wanted):
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        hit = keys[at] == wanted
+        found[hit] = values[at[hit]]
+    return found
+
+
+def _share(copies: I64, events: I64, surplus: I64) -> I64:
+    """Return how many copies of each hash are those of selected events.
+
+    Copies received in the selected time are those of selected events first, and copies received outside are
+    those of other events first. Only what is then left of one kind may belong to the other: an event may be
+    made just before the end of the selected time, and arrive just after it.
+
+    Args:
+        copies: received in the selected time.
+        events: that are selected.
+        surplus: copies received outside, minus events that are not selected.
+    """
+    more = np.minimum(copies + np.maximum(surplus, 0), events)
+    fewer = events + np.maximum(copies - events - np.maximum(-surplus, 0), 0)
+    return np.where(copies < events, more, fewer)
 
 
 def _first_of_each(owner: npt.NDArray[np.int32], limit: int) -> I64:

@@ -34,6 +34,7 @@ from logclient.verify.schema import (
     MISSING,
     NEVER,
     OK,
+    OTHER_RUN,
     OTHERS,
     PENDING,
     RECOVERED,
@@ -88,11 +89,15 @@ class BucketReducer:
         self._owner = np.repeat(np.arange(m), self._sizes) if m > 1 else None
         self._families = packed.family[self.producers]
         self.listed = bucket.listed if bucket.shared is None else bucket.listed & ~bucket.shared
+        if bucket.outside is not None:
+            self.listed = self.listed & ~bucket.outside
         self._all_listed = bool(self.listed.all())
         self.tables = ProducerTables(packed.last)
         self.copies = np.zeros(n, np.int32)
+        self.other_runs: npt.NDArray[np.bool_] | None = None  # events that arrived in runs not selected
         self.corrupt = np.zeros(n, bool)  # a copy had another hash
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first such copy
+        self.elsewhere = 0  # how many arrived there alone
         self._wrong = np.empty(0, np.int32)  # scratch
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
@@ -129,6 +134,11 @@ class BucketReducer:
             EOFError: a file has been truncated.
         """
         places = stretches.read(row, "offsets", np.int32)
+        if row["listener"] >= OTHER_RUN:
+            if self.other_runs is None:
+                self.other_runs = np.zeros(len(self.copies), bool)
+            self.other_runs[places] = True
+            return
         hashes = stretches.read(row, "hashes", np.uint64)
         positions = stretches.read(row, "positions", np.int64)
         after = stretches.read(row, "after", np.uint32)
@@ -211,6 +221,7 @@ class BucketReducer:
         head: dict[str, Any] = {
             "at": self._by_listener(listed, late_at),
             "gaps": self._gaps(np.sort(np.concatenate((lost, missing)))),
+            "elsewhere": self.elsewhere,
             "longest_us": self._count_latencies(listed & (self.copies > 0) & (state != UNKNOWN)),
             "examples": self._examples(state, odd, repeated, behind),
         }
@@ -316,6 +327,14 @@ class BucketReducer:
         if bucket.shared is not None:
             state[bucket.shared] = EXCLUDED
             counted = counted & ~bucket.shared
+        if bucket.outside is not None:
+            state[bucket.outside] = EXCLUDED
+            counted = counted & ~bucket.outside
+        if self.other_runs is not None:
+            elsewhere = self.other_runs & ~seen & counted
+            self.elsewhere = int(np.count_nonzero(elsewhere))
+            state[elsewhere] = EXCLUDED
+            counted = counted & ~elsewhere
         return state, counted
 
     def _is_judged(self, listed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

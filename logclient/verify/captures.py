@@ -36,6 +36,7 @@ __all__ = [
     "survey",
 ]
 
+_MAX_RUNS = 10  # the most runs that an error names
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
 
@@ -66,6 +67,31 @@ class Survey(NamedTuple):
     entries: list[list[Any]]  # see `Plan.segments`
     listeners: list[dict[str, Any]]  # name, protocol, urls, source
     left_out: list[list[Any]]
+    runs: list[tuple[str, str]] = []  # run and host of each entry; empty: no readable header
+
+    def find_other_runs(self, runs: Sequence[str]) -> list[int]:
+        """Find the segments of runs that are not selected, as indices of `entries`.
+
+        Args:
+            runs: that are selected; empty: all.
+
+        Raises:
+            ConfigError: there is no such run.
+        """
+        there: dict[tuple[str, str], int] = {}
+        for key in self.runs:
+            if key[0]:
+                there[key] = there.get(key, 0) + 1
+        for run in runs:
+            if not any(run == known for known, _ in there):
+                named = [
+                    f"{known} ({f'host {host}, ' * bool(host)}{n:,} segment{'s' * (n > 1)})"
+                    for (known, host), n in sorted(there.items())
+                ]
+                some = ", ".join(named[:_MAX_RUNS]) or "no run"
+                more = f" and {len(named) - _MAX_RUNS:,} more" if len(named) > _MAX_RUNS else ""
+                raise ConfigError(f"run: no segment is of {run[:100]!r}: the capture has {some}{more}")
+        return [i for i, (run, _) in enumerate(self.runs) if runs and run and run not in runs]
 
 
 def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
@@ -253,7 +279,8 @@ def survey(places: str | Sequence[str]) -> Survey:
                 f"capture: {segment.listener} has too many bytes: all segments of a listener may have"
                 f" {(MIN_UNIT << UNIT_BITS) // 10**12} TB, because units are numbered with {UNIT_BITS} bits"
             )
-    return Survey(entries, listeners, [list(one) for one in left_out])
+    runs = [(header.run, header.host) if header else ("", "") for _, header in chosen]
+    return Survey(entries, listeners, [list(one) for one in left_out], runs)
 
 
 def decodable(protocol: str) -> bool:
@@ -294,7 +321,7 @@ def find_foreign(
     """Find the segments of other runs: they have events, but none of these ledgers.
 
     Args:
-        facts: of all segments, see `gather.Facts`.
+        facts: of all segments, see `facts.Facts`.
         matched: names of segments with a body whose hash is in the ledgers.
         since: when the first event of the ledgers was made, in microseconds since 1970.
 
@@ -360,16 +387,20 @@ def list_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]])
 def find_doubts(
     facts: list[dict[str, Any]],
     others: list[dict[str, Any]],
+    other_runs: list[dict[str, Any]],
     left_out: Iterable[list[Any]],
     families: Iterable[str],
+    since_us: int | None = None,
 ) -> tuple[list[Problem], set[str], set[str]]:
     """Find the gaps and damage that make captures incomplete.
 
     Args:
         facts: of the segments that were compared, or of the shares of some records.
-        others: of segments of other runs, which were not compared.
+        others: of segments of runs without an event of the ledgers, which were not compared.
+        other_runs: of segments of runs that are not selected.
         left_out: of the plan.
         families: the protocols of the ledgers.
+        since_us: when the first event was made that is judged; None: not known.
 
     Returns:
         The problems; the protocols concerned; and those of them whose units may not be in the order of
@@ -383,9 +414,9 @@ def find_doubts(
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if one.protocol else every
-    uncompared = {fact["name"] for fact in others}
+    uncompared = {fact["name"] for fact in (*others, *other_runs)}
     by_listener: dict[Any, list[dict[str, Any]]] = {}
-    for fact in (*facts, *others):
+    for fact in (*facts, *others, *other_runs):
         by_listener.setdefault(fact["index"], []).append(fact)
     for some in by_listener.values():
         some.sort(key=lambda fact: int(fact["number"]))
@@ -405,6 +436,8 @@ def find_doubts(
             previous = fact
             # Damage in a segment of another run does not matter, but a missing segment may be of this run.
             doubts = holes if fact["name"] in uncompared else own + holes
+            if since_us is not None and i + 1 < len(some) and 0 < some[i + 1]["first_us"] < since_us:
+                doubts = []  # whatever is missing arrived before any event that is judged was made
             found |= bool(doubts)
             torn |= any(problem.kind in ("damage", "gap") for problem in doubts)
         if found:
@@ -412,14 +445,17 @@ def find_doubts(
             doubtful |= named
             disordered |= named if torn else set()
     for (host, run), some in _by_run(others).items():
-        n = sum(fact["events"] for fact in some)
+        n = sum(fact["events"] - fact["outside"] for fact in some)
+        kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}
+        # If no segment of a protocol belongs to this run, the folder may be the wrong one.
+        kinds -= {protocol_of(fact["protocol"]) for fact in facts}
+        doubtful |= kinds
+        if not n and not kinds:
+            continue
         names = ", ".join(fact["name"] for fact in some[:3]) + (", ..." if len(some) > 3 else "")
         at = f" of host {host}" if host else ""
         why = f"it belongs to run {run}{at} without an event in these ledgers: {n:,} not compared"
         problems.append(Problem("other run", names, -1, why))
-        kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}
-        # If no segment of a protocol belongs to this run, the folder may be the wrong one.
-        doubtful |= kinds - {protocol_of(fact["protocol"]) for fact in facts}
     return problems, doubtful & every, disordered & every
 
 

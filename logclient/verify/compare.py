@@ -62,7 +62,7 @@ def reduce_task(
         Batches of `schema.RESULTS`.
     """
     plan = Plan.load(work)
-    packed = PackedLedger(work, plan.bits)
+    packed = PackedLedger(work, plan.bits, plan.left_out_producers)
     writer = ViolationWriter(plan.violations, packed)
     times = TimeCounts(Grid(*plan.grid), plan.families)
     stretches = StretchReader(work)

@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient.verify import decode
-from logclient.verify.arrays import I64, U64
+from logclient.verify.arrays import I64, U64, true_runs
 from logclient.verify.devices import DeviceStretches
+from logclient.verify.facts import YEAR_2255, Facts
+from logclient.verify.outside import contained
 from logclient.verify.overview import Grid
 from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
@@ -26,20 +28,22 @@ from logclient.verify.schema import (
     DEVICES,
     EVENT_BITS,
     FACT,
+    LEFT_OUT,
     LISTENER_BITS,
     NEVER,
     NO_TIME,
+    OTHER_RUN,
     OTHERS,
     UNKNOWN_PRODUCER,
     UNLISTED,
     WITHOUT_ID,
 )
 from logclient.verify.segments import Batch, Segment, SegmentReader
+from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.work_files import StretchWriter
 
-__all__ = ["Facts", "Mapper", "EventBuffer", "map_task"]
+__all__ = ["EventBuffer", "Mapper", "map_task"]
 
-YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
 ROWS = 1 << 17  # events packed at a time, so that a stretch has at most 3 MB
 
 
@@ -55,16 +59,17 @@ def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iter
         Batches of `schema.ARRIVALS`.
     """
     plan = Plan.load(work)
-    packed = PackedLedger(work, plan.bits)
+    packed = PackedLedger(work, plan.bits, plan.left_out_producers)
     task = plan.tasks[number]
     with StretchWriter(work, f"{number}-") as stretches:
         mapper = Mapper(plan, packed, only, stretches)
-        if only is None:
+        if only is None and not plan.presence:
             low, high = task["live"]
             yield from mapper.skeleton(packed.live[low:high])
+        other_runs = {*plan.other_runs}
         for segment in task.get("segments", ()):
-            yield from mapper.segment(plan.segments[segment])
-        if only is None:
+            yield from mapper.segment(plan.segments[segment], segment in other_runs)
+        if only is None and not plan.presence:
             for index in task.get("anonymous", ()):
                 yield from mapper.anonymous_events(index)
 
@@ -98,77 +103,6 @@ def _follow(devices: DeviceStretches, events: decode.Events) -> None:
     if len(published):
         beat = events.status[published] == events.names.index("heartbeat")
         devices.add(events.own["device"][published], events.own["number"][published], beat)
-
-
-class Facts:
-    """The report of a task about a segment or a share of records, in addition to the events.
-
-    Args:
-        plan: the plan of the comparison.
-        **where: fields of each entry of undecoded data.
-    """
-
-    def __init__(self, plan: Plan, **where: int) -> None:
-        self.most = plan.examples
-        self.where = where
-        self.fields: dict[str, Any] = {
-            "acks": 0,
-            "events": 0,
-            "quiet": {},
-            "undecodable": {},
-            "undecoded": [],
-            "first_us": 0,
-            "last_us": 0,
-            "timeless": 0,
-            "devices": [],
-            "devices_left_out": 0,
-        }
-
-    def count(self, name: str, at: I64, received: I64, events: decode.Events) -> None:
-        """Count some units and their events.
-
-        Args:
-            name: of the segment or the records.
-            at: the place of each unit in it.
-            received: when each unit arrived, in microseconds since 1970.
-            events: of these units.
-        """
-        fields = self.fields
-        bad = events.status >= decode.NOT_JSON
-        fields["events"] += int((events.status <= decode.NOT_JSON).sum())
-        timed = received[(received >= 0) & (received < YEAR_2255)]
-        fields["timeless"] += len(received) - len(timed)
-        if len(timed):
-            first, last = int(timed.min()), int(timed.max())
-            fields["first_us"] = min(fields["first_us"] or first, first)
-            fields["last_us"] = max(fields["last_us"], last)
-        if not bad.any():
-            return
-        for code, word in enumerate(events.names):
-            if word in decode.QUIET:
-                matching = events.status == code
-                if n := int(matching.sum()):
-                    fields["quiet"][word] = fields["quiet"].get(word, 0) + n
-                    bad &= ~matching
-        for row in np.flatnonzero(bad):
-            word = events.names[events.status[row]]
-            self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
-
-    def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
-        """Count data that could not be decoded.
-
-        Args:
-            word: the reason.
-            name: the name of the segment or the records.
-            at: the place of its unit.
-            offset: the offset of the data in its unit.
-        """
-        fields = self.fields
-        fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
-        if len(fields["undecoded"]) < self.most:
-            fields["undecoded"].append(
-                {"segment": name, "unit_at": at, "reason": word, "offset": offset, **self.where}
-            )
 
 
 class EventBuffer:
@@ -236,6 +170,9 @@ class Mapper:
         self.bases = np.append(packed.bases[:-1], 0)
         self.starts = np.append(packed.starts, 0).astype(np.int32)
         self.edges = np.array(plan.edges, np.int64)
+        self.selection = Selection.load(plan.selection)
+        self.other_run = False  # whether the segment that is read belongs to a run that is not selected
+        self.present = np.zeros(len(packed) if plan.presence else 0, bool)  # producers with events in it
         self.only = np.array(sorted(only), np.int64) if only is not None else None
         self.live = packed.live if self.only is None else self.only
         # Usually all buckets are live, and no look-up is needed.
@@ -350,12 +287,15 @@ class Mapper:
             self.decoders[protocol, listener if decode.carries(protocol) else -1] = find
         return find
 
-    def segment(self, entry: list[Any]) -> Iterator[pa.RecordBatch]:
+    def segment(self, entry: list[Any], other_run: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment.
 
         Args:
             entry: of `Plan.segments`.
+            other_run: whether it belongs to a run that is not selected.
         """
+        self.other_run = other_run
+        self.present[:] = False
         fields, listener, first, protocol = entry
         segment = Segment(*fields)
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
@@ -413,6 +353,8 @@ class Mapper:
             header=reader.header is not None,
             known=self.known,
         )
+        if self.plan.presence:
+            facts.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
         if reader.header is not None:
             facts.fields.update(
                 run=reader.header.run,
@@ -496,9 +438,17 @@ class Mapper:
             producer, sequence = self._without_shared(producer, sequence)
             rest = ~ok & (producer < 0) if rest is None else rest
         self.known += len(producer) if rest is None else int((producer >= 0).sum())
+        if self.plan.presence:
+            self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
+            return
         # Events of no producer look up row 0 and are masked. The tables end with a 0 for shared ids.
         index = producer if rest is None else np.maximum(producer, 0)
         known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[index])
+        outside = None
+        if self.selection != EVERYTHING:
+            outside = self._outside(producer, sequence, received)
+        if outside is not None:
+            known &= ~outside
         bucket = self.bases[index] + ((sequence - 1) >> self.plan.bits)
         if not self.all_live:
             at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
@@ -520,12 +470,27 @@ class Mapper:
                 rest |= unlisted & (producer == len(self.ledger))  # shared ids
                 unlisted &= producer < len(self.ledger)
                 by_hash = np.flatnonzero(rest)
-                yield from self._anonymous_rows(hashes[by_hash], positions[by_hash], listener)
+                flags = None if outside is None else outside[by_hash].astype(np.int32)
+                if self.other_run:
+                    flags = np.full(len(by_hash), 2, np.int32)
+                yield from self._anonymous_rows(hashes[by_hash], positions[by_hash], listener, flags)
             else:
                 unlisted |= rest
+        if self.other_run:
+            return
+        if outside is not None:
+            unlisted &= ~outside
         which = np.flatnonzero(unlisted)
         if len(which):
             yield self._unlisted_rows(events, producer, sequence, hashes, which, positions, listener)
+
+    def _outside(self, producer: I64, sequence: I64, received: I64) -> npt.NDArray[np.bool_]:
+        """Return which events are not selected: by their sequence, else by their time of arrival."""
+        outside: npt.NDArray[np.bool_] = (self.selection.place(received) != 0) & (received != NEVER)
+        ours = np.flatnonzero((producer >= 0) & (producer < len(self.ledger)))
+        outside[ours] = ~self.ledger.selected[producer[ours]]
+        outside[ours] |= contained(self.ledger.outside, producer[ours], sequence[ours])
+        return outside
 
     def _sorted_rows(
         self,
@@ -537,6 +502,8 @@ class Mapper:
         received: I64,
     ) -> pa.RecordBatch:
         """Return rows of bucketed events, sorted by bucket."""
+        if self.other_run:
+            listener += OTHER_RUN
         if not (bucket[1:] >= bucket[:-1]).all():
             low = int(bucket.min())
             small = int(bucket.max()) - low < 1 << 16
@@ -640,7 +607,16 @@ class Mapper:
     def _anonymous_rows(
         self, hashes: U64, positions: I64, listener: int, offsets: Any = None, after: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of hashes without an id."""
+        """Yield rows of hashes without an id.
+
+        Args:
+            hashes: of the bodies.
+            positions: of the arrivals; the sequences of the ledgers' events.
+            listener: -1 for events of the ledgers.
+            offsets: 1 for arrivals that are received outside the selected time, 2 for those of a run that
+                is not selected; the producers of the ledgers' events.
+            after: see `AnonymousReducer.add`.
+        """
         if not len(hashes):
             return
         spread = self._anonymous_share(hashes)
@@ -676,5 +652,9 @@ class Mapper:
                     sequences, hashes, created = inside, hashes[inside - low], created[inside - low]
                 outcome = self.ledger.outcomes_at(p, sequences).astype(np.uint64)
                 outcome |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
+                if self.selection.timed:
+                    outcome[self.selection.place(created) != 0] = LEFT_OUT
+                if not self.ledger.selected[p]:
+                    outcome[:] = LEFT_OUT
                 owner = np.full(len(sequences), p, np.int32)
                 yield from self._anonymous_rows(hashes, sequences, -1, owner, outcome)

@@ -12,7 +12,6 @@ storage, `work` too. The driver alone writes to `out`.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import os
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.verify import output, storage
+from logclient.verify.selection import Selection
 from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
 from logclient.verify.stages import SparkStages, not_visible, share_out
 from logclient.verify.storage import Folder
@@ -65,6 +65,8 @@ def run(
     max_duplicated: int | str | None = None,
     max_dropped: int | str | None = None,
     allow_open: bool = False,
+    run: str | Sequence[str] | None = None,
+    since: float | str | None = None,
     until: float | str | None = None,
     examples: int = 20,
     work: Folder | None = None,
@@ -97,8 +99,10 @@ def run(
         max_duplicated: likewise.
         max_dropped: likewise.
         allow_open: accept ledgers without a ``close`` line, because their producers may be alive.
-        until: events made later may be undecided. Seconds since 1970, or ISO 8601 (UTC by default). It needs
-            `allow_open`.
+        run: judge only what belongs to this run of a collector, or to one of several. ``docs/verify.md`` has
+            the rules of a selection.
+        since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
+        until: judge only events made before.
         examples: the number of examples of each fault that are shown with their bytes.
         work: the folder or URL for temporary files: 16 bytes per event for the packed ledgers and 24 for the
             arrivals, deleted at the end. On a cluster it must be shared, or a URL; then Spark's shuffle has
@@ -129,13 +133,14 @@ def run(
         raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()
     limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
-    until_us = _until(until)
-    if until is not None and not allow_open:
-        raise ConfigError("until: it needs allow_open, for producers that may be alive")
+    selection = Selection.read(since, until, run)
+    if selection.runs and capture is None:
+        raise ConfigError("run: a topic or table has no runs")
     ledgers = storage.expand(ledger, "ledger")
     arrived = storage.expand(capture, "capture") if capture is not None else []
     found = ledger_files.find_ledgers(ledgers)
     survey = captures.survey(arrived) if arrived else captures.Survey([], [], [])
+    survey.find_other_runs(selection.runs)
     if arrived:
         found = found.plus(ledger_files.find_new_producers(ledgers, found.parts))
     settings: Mapping[str, str] = {}
@@ -173,7 +178,7 @@ def run(
             verification = _Verification(
                 stages, source, watch, own, folder, survey, examples, tuning or Tuning()
             )
-            verdict = verification.run(found, limits, allow_open, until_us)
+            verdict = verification.run(found, limits, allow_open, selection)
             watch.step("writing the report")
             hard = False
         except LogclientError:
@@ -268,31 +273,6 @@ def _remove_work(work: str) -> None:
         remove(work)
 
 
-def _until(given: float | str | None) -> int | None:
-    """Read a time.
-
-    Returns:
-        Microseconds since 1970.
-
-    Raises:
-        ConfigError: the text is not a time.
-    """
-    if given is None:
-        return None
-    try:
-        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
-            at = datetime.datetime.fromisoformat(given)
-            at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
-            since = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-            return since // datetime.timedelta(microseconds=1)
-        us = round(float(given) * 1_000_000)
-        if abs(us) < 1 << 60:
-            return us
-    except (ValueError, OverflowError):
-        pass
-    raise ConfigError(f"until: {str(given)[:40]!r} must be a time such as 2026-05-01T12:00:00Z")
-
-
 class _Verification:
     """The stages of one verification, in their order."""
 
@@ -318,31 +298,35 @@ class _Verification:
         self.tuning = tuning
 
     def run(
-        self, ledgers: Ledgers, limits: Limits, allow_open: bool, until_us: int | None
+        self, ledgers: Ledgers, limits: Limits, allow_open: bool, selection: Selection
     ) -> Verdict:
         from logclient.verify import captures, examples, ledger_merge
+        from logclient.verify.packed_ledger import PackedLedger
         from logclient.verify.summary import Summary
         from logclient.verify.violation_files import ViolationWriter, publish
 
         began = time.monotonic()
         self.watch.step("packing ledgers")
-        stems = self.stages.pack(ledgers.parts, self.work, until_us)
+        stems = self.stages.pack(ledgers.parts, self.work, selection)
         packed = ledger_merge.merge(
-            stems, self.work, self.tuning.bucket_bits, ledgers.unread, ledgers.copies
+            stems, self.work, self.tuning.bucket_bits, ledgers.unread, ledgers.copies, selection
         )
-        plan = self.plan(packed)
+        plan = self.plan(packed, selection)
+        present = self.find_presence(plan, packed) if plan.other_runs else {}
+        if present:
+            plan = plan.without_other_runs(present, len(packed))
+            packed = PackedLedger(self.work, plan.bits, plan.left_out_producers)
         plan.save()
         done = time.monotonic()
         seconds = {"pack": round(done - began, 3)}
-        tally = self.tally(plan, packed, "comparing")
-        since = packed.span[0] if packed.span[0] <= packed.span[1] else None
-        foreign = captures.find_foreign(tally.facts, tally.matched, since)
+        tally = self.tally(plan, packed, "comparing", present)
+        foreign = captures.find_foreign(tally.facts, tally.matched, packed.begin)
         if foreign:
             # Their events are in all the sums, so everything is compared again without them.
             facts = [fact for fact in tally.facts if fact["name"] in foreign]
             plan = plan.without_segments(foreign)
             plan.save()
-            tally = self.tally(plan, packed, "comparing without other runs")
+            tally = self.tally(plan, packed, "comparing without other runs", present)
             tally.foreign = facts
         self.watch.step("adding up")
         if self.source is not None:
@@ -368,8 +352,28 @@ class _Verification:
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
 
-    def tally(self, plan: Plan, packed: PackedLedger, step: str) -> Tally:
-        """Compare, and add up the counts of all tasks."""
+    def find_presence(self, plan: Plan, packed: PackedLedger) -> dict[str, dict[str, Any]]:
+        """Find out which producers have events in which segments.
+
+        Returns:
+            Name of a segment -> its facts, with ``present``: ranges of producers.
+        """
+        only = plan._replace(presence=True)
+        only.save()
+        return {fact["name"]: fact for fact in self.tally(only, packed, "looking for the run", {}).facts}
+
+    def tally(
+        self, plan: Plan, packed: PackedLedger, step: str, present: Mapping[str, dict[str, Any]]
+    ) -> Tally:
+        """Compare, and add up the counts of all tasks.
+
+        Args:
+            plan: saved.
+            packed: the ledgers.
+            step: for the progress line.
+            present: see `find_presence`.
+        """
+        from logclient.verify.segments import Segment
         from logclient.verify.tally import Tally
 
         tally = Tally(plan, packed, functools.partial(self.second_pass, plan))
@@ -377,6 +381,10 @@ class _Verification:
         for name in self.stages.compare(plan):
             self.watch.check()
             tally.read_file(name)
+        if plan.other_runs and not plan.presence:
+            names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
+            tally.other_runs = [fact for name, fact in sorted(present.items()) if name in names]
+            tally.facts = [fact for fact in tally.facts if fact["name"] not in names]
         return tally
 
     def second_pass(self, plan: Plan, only: frozenset[int], later: dict[tuple[int, int], int]) -> list[str]:
@@ -402,7 +410,7 @@ class _Verification:
         shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
-    def plan(self, packed: PackedLedger) -> Plan:
+    def plan(self, packed: PackedLedger, selection: Selection) -> Plan:
         from logclient.verify import captures
         from logclient.verify.ledger_buckets import places_of
         from logclient.verify.overview import Grid
@@ -450,6 +458,8 @@ class _Verification:
             left_out=self.survey.left_out,
             unjudged=unjudged,
             published=published,
+            selection=[*selection],
+            other_runs=self.survey.find_other_runs(selection.runs),
         )
 
 

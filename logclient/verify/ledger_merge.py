@@ -21,6 +21,7 @@ from logclient.verify.decode import protocol_of
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_files import prefix_words
 from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
+from logclient.verify.outside import Outside, find_outside
 from logclient.verify.packed_ledger import (
     ACKED,
     DROPPED,
@@ -38,12 +39,18 @@ from logclient.verify.packed_ledger import (
     Producer,
     map_table,
 )
+from logclient.verify.selection import EVERYTHING, Selection
 
 __all__ = ["merge"]
 
 
 def merge(
-    stems: Sequence[str], work: str, bits: int, unread: Sequence[str] = (), copies: Sequence[str] = ()
+    stems: Sequence[str],
+    work: str,
+    bits: int,
+    unread: Sequence[str] = (),
+    copies: Sequence[str] = (),
+    selection: Selection = EVERYTHING,
 ) -> PackedLedger:
     """Combine the tables of all packed files, and save them in the work folder.
 
@@ -53,12 +60,13 @@ def merge(
         bits: a bucket has at most ``2 ** bits`` places.
         unread: files that may be ledgers too.
         copies: problems with copies of ledger files.
+        selection: the events to judge, as for `ledger_pack.pack`.
 
     Returns:
         The packed ledgers.
     """
     with storage.staging(work, "work") as folder:
-        merger = _Merger(work, folder, bits)
+        merger = _Merger(work, folder, bits, selection)
         for i, stem in enumerate(stems):
             merger.add(stem, i == len(stems) - 1)
         merger.end()
@@ -73,6 +81,7 @@ def merge(
             "urls": list(merger.urls),
             "reasons": list(merger.reasons),
             "span": [merger.low, merger.high] if merger.low <= merger.high else [0, -1],
+            "begin": merger.begin,
         }
         with open(os.path.join(folder, "files.json"), "w") as file:
             json.dump(files, file)
@@ -88,9 +97,12 @@ class _Merger:
         work: the work folder, with the packed files.
         folder: a local folder for the tables.
         bits: a bucket has ``2 ** bits`` sequences.
+        selection: the events to judge.
     """
 
-    def __init__(self, work: str, folder: str, bits: int) -> None:
+    def __init__(self, work: str, folder: str, bits: int, selection: Selection) -> None:
+        self.selection = selection
+        self.begin: int | None = None  # the first time of all
         self.work = work
         self.folder = folder
         self.bits = bits
@@ -139,6 +151,8 @@ class _Merger:
         for fact in facts:
             if "span" in fact:
                 self.low, self.high = min(self.low, fact["span"][0]), max(self.high, fact["span"][1])
+            if "begin" in fact:
+                self.begin = fact["begin"] if self.begin is None else min(self.begin, fact["begin"])
         groups: list[list[dict[str, Any]]] = [self.facts] if self.facts else []
         index = []
         for fact in facts:
@@ -197,7 +211,10 @@ class _Merger:
         checked = _ProducerChecks(
             self.done, n, *(some[name] for name in ("spans", "outcomes", "expects_id", "has_id"))
         )
-        producers = [_producer(group[0]["producer"], group, checked, p) for p, group in enumerate(groups)]
+        outside = self._outside(groups, some["when"], checked.spans) if self.selection.timed else None
+        producers = [
+            _producer(group[0]["producer"], group, checked, p, outside) for p, group in enumerate(groups)
+        ]
         outcomes = some["outcomes"]
         tables = {
             "spans": checked.spans,
@@ -206,6 +223,7 @@ class _Merger:
             "deferred": some["deferred"],
             "has_id": some["has_id"],
             "reasons": checked.reasons,
+            "outside": outside.ranges if outside else np.empty((0, 3), np.int64),
         }
         table_rows = np.zeros(n, PRODUCER_ROW)
         table_rows["prefix"] = np.frombuffer(
@@ -236,7 +254,10 @@ class _Merger:
         with open(os.path.join(self.folder, "producers.lines"), "ab") as file:
             file.write(b"".join(lines))
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
-        spans = checked.spans[table_rows["addressed"][checked.spans[:, 0] - self.done]]
+        if outside:
+            table_rows["left_out"] = self._count(outside.ranges, table_rows["last"])
+        spans = outside.selected if outside else checked.spans
+        spans = spans[table_rows["addressed"][spans[:, 0] - self.done]]
         live = _live(spans, buckets[spans[:, 0] - self.done], self.bits)
         live = live[live > self.live]  # a bucket may be shared with producers of the previous file
         self.live = int(live[-1]) if len(live) else self.live
@@ -251,6 +272,34 @@ class _Merger:
         for name, table in tables.items():
             self.save(name, table)
         self.done += n
+
+
+    def _outside(self, groups: list[list[dict[str, Any]]], when: I64, spans: I64) -> Outside:
+        """Find the sequences of complete producers that are not selected."""
+        most = np.iinfo(np.int64).max
+        started = np.full(len(groups), -most)
+        ended = np.full(len(groups), most)
+        for i, facts in enumerate(groups):
+            if facts[0]["opened"] and facts[0]["part"] == 1 and facts[0]["started_us"]:
+                started[i] = facts[0]["started_us"]
+            close = _close_of(facts)
+            if close is not None and close["at_us"] is not None:
+                ended[i] = close["at_us"]
+        return find_outside(when, spans, self.done, started, ended, self.selection)
+
+    def _count(self, ranges: I64, last: I64) -> I64:
+        """Count the sequences from 1 to the last one of each producer that are in some ranges."""
+        p = ranges[:, 0] - self.done
+        sizes = np.minimum(ranges[:, 2], last[p]) - np.maximum(ranges[:, 1], 1) + 1
+        counts = np.zeros(len(last), np.int64)
+        np.add.at(counts, p, np.maximum(sizes, 0))
+        return counts
+
+
+def _close_of(facts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the ``close`` line of a ledger that is closed."""
+    close: dict[str, Any] | None = None if facts[-1]["torn"] else facts[-1]["closed"]
+    return close
 
 
 def _by_producer(table: I64) -> I64:
@@ -269,7 +318,7 @@ def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
                 why = f"its {name} is {fact[name][:40]}, that of part {first['part']} {first[name][:40]}"
                 fact["problems"] = [f"{storage.base_name(fact['path'])}: {why}: it is not read"]
                 fact.update(
-                    opened=False, holes=1, closed=None, stopped="", torn=False, last=0, last_settled=0
+                    opened=False, holes=1, closed=None, stopped="", torn=False, last=0
                 )
                 break
 
@@ -365,11 +414,12 @@ class _ProducerChecks:
             out.append(np.stack(columns, axis=1).astype(np.int64))
 
 
-def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, p: int) -> Producer:
+def _producer(
+    name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, p: int, outside: Outside | None
+) -> Producer:
     """Combine all parts of a producer."""
     holes = any(fact["holes"] for fact in facts)
     problems: list[str] = []
-    end = facts[-1]
 
     def hole(why: str) -> None:
         nonlocal holes
@@ -397,7 +447,7 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, 
         if number:
             hole(why.format(f"{number:,}"))
     last = max(fact["last"] for fact in facts)
-    close = None if end["torn"] else end["closed"]
+    close = _close_of(facts)
     if close is not None:
         for number, word in (
             (checked.of_outcome[code, p], OUTCOMES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
@@ -425,7 +475,7 @@ def _producer(name: str, facts: list[dict[str, Any]], checked: _ProducerChecks, 
         first["url"],
         first["identity"] or "id",
         last,
-        max(fact["last_settled"] for fact in facts) if evidence == UNCLOSED else LAST_SEQUENCE,
+        int(outside.settled[p]) if outside and evidence == UNCLOSED else LAST_SEQUENCE,
         close is not None,
         int(checked.listed[p]),
         evidence,

@@ -8,6 +8,7 @@ The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import uuid
@@ -15,12 +16,14 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from logclient._ext.capture import unbase64
 from logclient.verify import storage
 from logclient.verify.arrays import expand, subtract, union
 from logclient.verify.ledger_files import Part
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
+from logclient.verify.selection import EVERYTHING, Selection
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 
@@ -35,11 +38,11 @@ _REASON_CHARS = 200
 OTHER_REASONS = "other reasons"
 
 # Tables of a packed file, and their columns.
-WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3}
+WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
-def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = None) -> str:
+def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EVERYTHING) -> str:
     """Pack some ledger files.
 
     The files in the work folder have names that begin with the stem:
@@ -52,33 +55,32 @@ def pack(group: Sequence[Part], index: int, work: str, until_us: int | None = No
       ``expects_id``: index, first, last of events that an ``ids`` line must name;
       ``has_id``: index, first, last of events that an ``ids`` line names;
       ``drops``: index, time, number of events dropped;
+      ``when``: index, first, last, and -1, 0 or 1 for events before, in and after the selected time;
       ``ids``: two halves of an id's hash, sequence, index.
 
     Args:
         group: the files.
         index: number of the task.
         work: the work folder.
-        until_us: events made later may be undecided; None: no event may.
+        selection: the events to judge.
 
     Returns:
         The stem. It is new for each attempt of the task, so that attempts never write to the same file.
     """
     stem = f"{index}-{uuid.uuid4().hex}"
     with storage.staging(work, "work") as folder:
-        _pack(group, os.path.join(folder, stem), until_us)
+        _pack(group, os.path.join(folder, stem), selection)
     return stem
 
 
-def _pack(group: Sequence[Part], path: str, until_us: int | None) -> None:
+def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
     facts: list[dict[str, Any]] = []
-    tables: dict[str, list[list[int]]] = {
-        name: [] for name in ("spans", "outcomes", "deferred", "expects_id", "has_id", "drops")
-    }
+    tables: dict[str, list[list[int]]] = {name: [] for name in WIDTHS}
     ids = [np.empty((0, 4), np.uint64)]
     start = 0
     with open(path + ".hashes", "xb") as hashes, open(path + ".created", "xb") as created:
         for place, part in enumerate(group):
-            packer = LedgerPacker(part, hashes, created, start, until_us)
+            packer = LedgerPacker(part, hashes, created, start, selection)
             # A large buffer costs more than it saves when the file is small.
             room = min(max(part.size, 1 << 12), READ_BYTES)
             with io.BufferedReader(storage.open_file(part.path, "ledger"), room) as file:
@@ -91,6 +93,7 @@ def _pack(group: Sequence[Part], path: str, until_us: int | None) -> None:
                 ("expects_id", packer.expects_id),
                 ("has_id", packer.id_seqs),
                 ("drops", packer.drops),
+                ("when", packer.when.rows),
             ):
                 tables[name] += [[place, *row] for row in rows]
             if packer.ids:
@@ -103,7 +106,11 @@ def _pack(group: Sequence[Part], path: str, until_us: int | None) -> None:
     if start:
         # Once for all events: batches may have only a few.
         created_us = np.fromfile(path + ".created", "<i8")
-        facts[0]["span"] = [int(created_us.min()), int(created_us.max())]
+        facts[0]["begin"] = int(created_us.min())
+        if selection.timed:
+            created_us = created_us[selection.place(created_us) == 0]
+        if len(created_us):
+            facts[0]["span"] = [int(created_us.min()), int(created_us.max())]
     arrays: dict[str, Any] = {
         name: np.array(rows, np.int64).reshape(-1, WIDTHS[name]) for name, rows in tables.items()
     }
@@ -120,17 +127,22 @@ class LedgerPacker:
         hashes: the file for hashes.
         created: the file for creation times.
         start: the number of events in these two files.
-        until_us: events made later may be undecided; None: no event may.
+        selection: the events to judge.
     """
 
     def __init__(
-        self, part: Part, hashes: IO[bytes], created: IO[bytes], start: int, until_us: int | None = None
+        self,
+        part: Part,
+        hashes: IO[bytes],
+        created: IO[bytes],
+        start: int,
+        selection: Selection = EVERYTHING,
     ) -> None:
         self.part = part
         self.hashes = hashes
         self.created = created
         self.start = start
-        self.until_us = until_us
+        self.selection = selection
         self.events = 0
         self.spans: list[list[int]] = []  # first, last, position in the files
         self.outcomes = _Ranges()
@@ -139,6 +151,7 @@ class LedgerPacker:
         self.id_seqs: list[tuple[int, int]] = []
         self.expects_id: list[tuple[int, int]] = []  # sequences that must be in `id_seqs`
         self.deferred: list[tuple[int, int]] = []
+        self.when = _Ranges()  # whether events are before, in or after the selected time
         self.last = 0
         self.facts: dict[str, Any] = {
             "producer": part.producer,
@@ -159,8 +172,6 @@ class LedgerPacker:
             "torn": False,
             "holes": 0,
             "problems": [],
-            # The highest sequence made by `until_us`: later ones may be undecided.
-            "last_settled": LAST_SEQUENCE if until_us is None else 0,
         }
 
     def _add_hole(self, line: int, why: str) -> None:
@@ -245,7 +256,7 @@ class LedgerPacker:
             self._add_outcome(fields, seqs, DROPPED)
             self.last = max(self.last, seqs[-1][1])
             at = fields.get("at_us")
-            if type(at) is int and abs(at) < _MAX_TIME_US:
+            if type(at) is int and abs(at) < _MAX_TIME_US and self.selection.contains(at):
                 self.drops.append((at, sum(last - first + 1 for first, last in seqs)))
         elif kind == "ids":
             seqs = _read_ranges(fields["seqs"])
@@ -273,6 +284,8 @@ class LedgerPacker:
                 "before": begin,
                 "bytes": _read_integer(fields["bytes"], "bytes", 0, most) if "bytes" in fields else None,
             }
+            at = fields.get("at_us")
+            close["at_us"] = at if type(at) is int and abs(at) < _MAX_TIME_US else None
             for name in ("failed", "dropped"):
                 close[name] = sum(_read_integer(n, name, 0, most) for n in fields[name].values())
             self.facts["closed"] = close
@@ -304,11 +317,8 @@ class LedgerPacker:
                 raise ValueError("own has sequences that are not in seqs")
             self.expects_id.extend(own)
         created = deltas.astype("<i8") + base
-        if self.until_us is not None:
-            settled = np.flatnonzero(created <= self.until_us)
-            if len(settled):
-                sequence = int(expand(np.array(seqs, np.int64))[settled[-1]])
-                self.facts["last_settled"] = max(self.facts["last_settled"], sequence)
+        if self.selection.timed:
+            self._place(seqs, self.selection.place(created))
         self.hashes.write(hashes)
         self.created.write(created.tobytes())
         at = self.start + self.events
@@ -323,6 +333,19 @@ class LedgerPacker:
             at += last - first + 1
         self.events += n
         self.last = max(self.last, seqs[-1][1])
+
+
+    def _place(self, seqs: list[tuple[int, int]], when: npt.NDArray[np.int8]) -> None:
+        """Note whether the events of a ``batch`` line are before, in or after the selected time."""
+        if bool((when == when[0]).all()):
+            for first, last in seqs:
+                self.when.add(first, last, int(when[0]))
+            return
+        sequences = expand(np.array(seqs, np.int64))
+        cut = np.flatnonzero((np.diff(sequences) > 1) | (when[1:] != when[:-1])) + 1
+        edges = [0, *cut.tolist(), len(sequences)]
+        for low, high in itertools.pairwise(edges):
+            self.when.add(int(sequences[low]), int(sequences[high - 1]), int(when[low]))
 
 
 class _Ranges:

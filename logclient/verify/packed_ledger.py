@@ -118,13 +118,15 @@ PRODUCER_ROW = np.dtype(
         ("deferred", "<i8"),
         ("has_id", "<i8"),
         ("reasons", "<i8"),
+        ("outside", "<i8"),
+        ("left_out", "<i8"),  # sequences from 1 to `last` that are not selected
     ]
 )
 
 # Tables of all producers, one file each: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {
     "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2,
-    "reasons": 4,
+    "reasons": 4, "outside": 3,
 }  # fmt: skip
 
 
@@ -154,6 +156,7 @@ class PackedLedger:
     Args:
         work: the work folder, after `ledger_merge.merge`.
         bits: a bucket has ``2 ** bits`` sequences.
+        left_out: ranges of producers that are not judged because their events belong to other runs.
 
     Attributes:
         ids: ids that applications chose: two halves of the hash, producer, sequence, by first half.
@@ -169,13 +172,18 @@ class PackedLedger:
             producers alone.
         urls: protocol and URL of the producers.
         reasons: texts that outcomes refer to.
-        span: the first and the last time of any line, microseconds since 1970; first > last if there is none.
+        span: the first and the last selected time of any line, microseconds since 1970; first > last if there
+            is none.
+        begin: the first time at which any event was made; None: there is none.
+        outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
+        selected: producers of which any sequence may be selected.
+        continued: producers that list an event after the selection, so that a missing end does not matter.
         unread: files that may be ledgers and were not read.
         copies: copies of ledger files, as problems.
-        all_whole: whether nothing is missing from any ledger.
+        all_whole: whether nothing is missing from the ledgers of selected producers.
     """
 
-    def __init__(self, work: str, bits: int) -> None:
+    def __init__(self, work: str, bits: int, left_out: Sequence[Sequence[int]] = ()) -> None:
         self.work = work
         self.bits = bits
         # By far the largest table when applications set their own ids: mapped, and read where needed.
@@ -207,7 +215,17 @@ class PackedLedger:
         self.urls: list[tuple[str, str]] = [(protocol, url) for protocol, url in files["urls"]]
         self.reasons: list[str] = files["reasons"]
         self.span: tuple[int, int] = tuple(files["span"])
-        self.all_whole = bool(self.whole.all()) and not self.unread
+        self.begin: int | None = files["begin"]
+        self.outside: I64 = tables["outside"]
+        self.selected = np.ones(len(self.rows), bool)
+        self.continued = np.zeros(len(self.rows), bool)
+        if len(self.outside):
+            tail = self.outside[:, 2] == LAST_SEQUENCE
+            self.continued[self.outside[tail, 0]] = True
+            self.selected[self.outside[tail & (self.outside[:, 1] == 0), 0]] = False
+        for first, last in left_out:
+            self.selected[first : last + 1] = False
+        self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -6,14 +6,16 @@ import contextlib
 import functools
 import json
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from logclient.verify import storage
-from logclient.verify.arrays import I64
+from logclient.verify.arrays import I64, true_runs
 from logclient.verify.schema import EVENT_BITS
 from logclient.verify.segments import Segment
+from logclient.verify.selection import EVERYTHING
 
 __all__ = ["MAX_TASKS", "Plan", "share_evenly"]
 
@@ -46,6 +48,10 @@ class Plan(NamedTuple):
     left_out: list[list[Any]] = []  # captures.LeftOut
     unjudged: list[int] = []  # listeners at which order is not judged
     published: list[str] = []  # protocols captured only behind a device, where order is no promise
+    selection: list[Any] = [*EVERYTHING]  # see `selection.Selection`
+    other_runs: list[int] = []  # segments of runs that are not selected
+    left_out_producers: list[list[int]] = []  # ranges of producers whose events belong to those
+    presence: bool = False  # only find out which producers have events in which segment
 
     def without_segments(self, names: set[str]) -> Plan:
         """Return a plan that leaves out some segments.
@@ -58,6 +64,31 @@ class Plan(NamedTuple):
         for task in tasks:
             task["segments"] = [i for i in task.get("segments", ()) if i not in skip]
         return self._replace(tasks=tasks)
+
+    def without_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> Plan:
+        """Return a plan that leaves out producers whose events all arrived in runs that are not selected.
+
+        Segments of such runs that have no event of any other producer are not read again.
+
+        Args:
+            present: name of a segment -> its facts, with ``present``: ranges of the producers of its events.
+            n: the number of producers.
+        """
+        here, there = np.zeros(n, bool), np.zeros(n, bool)
+        names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
+        for name, fact in present.items():
+            found = there if name in names else here
+            for first, last in fact["present"]:
+                found[first : last + 1] = True
+        left_out = there & ~here
+        useless = {
+            name
+            for name in names & present.keys()
+            if not self.anonymous_shares
+            and all(left_out[first : last + 1].all() for first, last in present[name]["present"])
+        }
+        ranges = np.stack(true_runs(left_out), axis=1).tolist()
+        return self.without_segments(useless)._replace(left_out_producers=ranges)
 
     def segments_of(self, listener: int, positions: I64) -> I64:
         """Return the segments that have some positions, as indices of `segments`.

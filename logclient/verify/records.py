@@ -24,7 +24,8 @@ import pyarrow as pa
 from logclient.errors import ConfigError, LedgerError
 from logclient.verify import decode
 from logclient.verify.arrays import I64
-from logclient.verify.gather import EventBuffer, Facts, Mapper
+from logclient.verify.facts import Facts
+from logclient.verify.gather import EventBuffer, Mapper
 from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
@@ -491,7 +492,7 @@ def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> 
         Batches of `schema.ARRIVALS`.
     """
     plan = Plan.load(work)
-    packed = PackedLedger(work, plan.bits)
+    packed = PackedLedger(work, plan.bits, plan.left_out_producers)
     with StretchWriter(work) as stretches:
         mapper = Mapper(plan, packed, only, stretches)
         task = _RecordTask(plan, packed, mapper, _task_number(len(plan.tasks)))

@@ -33,6 +33,7 @@ NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 # one costs memory.
 LISTENER_BITS, DEVICES, OTHERS = 16, 64, 1 << 32
 LISTENER = (1 << LISTENER_BITS) - 1
+OTHER_RUN = 1 << 60  # added to the listener of arrivals in a run that is not selected
 
 ARRIVALS = pa.schema(
     [
@@ -83,7 +84,9 @@ VIOLATIONS = pa.schema(
 # Each sequence has exactly one state.
 STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
 OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_STATE, UNEXPECTED, UNKNOWN, PENDING = range(9)
-EXCLUDED = 9  # compared by hash, and counted there
+EXCLUDED = 9  # not selected, or compared by hash and counted there
+
+LEFT_OUT = 7  # instead of the outcome of an event without an id that is not selected
 
 
 class Example(NamedTuple):

@@ -15,7 +15,9 @@ def count_ledgers(n: int, adjective: str = "") -> str:
     return f"{n:,} {adjective}{' ' * bool(adjective)}ledger{'s' * (n != 1)}"
 
 
-def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int) -> str:
+def sentence(
+    code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int, selected: str = ""
+) -> str:
     """Return the verdict in a sentence.
 
     Args:
@@ -24,7 +26,9 @@ def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str
         counts: the total counts.
         faults: phrases for the defects of ledgers and captures.
         still_open: the number of open ledgers that are allowed.
+        selected: which events are judged, see `Selection.phrase`; empty: all.
     """
+    events = f"{counts.events:,} events{' ' * bool(selected)}{selected}"
     because = ", and ".join(faults)
     if code == ExitCode.BROKEN:
         parts = [
@@ -32,14 +36,16 @@ def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str
             for words, _, limit in (x.partition(", ") for x in broken)
         ]
         also = f"; also, {because}" if faults else ""
-        return f"The promise is broken: {', '.join(parts)}, of {counts.events:,} events{also}."
+        return f"The promise is broken: {', '.join(parts)}, of {events}{also}."
     if code == ExitCode.UNREACHABLE:
-        unknown = f"{counts.unknown:,} of {counts.events:,} events are unknown"
+        unknown = f"{counts.unknown:,} of {events} are unknown"
         return f"The promise is unproven: {unknown}, because {because or _MAY_BE_OPEN}."
     if still_open:
         open_ = f"; {count_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
     else:
         open_ = ""
+    if not counts.events and selected:
+        return f"The promise holds, but the ledgers have no events {selected}{open_}."
     if not counts.events:
         return f"The promise holds, but nothing was sent{open_}."
     rest = [
@@ -48,4 +54,4 @@ def sentence(code: ExitCode, broken: list[str], counts: Counts, faults: list[str
         if (n := getattr(counts, word))
     ]
     more = f"; {', '.join(rest)}" if rest else ""
-    return f"The promise holds: {counts.ok:,} of {counts.events:,} events arrived intact{more}{open_}."
+    return f"The promise holds: {counts.ok:,} of {events} arrived intact{more}{open_}."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.errors import LedgerError
 from logclient.verify import storage
+from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.spark import is_local, no_pandas
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]],
 
 
 def _pack_task(
-    jobs: list[tuple[int, int]], work: str, until_us: int | None
+    jobs: list[tuple[int, int]], work: str, selection: Selection
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -72,9 +73,8 @@ def _pack_task(
             for job in batch.column(0).to_pylist():
                 low, high = jobs[job]
                 group = ledger_files.Parts.load(work, slice(low, high))
-                yield pa.record_batch(
-                    [[job], [ledger_pack.pack(group, job, work, until_us)]], names=["job", "stem"]
-                )
+                stem = ledger_pack.pack(group, job, work, selection)
+                yield pa.record_batch([[job], [stem]], names=["job", "stem"])
 
     return pack
 
@@ -181,7 +181,7 @@ class SparkStages:
         with no_pandas():
             return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
 
-    def pack(self, parts: Parts, work: str, until_us: int | None) -> list[str]:
+    def pack(self, parts: Parts, work: str, selection: Selection = EVERYTHING) -> list[str]:
         """Pack the ledger files. See `ledger_pack.pack`.
 
         Returns:
@@ -190,10 +190,10 @@ class SparkStages:
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
             from logclient.verify import ledger_pack
 
-            return [ledger_pack.pack(parts[:], 0, work, until_us)]
+            return [ledger_pack.pack(parts[:], 0, work, selection)]
         jobs = [(group[0], group[-1] + 1) for group in share_out(parts.sizes, PACK_BYTES)]
         parts.save(work)
-        task = _pack_task(jobs, work, until_us)
+        task = _pack_task(jobs, work, selection)
         rows = self._over(len(jobs), task, "job bigint, stem string").collect()
         return [row.stem for row in sorted(rows, key=lambda row: int(row.job))]
 

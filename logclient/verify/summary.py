@@ -15,6 +15,7 @@ from logclient.errors import ExitCode
 from logclient.verify import captures, endpoints
 from logclient.verify.arrays import I64, sum_by_key
 from logclient.verify.decode import QUIET
+from logclient.verify.details import Details, Ranking
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.overview import (
     DUPLICATED,
@@ -26,7 +27,7 @@ from logclient.verify.overview import (
     cell_value,
 )
 from logclient.verify.packed_ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
-from logclient.verify.producer_tables import SCALES, WORDS, Column
+from logclient.verify.producer_tables import SCALES, Column
 from logclient.verify.schema import (
     CORRUPTED,
     LOST,
@@ -39,6 +40,7 @@ from logclient.verify.schema import (
     UNKNOWN,
 )
 from logclient.verify.segments import Problem
+from logclient.verify.selection import Selection
 from logclient.verify.sentence import count_ledgers, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.urls import redact_url
@@ -86,55 +88,6 @@ class _Totals(NamedTuple):
     producers_of_url: I64
 
 
-_LATEST = 1 << 62  # later than any time
-
-
-class _Details:
-    """The data about one named producer, in addition to its sums."""
-
-    def __init__(self) -> None:
-        self.latency: list[tuple[I64, I64]] = []
-        self.longest_us = 0
-        self.when: dict[str, list[int]] = {}
-        self.listeners: dict[int, Any] = {}
-        self.sequence_counts: list[tuple[bytes, bytes]] = []
-
-    def add(self, table: str, codes: I64, values: I64) -> None:
-        """Add numbers of the producer, see `ProducerTables`."""
-        if table == "longest":
-            self.longest_us = max(self.longest_us, int(values.max()))
-        elif table == "places":
-            self.sequence_counts.append((codes.astype(np.int32).tobytes(), values.tobytes()))
-        elif table == "latency":
-            self.latency.append((codes, values))
-        elif table == "listeners":
-            for code, n in zip(codes.tolist(), values.tolist(), strict=True):
-                self.listeners[code] = self.listeners.get(code, 0) + n
-        elif table == "made":
-            for code, value in zip(codes.tolist(), values.tolist(), strict=True):
-                first, last = self.when.setdefault(WORDS[code // 2], [_LATEST, -_LATEST])
-                either = [first, max(last, value)] if code % 2 else [min(first, -value), last]
-                self.when[WORDS[code // 2]] = either
-
-
-class _Ranking:
-    """The first few of many rows, by the lowest keys."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.rows = np.empty((0, 0), np.int64)
-
-    def add(self, *columns: I64) -> None:
-        """Add rows. The last column has the values, the columns before it are the keys."""
-        added = np.stack(columns, axis=1)
-        rows = np.concatenate((self.rows, added)) if len(self.rows) else added
-        self.rows = rows[np.lexsort(rows.T[::-1])[: self.limit]]
-
-    def found(self) -> list[int]:
-        last: list[int] = self.rows[:, -1].tolist() if len(self.rows) else []
-        return last
-
-
 class Summary:
     """The verdict of a finished tally, in the making.
 
@@ -153,8 +106,14 @@ class Summary:
         self.plan = tally.plan
         self.ledger = tally.ledger
         self.sums = tally.sums
+        self.selection = Selection.load(self.plan.selection)
         self.problems, self.doubtful, self.disordered = captures.find_doubts(
-            tally.facts, tally.foreign, self.plan.left_out, self.ledger.families
+            tally.facts,
+            tally.foreign,
+            tally.other_runs,
+            self.plan.left_out,
+            self.ledger.families,
+            self.selection.since_us,
         )
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
@@ -174,7 +133,7 @@ class Summary:
             allow_open: whether a ledger may have no end.
         """
         ledger, facts = self.ledger, self.tally.facts
-        uncompared = sum(fact["events"] for fact in self.tally.foreign)
+        uncompared = sum(fact["events"] - fact["outside"] for fact in self.tally.foreign)
         unknown = self.tally.unknown_producers.plus(Counts(unknown=uncompared))
         totals = self._add_up(MAX_NAMED - any(unknown))
         total = totals.total.plus(unknown)
@@ -182,11 +141,12 @@ class Summary:
         details = self._read_details(set(named), set(totals.mapped))
         verdicts = [self._producer(p, details[p]) for p in named]
         left_out = None
-        if len(ledger) > len(named):
+        judged = int(np.count_nonzero(ledger.selected))
+        if judged > len(named):
             rest = totals.total
             for x in verdicts:
                 rest = rest.plus(Counts(*(-n for n in x.counts)))
-            left_out = LeftOut(len(ledger) - len(named), rest)
+            left_out = LeftOut(judged - len(named), rest)
         if any(unknown):
             breaks = ("unexpected",) if unknown.unexpected else ()
             verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
@@ -197,13 +157,13 @@ class Summary:
         unproven = total.unknown or faults or totals.unproven_order
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
         undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
-        addressed = ledger.addressed if self.plan.ordered else np.zeros(1, bool)
+        addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or uncompared)]
-        verdict_line = sentence(code, broken, total, reasons, still_open)
+        verdict_line = sentence(code, broken, total, reasons, still_open, self.selection.phrase)
         if totals.behind:
             verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
         problems, more_problems = self._problems(total)
-        runs = captures.list_runs(facts, self.tally.foreign)
+        runs = captures.list_runs(facts, [*self.tally.foreign, *self.tally.other_runs])
         destinations = self._destinations(totals)
         cells = self.tally.cells
         return Verdict(
@@ -235,9 +195,9 @@ class Summary:
                 "runs_left_out": max(len(runs) - MAX_NAMED, 0),
             },
             ledger={
-                "producers": len(ledger),
-                "closed": int(np.count_nonzero(ledger.rows["closed"])),
-                "listed": int(ledger.rows["listed"].sum()),
+                "producers": judged,
+                "closed": int(np.count_nonzero(ledger.rows["closed"][ledger.selected])),
+                "listed": int(ledger.rows["listed"][ledger.selected].sum()),
                 "complete": ledger.all_whole,
                 "unread": len(ledger.unread),
             },
@@ -252,7 +212,21 @@ class Summary:
             problems_left_out=more_problems,
             listeners=self._listeners(destinations),
             destinations=tuple(destinations[:MAX_NAMED]),
+            selection=self._selection(),
         )
+
+    def _selection(self) -> dict[str, Any] | None:
+        """Return what is judged and what is left out; None: everything is judged."""
+        fields = self.selection.to_json()
+        if fields is None:
+            return None
+        chosen = self.ledger.selected
+        left_out = {
+            "producers": int(np.count_nonzero(~chosen)),
+            "events": int(np.where(chosen, self.ledger.rows["left_out"], self.ledger.last).sum())
+            + self.tally.elsewhere,
+        }
+        return {**fields, "left_out": left_out}
 
     # -- producers
 
@@ -270,7 +244,7 @@ class Summary:
         broken = dict.fromkeys(BREAKING, 0)
         unproven_order = False
         behind = 0
-        worst, mapped = _Ranking(limit), _Ranking(MAX_MAPS)
+        worst, mapped = Ranking(limit), Ranking(MAX_MAPS)
         by_url = np.zeros((len(self.ledger.urls), len(Counts._fields)), np.int64)
         producers_of_url = np.zeros(len(self.ledger.urls), np.int64)
         for low in range(0, n, SHARE):
@@ -287,10 +261,12 @@ class Summary:
                 broken[word] += int(column.sum())
             total += counts.sum(axis=0)
             np.add.at(by_url, rows["url"], counts)
-            producers_of_url += np.bincount(rows["url"], minlength=len(producers_of_url))
+            of_url = rows["url"][self.ledger.selected[low:high]]
+            producers_of_url += np.bincount(of_url, minlength=len(producers_of_url))
             behind += int(columns["reordered"][published[family]].sum())
             p = low + np.arange(high - low)
-            worst.add(-np.sum([*breaking.values()], axis=0), -columns["events"], p)
+            some = self.ledger.selected[low:high]
+            worst.add(-np.sum([*breaking.values()], axis=0)[some], -columns["events"][some], p[some])
             faulty = np.flatnonzero(self.tally.faulty[low:high])
             if len(faulty):
                 mapped.add(*(-column[faulty] for column in severity_columns(columns)), p[faulty])
@@ -320,14 +296,14 @@ class Summary:
         found: npt.NDArray[np.bool_] = np.array([test(name) for name in self.ledger.families], np.bool_)
         return found
 
-    def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, _Details]:
+    def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, Details]:
         """Read the data about some producers from the tasks' files.
 
         Args:
             named: the producers that the verdict names.
             mapped: the producers whose faults are shown by sequence.
         """
-        details = {p: _Details() for p in named | mapped}
+        details = {p: Details() for p in named | mapped}
         wanted = np.array(sorted(details), np.int64)
         for batch in read_results(self.plan.work, self.tally.results):
             tables = batch.filter(pc.is_in(batch["kind"], pa.array([*SCALES])))
@@ -341,7 +317,7 @@ class Summary:
                     details[int(owners[some[0]])].add(row["kind"], codes[some], values[some])
         return details
 
-    def _producer(self, p: int, details: _Details) -> ProducerVerdict:
+    def _producer(self, p: int, details: Details) -> ProducerVerdict:
         family = self.ledger.families[self.ledger.family[p]]
         doubt = family in self.doubtful
         counts = Counts(*_count_table(self.sums[p : p + 1], np.array([doubt]))[0].tolist())
@@ -378,7 +354,7 @@ class Summary:
             shared=len(self.ledger.shared_of(p)) if x.identity == "id" else 0,
         )
 
-    def _map(self, p: int, details: _Details) -> Map:
+    def _map(self, p: int, details: Details) -> Map:
         """Return a producer's faults by sequence."""
         last = int(self.ledger.last[p])
         found = SequenceCounts(last)
@@ -406,15 +382,26 @@ class Summary:
             which = (self.sums[some][:, arrived] > 0).any(axis=1)
             seen[self.ledger.rows["url"][some][which]] = True
         here = {fact["listener"] for fact in self.tally.facts}
-        return endpoints.routes(
-            [(protocol, url, bool(was)) for (protocol, url), was in zip(urls, seen, strict=True)],
-            [x for x in self.plan.listeners if x["name"] in here],
+        # A URL of producers that are not selected may be of another time, with other listeners.
+        used = self._used_urls()
+        found = endpoints.routes(
+            [(*urls[i], bool(seen[i])) for i in used], [x for x in self.plan.listeners if x["name"] in here]
         )
+        routes = [endpoints.unrouted(protocol, url) for protocol, url in urls]
+        for i, route in zip(used, found, strict=True):
+            routes[i] = route
+        return routes
+
+    def _used_urls(self) -> list[int]:
+        """Return the URLs of selected producers, as indices of those of the ledgers."""
+        used: list[int] = np.unique(self.ledger.rows["url"][self.ledger.selected]).tolist()
+        return used
 
     def _destinations(self, totals: _Totals) -> list[Destination]:
         """Return the destinations, one for each URL, the worst first."""
         found = []
-        for i, ((protocol, url), route) in enumerate(zip(self.ledger.urls, self._routes, strict=True)):
+        for i in self._used_urls():
+            (protocol, url), route = self.ledger.urls[i], self._routes[i]
             pairs = [list(pair) for pair in route.endpoints]
             counts, n = Counts(*totals.by_url[i].tolist()), int(totals.producers_of_url[i])
             found.append(Destination(redact_url(url), protocol, pairs, not route.missing, n, counts))
@@ -501,7 +488,8 @@ class Summary:
 
     def _ledger_faults(self, allow_open: bool) -> tuple[list[str], int]:
         """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
-        evidence = self.ledger.rows["evidence"]
+        evidence = np.where(self.ledger.selected, self.ledger.rows["evidence"], WHOLE)
+        evidence[self.ledger.continued & (evidence == UNCLOSED)] = WHOLE
         allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
         wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
         faults = []

@@ -66,10 +66,12 @@ class Tally:
         faulty: producers that have any fault.
         cells: the histogram of all latencies.
         longest_us: the longest latency.
+        elsewhere: the number of events that arrived only in runs that are not selected.
         unknown_producers: counts of ids that are in no ledger.
         at: listener -> seen, duplicated, corrupted and reordered events.
         facts: of all segments, or shares of records, that were compared.
         foreign: facts of segments that were not compared because they are of other runs.
+        other_runs: facts of segments of runs that are not selected.
         matched: names of segments in which bodies without an id matched.
         results: all result files.
         files: violation files of successful attempts.
@@ -93,11 +95,13 @@ class Tally:
         self.faulty = np.zeros(len(packed), bool)
         self.cells = np.zeros(CELLS, np.int64)
         self.longest_us = 0
+        self.elsewhere = 0
         self.unknown_producers = Counts()
         self.at: dict[int, I64] = {}
         self.facts: list[dict[str, Any]] = []
         self.matched: set[str] = set()
         self.foreign: list[dict[str, Any]] = []
+        self.other_runs: list[dict[str, Any]] = []
         self.results: list[str] = []
         self.files: list[str] = []
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
@@ -195,6 +199,7 @@ class Tally:
             if "left" in gaps:
                 self._gap_rows[key] = gaps
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
+        self.elsewhere += head.get("elsewhere", 0)
 
     def _count_at(self, listener: int, *numbers: int) -> None:
         self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
@@ -328,7 +333,7 @@ class Tally:
             first = np.searchsorted(live, bases[:-1][some])
             judged = np.searchsorted(live, bases[:-1][some] + own) - first == own
             judged = np.where(addressed, judged, self.ledger.rows["listed"][some] == last)
-            which = np.flatnonzero((last > 0) & ~judged)
+            which = np.flatnonzero((last > 0) & ~judged & self.ledger.selected[some])
             for p in (low + which).tolist():
                 arrived = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
                 self._count_unlisted_of(p, union(arrived[:, None].repeat(2, axis=1)), writer)
@@ -345,6 +350,7 @@ class Tally:
         else:
             judged = union(self.ledger.spans_of(p)[:, 1:3])
         region = subtract(np.array([[1, last]], np.int64), judged)
+        region = subtract(region, self.ledger.rows_of("outside", p, p + 1)[:, 1:])
         if not len(region):
             return
         rows = self.ledger.outcomes_of(p)

@@ -251,6 +251,7 @@ class Verdict(NamedTuple):
     problems_left_out: int = 0
     listeners: tuple[Listener, ...] = ()
     destinations: tuple[Destination, ...] = ()
+    selection: dict[str, Any] | None = None  # `since_us`, `until_us`, `runs`, and what is left out; None: all
 
     @property
     def ok(self) -> bool:

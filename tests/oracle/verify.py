@@ -7,6 +7,7 @@ shares no code with the package.
 from __future__ import annotations
 
 import base64
+import bisect
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ class Arrival(NamedTuple):
     hash: int
     user: tuple[int, int] | None = None  # hash of the user's own id
     received_us: int = 0
+    run: str = ""
 
 
 class Part(NamedTuple):
@@ -44,11 +46,20 @@ class Facts:
     """The facts of a producer's ledger, by the rules of docs/verify.md.
 
     Args:
-        until: events made by then must be decided; None: all events must.
+        since: events made before are left out; None: none are.
+        until: events made then or later are left out; None: none are.
     """
 
-    def __init__(self, producer: str, parts: dict[int, Part], until: int | None = None) -> None:
+    def __init__(
+        self,
+        producer: str,
+        parts: dict[int, Part],
+        since: int | None = None,
+        until: int | None = None,
+    ) -> None:
         self.producer = producer
+        self.began: int | None = None
+        self.since, self.until = since, until
         self.hash: dict[int, int] = {}
         self.outcome: dict[int, str] = {}
         self.created: dict[int, int] = {}
@@ -84,6 +95,7 @@ class Facts:
                 first = head
                 self.identity, self.protocol = head["identity"], head["protocol"]
                 self.mode = head.get("mode", "")
+                self.began = (head.get("at_us") or None) if number == 1 else None
             self.holes |= part.torn and number != numbers[-1]
             for i, line in enumerate(part.lines[1:], 1):
                 self.end = None
@@ -100,7 +112,7 @@ class Facts:
             if part.torn:
                 self.end = None
             self.before += sum(part.sizes)
-        self._check(until)
+        self._check()
 
     def _line(self, line: dict[str, Any]) -> None:
         seqs = _seqs(line)
@@ -133,7 +145,7 @@ class Facts:
         elif line["t"] == "close":
             self.last = max(self.last, line["last"])
 
-    def _check(self, until: int | None) -> None:
+    def _check(self) -> None:
         """Holes that only all lines together show; and what then is listed."""
         named = {seq for seq, _ in self.users}
         away = {seq for seq, n in self.lines.items() if n > 1} | (self.own - named)
@@ -158,18 +170,44 @@ class Facts:
         self.closed = self.end is not None
         self.whole = self.closed and not self.stopped and not self.holes
         merely_open = not (self.closed or self.stopped or self.holes)
-        old = [seq for seq, at in self.created.items() if until is not None and at <= until]
-        self.since = max(old, default=0) if merely_open and until is not None else FOREVER
+        old = [seq for seq, at in self.created.items() if self.until is not None and at < self.until]
+        self.settled = max(old, default=0) if merely_open and self.until is not None else FOREVER
+        self.listed = sorted(self.created)
+        # All sequences above the last one have the same neighbours.
+        self.selected = True
+        self.selected = not all(self.is_outside(seq) for seq in range(self.last + 2))
+        self.left_out = sum(self.is_outside(seq) for seq in range(1, self.last + 1))
 
     def undecided(self, seq: int) -> str:
         """What a sequence is of which the ledger does not say enough."""
-        return "pending" if seq > self.since else "unknown"
+        return "pending" if seq > self.settled else "unknown"
+
+    def leave_out(self) -> None:
+        """Select nothing: all its events are of other runs."""
+        self.selected, self.left_out = False, self.last
+
+    def is_outside(self, seq: int) -> bool:
+        """Whether a sequence is not selected; one that is not listed has the place of its neighbours."""
+        if not self.selected:
+            return True
+        if seq in self.created:
+            return not is_within(self.created[seq], self.since, self.until)
+        at = bisect.bisect(self.listed, seq)
+        below = self.created[self.listed[at - 1]] if at else self.began
+        ended = self.end.get("at_us") if self.end is not None else None
+        above = self.created[self.listed[at]] if at < len(self.listed) else ended
+        late = below is not None and self.until is not None and below >= self.until
+        return late or (above is not None and self.since is not None and above < self.since)
 
     @property
     def kind(self) -> str:
         return (
             "holes" if self.holes else "stopped" if self.stopped else "whole" if self.closed else "unclosed"
         )
+
+
+def is_within(at: int, since: int | None, until: int | None) -> bool:
+    return (since is None or at >= since) and (until is None or at < until)
 
 
 class Result(NamedTuple):
@@ -188,16 +226,22 @@ def judge(
     arrivals: Sequence[Arrival],
     doubtful: Iterable[str] = (),
     allow_open: bool = False,
+    since: int | None = None,
     until: int | None = None,
+    runs: Iterable[str] = (),
 ) -> Result:
     """The verdict over some producers.
 
     Args:
         doubtful: protocols whose captures are not complete.
-        until: microseconds since 1970.
+        since: the events made then or later, in microseconds since 1970.
+        until: the events made before.
+        runs: that are selected; none: all.
     """
-    facts = {producer: Facts(producer, parts, until) for producer, parts in ledgers.items()}
-    all_whole = all(mine.whole for mine in facts.values())
+    chosen = {*runs}
+    every, arrivals = arrivals, [x for x in arrivals if not chosen or x.run in chosen]
+    elsewhere = [x for x in every if chosen and x.run not in chosen]
+    facts = {producer: Facts(producer, parts, since, until) for producer, parts in ledgers.items()}
     doubt = set(doubtful)
     owners: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
@@ -212,22 +256,29 @@ def judge(
         mine.identity == "none" for mine in facts.values()
     )
 
+    def event_of(arrival: Arrival) -> tuple[str, int] | None:
+        if arrival.producer in facts and facts[arrival.producer].identity == "id":
+            return arrival.producer, arrival.seq
+        events = owners.get(arrival.user, []) if arrival.user else []
+        return events[0] if len(events) == 1 and events[0] not in shared else None
+
     by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {
         producer: defaultdict(list) for producer in facts
     }
     by_hash: list[Arrival] = []
     unknown_ids: set[Any] = set()
+    here = {event[0] for arrival in arrivals if (event := event_of(arrival))}
+    there = {event for arrival in elsewhere if (event := event_of(arrival))}
+    for producer in {producer for producer, _ in there} - here:
+        facts[producer].leave_out()
     for place, arrival in enumerate(arrivals):
-        known = arrival.producer in facts and facts[arrival.producer].identity == "id"
-        if known:
-            by_event[arrival.producer][arrival.seq].append((place, arrival))
-            continue
-        events = owners.get(arrival.user, []) if arrival.user else []
-        if len(events) == 1 and events[0] not in shared:
-            producer, seq = events[0]
+        if event := event_of(arrival):
+            producer, seq = event
             by_event[producer][seq].append((place, arrival))
         elif has_hashed:
             by_hash.append(arrival)
+        elif not is_within(arrival.received_us, since, until):
+            pass
         elif arrival.producer:
             unknown_ids.add(("id", arrival.producer, arrival.seq))
         elif arrival.user:
@@ -235,6 +286,7 @@ def judge(
         else:
             unknown_ids.add(("hash", arrival.hash))
 
+    all_whole = all(mine.whole for mine in facts.values() if mine.selected)
     counts: dict[str, Counter[str]] = {producer: Counter() for producer in facts}
     ids: dict[str, set[tuple[str, int]]] = defaultdict(set)
     gaps = dict.fromkeys(facts, 0)
@@ -245,10 +297,15 @@ def judge(
         seen = by_event[producer]
         unseen_before = False
         for seq in range(1, mine.last + 1):
-            if seq in mine.hash and ((producer, seq) in shared or mine.identity == "none"):
+            hashed = seq in mine.hash and ((producer, seq) in shared or mine.identity == "none")
+            if hashed or mine.is_outside(seq):
                 unseen_before = False
                 continue
             copies = seen.get(seq, [])
+            if not copies and seq in mine.hash and (producer, seq) in there:
+                mine.left_out += 1
+                unseen_before = False
+                continue
             word, sent = _word(mine, seq, [arrival.hash for _, arrival in copies], all_whole)
             gap = sent and word in ("lost", "missing")
             gaps[producer] += gap and not unseen_before
@@ -266,20 +323,28 @@ def judge(
                 first = min(arrival.received_us for _, arrival in copies)
                 took.append((mine.created[seq], first - mine.created[seq]))
         for seq in seen:
-            if not 1 <= seq <= mine.last:
+            if not 1 <= seq <= mine.last and not mine.is_outside(seq):
                 word = "unexpected" if mine.whole or seq == 0 else mine.undecided(seq)
                 tell[word] += 1
                 ids[word].add((producer, seq))
-        for seq in _reordered(mine, {s: copies for s, copies in seen.items() if (producer, s) not in shared}):
+        judged = {
+            seq: copies
+            for seq, copies in seen.items() if (producer, seq) not in shared and not mine.is_outside(seq)
+        }  # fmt: skip
+        for seq in _reordered(mine, judged):
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
-    unknown_ids |= _compare_by_hash(facts, shared, by_hash, doubt, counts, ids, extra)
+    away = Counter(arrival.hash for arrival in elsewhere if event_of(arrival) is None)
+    unknown_ids |= _compare_by_hash(facts, shared, by_hash, away, doubt, counts, ids, extra)
     without_producer = {"unexpected" if all_whole else "unknown": len(unknown_ids)} if unknown_ids else {}
     code = 0
     for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
         owner = facts.get(producer)
         if tell["unknown"] or (
-            owner is not None and not owner.whole and not (allow_open and owner.kind == "unclosed")
+            owner is not None
+            and owner.selected
+            and not owner.whole
+            and not (owner.kind == "unclosed" and (allow_open or owner.is_outside(owner.last + 1)))
         ):
             code = max(code, 1)
         ordered = owner is not None and (
@@ -334,21 +399,36 @@ def _compare_by_hash(
     facts: dict[str, Facts],
     shared: set[tuple[str, int]],
     by_hash: list[Arrival],
+    away: Counter[int],
     doubt: set[str],
     counts: dict[str, Counter[str]],
     ids: dict[str, set[tuple[str, int]]],
     extra: Counter[tuple[str, int]],
 ) -> set[Any]:
     """Events without an id of their own, as a multiset of hashes; the hashes of nobody."""
-    arrived = Counter(arrival.hash for arrival in by_hash)
+    arrived: Counter[int] = Counter()
+    elsewhere: Counter[int] = Counter()  # copies received outside the selected time
+    others: Counter[int] = Counter()  # events made outside it
     events: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
     for producer, mine in facts.items():
         for seq, h in mine.hash.items():
             if mine.identity == "none" or (producer, seq) in shared:
-                events[h].append((-STRENGTH[mine.outcome.get(seq, "")], producer, seq))
+                if mine.is_outside(seq):
+                    others[h] += 1
+                else:
+                    events[h].append((-STRENGTH[mine.outcome.get(seq, "")], producer, seq))
+        since, until = mine.since, mine.until
+    for arrival in by_hash:
+        where = arrived if is_within(arrival.received_us, since, until) else elsewhere
+        where[arrival.hash] += 1
     for h, rows in events.items():
         rows.sort()
         copies = arrived.pop(h, 0)
+        # Copies are those of events of the same time first, and only the rest may be of the others.
+        for _ in range(max(elsewhere[h] - others[h], 0)):
+            copies += copies < len(rows)
+        for _ in range(max(others[h] - elsewhere[h], 0)):
+            copies -= copies > len(rows)
         if copies > len(rows):
             _, producer, seq = rows[0]
             counts[producer]["duplicated"] += copies - len(rows)
@@ -356,6 +436,9 @@ def _compare_by_hash(
             extra[producer, seq] = copies - len(rows)
         for nth, (_, producer, seq) in enumerate(rows):
             outcome = facts[producer].outcome.get(seq, "")
+            if copies <= nth < copies + away[h]:
+                facts[producer].left_out += 1
+                continue
             if nth < copies:
                 word = "ok" if outcome in ("acked", "handed") else "recovered"
             else:
@@ -367,7 +450,7 @@ def _compare_by_hash(
             counts[producer]["events"] += 1
             counts[producer][word] += 1
             ids[word].add((producer, seq))
-    return {("hash", h) for h in arrived}
+    return {("hash", h) for h in arrived if h not in others}
 
 
 # -- what devices published

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import verify_files as files
 from tests.oracle import logjam as oracle
-from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, judge
+from tests.oracle.verify import Arrival, Part, Published, Result, gaps_of, is_within, judge
 
 # Where the events of a protocol may arrive; "e/2" is what device 2 published, at the consumer e.
 ENDPOINTS = {"lumberjack": ("a", "b", "c"), "logjam": ("d", "e/1", "e/2")}
@@ -140,19 +141,21 @@ class History:
             if not self.whole and rng.random() < 0.05:
                 totals[rng.choice(("acked", "handed", "failed", "dropped"))] += 1
             last = n + (rng.choice((-1, 0, 1, 7)) if not self.whole and rng.random() < 0.1 else 0)
-            lines.append(files.close_line(max(last, 0), bytes=0, **totals))
+            end = files.close_line(max(last, 0), bytes=0, **totals)
+            lines.append(end | {"at_us": began + pace * (n + 1)})
         elif 0.75 <= ending < 0.88 and lines:
             whole = files.encode_line(lines.pop() or {})
             torn = whole[: rng.randint(1, len(whole) - 1)]
-        self._split(lines, torn)
+        self._split(lines, torn, began)
 
-    def _split(self, lines: list[dict[str, Any] | None], torn: bytes | None) -> None:
+    def _split(self, lines: list[dict[str, Any] | None], torn: bytes | None, began: int) -> None:
         rng = self.rng
         cuts = sorted(rng.randint(0, len(lines)) for _ in range(rng.choice((0, 0, 1, 2))))
         pieces = [lines[a:b] for a, b in zip([0, *cuts], [*cuts, len(lines)], strict=True)]
         size = 0
         for number, piece in enumerate(pieces, 1):
             head = files.open_line(self.producer, number, self.identity, self.protocol, self.mode)
+            head["at_us"] = began
             piece.insert(0, head)
             for line in piece:
                 if line is not None and line["t"] == "close":
@@ -267,8 +270,10 @@ class World:
         unclosed: str = "",
         logjam: float = 0.3,
         whole: bool = False,
+        runs: Sequence[str] = ("r",),
     ) -> None:
         rng = self.rng = random.Random(seed)
+        self.runs = runs
         self.unclosed = unclosed
         self.methods = compressions()
         self.numbers: dict[int, int] = {}  # device -> its last number
@@ -335,6 +340,7 @@ class World:
             mine = [i for i, sent in enumerate(self.merged) if sent.endpoint.partition("/")[0] == listener]
             units: list[tuple[bytes, int, int]] = []
             at = 1_500_000
+            places: dict[int, int] = {}  # of each event, the unit
             while mine:
                 size = rng.choice((1, 1, 2, 5, 20))
                 piece, mine = mine[:size], mine[size:]
@@ -342,19 +348,27 @@ class World:
                 for i in piece:
                     sent = self.merged[i]
                     self.merged[i] = sent._replace(arrival=sent.arrival._replace(received_us=at))
-                some = [self.merged[i] for i in piece]
                 if protocol == "logjam":
-                    units += [(unit, way, at) for sent in some for unit, way in self._messages(sent)]
+                    for i in piece:
+                        places[i] = len(units)
+                        units += [(unit, way, at) for unit, way in self._messages(self.merged[i])]
                 else:
-                    raws = [sent.raw for sent in some]
+                    places |= dict.fromkeys(piece, len(units))
+                    raws = [self.merged[i].raw for i in piece]
                     units.append((files.window(raws, compress=rng.random() < 0.3), 0, at))
                     units.append((b"2A\0\0\0\1", 1, at))
             few = max(3, len(units) // rng.randint(1, 4))
+            size = max(1, len(units) // segments) if segments else few
+            for i, unit in places.items():
+                sent = self.merged[i]
+                run = self.runs[unit // size * len(self.runs) // -(-len(units) // size)]
+                self.merged[i] = sent._replace(arrival=sent.arrival._replace(run=run))
             files.write_segments(
                 capture,
                 listener,
                 units,
-                per_segment=max(1, len(units) // segments) if segments else few,
+                per_segment=size,
+                runs=self.runs,
                 closed=listener != self.unclosed,
                 protocol=protocol,
             )
@@ -430,7 +444,12 @@ def differences(
         foreign = sum(getattr(x.counts, word) for x in verdict.producers if not x.producer)
         if foreign != expected.unknown_ids.get(word, 0):
             out.append(f"foreign {word}: {foreign}, the reference has {expected.unknown_ids}")
+    judged = {producer for producer, mine in expected.facts.items() if mine.selected}
+    if mine.keys() != judged:
+        out.append(f"producers: {sorted(mine.keys() ^ judged)} are named or left out wrongly")
     for producer, counts in expected.counts.items():
+        if producer not in mine:
+            continue
         has = mine[producer].counts._asdict()
         wrong = {word: (n, counts.get(word, 0)) for word, n in has.items() if n != counts.get(word, 0)}
         if mine[producer].gaps != expected.gaps[producer]:
@@ -469,8 +488,16 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
         for producer, mine in expected.facts.items()
         for seq, created in mine.created.items()
     }
-    noted = [row for mine in expected.facts.values() for row in mine.noted]
-    every = [at for mine in expected.facts.values() for at in mine.all_created.values()]
+    noted = [
+        row
+        for mine in expected.facts.values()
+        for row in mine.noted if is_within(row[0], mine.since, mine.until)
+    ]  # fmt: skip
+    every = [
+        at
+        for mine in expected.facts.values()
+        for at in mine.all_created.values() if is_within(at, mine.since, mine.until)
+    ]  # fmt: skip
     times = [*every, *(at for at, _ in noted)]
     timeline = verdict.timeline
     if not times:

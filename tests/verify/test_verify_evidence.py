@@ -353,58 +353,6 @@ class TestExitCode1:
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 19, "unknown": 1})
 
 
-class TestPending:
-    """Events that are too new to be judged."""
-
-    def test_events_newer_than_until_are_pending(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        """Created in milliseconds 1 to 20; sequence 13 has no line yet, and 21 is not listed."""
-        raw = files.body(files.event_id(P, 21), "new")
-        some = {seq: body for seq, body in scene.bodies.items() if seq != 13}
-        scene.write_ledger(bodies=some, outcomes={"acked": range(1, 11)}, tail=[])
-        scene.write_capture([*range(1, 12), 14, raw])
-        verdict = verify(allow_open=True, until="1970-01-01T00:00:00.012Z")
-        assert counts(verdict) == {
-            "events": 20, "ok": 10, "recovered": 2, "unknown": 1, "pending": 8,
-        }  # fmt: skip
-        assert verdict.exit_code == 3
-        verdict = verify(allow_open=True, until=0.011)
-        assert counts(verdict) == {"events": 20, "ok": 10, "recovered": 2, "pending": 9}
-        assert (verdict.exit_code, verdict.producers[0].ledger) == (0, "unclosed")
-        assert "9 pending" in verdict.sentence
-        assert verdict.timeline is not None and sum(verdict.timeline.pending) == 7
-
-    @pytest.mark.parametrize("tail", [[STOPPED], [b"damage\n"]])
-    def test_damaged_ledger_has_no_pending_events(
-        self, scene: Scene, verify: Callable[..., Any], tail: list[Any]
-    ) -> None:
-        scene.write_ledger(outcomes={"acked": HALF}, tail=tail).write_capture(HALF)
-        verdict = verify(allow_open=True, until=0.0)
-        assert (verdict.exit_code, verdict.counts.pending, verdict.counts.unknown) == (3, 0, 10)
-
-    def test_events_without_ids_can_be_pending(self, scene: Scene, verify: Callable[..., Any]) -> None:
-        scene.bodies = {seq: files.body(None, f"event {seq}") for seq in ALL}
-        scene.write_ledger(identity="none", outcomes={"acked": HALF}, tail=[]).write_capture(HALF)
-        verdict = verify(allow_open=True, until=0.015)
-        assert counts(verdict) == {"events": 20, "ok": 10, "unknown": 5, "pending": 5}
-
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"until": "2026-01-01"}, "allow_open"),
-            ({"until": "yesterday", "allow_open": True}, "until: 'yesterday'"),
-            ({"until": float("nan"), "allow_open": True}, "until"),
-        ],
-    )
-    def test_wrong_until_is_a_config_error(
-        self, scene: Scene, verify: Callable[..., Any], options: dict[str, Any], words: str
-    ) -> None:
-        from logclient.errors import ConfigError
-
-        scene.write_ledger().write_capture()
-        with pytest.raises(ConfigError, match=words):
-            verify(**options)
-
-
 class DriverRows:
     """Bytes that the tasks of the second stage return to the driver, for each kind of row."""
 

@@ -17,6 +17,7 @@ from logclient.errors import LedgerError
 from tests import support
 from tests import verify_files as files
 
+Selection = pytest.importorskip("logclient.verify.selection").Selection
 np = support.need("numpy")
 arrays = pytest.importorskip("logclient.verify.arrays")
 ledger = pytest.importorskip("logclient.verify.packed_ledger")
@@ -299,10 +300,12 @@ def test_pending_after_is_the_highest_sequence_made_by_then(tmp_path: Path) -> N
     path = [OPEN, files.batch_line(events(1, 2, 5)), files.batch_line(events(3, 7))]
     files.write_part(tmp_path / "l", P, 1, path)
     (tmp_path / "work").mkdir()
-    for until, expected in ((1000, 0), (1001, 1), (1004, 3), (1006, 5), (9999, 7), (None, (1 << 48) - 1)):
+    for until, expected in ((1001, 0), (1002, 1), (1005, 3), (1007, 5), (9999, 7), (None, (1 << 48) - 1)):
         work = str(tmp_path / "work")
-        stem = ledger_pack.pack(ledger_files.find_parts(str(tmp_path / "l")), 0, work, until)
-        assert ledger_merge.merge([stem], work, BITS).pending_after.tolist() == [expected]
+        selected = Selection(since_us=1, until_us=until)
+        stem = ledger_pack.pack(ledger_files.find_parts(str(tmp_path / "l")), 0, work, selected)
+        packed = ledger_merge.merge([stem], work, BITS, selection=selected)
+        assert packed.pending_after.tolist() == [expected]
 
 
 def test_stronger_outcome_wins(tmp_path: Path) -> None:

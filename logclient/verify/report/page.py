@@ -15,7 +15,7 @@ from logclient.verify.report.examples import examples, undecoded
 from logclient.verify.report.markup import Html, el, join
 from logclient.verify.report.sections import by_sequence, faulty, over_time, totals
 from logclient.verify.report.tables import destinations, devices, listeners, problems, producers, runs
-from logclient.verify.report.words import listener_name, quantiles
+from logclient.verify.report.words import listener_name, quantiles, selected_line
 
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
@@ -167,6 +167,8 @@ def _facts(verdict: Verdict) -> Html:
             ),
         ),
     ]
+    if verdict.selection:
+        rows.insert(0, ("Selected", selected_line(verdict)))
     times = verdict.timeline
     if times is not None:
         first, last = times.start_us, times.start_us + len(times.events) * times.width_us

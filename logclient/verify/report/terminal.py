@@ -15,6 +15,7 @@ from logclient.verify.report.words import (
     faulty_producers,
     process_line,
     quantiles,
+    selected_line,
     unlisted_faults,
 )
 
@@ -36,6 +37,8 @@ def text(verdict: Verdict) -> str:
         if n or word in ("ok", "lost"):
             mark = "!" if word in breaking else " "
             lines.append(f"{word:<12}{n:>14,} {mark}{meaning}")
+    if verdict.selection:
+        lines.append(f"selected: {selected_line(verdict)}")
     if verdict.order != "checked":
         lines.append(f"order: {verdict.order}")
     if verdict.gaps:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from logclient.verify.report.charts import clock, duration
+from logclient.verify.selection import Selection
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device
@@ -26,6 +27,7 @@ __all__ = [
     "listener_name",
     "process_line",
     "quantiles",
+    "selected_line",
     "unlisted_faults",
     "where_it_leads",
     "worst_devices",
@@ -45,7 +47,7 @@ WORDS = (
     ("reordered", "the first copy arrived after that of a later event, at one listener"),
     ("dropped", "refused or pushed out by a bound, never sent"),
     ("unknown", "undecidable, because the ledger or the capture is incomplete there"),
-    ("pending", "newer than --until, and not decided yet"),
+    ("pending", "possibly newer than --until, and not decided yet"),
 )
 QUANTILES = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
 
@@ -57,6 +59,17 @@ EVIDENCE = {
 def quantiles(latency: Latency) -> str:
     """Return the quantiles of a latency in one line."""
     return ", ".join(f"{word} {duration(getattr(latency, field))}" for field, word in QUANTILES)
+
+
+def selected_line(verdict: Verdict) -> str:
+    """Return which events are judged, and how many are left out."""
+    chosen = verdict.selection or {}
+    selection = Selection(chosen["since_us"], chosen["until_us"], tuple(chosen["runs"]))
+    left_out = chosen["left_out"]
+    rest = f"{left_out['events']:,} others are left out"
+    if left_out["producers"]:
+        rest += f", and {left_out['producers']:,} producers without any selected event"
+    return f"events {selection.phrase}; {rest}"
 
 
 def worst_devices(verdict: Verdict) -> list[Device]:
@@ -175,7 +188,10 @@ def explain(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
 def explain_unknown(verdict: Verdict) -> list[tuple[str, str]]:
     """Return the origin of events from no producer of these ledgers, as pairs of name and text."""
     rows: list[tuple[str, str]] = []
+    selected = verdict.selection["runs"] if verdict.selection else []
     for run in verdict.capture.get("runs", ()):
+        if selected and run["run"] not in selected:
+            continue
         if not run["ours"] and len(rows) < MAX_EXPLAINED:
             host = f" of host {run['host']}" * bool(run["host"])
             events = f"{run['events']:,} events, received {_span((run['first_us'], run['last_us']))}"

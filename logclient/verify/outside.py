@@ -1,0 +1,101 @@
+"""The sequences of each producer outside a selection of time, as ranges.
+
+A listed event has a time of creation. Any other sequence has the place of its neighbours, the listed events
+next to it: it is outside if the one above it was made before the selected time, or the one below it after
+that. The rules are in ``docs/verify.md``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logclient.verify.arrays import I64, overlaps, union
+from logclient.verify.packed_ledger import LAST_SEQUENCE
+from logclient.verify.selection import Selection
+
+__all__ = ["Outside", "contained", "find_outside"]
+
+
+class Outside(NamedTuple):
+    """The selection's effect on some producers."""
+
+    ranges: I64  # rows of producer, first, last: what is left out, from sequence 0 to `LAST_SEQUENCE`
+    selected: I64  # likewise: the listed events that are selected
+    settled: I64  # for each producer the highest listed sequence made before `until`; without it, the highest
+
+
+def find_outside(
+    when: I64, spans: I64, base: int, started_us: I64, ended_us: I64, selection: Selection
+) -> Outside:
+    """Find the sequences that are left out.
+
+    Args:
+        when: rows of producer, first, last and the time, see `ledger_pack.pack`.
+        spans: rows of producer, first and last (and more) of listed events, sorted and disjoint.
+        base: number of the first producer.
+        started_us: of each producer, when its ledger was begun; the lowest number: not known.
+        ended_us: of each producer, when its ledger was closed; the highest number: it was not, or not known.
+        selection: the events to judge.
+    """
+    n = len(started_us)
+    shift = (when[:, :1] - base) << 48
+    listed = union(spans[:, 1:3] + ((spans[:, :1] - base) << 48))
+    index, parts = overlaps(when[:, 1:3] + shift, listed)
+    p = when[index, 0]
+    parts -= (p - base)[:, None] << 48
+    known = np.column_stack((p, parts, when[index, 3]))
+    # The beginning and the end of a ledger are neighbours, too.
+    producers = base + np.arange(n)
+    none, last = np.full(n, -1, np.int64), np.full(n, LAST_SEQUENCE + 1, np.int64)
+    begin = np.column_stack((producers, none, none, selection.place(started_us) > 0))
+    end = np.column_stack((producers, last, last, -(selection.place(ended_us) < 0).astype(np.int64)))
+    known = np.concatenate((begin, known, end))
+    known = known[np.lexsort((known[:, 1], known[:, 0]))]
+    below, above = known[:-1], known[1:]
+    out = (below[:, 0] == above[:, 0]) & (below[:, 2] + 1 < above[:, 1])
+    out &= (below[:, 3] > 0) | (above[:, 3] < 0)
+    gaps = np.column_stack((below[out, 0], below[out, 2] + 1, above[out, 1] - 1))
+    real = known[(known[:, 1] >= 0) & (known[:, 1] <= LAST_SEQUENCE)]
+    settled = np.full(n, LAST_SEQUENCE)
+    if selection.until_us is not None:
+        settled[:] = 0
+        early = real[real[:, 3] <= 0]
+        np.maximum.at(settled, early[:, 0] - base, early[:, 2])
+    left_out = np.concatenate((gaps, real[real[:, 3] != 0, :3]))
+    return Outside(_joined(left_out), _joined(real[real[:, 3] == 0, :3]), settled)
+
+
+def _joined(rows: I64) -> I64:
+    """Return disjoint rows of producer, first and last in order, with neighbours joined."""
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    if not len(rows):
+        return rows
+    apart = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 2] + 1)
+    starts = np.concatenate(([True], apart))
+    ends = np.concatenate((apart, [True]))
+    return np.column_stack((rows[starts, :2], rows[ends, 2]))
+
+
+def contained(rows: I64, p: I64, sequences: I64) -> npt.NDArray[np.bool_]:
+    """Return which sequences are in ranges.
+
+    Args:
+        rows: of producer, first and last, sorted and disjoint.
+        p: the producer of each sequence.
+        sequences: any.
+    """
+    n = len(rows)
+    if not n:
+        return np.zeros(len(p), bool)
+    # Both in one order: a range comes before the sequences in it.
+    owners, numbers = np.concatenate((rows[:, 0], p)), np.concatenate((rows[:, 1], sequences))
+    order = np.lexsort((np.arange(len(owners)) >= n, numbers, owners))
+    at = np.empty(len(owners), np.int64)
+    at[order] = np.cumsum(order < n) - 1
+    at = at[n:]
+    row = rows[np.maximum(at, 0)]
+    inside: npt.NDArray[np.bool_] = (at >= 0) & (row[:, 0] == p) & (sequences <= row[:, 2])
+    return inside

@@ -1,0 +1,136 @@
+"""The selection of one time, or of some runs, out of the evidence. The rules are in ``docs/verify.md``."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from logclient.errors import ConfigError
+
+__all__ = ["EVERYTHING", "Selection", "read_time"]
+
+_MAX_TIME_US = 1 << 60
+
+
+class Selection(NamedTuple):
+    """The events that a verification judges.
+
+    Attributes:
+        since_us: events made before are left out, microseconds since 1970; None: no bound.
+        until_us: events made then or later are left out; None: no bound.
+        runs: the runs of collectors that count; empty: all.
+    """
+
+    since_us: int | None = None
+    until_us: int | None = None
+    runs: tuple[str, ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        since: float | str | None = None,
+        until: float | str | None = None,
+        run: str | Sequence[str] | None = None,
+    ) -> Selection:
+        """Check the arguments of a verification.
+
+        Raises:
+            ConfigError: a time is not one, or the two times are not in order.
+        """
+        since_us, until_us = read_time("since", since), read_time("until", until)
+        if since_us is not None and until_us is not None and since_us >= until_us:
+            raise ConfigError("since: it must be before until")
+        runs = [run] if isinstance(run, str) else run or []
+        return cls(since_us, until_us, tuple(dict.fromkeys(runs)))
+
+    @classmethod
+    def load(cls, fields: Sequence[Any]) -> Selection:
+        """Make a selection of its fields, as JSON has them."""
+        since_us, until_us, runs = fields
+        return cls(since_us, until_us, tuple(runs))
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is a bound of time."""
+        return self.since_us is not None or self.until_us is not None
+
+    def place(self, times: Any) -> Any:
+        """Return for each time -1: before the selection, 0: in it, 1: after it.
+
+        Args:
+            times: an array of microseconds since 1970.
+
+        Returns:
+            An array of int8.
+        """
+        after = times >= (_MAX_TIME_US if self.until_us is None else self.until_us)
+        before = times < (-_MAX_TIME_US if self.since_us is None else self.since_us)
+        return after.astype("i1") - before
+
+    def contains(self, time_us: int) -> bool:
+        """Return whether a time is selected."""
+        after = self.since_us is None or time_us >= self.since_us
+        return after and (self.until_us is None or time_us < self.until_us)
+
+    @property
+    def phrase(self) -> str:
+        """What is selected, as an attribute of events; empty: everything."""
+        words = []
+        if self.runs:
+            words.append(f"of run{'s' * (len(self.runs) > 1)} {', '.join(self.runs)}")
+        since, until = (None if us is None else _text(us) for us in (self.since_us, self.until_us))
+        if since and until:
+            words.append(f"made from {since} to {until}")
+        elif since or until:
+            words.append(f"made since {since}" if since else f"made until {until}")
+        return " ".join(words)
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return plain values, or None when everything is selected."""
+        if self == EVERYTHING:
+            return None
+        return {"since_us": self.since_us, "until_us": self.until_us, "runs": list(self.runs)}
+
+
+EVERYTHING = Selection()
+
+
+def _text(us: int) -> str:
+    """Return a time as ISO 8601 in UTC."""
+    try:
+        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=us)
+    except OverflowError:
+        return f"{us / 1e6:.0f} s"
+    return f"{at.isoformat()}Z"
+
+
+def read_time(name: str, given: float | str | None) -> int | None:
+    """Read a time.
+
+    Args:
+        name: of the argument, for the error.
+        given: seconds since 1970, or ISO 8601, in UTC unless it has a zone.
+
+    Returns:
+        Microseconds since 1970.
+
+    Raises:
+        ConfigError: the text is not a time.
+    """
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
+            at = datetime.datetime.fromisoformat(given)
+            at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
+            since = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+            return since // datetime.timedelta(microseconds=1)
+        us = round(float(given) * 1_000_000)
+        if abs(us) < _MAX_TIME_US:
+            return us
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(
+        f"{name}: {str(given)[:40]!r} must be a time such as 2026-05-01T12:00:00Z, or seconds since 1970"
+    )

@@ -1,0 +1,445 @@
+"""The selection of one time, or of some runs, out of evidence that has more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.errors import ConfigError
+from logclient.verify.tuning import Tuning
+from tests import support
+from tests import verify_files as files
+from tests.verify.histories import World, differences, overview_differences
+from tests.verify_scene import P, Q, Scene
+
+support.need("numpy")
+support.need("pyarrow")
+job = pytest.importorskip("logclient.verify.job")
+inprocess = pytest.importorskip("tests.verify_inprocess")
+report = pytest.importorskip("logclient.verify.report")
+gather = pytest.importorskip("logclient.verify.gather")
+
+R = "0c" * 10
+ALL = list(range(1, 21))
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
+    def run(**options: Any) -> Any:
+        return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
+
+    return run
+
+
+def counts(verdict: Any) -> dict[str, int]:
+    return {word: n for word, n in verdict.counts._asdict().items() if n}
+
+
+def bodies_of(producer: str, seqs: Any = ALL) -> dict[int, bytes]:
+    return {seq: files.body(files.event_id(producer, seq), f"event {seq}") for seq in seqs}
+
+
+class TestTime:
+    """The events of a scene are made in milliseconds 1 to 20, and received from millisecond 50 on."""
+
+    def test_only_events_of_the_time_are_judged(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Everything is lost, but only what was made from 5 ms to 10 ms counts."""
+        scene.write_ledger(at_us=1).write_capture([1, 2, 5])
+        verdict = verify(since=0.005, until=0.010)
+        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 5, "ok": 1, "lost": 4})
+        assert inprocess.found(scene.out)["lost"] == {(P, seq) for seq in (6, 7, 8, 9)}
+        assert verdict.selection == {
+            "since_us": 5000, "until_us": 10_000, "runs": [], "left_out": {"producers": 0, "events": 15},
+        }  # fmt: skip
+        assert verdict.to_json()["selection"] == verdict.selection
+
+    def test_bounds(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """An event made at `since` is selected, and one made at `until` is not."""
+        scene.write_ledger().write_capture()
+        assert verify(since=0.020).counts.events == 1
+        assert verify(until=0.002).counts.events == 1
+        assert verify(since=0.002, until=0.003).counts.events == 1
+        assert verify().selection is None
+
+    def test_words_of_the_verdict_name_the_time(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        scene.write_ledger().write_capture()
+        verdict = verify(since="1970-01-01T01:00:00.005+01:00", until=0.010)
+        words = "events made from 1970-01-01T00:00:00.005000Z to 1970-01-01T00:00:00.010000Z"
+        assert verdict.sentence == f"The promise holds: 5 of 5 {words} arrived intact."
+        assert f"selected: {words}; 15 others are left out" in report.text(verdict)
+        assert f"{words}; 15 others are left out" in report.page(verdict)
+        assert "made since 1970" in verify(since=0.010).sentence
+        assert "made until 1970" in verify(until=0.010).sentence
+        assert "made" not in verify().sentence
+
+    def test_without_selection_no_event_is_looked_up(
+        self, scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scene.write_ledger().write_capture()
+        looked_up = []
+        monkeypatch.setattr(gather.Mapper, "_outside", lambda *_: looked_up.append(1))
+        assert verify().counts.ok == 20
+        assert not looked_up
+        verify(since=0)
+        assert looked_up
+
+    def test_nothing_selected_is_said(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        scene.write_ledger().write_capture()
+        verdict = verify(since=1.0)
+        assert (verdict.exit_code, counts(verdict), verdict.producers) == (0, {}, ())
+        assert "the ledgers have no events made since 1970-01-01T00:00:01Z" in verdict.sentence
+
+    def test_late_arrival_is_an_arrival(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """All events arrive after the end of the selected time."""
+        scene.write_ledger().write_capture(list(range(1, 11)))
+        verdict = verify(until=0.011)
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 10, "ok": 10})
+
+    def test_left_out_events_have_no_faults(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Before and after: copies, changed bodies, a wrong order, sequences that were never sent."""
+        wrong = [files.body(files.event_id(P, seq), "changed") for seq in (2, 18)]
+        never = [files.body(files.event_id(P, seq), "never") for seq in (0, 21, 40)]
+        scene.write_ledger(at_us=500, tail=[files.close_line(20) | {"at_us": 21_000}])
+        scene.write_capture([3, 1, *wrong, 1, *range(5, 16), 20, 19, 20, *never])
+        verdict = verify(since=0.005, until=0.016)
+        # Nothing says that 21 and 40 were made after 20, but sequences behind an event have its place.
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 11, "ok": 11})
+        assert inprocess.found(scene.out) == {}
+        assert verify().exit_code == 1
+
+    @pytest.mark.parametrize(
+        ("since", "until", "dropped"),
+        [(0.002, 0.008, 3), (0.009, None, 4), (0.005, 0.009, 3), (None, 0.004, 0)],
+    )
+    def test_unlisted_sequences_have_the_place_of_their_neighbours(
+        self, scene: Scene, verify: Callable[..., Any], since: float | None, until: float | None, dropped: int
+    ) -> None:
+        """5 to 7 are dropped between 4 and 8, and 21 to 24 behind 20."""
+        gone = [5, 6, 7, 21, 22, 23, 24]
+        some = {seq: raw for seq, raw in scene.bodies.items() if seq not in gone}
+        tail = [files.dropped_line(gone), files.close_line(24, acked=17, dropped=7) | {"at_us": 30_000}]
+        scene.write_ledger(bodies=some, outcomes={"acked": sorted(some)}, tail=tail)
+        scene.write_capture(sorted(some))
+        verdict = verify(since=since, until=until)
+        assert verdict.counts.dropped == dropped
+        assert verdict.exit_code == 0
+
+    def test_sequences_between_before_and_after_are_selected(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """Nothing is listed in the selected time, but what was dropped may have been made there."""
+        some = {1: scene.bodies[1], 4: scene.bodies[4]}
+        tail = [files.dropped_line([2, 3]), files.close_line(4, acked=2, dropped=2)]
+        scene.write_ledger(bodies=some, outcomes={"acked": [1, 4]}, tail=tail).write_capture([1, 4])
+        assert counts(verify(since=0.002, until=0.003)) == {"events": 2, "dropped": 2}
+
+    def test_old_closed_ledger_does_not_count(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """It has holes, but it was closed before the selected time."""
+        scene.write_ledger(tail=[b"damage\n", files.close_line(20) | {"at_us": 21_000}])
+        later = bodies_of(Q)
+        scene.write_ledger(producer=Q, bodies=later, created=lambda seq: 2_000_000 + seq, at_us=1_999_999)
+        scene.write_capture([*ALL, *later.values()])
+        assert verify().exit_code == 3
+        verdict = verify(since=1.0)
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
+        assert [x.producer for x in verdict.producers] == [Q]
+        assert verdict.selection["left_out"] == {"producers": 1, "events": 20}
+        assert verdict.ledger["complete"] and verdict.ledger["producers"] == 1
+        verdict = verify(until=1.0)
+        assert (verdict.exit_code, [x.producer for x in verdict.producers]) == (3, [P])
+
+    def test_open_ledger_that_goes_on_needs_no_allow_open(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        scene.write_ledger(tail=[]).write_capture()
+        assert verify().exit_code == 3
+        verdict = verify(until=0.011)
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 10, "ok": 10})
+        assert "open" not in verdict.sentence
+        # Nothing shows that this one had made all its events by then.
+        assert verify(until=1.0).exit_code == 3
+
+    def test_unassigned_events_are_selected_by_their_arrival(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """Received in milliseconds 50, 51 and 52: ids of another producer, of an application, and none."""
+        foreign = [files.body(files.event_id(Q, 1), "x"), files.body(None, "x", user="y")]
+        foreign.append(files.body(None, "x"))
+        scene.write_ledger(tail=[files.close_line(20) | {"at_us": 1_000_000}])
+        scene.write_capture([*ALL, *foreign], size=1, received=lambda unit: 1000 * (unit + 31))
+        assert verify().counts.unexpected == 3
+        assert verify(since=0.052).counts.unexpected == 2
+        assert verify(until=0.052).counts.unexpected == 1
+        assert verify(since=0.054, until=0.055).counts.unexpected == 0
+
+    @pytest.mark.parametrize(
+        ("sent", "received", "expected"),
+        [
+            # When events with the same body are made, and when copies arrive. Selected: from 2 s.
+            ((1, 1, 3, 3), (1, 1, 3, 3), {"events": 2, "ok": 2}),
+            ((1, 1, 3, 3), (1, 1, 3), {"events": 2, "ok": 1, "lost": 1}),
+            ((1, 1, 3, 3), (1, 3, 3, 3), {"events": 2, "ok": 2}),  # one made before arrived late
+            ((1, 1, 3, 3), (1, 3, 3), {"events": 2, "ok": 2}),
+            ((1, 1, 3, 3), (1, 1, 3, 3, 3), {"events": 2, "ok": 2, "duplicated": 1}),
+            ((1, 1, 3, 3), (1, 1, 1, 3), {"events": 2, "ok": 2}),
+            ((1, 1), (3, 3), {}),
+            ((3, 3), (1, 3), {"events": 2, "ok": 2}),
+        ],
+    )
+    def test_events_without_ids(
+        self,
+        scene: Scene,
+        verify: Callable[..., Any],
+        sent: tuple[int, ...],
+        received: tuple[int, ...],
+        expected: dict[str, int],
+    ) -> None:
+        raw = files.body(None, "the same")
+        scene.write_ledger(
+            bodies=dict.fromkeys(range(1, len(sent) + 1), raw),
+            identity="none",
+            created=lambda seq: 1_000_000 * sent[seq - 1],
+            tail=[files.close_line(len(sent)) | {"at_us": 4_000_000}],
+        )
+        scene.write_capture([raw] * len(received), size=1, received=lambda unit: 1_000_001 * received[unit])
+        assert counts(verify(since=2.0)) == expected
+
+    def test_pending_needs_no_allow_open(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """An open ledger does not list 21 yet, which may have been made after the selected time."""
+        raw = files.body(files.event_id(P, 21), "new")
+        scene.write_ledger(tail=[]).write_capture([*ALL, raw])
+        verdict = verify(until=1.0)
+        assert (verdict.exit_code, counts(verdict)) == (3, {"events": 20, "ok": 20, "pending": 1})
+        verdict = verify(until=1.0, allow_open=True)
+        assert verdict.exit_code == 0 and "1 pending" in verdict.sentence
+        assert verify(since=0.001, allow_open=True).counts.unknown == 1
+
+    @pytest.mark.parametrize("line", [{"t": "stopped", "reason": "No space left"}, b"damage\n"])
+    def test_damaged_ledger_has_no_pending_events(
+        self, scene: Scene, verify: Callable[..., Any], line: Any
+    ) -> None:
+        raw = files.body(files.event_id(P, 21), "new")
+        scene.write_ledger(tail=[line]).write_capture([*ALL, raw])
+        verdict = verify(until=1.0, allow_open=True)
+        assert (verdict.exit_code, verdict.counts.pending, verdict.counts.unknown) == (3, 0, 1)
+
+    def test_damage_before_the_time_is_no_doubt(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """The second segment begins at 52 ms; the first one has damage."""
+        scene.write_ledger(created=lambda seq: 100_000 + 1000 * seq)
+        scene.write_capture(ALL[:19], received=lambda unit: 50_000 + 50_000 * unit, per_segment=4)
+        path = scene.capture / "main-000001.cap"
+        data = bytearray(path.read_bytes())
+        data[-40] ^= 1
+        path.write_bytes(data)
+        assert verify().counts.unknown
+        assert verify(since=0.111).counts.unknown
+        scene.write_ledger(created=lambda seq: 200_000 + 1000 * seq)
+        verdict = verify(since=0.2)
+        assert (verdict.counts.unknown, verdict.counts.lost) == (0, 1)
+        assert any("damage" in problem for problem in verdict.problems)
+
+    def test_run_of_another_time_is_no_doubt(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """The first run has only events of a producer without a ledger, received before the selected time."""
+        scene.write_capture([*bodies_of(Q).values()], run="one", end="resumed")
+        units = [(files.window([scene.bodies[seq]]), 0, 90_000 + seq) for seq in ALL]
+        files.write_segments(scene.capture, "main", units, run="two", first=2, arrival=11)
+        scene.write_ledger(created=lambda seq: 70_000 + seq)
+        verdict = verify()
+        assert (verdict.exit_code, verdict.counts.unknown) == (3, 20)
+        verdict = verify(since=0.070)
+        assert (verdict.exit_code, counts(verdict), verdict.problems) == (0, {"events": 20, "ok": 20}, ())
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"until": "yesterday"}, "until: 'yesterday' must be a time such as 2026-05-01T12:00:00Z"),
+            ({"since": "12:00"}, "since: '12:00'"),
+            ({"until": float("nan")}, "until"),
+            ({"since": "1e99"}, "since"),
+            ({"since": 2, "until": 2}, "since: it must be before until"),
+        ],
+    )
+    def test_wrong_time_is_a_config_error(
+        self, scene: Scene, verify: Callable[..., Any], options: dict[str, Any], words: str
+    ) -> None:
+        scene.write_ledger().write_capture()
+        with pytest.raises(ConfigError, match=words):
+            verify(**options)
+        assert not scene.out.exists()
+
+
+class TestRuns:
+    """Two runs of a collector: one of P's events, then one of Q's."""
+
+    def write(self, scene: Scene, first: Any = ALL, second: Any = ALL, **options: Any) -> None:
+        theirs = bodies_of(Q)
+        scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
+        scene.write_capture(list(first), run="one", end="resumed")
+        units = [(files.window([theirs[seq]]), 0, 90_000 + seq) for seq in second]
+        arrival = 1 + 2 * -(-len(list(first)) // 4)  # four events in a unit, and an answer to each
+        files.write_segments(scene.capture, "main", units, run="two", first=2, arrival=arrival, **options)
+
+    def test_other_runs_are_left_out(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """An event of each producer is lost; each is found in the run of its producer."""
+        self.write(scene, ALL[:19], ALL[1:])
+        for run, lost in (("one", (P, 20)), ("two", (Q, 1))):
+            verdict = verify(run=run)
+            assert (verdict.exit_code, counts(verdict)) == (1, {"events": 20, "ok": 19, "lost": 1})
+            assert inprocess.found(scene.out)["lost"] == {lost}
+            assert f"20 events of run {run}" in verdict.sentence
+            assert verdict.selection["left_out"] == {"producers": 1, "events": 20}
+            assert [(x["run"], x["ours"]) for x in verdict.capture["runs"]] == [
+                ("one", run == "one"), ("two", run == "two"),
+            ]  # fmt: skip
+            assert verdict.capture["segments"] == 1
+        verdict = verify(run=["one", "two"])
+        assert counts(verdict) == {"events": 40, "ok": 38, "lost": 2}
+        assert "of runs one, two" in verdict.sentence
+
+    def test_producer_without_any_arrival_is_judged(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """It may have sent to this run."""
+        self.write(scene)
+        scene.write_ledger(producer=R, bodies=bodies_of(R, [1, 2]))
+        verdict = verify(run="two")
+        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 22, "ok": 20, "lost": 2})
+
+    def test_event_that_arrived_in_another_run_alone_is_left_out(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """Q also has events in the first run: 1 and 2 there alone, and 3 in both. 4 arrived nowhere."""
+        theirs = bodies_of(Q)
+        self.write(scene, [*ALL, theirs[1], theirs[2], theirs[3], theirs[3]], [3, *range(5, 21)])
+        verdict = verify(run="two")
+        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 18, "ok": 17, "lost": 1})
+        assert inprocess.found(scene.out) == {"lost": {(Q, 4)}}
+        assert verdict.selection["left_out"] == {"producers": 1, "events": 22}
+
+    def test_events_without_ids(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Of four events with one body, one arrived in the other run and one nowhere."""
+        raw = files.body(None, "the same")
+        scene.write_ledger(bodies=dict.fromkeys(range(1, 5), raw), identity="none")
+        scene.write_capture([raw, files.body(None, "not ours")], run="one", end="resumed")
+        units = [(files.window([raw, raw]), 0, 90_000)]
+        files.write_segments(scene.capture, "main", units, run="two", first=2, arrival=3)
+        verdict = verify(run="two")
+        assert (verdict.exit_code, counts(verdict)) == (1, {"events": 3, "ok": 2, "lost": 1})
+        assert verdict.selection["left_out"] == {"producers": 0, "events": 1}
+
+    def test_damage_of_other_runs_is_no_doubt_but_a_missing_segment_is(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        self.write(scene, ALL, ALL[1:])
+        path = scene.capture / "main-000001.cap"
+        data = bytearray(path.read_bytes())
+        data[-60] ^= 1
+        path.write_bytes(data)
+        assert verify(run="two").counts.lost == 1
+        path.unlink()
+        verdict = verify(run="two")
+        assert (verdict.counts.lost, verdict.counts.unknown > 0) == (0, True)
+
+    def test_unknown_run_is_a_config_error(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        self.write(scene, host="h1")
+        with pytest.raises(ConfigError) as error:
+            verify(run=["one", "three"])
+        known = "one (1 segment), two (host h1, 1 segment)"
+        assert str(error.value) == f"run: no segment is of 'three': the capture has {known}"
+        assert not scene.out.exists()
+
+    def test_topics_tables_and_event_rows_have_no_runs(
+        self, scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from logclient.verify import events
+
+        self.write(scene)
+        with pytest.raises(ConfigError, match="run: a topic or table has no runs"):
+            inprocess.run(monkeypatch, scene.ledger, None, table="t", run="one")
+        with pytest.raises(ConfigError, match="since: the table has all events"):
+            events(None, scene.ledger, scene.capture, since=1.0)
+
+    def test_hosts_with_equal_listener_names_are_separate(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """Two hosts with a listener `main` and a run each, in subfolders: nothing is mixed."""
+        theirs = bodies_of(Q)
+        scene.write_ledger().write_ledger(producer=Q, bodies=theirs)
+        everything = scene.capture
+        everything.mkdir()
+        for host, raws in (("a", [*scene.bodies.values()]), ("b", [*theirs.values()])):
+            scene.capture = everything / host
+            scene.write_capture(raws, host=host, run=f"run-{host}")
+        scene.capture = everything
+        verdict = verify()
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 40, "ok": 40})
+        assert [x.listener for x in verdict.listeners] == ["a.main", "b.main"]
+        verdict = verify(run="run-b")
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
+        assert [x.listener for x in verdict.listeners] == ["b.main"]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "users": {"users": 0.2},
+    "anonymous": {"anonymous": 0.3, "users": 0.05},
+    "whole": {"whole": True, "anonymous": 0.1},
+    "unclosed": {"unclosed": "b", "anonymous": 0.1},
+}
+SELECTIONS: dict[str, dict[str, Any]] = {
+    "since": {"since": 1.3},
+    "until": {"until": 1.2},
+    "both": {"since": 1.0, "until": 1.9},
+    "open": {"since": 0.9, "until": 1.7, "allow_open": True},
+    "run": {"run": "r2"},
+    "run and time": {"run": ["r1", "r3"], "since": 0.7, "until": 2.2},
+}
+
+
+def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict[str, Any]) -> None:
+    micro = {name: round(options[name] * 1e6) for name in ("since", "until") if name in options}
+    run = options.get("run", ())
+    runs = [run] if isinstance(run, str) else run
+    expected = world.expected(**micro, runs=runs, allow_open=options.get("allow_open", False))
+    found = {
+        word: {event for event in events if event[0] in expected.counts}
+        for word, events in inprocess.found(out).items()
+    }
+    wrong = differences(expected, verdict, found) + overview_differences(expected, verdict)
+    left_out = {
+        "producers": sum(not mine.selected for mine in expected.facts.values()),
+        "events": sum(mine.left_out for mine in expected.facts.values()),
+    }
+    if verdict.selection["left_out"] != left_out:
+        wrong.append(f"left out: {verdict.selection['left_out']}, the reference has {left_out}")
+    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong[:20])
+    assert verdict.counts.events and left_out["events"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_random_histories_equal_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, selection: str
+) -> None:
+    options = SELECTIONS[selection]
+    if "run" in options and kind == "unclosed":
+        pytest.skip("the reference does not know of which run a defect is")
+    seed = 100 * [*KINDS].index(kind) + [*SELECTIONS].index(selection)
+    world = World(seed, 150, runs=("r1", "r2", "r3"), **KINDS[kind])
+    ledger, capture = world.write(tmp_path, segments=6)
+    out = tmp_path / "out"
+    bits, tail = ((2, 1), (3, 2), (4, 3), (9, 5))[seed % 4]
+    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=7, **options)
+    assert_equals_reference(world, verdict, out, options)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("selection", ["both", "run and time"])
+def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Path, selection: str) -> None:
+    options = SELECTIONS[selection]
+    world = World(7, 200, runs=("r1", "r2", "r3"), anonymous=0.1, users=0.1)
+    ledger, capture = world.write(tmp_path, segments=6)
+    out = tmp_path / "out"
+    verdict = job.run(ledger, capture, out=out, spark=spark, tuning=Tuning(3, 2, 500), **options)
+    assert_equals_reference(world, verdict, out, options)
