@@ -109,7 +109,7 @@ def ledger(
     own = _work(work)
     stages = SparkStages(spark)
     stages.check_visible([("work", own), *(("ledger", folder) for folder in folders)])
-    stems = stages.pack(found.parts, own, None)
+    stems = stages.pack(found.parts, own)
     packed = ledger_merge.merge(stems, own, Tuning().bucket_bits, found.unread, found.copies)
     tasks = _plan(packed, BITS)
     with no_pandas():
@@ -145,7 +145,7 @@ def events(
         A DataFrame with the columns `EVENTS`, and these.
 
     Raises:
-        ConfigError: there is no such column.
+        ConfigError: there is no such column, or an option selects a part of the events.
         LedgerError: a folder cannot be read, or a ledger's numbers are beyond all bounds.
         LogclientError: the comparison fails, see `logclient.verify.run`.
     """
@@ -155,6 +155,9 @@ def events(
     for name in columns:
         if name not in COLUMNS or name in EVENTS.names or name not in (*LOGS, "protocol", "segment"):
             raise ConfigError(f"columns: {name!r} is no column of the capture that can be added")
+    for name in ("run", "since", "until"):
+        if options.get(name) is not None:
+            raise ConfigError(f"{name}: the table has all events: select its rows by the column created")
     own = _work(work)
     out = storage.join(own, "verdict")
     verdict = job.run(ledger, capture, out=out, spark=spark, work=own, keep_work=True, **options)
