@@ -309,7 +309,10 @@ class Session:
             settings = {**settings, **_packages(connector)}
         elsewhere = "spark.master" in defaults or "MASTER" in os.environ or "master" in submitted
         local = is_local(settings.get("spark.master", "" if elsewhere else "local"))
-        variables = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if local else {}
+        # The JVM runs sources of DataFrames, which it finds by name, in a Python of the driver's machine.
+        variables = {"PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable}
+        if local:
+            variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         try:
             if not (local and self._start_directly(java, settings, variables)):
                 self._submit(settings, defaults, submitted, variables)

@@ -167,6 +167,7 @@ session.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_tables_of_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
     """Capture, ledger and work are behind URLs, and Spark's workers read and write them themselves."""

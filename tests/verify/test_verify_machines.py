@@ -91,10 +91,8 @@ def test_workers_share_nothing_but_a_bucket(
     assert {name.partition("/")[0] for name in bucket.objects()} == {"ledger", "capture", "out"}
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["work", pytest.param("ledger", marks=pytest.mark.long), pytest.param("capture", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["work", "ledger", "capture"])
 def test_folder_that_workers_do_not_see_is_one_line(
     cluster: Cluster, tmp_path: Path, bucket: Bucket, what: str
 ) -> None:

@@ -444,6 +444,7 @@ def test_workers_begin_with_their_imports(spark: Any) -> None:
     assert [row.found for row in rows] == [True, True]
 
 
+@pytest.mark.long
 def test_session_can_be_started_again(scene: Scene, tmp_path: Path) -> None:
     """After a stop the process has no session, and the next verification starts another one."""
     script = f"""

@@ -281,7 +281,10 @@ def rows_of(out: Any) -> list[tuple[str, str]]:
     return sorted(inprocess.violations(out))
 
 
-@pytest.mark.parametrize("kind", ["plain", "logjam", "anonymous", "unclosed"])
+@pytest.mark.parametrize(
+    "kind",
+    ["plain", "anonymous", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("logjam", "unclosed"))],
+)
 def test_verdict_from_a_bucket_equals_that_of_folders(
     tmp_path: Path, bucket: Bucket, verify: Run, kind: str
 ) -> None:
