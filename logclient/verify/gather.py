@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from logclient._ext.arrivals import locate, measure, spread
 from logclient.verify import decode
-from logclient.verify.arrays import I64, U64, true_runs
+from logclient.verify.arrays import I32, I64, U64, true_runs
 from logclient.verify.devices import DeviceStretches
 from logclient.verify.facts import YEAR_2255, Facts
 from logclient.verify.outside import contained
@@ -44,6 +45,8 @@ from logclient.verify.work_files import StretchWriter
 
 __all__ = ["EventBuffer", "Mapper", "map_task"]
 
+WIDE = 1 << 16  # a range of buckets for which there are tables
+NO_BUCKET = -1
 ROWS = 1 << 17  # events packed at a time, so that a stretch has at most 3 MB
 
 
@@ -191,8 +194,7 @@ class Mapper:
         offsets: npt.NDArray[Any],
         hashes: U64,
         positions: I64,
-        received: npt.NDArray[np.int64] | None,
-        second: U64 | None = None,
+        after: U64 | None = None,
     ) -> pa.RecordBatch:
         """Write columns, and return one row for each slice of them.
 
@@ -203,35 +205,15 @@ class Mapper:
             offsets: column ``offsets``.
             hashes: column ``hashes``.
             positions: column ``positions``.
-            received: column ``after``, as microseconds since 1970. It is stored as a base and 32 bits each.
-            second: column ``after`` as it is, when `received` is None.
+            after: column ``after``, as it is.
         """
         n = len(keys)
-        base = np.zeros(n, np.int64)
-        shift = np.zeros(n, np.int32)
         columns: list[npt.NDArray[Any]] = [offsets, hashes, positions]
-        if received is not None:
-            base = np.minimum.reduceat(received, starts)
-            sizes = np.diff(np.append(starts, len(positions)))
-            timeless = None
-            if int(received.max()) == NEVER:
-                timeless = received == NEVER
-                base[base == NEVER] = 0
-                received = np.where(timeless, np.repeat(base, sizes), received)
-            width = np.maximum.reduceat(received, starts) - base
-            if int(width.max()) >= NO_TIME:
-                # More than 71 minutes in one row: round by a few microseconds.
-                shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
-                after = (received - np.repeat(base, sizes)) >> np.repeat(shift, sizes)
-            else:
-                after = received - np.repeat(base, sizes)
-            if timeless is not None:
-                after[timeless] = NO_TIME
-            columns.append(after.astype(np.uint32))
-        elif second is not None:
-            columns.append(second)
+        if after is not None:
+            columns.append(after)
         edges = np.append(starts, len(positions))
-        return self._record(keys, listener, edges, positions[starts], base, shift, columns)
+        none = np.zeros(n, np.int64)
+        return self._record(keys, listener, edges, positions[starts], none, none.astype(np.int32), columns)
 
     def _record(
         self,
@@ -441,30 +423,26 @@ class Mapper:
         if self.plan.presence:
             self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
             return
-        # Events of no producer look up row 0 and are masked. The tables end with a 0 for shared ids.
-        index = producer if rest is None else np.maximum(producer, 0)
-        known = (producer >= 0) & (sequence >= 1) & (sequence <= self.last[index])
+        n = len(producer)
+        bucket, offsets = np.empty(n, np.int64), np.empty(n, np.int32)
+        known = locate(
+            producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, offsets
+        )
         outside = None
         if self.selection != EVERYTHING:
             outside = self._outside(producer, sequence, received)
         if outside is not None:
-            known &= ~outside
-        bucket = self.bases[index] + ((sequence - 1) >> self.plan.bits)
+            bucket[outside] = NO_BUCKET
         if not self.all_live:
             at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
-            known &= (self.live[at] == bucket) if len(self.live) else False
-        offsets = ((sequence - 1) & self.mask).astype(np.int32) + self.starts[index]
-        if known.all():
-            yield self._sorted_rows(bucket, listener, offsets, hashes, positions, received)
+            bucket[(self.live[at] != bucket) if len(self.live) else slice(None)] = NO_BUCKET
+        if outside is not None or not self.all_live:
+            known = int(np.count_nonzero(bucket != NO_BUCKET))
+        if known:
+            yield self._sorted_rows(bucket, known, listener, offsets, hashes, positions, received)
+        if known == n or self.only is not None:
             return
-        take = np.flatnonzero(known)
-        if len(take):
-            yield self._sorted_rows(
-                bucket[take], listener, offsets[take], hashes[take], positions[take], received[take]
-            )
-        if self.only is not None:
-            return
-        unlisted = ~known & (producer >= 0)
+        unlisted = (bucket == NO_BUCKET) & (producer >= 0)
         if rest is not None:
             if self.has_anonymous:
                 rest |= unlisted & (producer == len(self.ledger))  # shared ids
@@ -495,29 +473,51 @@ class Mapper:
     def _sorted_rows(
         self,
         bucket: I64,
+        known: int,
         listener: int,
-        offsets: npt.NDArray[np.int32],
+        offsets: I32,
         hashes: U64,
         positions: I64,
         received: I64,
     ) -> pa.RecordBatch:
-        """Return rows of bucketed events, sorted by bucket."""
+        """Return rows of events in the order of their buckets, and in each in the order of arrival.
+
+        Args:
+            bucket: of each event; `NO_BUCKET`: it is left out.
+            known: the number of events that have one.
+            listener: column ``listener``.
+            offsets: column ``offsets``.
+            hashes: column ``hashes``.
+            positions: column ``positions``.
+            received: in microseconds since 1970. It is stored as a base and 32 bits each.
+        """
         if self.other_run:
             listener += OTHER_RUN
-        if not (bucket[1:] >= bucket[:-1]).all():
-            low = int(bucket.min())
-            small = int(bucket.max()) - low < 1 << 16
-            # Stable, so that arrivals keep their order. NumPy's stable sort is a radix sort up to 16 bits.
-            order = np.argsort((bucket - low).astype(np.uint16) if small else bucket, kind="stable")
-            bucket, offsets, hashes, positions, received = (
-                bucket[order],
-                offsets[order],
-                hashes[order],
-                positions[order],
-                received[order],
-            )
-        starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
-        return self.rows(bucket[starts], listener, starts, offsets, hashes, positions, received)
+        some = bucket if known == len(bucket) else bucket[bucket != NO_BUCKET]
+        low = int(some.min())
+        n = int(some.max()) - low + 1
+        names = None
+        if n > WIDE:
+            names = np.unique(some)
+            bucket = np.where(bucket == NO_BUCKET, NO_BUCKET, np.searchsorted(names, bucket))
+            low, n = 0, len(names)
+        sizes, base, last = np.zeros(n, np.int64), np.full(n, NEVER, np.int64), np.zeros(n, np.int64)
+        measure(bucket, received, low, sizes, base, last)
+        base[base == NEVER] = 0
+        width = last - base
+        shift = np.zeros(n, np.int32)
+        if int(width.max()) >= NO_TIME:
+            # More than 71 minutes in one row: round by a few microseconds.
+            shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
+        starts = np.cumsum(sizes) - sizes
+        columns: list[Any] = [np.empty(known, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
+        given = bucket, offsets, hashes, positions, received
+        spread(*given, low, starts.copy(), base, shift, *columns)
+        used = np.flatnonzero(sizes)
+        starts = starts[used]
+        keys = used + low if names is None else names[used]
+        edges = np.append(starts, known)
+        return self._record(keys, listener, edges, columns[2][starts], base[used], shift[used], columns)
 
     def _by_own_id(self, events: decode.Events, producer: I64, sequence: I64) -> tuple[I64, I64]:
         """Find the events that carry an id of the application, by the hash of that id."""
@@ -592,7 +592,6 @@ class Mapper:
             owner[order],
             a[order],
             positions[which][order],
-            None,
             b[order],
         )
 
@@ -631,7 +630,6 @@ class Mapper:
             offsets[order],
             hashes[order],
             positions[order],
-            None,
             after[order] if after is not None else None,
         )
 
