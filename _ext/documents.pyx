@@ -1,7 +1,7 @@
 # The fields of JSON documents as columns, in Arrow's layout: the reading half of a table of events.
 #
-# A document is read once, member by member, and never checked again: the decoders have done that. Text that
-# is not JSON after all gives no fields, whatever it is.
+# A document is checked whole, as a peer would, and then read member by member. Text that is no JSON object
+# gives no fields.
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -12,8 +12,11 @@ from logclient._ext.codec cimport lc_wire, wire_reserve
 from logclient._ext.decoder cimport BorrowedBuffer, Column, append_bytes, count_units, make_column
 from logclient._ext.hash cimport xxh64_of
 from logclient._ext.jsonscan cimport (
+    SCAN_PAD,
+    copy_object,
     hex_value,
     lc_member,
+    lc_object,
     lc_span,
     nested_after,
     next_member,
@@ -108,6 +111,7 @@ cdef class DocumentReader:
     cdef int n_levels
     cdef list names              # own the memory that the spans point to
     cdef uint64_t seed           # so that nobody can choose keys that collide
+    cdef lc_wire checked         # copy of the current document
     cdef lc_wire unescaped       # keys of the current document
     cdef lc_wire fields          # of the current document
     cdef size_t n_fields
@@ -159,6 +163,7 @@ cdef class DocumentReader:
         self.seed = int.from_bytes(os.urandom(8), "little")
 
     def __dealloc__(self):
+        free(self.checked.data)
         free(self.unescaped.data)
         free(self.fields.data)
         free(self.table.data)

@@ -26,6 +26,7 @@ cdef inline bint same(const lc_span *a, const uint8_t *p, size_t size) noexcept 
 cdef int read_document(DocumentReader d, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *start = after_space(p, p + size)
     cdef const uint8_t *end = before_space(start, p + size)
+    cdef lc_object checked
     cdef int done = 0, i
     for i in range(3):
         d.found[i].rank = 2 * MOST_NAMES
@@ -34,11 +35,13 @@ cdef int read_document(DocumentReader d, const uint8_t *p, size_t size) noexcept
     d.unescaped.size = 0
     if d.pairs and size and p[0] < PAIR_COUNT:
         done = read_pairs(d, p, size)
-    elif end - start >= 2 and start[0] == c'{' and (end - 1)[0] == c'}' and is_utf8(p, size):
+    elif end - start >= 2 and start[0] == c'{' and (end - 1)[0] == c'}':
         # Keys with escapes are not longer than the document: their buffer stays where it is.
-        if wire_reserve(&d.unescaped, 2 * size + 8) == NULL:
+        if (wire_reserve(&d.unescaped, 2 * size + 8) == NULL
+                or wire_reserve(&d.checked, size + SCAN_PAD) == NULL):
             return -1
-        done = read_object(d, start, end - 1, False, NULL)
+        if copy_object(d.checked.data, p, size, &checked) == 0:
+            done = read_object(d, start, end - 1, False, NULL)
     if done < 0:
         return -1
     if done == 0:

@@ -145,6 +145,15 @@ def test_any_documents_equal_the_reference(protocol: str, bodies: list[bytes], c
         assert row == tuple(oracle.document(protocol, raw))
 
 
+@pytest.mark.parametrize(
+    "value", [b"!", b"01", b"1.", b"nul", b"tru", b'{"b":!}', b"[1,]", b'"\\q"', b'{"b":}', b"[1}", b'"\x01"']
+)
+def test_wrong_json_anywhere_gives_no_fields(value: bytes) -> None:
+    raw = b'{"message":"x","a":%s}' % value
+    assert rows("lumberjack", [raw]) == [(None, None, None, None)]
+    assert rows("plog", [raw]) == [(None, None, raw.decode(), None)]
+
+
 END = b',"message":"x"}'
 HOSTILE = {
     "deep lists": b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + END,
@@ -161,6 +170,8 @@ HOSTILE = {
     "many names": b'{"a":1' + b"".join(b',"%d":%d' % (i, i) for i in range(100_000)) + END,
     "more pairs than bytes": b"\0\0\0\7\0\0\0\4line\xff\xff\xff\xff",
 }
+REFUSED = {"deep lists", "deep data", "deep log", "a huge number"}
+"""JSON that Logstash refuses: more than 1,000 levels, or digits of a number."""
 
 
 @pytest.mark.parametrize("protocol", oracle.RULES)
@@ -172,8 +183,12 @@ def test_hostile_documents_cost_no_more_than_their_size(protocol: str, kind: str
     for data, ends, _ in (found.level, found.message, found.keys, found.values):
         assert memoryview(data).nbytes <= 2 * len(raw)
         assert memoryview(ends).nbytes <= 4 * len(raw) + 8
-    if raw.endswith(END):
-        assert arrow.text(found.message).to_pylist() == ["x"]
+    [message] = arrow.text(found.message).to_pylist()
+    if kind in REFUSED:
+        assert message == (raw.decode() if oracle.RULES[protocol].text else None)
+        assert arrow.text(found.keys).to_pylist() == []
+    elif raw.endswith(END):
+        assert message == "x"
 
 
 @pytest.mark.parametrize("protocol", oracle.RULES)
