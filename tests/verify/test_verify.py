@@ -460,15 +460,17 @@ def test_large_units_are_packed_in_bounded_pieces(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gather = pytest.importorskip("logclient.verify.gather")
+    work_files = pytest.importorskip("logclient.verify.work_files")
     monkeypatch.setattr(gather, "ROWS", 16)
     made = []
-    rows = gather.Mapper.rows
+    write = work_files.StretchWriter.write
 
-    def watched(self: Any, keys: Any, listener: int, starts: Any, offsets: Any, *rest: Any) -> Any:
-        made.append(len(offsets))
-        return rows(self, keys, listener, starts, offsets, *rest)
+    def watched(self: Any, edges: Any, columns: Any) -> Any:
+        if len(columns) == 4:  # those of events
+            made.append(int(edges[-1]))
+        return write(self, edges, columns)
 
-    monkeypatch.setattr(gather.Mapper, "rows", watched)
+    monkeypatch.setattr(work_files.StretchWriter, "write", watched)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
     scene.write_ledger()
     one = files.window(list(scene.bodies.values()), compress=True)
