@@ -4,8 +4,8 @@
     python tools/pythons.py build        make build/py3XX for each: sdist, wheel, environment
     python tools/pythons.py test [args]  run the tests that need no Spark in each (args are for pytest)
 
-Tests call `interpreters()`: this interpreter and one of each other minor version from 3.11 on, with
-free-threaded builds apart. build/py3XX is kept until a source changes.
+One of each other minor version from 3.11 on is used, with free-threaded builds apart. Tests of `make test`
+call `interpreters()`: this interpreter and the newest other one. build/py3XX is kept until a source changes.
 """
 
 import contextlib
@@ -303,20 +303,15 @@ def wheel(found: Found) -> Path:
     return next((BUILD / found.name / "wheel").glob("*.whl"))
 
 
-def wheels() -> list[Path]:
-    """Return the wheels of the other Pythons, built if needed."""
-    return [wheel(found) for found in others()]
-
-
 @functools.cache
 def interpreters() -> list[Interpreter]:
-    """Return this interpreter, then the others; each can import logclient with its extensions.
+    """Return this interpreter and the newest other; both can import logclient with its extensions.
 
-    Within a run of `test` it is only this one, as the others have their own run.
+    Within a run of `test` it is only this one, as each of the others has its own run.
     """
     found = here()
     mine = found.text if found else ".".join(map(str, sys.version_info[:3]))
-    rest = [] if os.environ.get("LOGCLIENT_TREE") else others()
+    rest = [] if os.environ.get("LOGCLIENT_TREE") else others()[-1:]  # each costs a minute of compiling
     return [Interpreter(mine, sys.executable), *map(make, rest)]
 
 

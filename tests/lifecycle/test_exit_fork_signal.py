@@ -1,4 +1,4 @@
-"""Whole processes, under every Python of this machine: exit, fork, signals, garbage collection.
+"""Whole processes, under this Python and the newest other: exit, fork, signals, garbage collection.
 
 Each scenario is a program of its own, run with ``-W error`` against an acknowledging server in the
 test's process (Lumberjack; some over ZeroMQ too, where another library has threads), which then must have

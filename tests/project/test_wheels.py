@@ -175,7 +175,7 @@ def wheel() -> Path:
     found = pythons.others()
     if not found:
         pytest.skip("no other Python 3.11 or newer on this machine")
-    return pythons.wheel(found[0])
+    return pythons.wheel(found[-1])
 
 
 @pytest.mark.timeout(30 * PATIENCE)
