@@ -122,8 +122,8 @@ def extensions() -> list[Extension]:
 
     found = {} if like else libraries.find()
     headers = below_root(path for kind in (".pxd", ".h") for path in layout.modules(EXT, kind).values())
-    # -g0: debug information makes a wheel ten times larger.
-    flags = ["/O2"] if WINDOWS else ["-O1" if like else "-O3", "-g0", "-fvisibility=hidden"]
+    # -g0: debug information makes a wheel ten times larger. What only tests use is not optimized.
+    flags = ["/O2"] if WINDOWS else ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
     # Whoever installs a library compiles what links it anew.
     linked = BUILD / f"linked{like}.json"
     now = json.dumps(found, indent=1)
