@@ -10,7 +10,7 @@
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
 # LOGCLIENT_LIBRARIES=none   link no compression library (tools/libraries.py); after a build, make clean first
-# WORKERS=2           test: processes that run tests, each whole files; 0: none but pytest's own
+# WORKERS=3           test: processes that run tests, each whole files (a third waits); 0: none but pytest's own
 # COVERAGE=percent    test: measure which lines run, too (a fifth slower); it fails below this
 
 PYTHON ?= python3
@@ -130,7 +130,7 @@ docs: build $(VENV)/.docs
 
 test: build deps lint
 	@mkdir -p build/coverage
-	@$(PY) -m pytest -m "not long" --numprocesses=$(or $(WORKERS),2) --dist=loadfile $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=$(COVERAGE)) $(ARGS)
+	@$(PY) -m pytest -m "not long" --numprocesses=$(or $(WORKERS),3) --dist=loadfile --no-loadscope-reorder $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=$(COVERAGE)) $(ARGS)
 
 test-long: build deps
 	@$(PY) -m pytest -m long --timeout=3600 $(ARGS)

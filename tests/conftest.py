@@ -63,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
     loop.CollectorBase.events.__defaults__ = (None, PATIENCE)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that start Spark, compile or build: at the end one of them would run alone."""
+    slow = {item.path for item in items if {mark.name for mark in item.iter_markers()} & {"spark", "tree"}}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
