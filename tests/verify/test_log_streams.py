@@ -199,8 +199,8 @@ writer.trigger(**how).start().awaitTermination()
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
-def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: int) -> None:
+@pytest.mark.long
+def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: int = 5) -> None:
     capture, out, check = (tmp_path / name for name in ("capture", "out", "check"))
     expected = log_captures.make(capture, 21, 10, 30, damage=False)
     script = tmp_path / "query.py"

@@ -426,7 +426,7 @@ def test_random_histories_equal_the_reference(
     if "run" in options and kind == "unclosed":
         pytest.skip("the reference does not know of which run a defect is")
     seed = 100 * [*KINDS].index(kind) + [*SELECTIONS].index(selection)
-    world = World(seed, 150, runs=("r1", "r2", "r3"), **KINDS[kind])
+    world = World(seed, 60, runs=("r1", "r2", "r3"), **KINDS[kind])
     ledger, capture = world.write(tmp_path, segments=6)
     out = tmp_path / "out"
     bits, tail = ((2, 1), (3, 2), (4, 3), (9, 5))[seed % 4]
