@@ -59,10 +59,17 @@ class ExpiredTokens(BaseHTTPRequestHandler):
         pass
 
 
+class QuietServer(ThreadingHTTPServer):
+    """A server that accepts that a client hangs up, in whatever test that is."""
+
+    def handle_error(self, *_: Any) -> None:
+        """Print nothing."""
+
+
 def served(stack: ExitStack, how: str) -> tuple[str, dict[str, str]]:
     """Return a URL that cannot be used, and the variables for it."""
     if how == "expired token":
-        server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), ExpiredTokens))
+        server = stack.enter_context(QuietServer(("127.0.0.1", 0), ExpiredTokens))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         stack.callback(server.shutdown)
         variables = {**CREDENTIALS, "AWS_SESSION_TOKEN": "hunter2"}
