@@ -20,7 +20,8 @@ def _session() -> Any:
 
     jars, _ = connector()
     try:
-        session = job.Session("local[2]", conf={"spark.jars": ",".join(jars)} if jars else None)
+        few = {"spark.sql.shuffle.partitions": "2"}  # not 200 tasks for a few rows
+        session = job.Session("local[2]", conf=few | ({"spark.jars": ",".join(jars)} if jars else {}))
     except job.VerifyError as error:
         support.missing(str(error))
     atexit.register(session.stop)

@@ -73,7 +73,7 @@ def build_like(like: str) -> Path:
     return lib
 
 
-def run(like: str, names: list[str], where: Path) -> None:
+def run(like: str, names: list[str], where: Path, *options: str) -> None:
     lib = build_like(like)
     pythons.copy_tests(where)
     shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
@@ -81,7 +81,7 @@ def run(like: str, names: list[str], where: Path) -> None:
     environment.pop("LOGCLIENT_REQUIRE", None)  # what is missing is missing on purpose
     plugin = ["-p", "tests.project.like_windows"] if like == "windows" else []
     files = [pythons.test_file(name) for name in dict.fromkeys(names)]
-    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-m", pythons.WITHOUT, *files]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-m", pythons.WITHOUT, *options, *files]
     done = subprocess.run(
         command, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -183,7 +183,7 @@ class TestBuilds:
 
     @pytest.mark.parametrize("like", SHORT)
     def test_different_parts_pass_their_tests(self, like: str, tmp_path: Path) -> None:
-        run(like, SHORT[like], tmp_path / "run")
+        run(like, SHORT[like], tmp_path / "run", "--hypothesis-profile=check")
 
     @pytest.mark.long
     @pytest.mark.timeout(120 * PATIENCE)
