@@ -347,7 +347,7 @@ def _failure(error: BaseException, place: str, what: str) -> LedgerError | Confi
 
 
 @contextlib.contextmanager
-def _told(place: str, what: str) -> Iterator[None]:
+def _errors_named(place: str, what: str) -> Iterator[None]:
     """Turn errors of a file system into a line that names the place.
 
     An object that is missing stays a FileNotFoundError, as with a path.
@@ -386,7 +386,7 @@ def check_writable(place: str, what: str) -> None:
     """
     system, path = _open(place, what)
     name = f"{path}/.logclient-{os.urandom(8).hex()}"
-    with _told(place, what):
+    with _errors_named(place, what):
         with system.open_output_stream(name) as file:
             file.write(b"\n")
         system.delete_file(name)
@@ -440,7 +440,7 @@ def _list_objects(place: str, what: str, missing: bool) -> Iterator[tuple[str, l
     from pyarrow import fs
 
     system, path = _open(place, what)
-    with _told(place, what):
+    with _errors_named(place, what):
         try:
             found = system.get_file_info(fs.FileSelector(path, recursive=True))
         except FileNotFoundError:
@@ -460,7 +460,7 @@ def list_names(place: str, what: str) -> list[str]:
     from pyarrow import fs
 
     system, path = _open(place, what)
-    with _told(place, what):
+    with _errors_named(place, what):
         found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return [info.base_name for info in found if info.type == fs.FileType.File]
 
@@ -474,7 +474,7 @@ def size_of(place: str, what: str) -> int:
     if not is_url(place):
         return os.lstat(place).st_size
     system, path = _open(place, what)
-    with _told(place, what):
+    with _errors_named(place, what):
         info = system.get_file_info(path)
     if not info.is_file:
         raise FileNotFoundError(2, "there is no such object", place)
@@ -504,7 +504,7 @@ class _ObjectReader(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         n = max(min(len(view), self._size - self._at), 0)
         if n:
-            with _told(self._place, self._what):
+            with _errors_named(self._place, self._what):
                 data = self._file.read_at(n, self._at)
             n = len(data)
             view[:n] = data
@@ -539,7 +539,7 @@ def open_file(place: str, what: str) -> io.RawIOBase:
     if not is_url(place):
         return open(open_regular(place), "rb", buffering=0)
     system, path = _open(place, what)
-    with _told(place, what):
+    with _errors_named(place, what):
         try:
             file = system.open_input_file(path)
         except FileNotFoundError:
@@ -579,7 +579,7 @@ class _ObjectWriter(io.RawIOBase):
         self._place = place
         self._what = what
         self._at = 0
-        with _told(place, what):
+        with _errors_named(place, what):
             self._file = system.open_output_stream(path)
 
     def writable(self) -> bool:
@@ -590,7 +590,7 @@ class _ObjectWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
-        with _told(self._place, self._what):
+        with _errors_named(self._place, self._what):
             self._file.write(data)
         self._at += size
         return size
@@ -598,7 +598,7 @@ class _ObjectWriter(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _told(self._place, self._what):
+            with _errors_named(self._place, self._what):
                 self._file.close()
 
     def abandon(self) -> None:
@@ -661,7 +661,7 @@ def staging(place: str, what: str) -> Iterator[str]:
 def remove(place: str, what: str) -> None:
     """Delete an object, if there is one."""
     system, path = _open(place, what)
-    with _told(place, what), contextlib.suppress(FileNotFoundError):
+    with _errors_named(place, what), contextlib.suppress(FileNotFoundError):
         system.delete_file(path)
 
 
