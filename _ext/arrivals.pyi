@@ -1,4 +1,4 @@
-"""Arrivals of a verification: sorted into buckets, and joined with the ledger's events.
+"""Arrivals of a verification: sorted into buckets, joined with the ledger's events, and judged.
 
 See ``logclient/verify/gather.py`` and ``logclient/verify/buckets.py``.
 """
@@ -131,4 +131,138 @@ def spread(
 
     Raises:
         ValueError: the columns differ in length, or there is no room for a bucket.
+    """
+
+def judge(
+    copies: npt.NDArray[np.int32],
+    facts: npt.NDArray[np.uint16],
+    starts: npt.NDArray[np.int64],
+    common: npt.NDArray[np.uint16],
+    newer: npt.NDArray[np.int64],
+    rules: npt.NDArray[np.uint8],
+    judgements: npt.NDArray[np.uint8],
+    counts: npt.NDArray[np.int64],
+    odd: npt.NDArray[np.int64],
+    repeated: npt.NDArray[np.int64],
+) -> tuple[int, int]:
+    """Judge the events of a bucket but for their order, without the GIL.
+
+    Args:
+        copies: how often each event arrived.
+        facts: about each event, see ``logclient/verify/rules.py``.
+        starts: where the events of each producer begin, ascending from 0.
+        common: of each producer, facts about all of its events.
+        newer: of each producer, the place from which on its events have the fact ``NEW``.
+        rules: for each combination of facts the judgement.
+        judgements: of each event; filled.
+        counts: of each producer a row, with the number of its events in each state; counted up. State 0 has
+            no fault, and the last two states are not judged.
+        odd: with room for all events; filled with the indices of those in other states.
+        repeated: with room for all events; filled with the indices of counted events with several copies.
+
+    Returns:
+        How many are in `odd`, and how many in `repeated`.
+
+    Raises:
+        ValueError: the columns differ in length, `starts` is out of order, or a rule names a state that
+            `counts` has no column for. Columns may then be changed in part.
+    """
+
+def find_late(
+    first: npt.NDArray[np.int64], judgements: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Find the events that arrived after a later event of their producer, without the GIL.
+
+    Args:
+        first: the position at which each event arrived; ``2**63 - 1``: it did not.
+        judgements: of each event; those with ``ORDERED`` are compared, and late ones get ``LATE``.
+        starts: where the events of each producer begin, ascending from 0.
+
+    Returns:
+        How many of the compared events arrived, how many of these are late, and the lowest position.
+
+    Raises:
+        ValueError: the columns differ in length, or `starts` is out of order.
+    """
+
+def find_last(
+    first: npt.NDArray[np.int64],
+    judgements: npt.NDArray[np.uint8],
+    places: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+) -> int:
+    """Find the last events that arrived and are not late, without the GIL.
+
+    Args:
+        first: the position at which each event arrived; ``2**63 - 1``: it did not.
+        judgements: of each event, after `find_late`.
+        places: with room for the most events; the end is filled with their indices, ascending.
+        positions: likewise, with their positions.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+
+def count_arrived(
+    first: npt.NDArray[np.int64],
+    judgements: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+) -> None:
+    """Count the events of each producer that arrived at a listener, without the GIL.
+
+    Args:
+        first: the position at which each event arrived; ``2**63 - 1``: it did not.
+        judgements: of each event; those with ``COUNTED`` count.
+        starts: where the events of each producer begin, ascending from 0.
+        counts: of each producer; counted up.
+
+    Raises:
+        ValueError: the columns differ in length, or `starts` is out of order.
+    """
+
+def count_latencies(
+    created: npt.NDArray[np.int64],
+    received: npt.NDArray[np.int64],
+    judgements: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    families: npt.NDArray[np.int32],
+    start_us: int,
+    width_us: int,
+    words: npt.NDArray[np.int64],
+    latency: npt.NDArray[np.int64],
+    extremes: npt.NDArray[np.int64],
+    owners: npt.NDArray[np.int32],
+    cells: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+) -> int:
+    """Count the latencies of events, over time and by producer, without the GIL.
+
+    A latency has one of 4,096 cells: 0 for less than 1 µs, and 64 for each octave above.
+
+    Args:
+        created: when each event was made, microseconds since 1970.
+        received: when it arrived; ``2**63 - 1``: unknown.
+        judgements: of each event; those with ``TIMED`` count.
+        starts: where the events of each producer begin, ascending from 0.
+        families: of each producer, its row in `words` and `latency`.
+        start_us: the begin of the first time step.
+        width_us: the length of a step.
+        words: by family, step and word; word 0 is counted up for each event.
+        latency: by family, step and cell; counted up.
+        extremes: of each producer a row of three; filled with the longest latency, the number of events that
+            arrived before they were made, and the longest such time. These events have no latency.
+        owners: with room for all events; filled with producers.
+        cells: likewise; filled with the cells that have latencies of these.
+        counts: likewise; filled with their number.
+
+    Returns:
+        How many rows `owners`, `cells` and `counts` have.
+
+    Raises:
+        ValueError: the columns differ in length, `starts` is out of order, or an event was made in none of
+            the steps. Columns may then be changed in part.
     """

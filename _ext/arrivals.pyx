@@ -1,13 +1,25 @@
-"""Arrivals of a verification: sorted into buckets (gather.py in logclient/verify), and joined with the
-ledger's events there (buckets.py).
+"""Arrivals of a verification: sorted into buckets (gather.py in logclient/verify), joined with the ledger's
+events there, and judged (buckets.py).
 
-NumPy needs a dozen passes over the same columns, and more where events arrived twice. The reference of the
+NumPy needs dozens of passes over the same columns, and more where events arrived twice. The reference of the
 tests is tests/oracle/arrivals.py.
 """
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
-cdef enum: NO_TIME = 0xFFFFFFFF  # of logclient/verify/schema.py
+cdef enum:
+    NO_TIME = 0xFFFFFFFF  # of logclient/verify/schema.py
+    CELLS = 64 << 6  # of logclient/verify/overview.py
+    # Of logclient/verify/rules.py: facts, and bits of judgements.
+    SEEN = 1 << 9
+    NEW = 1 << 11
+    FACTS = 1 << 12
+    STATE = 15
+    COUNTED = 1 << 4
+    TIMED = 1 << 5
+    ORDERED = 1 << 6
+    LATE = 1 << 7
 
 
 def join(const int32_t[::1] places not None, const uint64_t[::1] hashes not None,
@@ -139,3 +151,215 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
                 after[j] = <uint32_t>((received[i] - base[b]) >> (shift[b] & 63))
     if bad >= 0:
         raise ValueError(f"buckets: there is no room for {bad}")
+
+
+cdef int check_starts(const int64_t[::1] starts, Py_ssize_t n) except -1:
+    cdef Py_ssize_t m = starts.shape[0], o
+    cdef int64_t before = 0
+    for o in range(m):
+        if starts[o] < before or starts[o] > n:
+            raise ValueError(f"starts: {starts[o]} is not from {before} to {n}")
+        before = starts[o]
+    if n and (m == 0 or starts[0] != 0):
+        raise ValueError("starts: the first must be 0")
+    return 0
+
+
+def judge(const int32_t[::1] copies not None, const uint16_t[::1] facts not None,
+          const int64_t[::1] starts not None, const uint16_t[::1] common not None,
+          const int64_t[::1] newer not None, const uint8_t[::1] rules not None,
+          uint8_t[::1] judgements not None, int64_t[:, ::1] counts not None,
+          int64_t[::1] odd not None, int64_t[::1] repeated not None):
+    cdef Py_ssize_t n = copies.shape[0], m = starts.shape[0], i, o, high
+    cdef Py_ssize_t odds = 0, several = 0
+    cdef int64_t width = counts.shape[1], excluded = width - 2, ok
+    cdef int state = 0, bad = 0
+    cdef unsigned int bits, fact
+    cdef uint8_t judgement
+    if facts.shape[0] != n or judgements.shape[0] != n or odd.shape[0] < n or repeated.shape[0] < n:
+        raise ValueError("facts, judgements, odd and repeated: they must be as long as copies")
+    if common.shape[0] != m or newer.shape[0] != m or counts.shape[0] != m:
+        raise ValueError("common, newer and counts: they must be as long as starts")
+    if rules.shape[0] != FACTS or width < 2:
+        raise ValueError(f"rules and counts: there must be {FACTS} rules, and 2 states or more")
+    check_starts(starts, n)
+    with nogil:
+        for o in range(m):
+            high = starts[o + 1] if o + 1 < m else n
+            ok = 0
+            for i in range(starts[o], high):
+                bits = common[o] | NEW if i >= newer[o] else common[o]
+                fact = facts[i] | bits | (SEEN if copies[i] > 0 else 0)
+                judgement = rules[fact & (FACTS - 1)]
+                judgements[i] = judgement
+                if copies[i] > 1 and judgement & COUNTED:
+                    repeated[several] = i
+                    several += 1
+                state = judgement & STATE
+                if state == 0:
+                    ok += 1
+                    continue
+                if state >= width:
+                    bad = 1
+                    break
+                counts[o, state] += 1
+                if state < excluded:
+                    odd[odds] = i
+                    odds += 1
+            counts[o, 0] += ok
+            if bad:
+                break
+    if bad:
+        raise ValueError(f"rules: {state} is no state below {width}")
+    return odds, several
+
+
+def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not None,
+              const int64_t[::1] starts not None):
+    cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high = n
+    cdef Py_ssize_t arrived = 0, late = 0
+    cdef int64_t earliest, minimum = INT64_MAX
+    if judgements.shape[0] != n:
+        raise ValueError("judgements: it must be as long as first")
+    check_starts(starts, n)
+    with nogil:
+        for o in range(m - 1, -1, -1):
+            earliest = INT64_MAX
+            for i in range(high - 1, starts[o] - 1, -1):
+                if first[i] == INT64_MAX or not judgements[i] & ORDERED:
+                    continue
+                arrived += 1
+                if first[i] < earliest:
+                    earliest = first[i]
+                else:
+                    judgements[i] |= LATE
+                    late += 1
+            if earliest < minimum:
+                minimum = earliest
+            high = starts[o]
+    return arrived, late, minimum
+
+
+def find_last(const int64_t[::1] first not None, const uint8_t[::1] judgements not None,
+              int64_t[::1] places not None, int64_t[::1] positions not None):
+    cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
+    if judgements.shape[0] != n:
+        raise ValueError("judgements: it must be as long as first")
+    if positions.shape[0] != room:
+        raise ValueError("positions: it must be as long as places")
+    with nogil:
+        for i in range(n - 1, -1, -1):
+            if at == 0:
+                break
+            if first[i] != INT64_MAX and judgements[i] & (ORDERED | LATE) == ORDERED:
+                at -= 1
+                places[at] = i
+                positions[at] = first[i]
+    return room - at
+
+
+def count_arrived(const int64_t[::1] first not None, const uint8_t[::1] judgements not None,
+                  const int64_t[::1] starts not None, int64_t[::1] counts not None):
+    cdef Py_ssize_t n = first.shape[0], m = starts.shape[0], i, o, high
+    cdef int64_t arrived
+    if judgements.shape[0] != n:
+        raise ValueError("judgements: it must be as long as first")
+    if counts.shape[0] != m:
+        raise ValueError("counts: it must be as long as starts")
+    check_starts(starts, n)
+    with nogil:
+        for o in range(m):
+            high = starts[o + 1] if o + 1 < m else n
+            arrived = 0
+            for i in range(starts[o], high):
+                arrived += (first[i] != INT64_MAX) & (judgements[i] >> 4)
+            counts[o] += arrived
+
+
+cdef inline int cell_of(int64_t took) noexcept nogil:
+    # `cell` of logclient/verify/overview.py.
+    cdef double value = <double>took
+    cdef int64_t bits
+    memcpy(&bits, &value, 8)
+    bits = (bits >> 46) - (1023 << 6) + 1
+    return <int>bits if bits > 0 else 0
+
+
+def count_latencies(const int64_t[::1] created not None, const int64_t[::1] received not None,
+                    const uint8_t[::1] judgements not None, const int64_t[::1] starts not None,
+                    const int32_t[::1] families not None, int64_t start_us, int64_t width_us,
+                    int64_t[:, :, ::1] words not None, int64_t[:, :, ::1] latency not None,
+                    int64_t[:, ::1] extremes not None, int32_t[::1] owners not None,
+                    int32_t[::1] cells not None, int64_t[::1] counts not None):
+    cdef Py_ssize_t n = created.shape[0], m = starts.shape[0], i, j, o, high, used = 0, begun
+    cdef int64_t steps = words.shape[1], step = 0, low_us, high_us, at = 0, took, run, longest, early, early_us
+    cdef int64_t own[CELLS]
+    cdef int32_t family
+    cdef int c, bad = 0
+    if received.shape[0] != n or judgements.shape[0] != n:
+        raise ValueError("received and judgements: they must be as long as created")
+    if owners.shape[0] < n or cells.shape[0] < n or counts.shape[0] < n:
+        raise ValueError("owners, cells and counts: they must be as long as created")
+    if families.shape[0] != m or extremes.shape[0] != m or extremes.shape[1] != 3:
+        raise ValueError("families and extremes: they must be as long as starts")
+    if latency.shape[0] != words.shape[0] or latency.shape[1] != steps or latency.shape[2] != CELLS:
+        raise ValueError("latency: its shape does not fit")
+    if words.shape[2] < 1 or width_us < 1:
+        raise ValueError("words and width_us: there must be a column, and a width")
+    for o in range(m):
+        if not 0 <= families[o] < words.shape[0]:
+            raise ValueError(f"families: {families[o]} is not below {words.shape[0]}")
+    check_starts(starts, n)
+    with nogil:
+        memset(own, 0, sizeof(own))
+        for o in range(m):
+            high = starts[o + 1] if o + 1 < m else n
+            family = families[o]
+            begun = used
+            run = longest = early = early_us = 0
+            low_us = high_us = 0  # of the step of the event before
+            for i in range(starts[o], high):
+                if not judgements[i] & TIMED:
+                    continue
+                at = created[i]
+                if at < low_us or at >= high_us:
+                    if run:
+                        words[family, step, 0] += run
+                        run = 0
+                    if at < start_us or (at - start_us) // width_us >= steps:
+                        bad = 1
+                        break
+                    step = (at - start_us) // width_us
+                    low_us = start_us + step * width_us
+                    high_us = low_us + width_us
+                run += 1
+                if received[i] == INT64_MAX:
+                    continue
+                took = <int64_t>(<uint64_t>received[i] - <uint64_t>at)
+                if took < 0:
+                    early += 1
+                    if -took > early_us:
+                        early_us = -took
+                    continue
+                if took > longest:
+                    longest = took
+                c = cell_of(took)
+                latency[family, step, c] += 1
+                if own[c] == 0:
+                    cells[used] = c
+                    used += 1
+                own[c] += 1
+            if bad:
+                break
+            if run:
+                words[family, step, 0] += run
+            for j in range(begun, used):
+                owners[j] = <int32_t>o
+                counts[j] = own[cells[j]]
+                own[cells[j]] = 0
+            extremes[o, 0] = longest
+            extremes[o, 1] = early
+            extremes[o, 2] = early_us
+    if bad:
+        raise ValueError(f"created: {at} is not in {steps} steps of {width_us} from {start_us}")
+    return used

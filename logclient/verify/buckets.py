@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import join
-from logclient.verify.arrays import I32, I64, true_runs
+from logclient._ext.arrivals import count_arrived, find_last, find_late, join, judge
+from logclient.verify import rules
+from logclient.verify.arrays import I32, I64, U8
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,
@@ -18,28 +19,24 @@ from logclient.verify.overview import (
     MISSING_SENT,
     REORDERED,
     TimeCounts,
-    cell,
 )
-from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, NONE, PackedLedger
+from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
     CORRUPTED,
     DEVICES,
     DROPPED_STATE,
-    EXCLUDED,
     LISTENER,
     LISTENER_BITS,
     LOST,
     MISSING,
     NEVER,
-    OK,
     OTHER_RUN,
     OTHERS,
     PENDING,
     RECOVERED,
     STATES,
-    UNEXPECTED,
     UNKNOWN,
 )
 from logclient.verify.violation_files import ViolationWriter
@@ -83,33 +80,29 @@ class BucketReducer:
         self.producers = bucket.producers
         n = len(bucket.hashes)
         self._shift = bucket.firsts - bucket.starts  # from a place to the sequence
-        self._sizes = np.diff(np.append(bucket.starts, n))
-        # The producer of each place, as an index of `producers`. Most buckets have only one.
-        m = len(bucket.starts)
-        self._owner = np.repeat(np.arange(m), self._sizes) if m > 1 else None
         self._families = packed.family[self.producers]
-        self.listed = bucket.listed if bucket.shared is None else bucket.listed & ~bucket.shared
-        if bucket.outside is not None:
-            self.listed = self.listed & ~bucket.outside
+        self.facts = bucket.outcome.astype(np.uint16)  # see `rules`
+        self.facts |= np.multiply(bucket.listed, rules.LISTED, dtype=np.uint16)
+        self.listed = bucket.listed  # and judged here
+        for apart in (bucket.shared, bucket.outside):
+            if apart is not None:
+                self.facts[apart] |= rules.APART
+                self.listed = self.listed & ~apart
         self._all_listed = bool(self.listed.all())
         self.tables = ProducerTables(packed.last)
         self.copies = np.zeros(n, np.int32)
-        self.other_runs: npt.NDArray[np.bool_] | None = None  # events that arrived in runs not selected
-        self.corrupt = np.zeros(n, bool)  # a copy had another hash
-        self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first such copy
-        self.elsewhere = 0  # how many arrived there alone
+        self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first bad copy
         self._wrong = np.empty(0, np.int32)  # scratch
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
         self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
+        self.judgements: U8 = np.empty(n, np.uint8)
 
     def _owners(self, places: npt.NDArray[Any]) -> I64:
         """Return the producer of each place, as an index of `producers`."""
-        return np.zeros(len(places), np.int64) if self._owner is None else self._owner[places]
-
-    def _per_place(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return for each place the value of its producer."""
-        return np.broadcast_to(values, len(self.copies)) if self._owner is None else values[self._owner]
+        if len(self.producers) == 1:
+            return np.zeros(len(places), np.int64)
+        return np.searchsorted(self.bucket.starts, places, side="right") - 1
 
     def _add_times(self, places: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
         """Count events over time, each for the protocol of its producer."""
@@ -135,9 +128,7 @@ class BucketReducer:
         """
         places = stretches.read(row, "offsets", np.int32)
         if row["listener"] >= OTHER_RUN:
-            if self.other_runs is None:
-                self.other_runs = np.zeros(len(self.copies), bool)
-            self.other_runs[places] = True
+            self.facts[places] |= rules.IN_OTHER_RUN
             return
         hashes = stretches.read(row, "hashes", np.uint64)
         positions = stretches.read(row, "positions", np.int64)
@@ -177,7 +168,7 @@ class BucketReducer:
             # There is no hash to compare with.
             places, positions = places[self.listed[places]], positions[self.listed[places]]
         self.arrivals[listener & LISTENER][1] += len(places)
-        self.corrupt[places] = True
+        self.facts[places] |= rules.CORRUPT
         if self.corrupt_at is None:
             n = len(self.copies)
             self.corrupt_at = np.full(n, -1, np.int64), np.zeros(n, np.int64)
@@ -189,25 +180,16 @@ class BucketReducer:
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
         tables, producers = self.tables, self.producers
-        state, counted = self._states()
-        listed = self.listed
-        late, in_order, late_at = self._order(self._is_judged(listed))
+        counts, odd, repeated = self._judge()
+        late_at, earliest = self._find_late()
         if self.later is not None:
-            yield from self._second_pass(late, in_order)
+            yield from self._second_pass(earliest)
             return
-        twice = listed & (self.copies > 1)
-        if self._owner is None:
-            counts = np.bincount(state, minlength=EXCLUDED + 1)[None, :]
-        else:
-            counts = np.bincount(
-                self._owner * (EXCLUDED + 1) + state, minlength=len(producers) * (EXCLUDED + 1)
-            ).reshape(-1, EXCLUDED + 1)
-        for code in range(EXCLUDED):
+        behind = np.flatnonzero(self.judgements & rules.LATE) if any(late_at.values()) else odd[:0]
+        for code in range(len(STATES)):
             tables.add("sums", producers, code, counts[:, code])
-        odd = np.flatnonzero((state != OK) & (state != EXCLUDED))
-        repeated, behind = np.flatnonzero(twice), np.flatnonzero(late)
-        lost = odd[counted[odd] & (state[odd] == LOST)]
-        missing = odd[counted[odd] & (state[odd] == MISSING)]
+        state, sent = self._states(odd)
+        lost, missing = odd[sent & (state == LOST)], odd[sent & (state == MISSING)]
         extra = self.copies[repeated].astype(np.int64) - 1
         for places, column, n in (
             (lost, Column.LOST_SENT, None),
@@ -216,25 +198,50 @@ class BucketReducer:
             (behind, Column.REORDERED, None),
         ):
             tables.count("sums", producers[self._owners(places)], int(column), n)
-        self._count_overview(state, counted, odd, (repeated, extra), behind)
-        self._note_times(state, odd, behind)
+        self._count_overview(odd, (repeated, extra), behind)
+        self._note_times(odd, behind)
         head: dict[str, Any] = {
-            "at": self._by_listener(listed, late_at),
-            "gaps": self._gaps(np.sort(np.concatenate((lost, missing)))),
-            "elsewhere": self.elsewhere,
-            "longest_us": self._count_latencies(listed & (self.copies > 0) & (state != UNKNOWN)),
-            "examples": self._examples(state, odd, repeated, behind),
+            "at": self._by_listener(late_at),
+            "gaps": self._gaps(odd[sent & ((state == LOST) | (state == MISSING))]),
+            "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
+            "longest_us": self._count_latencies(),
+            "examples": self._examples(odd, repeated, behind),
         }
-        self._write_violations(state, counted, odd, repeated, behind)
+        self._write_violations(odd, repeated, behind)
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from tables.rows(self.key)
-        yield from self._edges(in_order)
+        yield from self._edges(earliest)
 
-    def _by_listener(self, listed: npt.NDArray[np.bool_], late: dict[int, int]) -> list[list[int]]:
+    def _judge(self) -> tuple[I64, I64, I64]:
+        """Judge all events but for their order.
+
+        Returns:
+            The number of events in each state, by producer; the places of events with a fault; and those of
+            events with several copies.
+        """
+        bucket, producers, n = self.bucket, self.producers, len(self.copies)
+        for places, fact in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
+            if places is not None:
+                self.facts[places] |= fact
+        common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
+        newer = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
+        counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
+        odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
+        of_owners = bucket.starts, common, newer
+        sizes = judge(
+            self.copies, self.facts, *of_owners, rules.RULES, self.judgements, counts, odd, repeated
+        )
+        return counts, odd[: sizes[0]], repeated[: sizes[1]]
+
+    def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
+        """Return the states of some events, and which of them were sent and are judged here."""
+        judgements = self.judgements[places]
+        return judgements & rules.STATE, judgements & rules.COUNTED != 0
+
+    def _by_listener(self, late: dict[int, int]) -> list[list[int]]:
         """Count the events that arrived at each listener.
 
         Args:
-            listed: events that are judged.
             late: listener -> reordered events.
 
         Returns:
@@ -244,33 +251,65 @@ class BucketReducer:
         out = []
         for listener, (n, wrong) in sorted(self.arrivals.items()):
             some = [first for key, first in self.first.items() if key & LISTENER == listener]
-            seen = some[0] != NEVER
-            for first in some[1:]:
-                seen |= first != NEVER
-            if not self._all_listed:
-                seen &= listed
-            if self._owner is None:
-                distinct = np.array([np.count_nonzero(seen)])
-            else:
-                distinct = np.bincount(self._owner[seen], minlength=len(self.producers))
+            first = some[0] if len(some) == 1 else np.minimum.reduce(some)
+            distinct = np.zeros(len(self.producers), np.int64)
+            count_arrived(first, self.judgements, self.bucket.starts, distinct)
             self.tables.add("listeners", self.producers, listener, distinct)
             total = int(distinct.sum())
             out.append([listener, total, n - total, wrong, late.get(listener, 0)])
         return out
 
-    def _note_times(self, state: npt.NDArray[np.int8], odd: I64, late: I64) -> None:
+    def _note_times(self, odd: I64, late: I64) -> None:
         """Note for each fault the times at which the first and the last listed event were made."""
         created = self.bucket.created_us
         odd = odd[self.bucket.listed[odd]]
+        state, _ = self._states(odd)
         for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING):
-            which = odd[state[odd] == code]
+            which = odd[state == code]
             self.tables.add_times(self.producers[self._owners(which)], STATES[code], created[which])
         self.tables.add_times(self.producers[self._owners(late)], "reordered", created[late])
 
-    def _edges(self, in_order: dict[int, tuple[int, I64, I64]]) -> Iterator[dict[str, Any]]:
+    def _find_late(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Find the events that are late inside the bucket, and mark them in the judgements.
+
+        Returns:
+            For each listener the number of late events; and for each listener and device whose order is
+            judged the position of the earliest first copy.
+        """
+        late: dict[int, int] = {}
+        earliest: dict[int, int] = {}
+        if not self.plan.ordered:
+            return late, earliest
+        for key, first in self.first.items():
+            listener = key & LISTENER
+            if key >> LISTENER_BITS == OTHERS or listener in self.plan.unjudged:
+                continue
+            arrived, n, minimum = find_late(first, self.judgements, self.bucket.starts)
+            if arrived:
+                late[listener] = late.get(listener, 0) + n
+                earliest[key] = minimum
+        return late, earliest
+
+    def _last_in_order(self, listener: int, limit: int) -> tuple[I64, I64]:
+        """Return places and positions of the last events that are in order so far.
+
+        An event that is late at one listener is counted, so later buckets need not judge it at another one.
+
+        Args:
+            listener: with the device.
+            limit: the most events.
+        """
+        places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
+        n = find_last(self.first[listener], self.judgements, places, positions)
+        return places[limit - n :], positions[limit - n :]
+
+    def _edges(self, earliest: dict[int, int]) -> Iterator[dict[str, Any]]:
         """Yield the rows for the order across buckets, see ``compare.py``.
 
         The only bucket of a producer needs no row, and the last one needs no tail.
+
+        Args:
+            earliest: for each listener and device the position of the earliest first copy.
         """
         p = int(self.producers[0])
         low = int(self.ledger.bases[p])
@@ -278,136 +317,42 @@ class BucketReducer:
         at, low, high = np.searchsorted(self.ledger.live, edges).tolist()
         if high - low < 2:
             return
-        for listener, (minimum, offsets, positions) in in_order.items():
+        tail = self.plan.tail
+        for listener, minimum in earliest.items():
             head: dict[str, Any] = {"min": minimum}
-            if at < high - 1 and len(positions):
-                some = slice(-self.plan.tail, None)
-                head |= {
-                    "max": int(positions[-1]),
-                    "cut": len(positions) > self.plan.tail,
-                    "tail": [
-                        self.tails.name,
-                        self.tails.write(offsets[some], positions[some]),
-                        len(positions[some]),
-                    ],
-                }
+            if at < high - 1:
+                offsets, positions = self._last_in_order(listener, tail + 1)
+                if len(positions):
+                    cut = len(positions) > tail
+                    offsets, positions = offsets[-tail:], positions[-tail:]
+                    head |= {
+                        "max": int(positions[-1]),
+                        "cut": cut,
+                        "tail": [self.tails.name, self.tails.write(offsets, positions), len(positions)],
+                    }
             yield result_row("order", self.key, listener, json.dumps(head), p=p)
 
-    def _states(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-        """Return the state of each sequence, and the sequences that were sent and are judged here."""
-        bucket = self.bucket
-        n = len(self.copies)
-        seen = self.copies > 0
-        sure = bucket.outcome >= HANDED
-        acked = bucket.outcome == ACKED
-        # Listed events, by outcome and by what arrived.
-        state = np.where(
-            seen,
-            np.where(self.corrupt, CORRUPTED, np.where(sure, OK, RECOVERED)),
-            np.where(acked, LOST, MISSING),
-        ).astype(np.int8)
-        whole = self.ledger.whole[self.producers]
-        if not whole.all():
-            state[~seen & (bucket.outcome == NONE) & self._per_place(~whole)] = UNKNOWN
-        if bucket.has_id is not None:
-            state[self.corrupt & bucket.has_id] = UNKNOWN
-        if not bucket.listed.all():
-            dropped = bucket.outcome == DROPPED
-            unlisted = np.where(
-                seen,
-                np.where(dropped, UNEXPECTED, UNKNOWN),
-                np.where(dropped, DROPPED_STATE, np.where(bucket.outcome == FAILED, MISSING, UNKNOWN)),
-            )
-            state = np.where(bucket.listed, state, unlisted).astype(np.int8)
-        newer = self.ledger.pending_after[self.producers] + 1 - self._shift  # the first place that may be
-        if (newer < bucket.starts + self._sizes).any():
-            undecided = (state == UNKNOWN) & ~(seen & bucket.listed)
-            state[undecided & (np.arange(n) >= self._per_place(newer))] = PENDING
-        counted = bucket.listed
-        if bucket.shared is not None:
-            state[bucket.shared] = EXCLUDED
-            counted = counted & ~bucket.shared
-        if bucket.outside is not None:
-            state[bucket.outside] = EXCLUDED
-            counted = counted & ~bucket.outside
-        if self.other_runs is not None:
-            elsewhere = self.other_runs & ~seen & counted
-            self.elsewhere = int(np.count_nonzero(elsewhere))
-            state[elsewhere] = EXCLUDED
-            counted = counted & ~elsewhere
-        return state, counted
-
-    def _is_judged(self, listed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return the events whose order is judged."""
-        bucket = self.bucket
-        if bucket.deferred is not None:
-            # These waited in quarantine, and others overtook them on purpose.
-            listed = listed & ~bucket.deferred
-        whole = self.ledger.whole[self.producers]
-        if not whole.all():
-            # The ledger may end before the `deferred` line of an event. That line comes before the outcome,
-            # so an event with an outcome is safe.
-            listed = listed & (self._per_place(whole) | (bucket.outcome != NONE))
-        return listed
-
-    def _order(
-        self, listed: npt.NDArray[np.bool_]
-    ) -> tuple[npt.NDArray[np.bool_], dict[int, tuple[int, I64, I64]], dict[int, int]]:
-        """Judge the order inside the bucket.
+    def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the events that arrived after events of later buckets.
 
         Args:
-            listed: the events whose order is judged.
-
-        Returns:
-            The events that are late at any listener. For each listener the earliest first copy, and offsets
-            and positions of the events that are in order so far. For each listener the number of late events.
+            listeners: with the device, those whose order is judged.
         """
-        late = np.zeros(len(self.copies), bool)
-        kept: dict[int, tuple[int, I64, I64]] = {}
-        late_at: dict[int, int] = {}
-        if not self.plan.ordered:
-            return late, kept, late_at
-        for listener, first in self.first.items():
-            if listener >> LISTENER_BITS == OTHERS or listener & LISTENER in self.plan.unjudged:
-                continue
-            which = np.flatnonzero(listed & (first != NEVER))
-            if not len(which):
-                continue
-            arrived = first[which]
-            # The earliest first copy from each event on, of the same producer.
-            places = arrived if self._owner is None else _ranked(arrived, self._owner[which])
-            earliest = np.minimum.accumulate(places[::-1])[::-1]
-            good = np.ones(len(arrived), bool)
-            good[:-1] = places[:-1] < earliest[1:]
-            late[which[~good]] = True
-            place = listener & LISTENER
-            late_at[place] = late_at.get(place, 0) + len(arrived) - int(np.count_nonzero(good))
-            kept[listener] = int(arrived.min()), which[good], arrived[good]
-        if len(kept) > 1 and late.any():
-            # An event that is late at one listener is counted, so later buckets need not judge it again.
-            kept = {
-                listener: (minimum, which[~late[which]], arrived[~late[which]])
-                for listener, (minimum, which, arrived) in kept.items()
-            }
-        return late, kept, late_at
-
-    def _second_pass(
-        self, late: npt.NDArray[np.bool_], in_order: dict[int, tuple[int, I64, I64]]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the events that arrived after events of later buckets."""
         assert self.later is not None
-        more = np.zeros(len(late), bool)
+        n = len(self.copies)
+        more = np.zeros(n, bool)
         at: dict[int, tuple[int, int]] = {}
-        late_at: dict[int, int] = {}
-        for listener, (_, which, arrived) in in_order.items():
-            behind = arrived > self.later.get((self.key, listener), NEVER)
-            more[which[behind]] = True
+        late: dict[int, int] = {}
+        for listener in listeners:
+            places, positions = self._last_in_order(listener, n)
+            behind = np.flatnonzero(positions > self.later.get((self.key, listener), NEVER))
+            more[places[behind]] = True
             place = listener & LISTENER
-            late_at[place] = late_at.get(place, 0) + int(np.count_nonzero(behind))
-            for i in np.flatnonzero(behind)[: self.plan.examples].tolist():
-                at.setdefault(int(which[i]), (listener, int(arrived[i])))
+            late[place] = late.get(place, 0) + len(behind)
+            for i in behind[: self.plan.examples].tolist():
+                at.setdefault(int(places[i]), (listener, int(positions[i])))
         which = np.flatnonzero(more)
-        self._write_runs("reordered", more, np.ones(len(more), np.int64), True)
+        self._write_runs("reordered", which, np.ones(n, np.int64), True)
         p = self.producers[self._owners(which)]
         self._add_times(which, REORDERED)
         self.tables.count("sums", p, int(Column.REORDERED))
@@ -415,20 +360,23 @@ class BucketReducer:
         self.tables.add_times(p, "reordered", self.bucket.created_us[which])
         some = sorted(at)[: self.plan.examples]
         head = {
-            "at": [[listener, 0, 0, 0, n] for listener, n in late_at.items() if n],
+            "at": [[listener, 0, 0, 0, n] for listener, n in late.items() if n],
             "examples": {"reordered": [self._example(off, *at[off], copies=1) for off in some]},
         }
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from self.tables.rows(self.key)
 
-    def _runs(self, where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
-        """Return the first and the last place of each run of True that belongs to one producer."""
-        first, last = true_runs(where)
-        if self._owner is None or not len(first):
-            return first, last
-        edges = self.bucket.starts[1:]
-        cut = edges[where[edges] & where[edges - 1]]
-        return np.sort(np.concatenate((first, cut))), np.sort(np.concatenate((last, cut - 1)))
+    def _runs(self, places: I64) -> tuple[I64, I64]:
+        """Return the first and the last place of each run of events of one producer.
+
+        Args:
+            places: of the events, ascending.
+        """
+        if not len(places):
+            return places, places
+        owner = self._owners(places)
+        cut = np.flatnonzero((places[1:] != places[:-1] + 1) | (owner[1:] != owner[:-1]))
+        return places[np.append(0, cut + 1)], places[np.append(cut, len(places) - 1)]
 
     def _gaps(self, places: I64) -> dict[str, Any]:
         """Count the runs of events that never arrived.
@@ -443,9 +391,7 @@ class BucketReducer:
         if not len(places):
             return {}
         n = len(self.copies)
-        unseen = np.zeros(n, bool)
-        unseen[places] = True
-        first, last = self._runs(unseen)
+        first, last = self._runs(places)
         sizes = last - first + 1
         out: dict[str, Any] = {}
         p = int(self.producers[0])
@@ -464,57 +410,19 @@ class BucketReducer:
         out["longest"] = np.stack([column[top] for column in columns], axis=1).tolist()
         return out
 
-    def _count_latencies(self, arrived: npt.NDArray[np.bool_]) -> int:
+    def _count_latencies(self) -> int:
         """Count the latencies of the events that arrived, and return the longest."""
-        timed = arrived & (self.received != NEVER)
-        if int(np.count_nonzero(timed)) < int(np.count_nonzero(arrived)):
-            self._add_times(np.flatnonzero(arrived & ~timed), OK)
-        if not timed.any():
-            return 0
-        longest = 0
-        every = bool(timed.all())
-        for family in np.unique(self._families).tolist():
-            if (self._families == family).all():
-                own = slice(None) if every else np.flatnonzero(timed)
-            else:
-                own = np.flatnonzero(timed & self._per_place(self._families == family))
-            created, received = self.bucket.created_us[own], self.received[own]
-            if not len(created):
-                continue
-            took = self.times.took(family, created, received)
-            longest = max(longest, took.longest)
-            if self._owner is not None:
-                self._count_latencies_of(self.producers[self._owner[own]], received - created)
-                continue
-            used = np.flatnonzero(took.counts)
-            self.tables.add("latency", self.producers, used + took.first, took.counts[used])
-            self.tables.add("longest", self.producers, 0, np.array([took.longest]))
-            self.tables.add("sums", self.producers, int(Column.EARLY), np.array([took.early]))
-            self.tables.add("sums", self.producers, int(Column.EARLY_US), np.array([took.early_us]))
-        return longest
-
-    def _count_latencies_of(self, p: I64, took: I64) -> None:
-        """Count latencies of several producers, by producer.
-
-        Args:
-            p: the producer of each event, ascending.
-            took: the latency of each event; below 0 where it arrived before it was made.
-        """
-        starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1])))
-        owner = p[starts]
-        self.tables.add("longest", owner, 0, np.maximum(np.maximum.reduceat(took, starts), 0))
-        before = -np.minimum(np.minimum.reduceat(took, starts), 0)
-        if before.any():
-            self.tables.add("sums", owner, int(Column.EARLY_US), before)
-            early = took < 0
-            self.tables.count("sums", p[early], int(Column.EARLY))
-            p, took = p[~early], took[~early]
-        self.tables.count("latency", p, cell(took))
+        took = self.times.count_latencies(
+            self._families, self.bucket.starts, self.bucket.created_us, self.received, self.judgements
+        )
+        self.tables.add("latency", self.producers[took.owner], took.cell, took.n)
+        self.tables.add("longest", self.producers, 0, took.longest)
+        self.tables.add("sums", self.producers, int(Column.EARLY), took.early)
+        self.tables.add("sums", self.producers, int(Column.EARLY_US), took.early_us)
+        return int(took.longest.max())
 
     def _count_overview(
         self,
-        state: npt.NDArray[np.int8],
-        counted: npt.NDArray[np.bool_],
         odd: I64,
         repeated: tuple[I64, I64],
         late: I64,
@@ -522,14 +430,11 @@ class BucketReducer:
         """Count faults over time and over the sequences.
 
         Args:
-            state: of each place.
-            counted: places of events that were sent and are judged here.
             odd: places of all states but `OK`.
             repeated: places of events with several copies, and how many beyond the first.
             late: places of reordered events.
         """
-        kind = state[odd]
-        sent = counted[odd]
+        kind, sent = self._states(odd)
         kind[sent & (kind == LOST)] = LOST_SENT
         kind[sent & (kind == MISSING)] = MISSING_SENT
         self._add_times(odd[sent], kind[sent])
@@ -552,10 +457,10 @@ class BucketReducer:
     def _few(self, places: I64) -> list[int]:
         """Choose places for examples: of as many producers as possible, and the first of each."""
         limit = self.plan.examples
-        if self._owner is None or not limit:
+        if len(self.producers) == 1 or not limit:
             few: list[int] = places[:limit].tolist()
             return few
-        owner = self._owner[places]
+        owner = self._owners(places)
         starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))[:limit]
         each = -(-limit // max(len(starts), 1))
         ends = np.append(starts[1:], np.searchsorted(owner, owner[starts[-1]], side="right"))
@@ -565,12 +470,10 @@ class BucketReducer:
             for place in places[low : min(high, low + each)].tolist()
         ]
 
-    def _examples(
-        self, state: npt.NDArray[np.int8], odd: I64, repeated: I64, late: I64
-    ) -> dict[str, list[list[Any]]]:
+    def _examples(self, odd: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         """Return examples of each fault, see `_example`."""
         out: dict[str, list[list[Any]]] = {}
-        kind = state[odd]
+        kind, _ = self._states(odd)
         faults = [(STATES[code], odd[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
             if not len(which):
@@ -587,49 +490,23 @@ class BucketReducer:
                 out[word].append(self._example(place, listener, position, int(self.copies[place])))
         return out
 
-    def _write_runs(
-        self, word: str, where: npt.NDArray[np.bool_], copies: npt.NDArray[Any], sent: bool
-    ) -> None:
-        """Write the runs of True as violations; each has the copies of its first place."""
-        first, last = self._runs(where)
+    def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:
+        """Write the runs of some places as violations; each has the copies of its first place."""
+        first, last = self._runs(places)
         if len(first):
             owner = self._owners(first)
             shift = self._shift[owner]
             self.writer.add(word, self.producers[owner], first + shift, last + shift, copies[first], sent)
 
-    def _write_violations(
-        self, state: npt.NDArray[np.int8], counted: npt.NDArray[np.bool_], odd: I64, repeated: I64, late: I64
-    ) -> None:
+    def _write_violations(self, odd: I64, repeated: I64, late: I64) -> None:
         if not self.writer.folder:
             return
-        copies = self.copies
-        for code in np.unique(state[odd]).tolist():
-            which = state == code
+        state, counted = self._states(odd)
+        for code in np.unique(state).tolist():
             for sent in (True, False):
                 # The number of copies may differ along a run; kind `duplicated` has it exactly.
-                self._write_runs(STATES[code], which & (counted == sent), copies, sent)
-        for n in np.unique(copies[repeated]).tolist():
-            self._write_runs("duplicated", self.listed & (copies == n), copies, True)
-        if len(late):
-            where = np.zeros(len(copies), bool)
-            where[late] = True
-            self._write_runs("reordered", where, copies, True)
-
-
-def _ranked(positions: I64, owner: I64) -> I64:
-    """Return numbers in the order of some positions, but lower for all of a lower owner.
-
-    Args:
-        positions: distinct for each owner.
-        owner: of each position, ascending.
-    """
-    rising = (positions[1:] > positions[:-1]) | (owner[1:] != owner[:-1])
-    if rising.all():
-        return np.arange(len(positions), dtype=np.int64)
-    low = int(positions.min())
-    span = int(positions.max()) - low + 1
-    if span * (int(owner[-1]) + 1) < NEVER:
-        return owner * span + (positions - low)
-    ranks = np.empty(len(positions), np.int64)
-    ranks[np.argsort(positions, kind="stable")] = np.arange(len(positions))
-    return owner * len(positions) + ranks
+                self._write_runs(STATES[code], odd[(state == code) & (counted == sent)], self.copies, sent)
+        copies = self.copies[repeated]
+        for n in np.unique(copies).tolist():
+            self._write_runs("duplicated", repeated[copies == n], self.copies, True)
+        self._write_runs("reordered", late, self.copies, True)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64
+from logclient._ext.arrivals import count_latencies
+from logclient.verify.arrays import I32, I64, U8
 
 __all__ = [
     "CELLS",
@@ -49,15 +50,11 @@ _STEPS = (
 _DAY = 86_400 * _SECOND
 
 
-def cell(took: I64) -> I64:
-    """Return cells of a logarithmic histogram: 64 per octave (1.6 %), and 0 for less than 1 µs."""
-    bits = took.astype(np.float64).view(np.int64) >> 46
-    cells: I64 = np.maximum(bits - (1023 << 6) + 1, 0)
-    return cells
-
-
 def cell_value(index: int) -> float:
-    """Return the middle of a cell, in microseconds."""
+    """Return the middle of a cell of the histogram of latencies, in microseconds.
+
+    The histogram is logarithmic: 64 cells per octave (1.6 %), and cell 0 for less than 1 µs.
+    """
     if index <= 0:
         return 0.0
     edges = (np.array([index - 1, index], np.int64) + (1023 << 6)) << 46
@@ -90,13 +87,16 @@ class Grid(NamedTuple):
 
 
 class Latencies(NamedTuple):
-    """The latencies of some events."""
+    """The latencies of the events of some producers."""
 
-    first: int  # cell of the histogram
-    counts: I64  # in this cell and the following ones
-    longest: int
-    early: int  # events that arrived before they were made, by the clocks; not in the histogram
-    early_us: int  # the longest such time
+    # A histogram: each row once.
+    owner: I32  # index of the producer
+    cell: I32
+    n: I64
+    # Of each producer:
+    longest: I64
+    early: I64  # events that arrived before they were made, by the clocks; not in the histogram
+    early_us: I64  # the longest such time
 
 
 class TimeCounts:
@@ -127,44 +127,29 @@ class TimeCounts:
             counts = np.bincount(keys, weights=n, minlength=self.words[0].size)
             self.words[family] += counts.astype(np.int64).reshape(-1, KINDS)
 
-    def took(self, family: int, created_us: I64, received_us: I64) -> Latencies:
+    def count_latencies(
+        self, families: I32, starts: I64, created_us: I64, received_us: I64, judgements: U8
+    ) -> Latencies:
         """Count the latencies of events that arrived, and the events as kind 0.
 
         Args:
-            family: the number of their protocol.
-            created_us: when each was made.
-            received_us: when each arrived.
+            families: the number of the protocol of each producer.
+            starts: where the events of each producer begin.
+            created_us: when each event was made.
+            received_us: when each arrived; `NEVER`: not known, so it has no latency.
+            judgements: of each event, see ``rules.py``; `rules.TIMED` counts.
         """
-        took = received_us - created_us
-        longest, least = int(took.max()), int(took.min())
-        early = 0
-        if least < 0:
-            before = took < 0
-            early = int(before.sum())
-            self.add(family, created_us[before], 0)
-            took, created_us = took[~before], created_us[~before]
-            if not len(took):
-                return Latencies(0, np.empty(0, np.int64), 0, early, -least)
-        cells = cell(took)
-        first, last = int(cells.min()), int(cells.max())
-        low = (int(created_us.min()) - self.grid.start_us) // self.grid.width_us
-        high = (int(created_us.max()) - self.grid.start_us) // self.grid.width_us
-        size = last - first + 1
-        if low == high:
-            cells -= first
-            keys = cells
-        else:
-            # A histogram over time step and cell at once.
-            keys = created_us - (self.grid.start_us + low * self.grid.width_us)
-            keys //= self.grid.width_us
-            keys *= size
-            keys += cells
-            keys -= first
-        both = np.bincount(keys, minlength=(high - low + 1) * size).reshape(-1, size)
-        self.latency[family, low : high + 1, first : last + 1] += both
-        self.words[family, low : high + 1, 0] += both.sum(axis=1)
-        self._cells = [min(self._cells[0], first), max(self._cells[1], last + 1)]
-        return Latencies(first, both.sum(axis=0), longest, early, max(-least, 0))
+        m, n = len(starts), len(created_us)
+        extremes = np.zeros((m, 3), np.int64)
+        owner, cells, counts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
+        used = count_latencies(
+            created_us, received_us, judgements, starts, families, self.grid.start_us, self.grid.width_us,
+            self.words, self.latency, extremes, owner, cells, counts,
+        )  # fmt: skip
+        if used:
+            first, last = int(cells[:used].min()), int(cells[:used].max())
+            self._cells = [min(self._cells[0], first), max(self._cells[1], last + 1)]
+        return Latencies(owner[:used], cells[:used], counts[:used], *np.ascontiguousarray(extremes.T))
 
     def rows(self) -> list[tuple[str, int, I64, I64]]:
         """Return the counts for `take`: ``words`` or ``latency``, family, keys and counts."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 NO_TIME = (1 << 32) - 1
 FAR = (1 << 63) - 1
 
@@ -67,3 +69,87 @@ def spread(
     order = sorted((i for i, bucket in enumerate(buckets) if bucket >= 0), key=lambda i: buckets[i])
     after = [NO_TIME if received[i] == FAR else (received[i] - base[buckets[i]]) >> shift for i in order]
     return [*([column[i] for i in order] for column in columns), after]
+
+
+# Facts and judgements of logclient/verify/rules.py.
+SEEN, NEW = 1 << 9, 1 << 11
+STATE, COUNTED, TIMED, ORDERED, LATE = 15, 1 << 4, 1 << 5, 1 << 6, 1 << 7
+
+
+def judge(
+    copies: list[int],
+    facts: list[int],
+    owners: list[int],
+    common: list[int],
+    newer: list[int],
+    rules: list[int],
+    states: int,
+) -> tuple[list[int], list[list[int]], list[int], list[int]]:
+    """Return judgements, the number of events in each state by owner, odd and repeated events."""
+    counts = [[0] * states for _ in common]
+    judgements, odd, repeated = [], [], []
+    for i, owner in enumerate(owners):
+        all_facts = facts[i] | common[owner] | SEEN * (copies[i] > 0) | NEW * (i >= newer[owner])
+        judgement = rules[all_facts]
+        state = judgement & STATE
+        judgements.append(judgement)
+        counts[owner][state] += 1
+        if 0 < state < states - 2:
+            odd.append(i)
+        if copies[i] > 1 and judgement & COUNTED:
+            repeated.append(i)
+    return judgements, counts, odd, repeated
+
+
+def find_late(first: list[int], judgements: list[int], owners: list[int]) -> tuple[int, list[int], int]:
+    """Return how many compared events arrived, the late ones, and the lowest position."""
+    which = [i for i, position in enumerate(first) if position != FAR and judgements[i] & ORDERED]
+    late = [i for i in which if any(j > i and owners[j] == owners[i] and first[j] <= first[i] for j in which)]
+    return len(which), late, min((first[i] for i in which), default=FAR)
+
+
+def find_last(first: list[int], judgements: list[int], limit: int) -> list[int]:
+    in_order = [
+        i
+        for i, position in enumerate(first)
+        if position != FAR and judgements[i] & ORDERED and not judgements[i] & LATE
+    ]
+    return in_order[max(len(in_order) - limit, 0) :]
+
+
+def count_arrived(first: list[int], judgements: list[int], owners: list[int], n: int) -> list[int]:
+    counts = [0] * n
+    for position, judgement, owner in zip(first, judgements, owners, strict=True):
+        counts[owner] += position != FAR and judgement & COUNTED != 0
+    return counts
+
+
+def cell(took: int) -> int:
+    """Return the cell of a latency: 64 for each octave from 1 µs."""
+    if not took:
+        return 0
+    fraction, octave = math.frexp(took)
+    return 1 + 64 * (octave - 1) + int(64 * (2 * fraction - 1))
+
+
+def count_latencies(
+    created: list[int], received: list[int], judgements: list[int], owners: list[int], width: int
+) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int, int], int], dict[int, list[int]]]:
+    """Return counts by owner and step, and by owner, step and cell; and for each owner the extremes."""
+    words: dict[tuple[int, int], int] = {}
+    latency: dict[tuple[int, int, int], int] = {}
+    extremes: dict[int, list[int]] = {owner: [0, 0, 0] for owner in owners}
+    for i, owner in enumerate(owners):
+        if not judgements[i] & TIMED:
+            continue
+        step = created[i] // width
+        words[owner, step] = words.get((owner, step), 0) + 1
+        if received[i] == FAR:
+            continue
+        took = received[i] - created[i]
+        longest, early, early_us = extremes[owner]
+        extremes[owner] = [max(longest, took), early + (took < 0), max(early_us, -took)]
+        if took >= 0:
+            key = owner, step, cell(took)
+            latency[key] = latency.get(key, 0) + 1
+    return words, latency, extremes

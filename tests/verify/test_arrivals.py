@@ -1,4 +1,4 @@
-"""Sorting arrivals into buckets and joining them with the ledger's events, against the reference."""
+"""Sorting arrivals into buckets, joining them with the ledger's events, judging: as the reference does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logclient._ext.arrivals import join, locate, measure, spread
+from logclient._ext.arrivals import (
+    count_arrived,
+    count_latencies,
+    find_last,
+    find_late,
+    join,
+    judge,
+    locate,
+    measure,
+    spread,
+)
+from logclient.verify import overview
 from tests.oracle import arrivals as oracle
 from tests.support.examples import examples
 
@@ -150,3 +161,189 @@ def test_bucket_out_of_range_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(ValueError, match="bits"):
         locate(none, none, one, none, np.zeros(1, np.int32), 31, none.copy(), np.zeros(1, np.int32))
+
+
+def owners_of(events: list[Any]) -> tuple[np.ndarray[Any, Any], list[int]]:
+    """Return where the events of each owner begin, and the owner of each event, the first field."""
+    owners = sorted(event[0] for event in events)
+    return np.searchsorted(np.array(owners, np.int64), np.arange(4)), owners
+
+
+owner = st.integers(0, 3)
+judgement = st.integers(0, 255)
+
+
+@examples(300)
+@given(
+    st.lists(st.tuples(owner, st.integers(0, 3), st.integers(0, 2**12 - 1)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2**12 - 1), st.integers(-5, 35)), min_size=4, max_size=4),
+    st.lists(st.builds(int.__or__, st.integers(0, 10), st.sampled_from([0, 16, 48, 64])), min_size=40),
+)
+def test_judgements_equal_the_reference(events: Any, producers: Any, some_rules: list[int]) -> None:
+    starts, owners = owners_of(events)
+    _, copies, facts = columns(events, "<i8", "<i4", "<u2")
+    common, newer = columns(producers, "<u2", "<i8")
+    rules = np.resize(np.array(some_rules, np.uint8), 2**12)
+    n = len(events)
+    judgements, counts = np.empty(n, np.uint8), np.zeros((4, 11), np.int64)
+    odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
+
+    sizes = judge(copies, facts, starts, common, newer, rules, judgements, counts, odd, repeated)
+
+    lists = (column.tolist() for column in (copies, facts))
+    tables = (column.tolist() for column in (common, newer, rules))
+    expected = oracle.judge(*lists, owners, *tables, states=11)
+    found = judgements, counts, odd[: sizes[0]], repeated[: sizes[1]]
+    assert tuple(column.tolist() for column in found) == expected
+
+
+arrived = st.tuples(owner, st.integers(0, 40) | st.just(FAR), judgement)
+
+
+@examples(300)
+@given(st.lists(arrived, max_size=30), st.integers(0, 31))
+@example([(0, 1, 64), (0, 1, 64), (0, 3, 64), (1, 2, 64), (1, 0, 0), (1, FAR, 64)], 3)
+def test_order_equals_the_reference(events: Any, limit: int) -> None:
+    starts, owners = owners_of(events)
+    _, first, judgements = columns(events, "<i8", "<i8", "u1")
+    lists = first.tolist(), judgements.tolist()
+    counts = np.zeros(4, np.int64)
+    count_arrived(first, judgements, starts, counts)
+    assert counts.tolist() == oracle.count_arrived(*lists, owners, 4)
+
+    n, late, minimum = find_late(first, judgements, starts)
+
+    expected = oracle.find_late(*lists, owners)
+    assert (n, late, minimum) == (expected[0], len(expected[1]), expected[2])
+    marked = [x | (oracle.LATE if i in expected[1] else 0) for i, x in enumerate(lists[1])]
+    assert judgements.tolist() == marked
+    places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
+    last = oracle.find_last(lists[0], marked, limit)
+    assert find_last(first, judgements, places, positions) == len(last)
+    assert places[limit - len(last) :].tolist() == last
+    assert positions[limit - len(last) :].tolist() == [lists[0][i] for i in last]
+
+
+BEGIN = 1_700_000_000_000_000
+timed = st.tuples(
+    owner,
+    st.integers(0, 999),
+    st.integers(0, 2000) | st.integers(0, 2**60) | st.integers(1000, 2**60).map(lambda x: 999 - x)
+    | st.just(FAR),
+    judgement,
+)  # fmt: skip
+
+
+@examples(300)
+@given(st.lists(timed, max_size=30), st.integers(1, 1000))
+@example([(0, 5, 5 + took, 32) for took in (0, 1, 2, 3, 63, 64, 65, 2**20 - 1, 2**20)], 10)
+def test_latencies_equal_the_reference(events: Any, width: int) -> None:
+    starts, owners = owners_of(events)
+    _, created, received, judgements = columns(events, "<i8", "<i8", "<i8", "u1")
+    n, steps = len(events), 999 // width + 1
+    words, latency = np.zeros((3, steps, 13), np.int64), np.zeros((3, steps, 4096), np.int64)
+    families = np.array([1, 0, 1, 2], np.int32)
+    extremes = np.full((4, 3), -1)
+    some = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
+    times = BEGIN + created, np.where(received == FAR, FAR, BEGIN + received)
+
+    used = count_latencies(
+        *times, judgements, starts, families, BEGIN, width, words, latency, extremes, *some
+    )
+
+    lists = (column.tolist() for column in (created, received, judgements))
+    by_step, by_cell, expected = oracle.count_latencies(*lists, owners, width)
+    for family in range(3):
+        mine = [i for i in range(4) if families[i] == family]
+        for step in range(steps):
+            assert words[family, step, 0] == sum(by_step.get((i, step), 0) for i in mine)
+        sums = np.zeros((steps, 4096), np.int64)
+        for (i, step, cell), count in by_cell.items():
+            sums[step, cell] += count * (i in mine)
+        assert (latency[family] == sums).all()
+    assert not words[:, :, 1:].any()
+    assert extremes.tolist() == [expected.get(i, [0, 0, 0]) for i in range(4)]
+    found = [tuple(row) for row in zip(*(column[:used].tolist() for column in some), strict=True)]
+    of_owners: dict[tuple[int, int], int] = {}
+    for (i, _, cell), count in by_cell.items():
+        of_owners[i, cell] = of_owners.get((i, cell), 0) + count
+    assert sorted(found) == sorted((*key, count) for key, count in of_owners.items())
+
+
+def test_cells_are_those_of_the_histogram() -> None:
+    """The middle of a cell lies at most half a cell, 0.8 %, beside its latencies."""
+    for took in (1, 2, 3, 100, 2**30 - 1, 2**30, 10**15):
+        assert overview.cell_value(oracle.cell(took)) == pytest.approx(took, rel=0.008)
+
+
+def three() -> dict[str, Any]:
+    """Return arguments for three events of one owner."""
+    return {"starts": np.zeros(1, np.int64), "judgements": np.full(3, 255, np.uint8)}
+
+
+def for_judge() -> dict[str, Any]:
+    return three() | {
+        "copies": np.ones(3, np.int32), "facts": np.zeros(3, np.uint16), "common": np.zeros(1, np.uint16),
+        "newer": np.zeros(1, np.int64), "rules": np.zeros(4096, np.uint8),
+        "counts": np.zeros((1, 11), np.int64), "odd": np.zeros(3, np.int64),
+        "repeated": np.zeros(3, np.int64),
+    }  # fmt: skip
+
+
+def for_order() -> dict[str, Any]:
+    return three() | {"first": np.zeros(3, np.int64)}
+
+
+def for_last() -> dict[str, Any]:
+    none = np.zeros(0, np.int64)
+    columns = {"first": np.zeros(3, np.int64), "judgements": np.zeros(3, np.uint8)}
+    return columns | {"places": none, "positions": none}
+
+
+def for_counts() -> dict[str, Any]:
+    return for_order() | {"counts": np.zeros(1, np.int64)}
+
+
+def for_latencies() -> dict[str, Any]:
+    return three() | {
+        "created": np.full(3, 50), "received": np.full(3, 60), "families": np.zeros(1, np.int32),
+        "start_us": 50, "width_us": 1, "words": np.zeros((1, 1, 13), np.int64),
+        "latency": np.zeros((1, 1, 4096), np.int64), "extremes": np.zeros((1, 3), np.int64),
+        "owners": np.zeros(3, np.int32), "cells": np.zeros(3, np.int32), "counts": np.zeros(3, np.int64),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function, fitting, change, named",
+    [
+        (judge, for_judge, {"facts": np.zeros(2, np.uint16)}, "facts"),
+        (judge, for_judge, {"odd": np.zeros(2, np.int64)}, "odd"),
+        (judge, for_judge, {"newer": np.zeros(2, np.int64)}, "newer"),
+        (judge, for_judge, {"rules": np.zeros(4095, np.uint8)}, "rules"),
+        (judge, for_judge, {"rules": np.full(4096, 11, np.uint8)}, "11 is no state below 11"),
+        (judge, for_judge, {"starts": np.array([1])}, "starts"),
+        (judge, for_judge, {"starts": np.array([4])}, "4 is not from 0 to 3"),
+        (find_late, for_order, {"first": np.zeros(2, np.int64)}, "judgements"),
+        (find_late, for_order, {"starts": np.array([0, 2, 1])}, "1 is not from 2 to 3"),
+        (find_late, for_order, {"starts": np.zeros(0, np.int64)}, "starts"),
+        (find_last, for_last, {"judgements": np.zeros(2, np.uint8)}, "judgements"),
+        (find_last, for_last, {"positions": np.zeros(1, np.int64)}, "positions"),
+        (count_arrived, for_counts, {"first": np.zeros(2, np.int64)}, "judgements"),
+        (count_arrived, for_counts, {"counts": np.zeros(2, np.int64)}, "counts"),
+        (count_latencies, for_latencies, {"received": np.zeros(2, np.int64)}, "received"),
+        (count_latencies, for_latencies, {"cells": np.zeros(2, np.int32)}, "cells"),
+        (count_latencies, for_latencies, {"families": np.ones(1, np.int32)}, "families"),
+        (count_latencies, for_latencies, {"extremes": np.zeros((1, 2), np.int64)}, "extremes"),
+        (count_latencies, for_latencies, {"latency": np.zeros((1, 1, 4095), np.int64)}, "latency"),
+        (count_latencies, for_latencies, {"width_us": 0}, "width_us"),
+        (count_latencies, for_latencies, {"start_us": 51}, "created: 50"),
+        (count_latencies, for_latencies, {"start_us": 49}, "created: 50"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(
+    function: Callable[..., Any], fitting: Callable[[], dict[str, Any]], change: dict[str, Any], named: str
+) -> None:
+    arguments = fitting()
+    function(**arguments)
+    with pytest.raises(ValueError, match=named):
+        function(**{**fitting(), **change})

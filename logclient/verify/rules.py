@@ -1,0 +1,89 @@
+"""The rules of the verdict: the state of an event, from the facts about it.
+
+The *facts* of an event are bits of a number: the outcome in its ledger, what else the ledgers say, and what
+arrived. There are few such numbers, so the rules are applied once to each, and `judge` of
+``_ext/arrivals.pyx`` looks the events of a bucket up in the result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from logclient.verify.arrays import U8
+from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, NONE
+from logclient.verify.schema import (
+    CORRUPTED,
+    DROPPED_STATE,
+    EXCLUDED,
+    LOST,
+    MISSING,
+    OK,
+    PENDING,
+    RECOVERED,
+    UNEXPECTED,
+    UNKNOWN,
+)
+
+__all__ = ["RULES"]
+
+# Facts. `judge` adds SEEN and NEW.
+OUTCOME = 7  # the bits of the outcome, see `packed_ledger`
+LISTED = 1 << 3
+APART = 1 << 4  # not selected, or its id is shared, so that it is compared by hash
+DEFERRED = 1 << 5  # later events may overtake it
+HAS_ID = 1 << 6  # it has its own id
+CORRUPT = 1 << 7  # a copy had another hash
+IN_OTHER_RUN = 1 << 8  # a copy arrived in a run that is not selected
+SEEN = 1 << 9
+NOT_WHOLE = 1 << 10  # its ledger is not complete
+NEW = 1 << 11  # it may have been made after the selected time
+FACTS = 1 << 12
+
+# Judgements: a state, and
+STATE = 15
+COUNTED = 1 << 4  # it was sent, and is judged here
+TIMED = 1 << 5  # it counts as received at its time
+ORDERED = 1 << 6  # its order is judged
+LATE = 1 << 7  # it arrived after a later one; `find_late` adds this
+
+ELSEWHERE = EXCLUDED + 1  # excluded, because it arrived in runs that are not selected
+
+
+def _judgements() -> U8:
+    """Return the judgement for each combination of facts."""
+    facts = np.arange(FACTS)
+    outcome = facts & OUTCOME
+    listed, apart, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
+        facts & bit != 0
+        for bit in (LISTED, APART, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW)
+    )
+    state = np.where(
+        seen,
+        np.where(corrupt, CORRUPTED, np.where(outcome >= HANDED, OK, RECOVERED)),
+        np.where(outcome == ACKED, LOST, MISSING),
+    )
+    state[~seen & (outcome == NONE) & not_whole] = UNKNOWN
+    state[corrupt & has_id] = UNKNOWN
+    dropped = outcome == DROPPED
+    unlisted = np.where(
+        seen,
+        np.where(dropped, UNEXPECTED, UNKNOWN),
+        np.where(dropped, DROPPED_STATE, np.where(outcome == FAILED, MISSING, UNKNOWN)),
+    )
+    state = np.where(listed, state, unlisted)
+    state[(state == UNKNOWN) & ~(seen & listed) & new] = PENDING
+    state[apart] = EXCLUDED
+    counted = listed & ~apart
+    elsewhere = counted & other_run & ~seen
+    state[elsewhere] = ELSEWHERE
+    counted &= ~elsewhere
+    timed = counted & seen & (state != UNKNOWN)
+    # The ledger may end before the `deferred` line of an event. That line comes before the outcome, so an
+    # event with an outcome is safe. Others overtake deferred events on purpose.
+    ordered = counted & ~deferred & ~(not_whole & (outcome == NONE))
+    judgements = state | counted * COUNTED | timed * TIMED | ordered * ORDERED
+    return judgements.astype(np.uint8)
+
+
+RULES = _judgements()
+"""The judgement for each combination of facts."""
