@@ -133,9 +133,41 @@ def spread(
         ValueError: the columns differ in length, or there is no room for a bucket.
     """
 
+def paint(
+    ranges: npt.NDArray[np.int64], values: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
+) -> None:
+    """Set ranges of a column to a value each, without the GIL. Where ranges overlap, the last one counts.
+
+    Args:
+        ranges: rows of a first and a last index, inclusive.
+        values: one for each range.
+        out: changed.
+
+    Raises:
+        ValueError: `values` has another length, or a range is empty or out of bounds.
+    """
+
+def copy_ranges(
+    source: npt.NDArray[np.int64],
+    at: npt.NDArray[np.int64],
+    ranges: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Copy ranges of a column into another one, without the GIL.
+
+    Args:
+        source: a column.
+        at: where each range begins in it.
+        ranges: rows of a first and a last index in `out`, inclusive.
+        out: another column, changed.
+
+    Raises:
+        ValueError: `at` has another length, or a range is empty or out of bounds.
+    """
+
 def judge(
     copies: npt.NDArray[np.int32],
-    facts: npt.NDArray[np.uint16],
+    marks: npt.NDArray[np.uint16],
     starts: npt.NDArray[np.int64],
     common: npt.NDArray[np.uint16],
     newer: npt.NDArray[np.int64],
@@ -149,11 +181,11 @@ def judge(
 
     Args:
         copies: how often each event arrived.
-        facts: about each event, see ``logclient/verify/rules.py``.
+        marks: of each event, see ``logclient/verify/rules.py``.
         starts: where the events of each producer begin, ascending from 0.
-        common: of each producer, facts about all of its events.
-        newer: of each producer, the place from which on its events have the fact ``NEW``.
-        rules: for each combination of facts the judgement.
+        common: of each producer, marks of all its events.
+        newer: of each producer, the place from which on its events have the mark ``NEW``.
+        rules: for each combination of marks the judgement.
         judgements: of each event; filled.
         counts: of each producer a row, with the number of its events in each state; counted up. State 0 has
             no fault, and the last two states are not judged.

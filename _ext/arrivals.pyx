@@ -11,10 +11,10 @@ from libc.string cimport memcpy, memset
 cdef enum:
     NO_TIME = 0xFFFFFFFF  # of logclient/verify/schema.py
     CELLS = 64 << 6  # of logclient/verify/overview.py
-    # Of logclient/verify/rules.py: facts, and bits of judgements.
+    # Of logclient/verify/rules.py: marks, and bits of judgements.
     SEEN = 1 << 9
     NEW = 1 << 11
-    FACTS = 1 << 12
+    MARKS = 1 << 12
     STATE = 15
     COUNTED = 1 << 4
     TIMED = 1 << 5
@@ -153,6 +153,53 @@ def spread(const int64_t[::1] buckets not None, const int32_t[::1] places not No
         raise ValueError(f"buckets: there is no room for {bad}")
 
 
+cdef int check_ranges(const int64_t[:, ::1] ranges, Py_ssize_t n) except -1:
+    cdef Py_ssize_t i
+    if ranges.shape[1] != 2:
+        raise ValueError("ranges: each must be a first and a last")
+    for i in range(ranges.shape[0]):
+        if not 0 <= ranges[i, 0] <= ranges[i, 1] < n:
+            raise ValueError(f"ranges: {ranges[i, 0]} to {ranges[i, 1]} is not a range below {n}")
+    return 0
+
+
+def paint(const int64_t[:, ::1] ranges not None, const uint8_t[::1] values not None,
+          uint8_t[::1] out not None):
+    cdef Py_ssize_t n = ranges.shape[0], i
+    cdef int64_t first, last, reach = 0
+    if values.shape[0] != n:
+        raise ValueError("values: it must be as long as ranges")
+    check_ranges(ranges, out.shape[0])
+    with nogil:
+        for i in range(n):
+            first = ranges[i, 0]
+            last = ranges[i, 1]
+            if i == 0 or values[i] != values[i - 1] or first < ranges[i - 1, 0]:
+                reach = 0
+            # Ascending ranges of one value may overlap any number of times: paint no place twice for them.
+            if first < reach:
+                first = reach
+            if first <= last:
+                memset(&out[first], values[i], last + 1 - first)
+                reach = last + 1
+
+
+def copy_ranges(const int64_t[::1] source not None, const int64_t[::1] at not None,
+                const int64_t[:, ::1] ranges not None, int64_t[::1] out not None):
+    cdef Py_ssize_t n = ranges.shape[0], i
+    cdef int64_t size
+    if at.shape[0] != n:
+        raise ValueError("at: it must be as long as ranges")
+    check_ranges(ranges, out.shape[0])
+    for i in range(n):
+        if at[i] < 0 or at[i] > source.shape[0] - (ranges[i, 1] - ranges[i, 0] + 1):
+            raise ValueError(f"at: {at[i]} is too near to the end at {source.shape[0]}")
+    with nogil:
+        for i in range(n):
+            size = ranges[i, 1] - ranges[i, 0] + 1
+            memcpy(&out[ranges[i, 0]], &source[at[i]], size * 8)
+
+
 cdef int check_starts(const int64_t[::1] starts, Py_ssize_t n) except -1:
     cdef Py_ssize_t m = starts.shape[0], o
     cdef int64_t before = 0
@@ -165,7 +212,7 @@ cdef int check_starts(const int64_t[::1] starts, Py_ssize_t n) except -1:
     return 0
 
 
-def judge(const int32_t[::1] copies not None, const uint16_t[::1] facts not None,
+def judge(const int32_t[::1] copies not None, const uint16_t[::1] marks not None,
           const int64_t[::1] starts not None, const uint16_t[::1] common not None,
           const int64_t[::1] newer not None, const uint8_t[::1] rules not None,
           uint8_t[::1] judgements not None, int64_t[:, ::1] counts not None,
@@ -174,14 +221,14 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] facts not None
     cdef Py_ssize_t odds = 0, several = 0
     cdef int64_t width = counts.shape[1], excluded = width - 2, ok
     cdef int state = 0, bad = 0
-    cdef unsigned int bits, fact
+    cdef unsigned int bits, mark
     cdef uint8_t judgement
-    if facts.shape[0] != n or judgements.shape[0] != n or odd.shape[0] < n or repeated.shape[0] < n:
-        raise ValueError("facts, judgements, odd and repeated: they must be as long as copies")
+    if marks.shape[0] != n or judgements.shape[0] != n or odd.shape[0] < n or repeated.shape[0] < n:
+        raise ValueError("marks, judgements, odd and repeated: they must be as long as copies")
     if common.shape[0] != m or newer.shape[0] != m or counts.shape[0] != m:
         raise ValueError("common, newer and counts: they must be as long as starts")
-    if rules.shape[0] != FACTS or width < 2:
-        raise ValueError(f"rules and counts: there must be {FACTS} rules, and 2 states or more")
+    if rules.shape[0] != MARKS or width < 2:
+        raise ValueError(f"rules and counts: there must be {MARKS} rules, and 2 states or more")
     check_starts(starts, n)
     with nogil:
         for o in range(m):
@@ -189,8 +236,8 @@ def judge(const int32_t[::1] copies not None, const uint16_t[::1] facts not None
             ok = 0
             for i in range(starts[o], high):
                 bits = common[o] | NEW if i >= newer[o] else common[o]
-                fact = facts[i] | bits | (SEEN if copies[i] > 0 else 0)
-                judgement = rules[fact & (FACTS - 1)]
+                mark = marks[i] | bits | (SEEN if copies[i] > 0 else 0)
+                judgement = rules[mark & (MARKS - 1)]
                 judgements[i] = judgement
                 if copies[i] > 1 and judgement & COUNTED:
                     repeated[several] = i

@@ -136,7 +136,7 @@ def test_spread(benchmark: Any, way: str) -> None:
 ONE = np.zeros(1, np.int64)
 FIRST = np.arange(SIZE) * 4
 FIRST[::128] += 4000
-FACTS = np.full(SIZE, rules.LISTED + 3, np.uint16)
+MARKS = np.full(SIZE, rules.LISTED + 3, np.uint16)
 JUDGED = np.full(SIZE, rules.COUNTED | rules.TIMED | rules.ORDERED, np.uint8)
 CREATED = 1_700_000_000_000_000 + FIRST
 TOOK = 1000 + np.arange(SIZE) % 997
@@ -151,11 +151,11 @@ def test_judge(benchmark: Any, way: str) -> None:
         judgements, counts = np.empty(SIZE, np.uint8), np.zeros((1, 11), np.int64)
         odd, repeated = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
         none = np.zeros(1, np.uint16)
-        judge(copies, FACTS, ONE, none, np.array([SIZE]), rules.RULES, judgements, counts, odd, repeated)
+        judge(copies, MARKS, ONE, none, np.array([SIZE]), rules.RULES, judgements, counts, odd, repeated)
         return judgements, counts
 
     def numpy() -> Any:
-        judgements = rules.RULES[FACTS | np.where(copies > 0, rules.SEEN, 0)]
+        judgements = rules.RULES[MARKS | np.where(copies > 0, rules.SEEN, 0)]
         state = judgements & rules.STATE
         np.flatnonzero(state), np.flatnonzero((copies > 1) & (judgements & rules.COUNTED > 0))
         return judgements, np.bincount(state, minlength=11)[None, :]

@@ -6,14 +6,19 @@ disjoint* ranges, which `union` makes of any.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
+from logclient._ext.arrivals import paint
 
 __all__ = [
     "I32",
     "I64",
     "U8",
     "U64",
+    "Workspace",
     "covered",
     "expand",
     "intersect",
@@ -30,6 +35,32 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
+
+
+class Workspace:
+    """Arrays that are used again and again. The system needs as long to provide new memory as to fill it."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def take(self, name: str, n: int, dtype: Any) -> npt.NDArray[Any]:
+        """Return an array with any content. The one taken before under this name is then invalid.
+
+        Args:
+            name: of the array; it always has the same type.
+            n: its length.
+            dtype: its type.
+        """
+        found = self._arrays.get(name)
+        if found is None or len(found) < n:
+            found = self._arrays[name] = np.empty(n, dtype)
+        return found[:n]
+
+    def filled(self, name: str, n: int, dtype: Any, value: Any) -> npt.NDArray[Any]:
+        """Return an array as `take` does, filled with a value."""
+        found = self.take(name, n, dtype)
+        found.fill(value)
+        return found
 
 
 def expand(ranges: I64) -> I64:
@@ -109,14 +140,9 @@ def true_runs(where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
 
 def covered(ranges: I64, n: int) -> npt.NDArray[np.bool_]:
     """Mark which of the numbers from 0 to ``n - 1`` are in some ranges of them. The ranges may overlap."""
-    if len(ranges) <= 256:
-        found = np.zeros(n, bool)
-        for first, last in ranges.tolist():
-            found[first : last + 1] = True
-        return found
-    edges = np.bincount(ranges[:, 0], minlength=n + 1) - np.bincount(ranges[:, 1] + 1, minlength=n + 1)
-    inside: npt.NDArray[np.bool_] = np.cumsum(edges[:n]) > 0
-    return inside
+    found = np.zeros(n, np.bool_)
+    paint(ranges, np.ones(len(ranges), np.uint8), found.view(np.uint8))
+    return found
 
 
 def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from logclient._ext.arrivals import count_arrived, find_last, find_late, join, judge
 from logclient.verify import rules
-from logclient.verify.arrays import I32, I64, U8
+from logclient.verify.arrays import I32, I64, U8, Workspace
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,
@@ -54,6 +54,7 @@ class BucketReducer:
         writer: for the faults.
         times: the task's counts over time.
         tails: for the latest arrivals that are in order.
+        space: the task's arrays.
         key: the bucket.
         later: for a second pass: bucket and listener -> the earliest first copy in all later buckets. Then
             only the order is judged.
@@ -66,6 +67,7 @@ class BucketReducer:
         writer: ViolationWriter,
         times: TimeCounts,
         tails: TailWriter,
+        space: Workspace,
         key: int,
         later: dict[tuple[int, int], int] | None,
     ) -> None:
@@ -76,27 +78,28 @@ class BucketReducer:
         self.times = times
         self.key = key
         self.later = later
-        self.bucket = bucket = read_bucket(packed, key)
+        self.space = space
+        self.bucket = bucket = read_bucket(packed, key, space)
         self.producers = bucket.producers
         n = len(bucket.hashes)
         self._shift = bucket.firsts - bucket.starts  # from a place to the sequence
         self._families = packed.family[self.producers]
-        self.facts = bucket.outcome.astype(np.uint16)  # see `rules`
-        self.facts |= np.multiply(bucket.listed, rules.LISTED, dtype=np.uint16)
+        self.marks = space.take("marks", n, np.uint16)  # see `rules`
+        np.multiply(bucket.listed, rules.LISTED, out=self.marks, dtype=np.uint16)
+        self.marks |= bucket.outcome
         self.listed = bucket.listed  # and judged here
         for apart in (bucket.shared, bucket.outside):
             if apart is not None:
-                self.facts[apart] |= rules.APART
+                self.marks[apart] |= rules.APART
                 self.listed = self.listed & ~apart
         self._all_listed = bool(self.listed.all())
         self.tables = ProducerTables(packed.last)
-        self.copies = np.zeros(n, np.int32)
+        self.copies = space.filled("copies", n, np.int32, 0)
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first bad copy
-        self._wrong = np.empty(0, np.int32)  # scratch
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
-        self.received = np.full(n, NEVER, np.int64)  # of the first copy at any listener
-        self.judgements: U8 = np.empty(n, np.uint8)
+        self.received = space.filled("received", n, np.int64, NEVER)  # of the first copy at any listener
+        self.judgements: U8 = space.take("judgements", n, np.uint8)
 
     def _owners(self, places: npt.NDArray[Any]) -> I64:
         """Return the producer of each place, as an index of `producers`."""
@@ -128,20 +131,22 @@ class BucketReducer:
         """
         places = stretches.read(row, "offsets", np.int32)
         if row["listener"] >= OTHER_RUN:
-            self.facts[places] |= rules.IN_OTHER_RUN
+            self.marks[places] |= rules.IN_OTHER_RUN
             return
         hashes = stretches.read(row, "hashes", np.uint64)
         positions = stretches.read(row, "positions", np.int64)
         after = stretches.read(row, "after", np.uint32)
-        n = len(self.copies)
+        space = self.space
         listener: int = row["listener"]
         first = self.first.get(listener)
         if first is None:
             if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
                 listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
-            first = self.first.setdefault(listener, np.full(n, NEVER, np.int64))
-        if len(self._wrong) < len(places):
-            self._wrong = np.empty(len(places), np.int32)
+            first = self.first.get(listener)
+        if first is None:
+            first = space.filled(f"first {len(self.first)}", len(self.copies), np.int64, NEVER)
+            self.first[listener] = first
+        wrong = space.take("wrong", len(places), np.int32)
         of_listed, differing = join(
             places,
             hashes,
@@ -154,12 +159,12 @@ class BucketReducer:
             self.copies,
             first,
             self.received,
-            self._wrong,
+            wrong,
         )
         arrivals = self.arrivals.setdefault(listener & LISTENER, [0, 0])
         arrivals[0] += of_listed
         if differing:
-            self._add_wrong(listener, places, positions, self._wrong[:differing])
+            self._add_wrong(listener, places, positions, wrong[:differing])
 
     def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
         """Note the arrivals with another hash than their event."""
@@ -168,10 +173,11 @@ class BucketReducer:
             # There is no hash to compare with.
             places, positions = places[self.listed[places]], positions[self.listed[places]]
         self.arrivals[listener & LISTENER][1] += len(places)
-        self.facts[places] |= rules.CORRUPT
+        self.marks[places] |= rules.CORRUPT
         if self.corrupt_at is None:
-            n = len(self.copies)
-            self.corrupt_at = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+            n, space = len(self.copies), self.space
+            at = space.take("corrupt positions", n, np.int64)
+            self.corrupt_at = space.filled("corrupt listeners", n, np.int64, -1), at
         new = self.corrupt_at[0][places] < 0
         # In reverse order, so that the first of several remains.
         self.corrupt_at[1][places[new][::-1]] = positions[new][::-1]
@@ -220,16 +226,16 @@ class BucketReducer:
             events with several copies.
         """
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
-        for places, fact in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
+        for places, mark in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
             if places is not None:
-                self.facts[places] |= fact
+                self.marks[places] |= mark
         common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
         newer = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
-        odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
+        odd, repeated = (self.space.take(name, n, np.int64) for name in ("odd", "repeated"))
         of_owners = bucket.starts, common, newer
         sizes = judge(
-            self.copies, self.facts, *of_owners, rules.RULES, self.judgements, counts, odd, repeated
+            self.copies, self.marks, *of_owners, rules.RULES, self.judgements, counts, odd, repeated
         )
         return counts, odd[: sizes[0]], repeated[: sizes[1]]
 

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from logclient.verify.anonymous import AnonymousReducer
+from logclient.verify.arrays import Workspace
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.packed_ledger import PackedLedger
@@ -67,6 +68,7 @@ def reduce_task(
     times = TimeCounts(Grid(*plan.grid), plan.families)
     stretches = StretchReader(work)
     tails = TailWriter(work)
+    space = Workspace()
     current: BucketReducer | UnlistedReducer | AnonymousReducer | None = None
     key: int | None = None
     out: list[dict[str, Any]] = []
@@ -83,7 +85,7 @@ def reduce_task(
                 if key == FACT:
                     current = None
                 elif key >= 0:
-                    current = BucketReducer(plan, packed, writer, times, tails, key, later)
+                    current = BucketReducer(plan, packed, writer, times, tails, space, key, later)
                 elif key > ANONYMOUS:
                     current = UnlistedReducer(plan, packed, writer, key)
                 else:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, U64, covered, expand
+from logclient._ext.arrivals import copy_ranges, paint
+from logclient.verify.arrays import I64, U64, Workspace, covered
 from logclient.verify.packed_ledger import PackedLedger
 
 __all__ = ["LedgerBucket", "Placer", "places_of", "read_bucket"]
@@ -97,8 +98,15 @@ def places_of(packed: PackedLedger, buckets: I64) -> I64:
     return np.where(sizes[owner] > 1 << packed.bits, np.minimum(rest, 1 << packed.bits), shared)
 
 
-def read_bucket(packed: PackedLedger, bucket: int) -> LedgerBucket:
-    """Read one bucket."""
+def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = None) -> LedgerBucket:
+    """Read one bucket.
+
+    Args:
+        packed: the ledgers.
+        bucket: its key.
+        space: for the columns, which are then valid until the next call; default: new arrays.
+    """
+    space = space or Workspace()
     room = 1 << packed.bits
     low, high = np.searchsorted(packed.bases[:-1], (bucket, bucket + 1)).tolist()
     inside = low + np.flatnonzero(packed.addressed[low:high] & (packed.last[low:high] > 0))
@@ -120,20 +128,19 @@ def read_bucket(packed: PackedLedger, bucket: int) -> LedgerBucket:
         shift = (starts - firsts)[q[which]]
         return which, np.stack((first[which] + shift, last[which] + shift), axis=1)
 
-    hashes = np.zeros(n, np.uint64)
-    created = np.zeros(n, np.int64)
+    hashes = space.filled("hashes", n, np.uint64, 0)
+    created = space.filled("created", n, np.int64, 0)
     spans = packed.rows_of("spans", p, end)
     which, to = ranges(spans)
     spans = spans[which]
     q = local[spans[:, 0] - p]
     position = spans[:, 3] + to[:, 0] - starts[q] + firsts[q] - spans[:, 1]
-    _read_events(packed, spans[:, 4], position, to, hashes, created)
-    outcome = np.zeros(n, np.uint8)
+    _read_events(packed, spans[:, 4], position, to, (hashes, created), space)
+    outcome = space.filled("outcome", n, np.uint8, 0)
     rows = packed.rows_of("outcomes", p, end)
     which, some = ranges(rows)
-    codes = rows[which, 3]
-    for code in np.unique(codes).tolist():  # the weakest first, so that the strongest remains
-        outcome[covered(some[codes == code], n)] = code
+    # Of each producer the weakest first, so that the strongest remains.
+    paint(some, rows[which, 3].astype(np.uint8), outcome)
     shared = None
     of_shared = packed.shared[slice(*np.searchsorted(packed.shared_by, (p, end)))]
     _, some = ranges(of_shared[:, [0, 1, 1]])
@@ -162,7 +169,7 @@ def read_bucket(packed: PackedLedger, bucket: int) -> LedgerBucket:
 
 
 def _read_events(
-    packed: PackedLedger, files: I64, positions: I64, to: I64, hashes: U64, created: I64
+    packed: PackedLedger, files: I64, positions: I64, to: I64, columns: tuple[U64, I64], space: Workspace
 ) -> None:
     """Read ranges of events, with as few reads as possible.
 
@@ -171,8 +178,8 @@ def _read_events(
         files: the packed file of each range.
         positions: where each range begins in it.
         to: the first and the last place of each range.
-        hashes: the hashes by place, to fill.
-        created: the times of creation by place, to fill.
+        columns: hashes and times of creation by place, to fill.
+        space: for what is read.
     """
     if not len(to):
         return
@@ -183,13 +190,9 @@ def _read_events(
     edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(files)]))
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         base = int(positions[low])
-        found = packed.read(int(files[low]), base, int(ends[high - 1]) - base)
-        some = to[low:high]
-        if high - low <= 64:
-            for at, (first, last) in zip((positions[low:high] - base).tolist(), some.tolist(), strict=True):
-                for column, values in zip((hashes, created), found, strict=True):
-                    column[first : last + 1] = values[at : at + last - first + 1]
-            continue
-        at = expand(np.stack((positions[low:high], ends[low:high] - 1), axis=1) - base)
-        places = expand(some)
-        hashes[places], created[places] = found[0][at], found[1][at]
+        n = int(ends[high - 1]) - base
+        out = space.take("read hashes", n, np.uint64), space.take("read created", n, np.int64)
+        found = packed.read(int(files[low]), base, n, out)
+        for column, values in zip(columns, found, strict=True):
+            at = positions[low:high] - base
+            copy_ranges(values.view(np.int64), at, to[low:high], column.view(np.int64))

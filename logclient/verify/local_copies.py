@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from logclient.verify import storage
 
-__all__ = ["fetched", "forget", "read_array"]
+__all__ = ["fetched", "forget", "read_into"]
 
 _BLOCK = 1 << 20  # bytes
 _BLOCKS = 32  # in the cache of a process
@@ -63,24 +63,31 @@ def forget() -> None:
 _blocks: dict[tuple[str, int], bytes] = {}  # the least recently used first
 
 
-def read_array(place: str, what: str, dtype: np.dtype[Any], at: int, n: int) -> npt.NDArray[Any]:
-    """Read a range of the values of a file.
+def read_into(place: str, what: str, at: int, out: npt.NDArray[Any]) -> None:
+    """Read a range of the values of a file into an array.
 
     Small ranges of an object are read by the block, because each request takes as long as a block.
 
     Args:
         place: of the file.
         what: for error messages.
-        dtype: of the values.
         at: number of the first value.
-        n: number of values.
+        out: contiguous; filled.
 
     Raises:
         EOFError: the file ends before.
     """
+    begin, size = at * out.itemsize, out.nbytes
+    view = out.view(np.uint8)
     if not storage.is_url(place):
-        return np.fromfile(place, dtype, n, offset=at * dtype.itemsize)
-    begin, size = at * dtype.itemsize, n * dtype.itemsize
+        done = 0
+        with open(place, "rb", buffering=0) as file:
+            file.seek(begin)
+            while done < size and (n := file.readinto(view[done:].data)):
+                done += n
+        if done < size:
+            raise EOFError(f"{place}: {done} bytes at {begin} where {size} were written")
+        return
     if size >= _BLOCK:
         data = storage.read_at(place, what, begin, size)
     else:
@@ -89,7 +96,7 @@ def read_array(place: str, what: str, dtype: np.dtype[Any], at: int, n: int) -> 
         data = data[begin - first * _BLOCK :][:size]
     if len(data) != size:
         raise EOFError(f"{place}: {len(data)} bytes at {begin} where {size} were written")
-    return np.frombuffer(data, dtype)
+    view[:] = np.frombuffer(data, np.uint8)
 
 
 def _block(place: str, what: str, number: int) -> bytes:

@@ -304,20 +304,24 @@ class PackedLedger:
         end = int(column[high]) if high < len(self.rows) else len(table)
         return table[int(column[low]) : end]
 
-    def read(self, file: int, position: int, n: int) -> tuple[U64, I64]:
+    def read(
+        self, file: int, position: int, n: int, out: tuple[U64, I64] | None = None
+    ) -> tuple[U64, I64]:
         """Read consecutive events of a packed file.
 
         Args:
             file: its number.
             position: of the first event.
             n: how many.
+            out: arrays of this length to fill; default: new ones.
 
         Returns:
             Hashes, and creation times in microseconds since 1970.
         """
+        hashes, created = out or (np.empty(n, np.uint64), np.empty(n, np.int64))
         stem = storage.join(self.work, self._stems[file])
-        hashes = local_copies.read_array(f"{stem}.hashes", "work", np.dtype("<u8"), position, n)
-        created = local_copies.read_array(f"{stem}.created", "work", np.dtype("<i8"), position, n)
+        local_copies.read_into(f"{stem}.hashes", "work", position, hashes)
+        local_copies.read_into(f"{stem}.created", "work", position, created)
         return hashes, created
 
     def event(self, p: int, sequence: int) -> tuple[int, int] | None:

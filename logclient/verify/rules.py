@@ -1,6 +1,6 @@
-"""The rules of the verdict: the state of an event, from the facts about it.
+"""The rules of the verdict: the state of an event, from its marks.
 
-The *facts* of an event are bits of a number: the outcome in its ledger, what else the ledgers say, and what
+The *marks* of an event are bits of a number: the outcome in its ledger, what else the ledgers say, and what
 arrived. There are few such numbers, so the rules are applied once to each, and `judge` of
 ``_ext/arrivals.pyx`` looks the events of a bucket up in the result.
 """
@@ -26,7 +26,7 @@ from logclient.verify.schema import (
 
 __all__ = ["RULES"]
 
-# Facts. `judge` adds SEEN and NEW.
+# Marks. `judge` adds SEEN and NEW.
 OUTCOME = 7  # the bits of the outcome, see `packed_ledger`
 LISTED = 1 << 3
 APART = 1 << 4  # not selected, or its id is shared, so that it is compared by hash
@@ -37,7 +37,7 @@ IN_OTHER_RUN = 1 << 8  # a copy arrived in a run that is not selected
 SEEN = 1 << 9
 NOT_WHOLE = 1 << 10  # its ledger is not complete
 NEW = 1 << 11  # it may have been made after the selected time
-FACTS = 1 << 12
+MARKS = 1 << 12
 
 # Judgements: a state, and
 STATE = 15
@@ -50,11 +50,11 @@ ELSEWHERE = EXCLUDED + 1  # excluded, because it arrived in runs that are not se
 
 
 def _judgements() -> U8:
-    """Return the judgement for each combination of facts."""
-    facts = np.arange(FACTS)
-    outcome = facts & OUTCOME
+    """Return the judgement for each combination of marks."""
+    marks = np.arange(MARKS)
+    outcome = marks & OUTCOME
     listed, apart, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
-        facts & bit != 0
+        marks & bit != 0
         for bit in (LISTED, APART, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW)
     )
     state = np.where(
@@ -86,4 +86,4 @@ def _judgements() -> U8:
 
 
 RULES = _judgements()
-"""The judgement for each combination of facts."""
+"""The judgement for each combination of marks."""

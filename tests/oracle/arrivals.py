@@ -71,14 +71,24 @@ def spread(
     return [*([column[i] for i in order] for column in columns), after]
 
 
-# Facts and judgements of logclient/verify/rules.py.
+def paint(ranges: list[tuple[int, int]], values: list[int], out: list[int]) -> None:
+    for (first, last), value in zip(ranges, values, strict=True):
+        out[first : last + 1] = [value] * (last + 1 - first)
+
+
+def copy_ranges(source: list[int], at: list[int], ranges: list[tuple[int, int]], out: list[int]) -> None:
+    for begin, (first, last) in zip(at, ranges, strict=True):
+        out[first : last + 1] = source[begin : begin + last + 1 - first]
+
+
+# Marks and judgements of logclient/verify/rules.py.
 SEEN, NEW = 1 << 9, 1 << 11
 STATE, COUNTED, TIMED, ORDERED, LATE = 15, 1 << 4, 1 << 5, 1 << 6, 1 << 7
 
 
 def judge(
     copies: list[int],
-    facts: list[int],
+    marks: list[int],
     owners: list[int],
     common: list[int],
     newer: list[int],
@@ -89,8 +99,8 @@ def judge(
     counts = [[0] * states for _ in common]
     judgements, odd, repeated = [], [], []
     for i, owner in enumerate(owners):
-        all_facts = facts[i] | common[owner] | SEEN * (copies[i] > 0) | NEW * (i >= newer[owner])
-        judgement = rules[all_facts]
+        all_marks = marks[i] | common[owner] | SEEN * (copies[i] > 0) | NEW * (i >= newer[owner])
+        judgement = rules[all_marks]
         state = judgement & STATE
         judgements.append(judgement)
         counts[owner][state] += 1

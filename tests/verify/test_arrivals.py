@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient._ext.arrivals import (
+    copy_ranges,
     count_arrived,
     count_latencies,
     find_last,
@@ -19,6 +20,7 @@ from logclient._ext.arrivals import (
     judge,
     locate,
     measure,
+    paint,
     spread,
 )
 from logclient.verify import overview
@@ -163,6 +165,36 @@ def test_bucket_out_of_range_is_refused() -> None:
         locate(none, none, one, none, np.zeros(1, np.int32), 31, none.copy(), np.zeros(1, np.int32))
 
 
+span = st.tuples(st.integers(0, 29), st.integers(0, 29)).map(sorted)
+
+
+@examples(300)
+@given(st.lists(st.tuples(span, st.integers(1, 3)), max_size=20), st.booleans())
+@example([([0, 9], 1), ([2, 3], 1), ([4, 12], 1), ([1, 1], 2), ([0, 5], 1)], False)
+def test_painted_ranges_equal_the_reference(rows: Any, ascending: bool) -> None:
+    if ascending:
+        rows.sort(key=lambda row: (row[1], row[0]))
+    ranges, values = [row[0] for row in rows], [row[1] for row in rows]
+    ours, theirs = np.zeros(30, np.uint8), [0] * 30
+
+    paint(np.array(ranges, np.int64).reshape(-1, 2), np.array(values, np.uint8), ours)
+
+    oracle.paint(ranges, values, theirs)
+    assert ours.tolist() == theirs
+
+
+@examples(200)
+@given(st.lists(st.tuples(st.integers(0, 40), span), max_size=9))
+def test_copied_ranges_equal_the_reference(rows: Any) -> None:
+    at, ranges = [row[0] for row in rows], [row[1] for row in rows]
+    ours, theirs = np.zeros(30, np.int64), [0] * 30
+
+    copy_ranges(np.arange(70), np.array(at, np.int64), np.array(ranges, np.int64).reshape(-1, 2), ours)
+
+    oracle.copy_ranges([*range(70)], at, ranges, theirs)
+    assert ours.tolist() == theirs
+
+
 def owners_of(events: list[Any]) -> tuple[np.ndarray[Any, Any], list[int]]:
     """Return where the events of each owner begin, and the owner of each event, the first field."""
     owners = sorted(event[0] for event in events)
@@ -181,16 +213,16 @@ judgement = st.integers(0, 255)
 )
 def test_judgements_equal_the_reference(events: Any, producers: Any, some_rules: list[int]) -> None:
     starts, owners = owners_of(events)
-    _, copies, facts = columns(events, "<i8", "<i4", "<u2")
+    _, copies, marks = columns(events, "<i8", "<i4", "<u2")
     common, newer = columns(producers, "<u2", "<i8")
     rules = np.resize(np.array(some_rules, np.uint8), 2**12)
     n = len(events)
     judgements, counts = np.empty(n, np.uint8), np.zeros((4, 11), np.int64)
     odd, repeated = np.empty(n, np.int64), np.empty(n, np.int64)
 
-    sizes = judge(copies, facts, starts, common, newer, rules, judgements, counts, odd, repeated)
+    sizes = judge(copies, marks, starts, common, newer, rules, judgements, counts, odd, repeated)
 
-    lists = (column.tolist() for column in (copies, facts))
+    lists = (column.tolist() for column in (copies, marks))
     tables = (column.tolist() for column in (common, newer, rules))
     expected = oracle.judge(*lists, owners, *tables, states=11)
     found = judgements, counts, odd[: sizes[0]], repeated[: sizes[1]]
@@ -281,9 +313,18 @@ def three() -> dict[str, Any]:
     return {"starts": np.zeros(1, np.int64), "judgements": np.full(3, 255, np.uint8)}
 
 
+def for_paint() -> dict[str, Any]:
+    return {"ranges": np.array([[0, 2]]), "values": np.ones(1, np.uint8), "out": np.zeros(3, np.uint8)}
+
+
+def for_copy() -> dict[str, Any]:
+    columns = {"source": np.zeros(9, np.int64), "out": np.zeros(3, np.int64)}
+    return columns | {"at": np.array([6]), "ranges": np.array([[0, 2]])}
+
+
 def for_judge() -> dict[str, Any]:
     return three() | {
-        "copies": np.ones(3, np.int32), "facts": np.zeros(3, np.uint16), "common": np.zeros(1, np.uint16),
+        "copies": np.ones(3, np.int32), "marks": np.zeros(3, np.uint16), "common": np.zeros(1, np.uint16),
         "newer": np.zeros(1, np.int64), "rules": np.zeros(4096, np.uint8),
         "counts": np.zeros((1, 11), np.int64), "odd": np.zeros(3, np.int64),
         "repeated": np.zeros(3, np.int64),
@@ -316,7 +357,16 @@ def for_latencies() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "function, fitting, change, named",
     [
-        (judge, for_judge, {"facts": np.zeros(2, np.uint16)}, "facts"),
+        (paint, for_paint, {"values": np.ones(2, np.uint8)}, "values"),
+        (paint, for_paint, {"ranges": np.array([[0, 3]])}, "0 to 3"),
+        (paint, for_paint, {"ranges": np.array([[-1, 2]])}, "-1 to 2"),
+        (paint, for_paint, {"ranges": np.array([[2, 1]])}, "2 to 1"),
+        (paint, for_paint, {"ranges": np.array([[0, 1, 2]])}, "ranges"),
+        (copy_ranges, for_copy, {"at": np.array([6, 6])}, "at"),
+        (copy_ranges, for_copy, {"at": np.array([7])}, "7 is too near"),
+        (copy_ranges, for_copy, {"at": np.array([-1])}, "-1"),
+        (copy_ranges, for_copy, {"ranges": np.array([[1, 3]])}, "1 to 3"),
+        (judge, for_judge, {"marks": np.zeros(2, np.uint16)}, "marks"),
         (judge, for_judge, {"odd": np.zeros(2, np.int64)}, "odd"),
         (judge, for_judge, {"newer": np.zeros(2, np.int64)}, "newer"),
         (judge, for_judge, {"rules": np.zeros(4095, np.uint8)}, "rules"),
