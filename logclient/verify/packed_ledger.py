@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.verify import local_copies, storage
-from logclient.verify.arrays import I64, U64, union
+from logclient.verify.arrays import I64, U64
 
 __all__ = [
     "ACKED",
@@ -255,7 +255,7 @@ class PackedLedger:
         return self.rows_of("spans", p, p + 1)
 
     def outcomes_of(self, p: int) -> I64:
-        """Return rows of producer, first, last, outcome and reason, the weakest outcome first."""
+        """Return rows of producer, first, last, outcome and reason, by outcome (weakest first) and first."""
         return self.rows_of("outcomes", p, p + 1)
 
     def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
@@ -342,12 +342,13 @@ class PackedLedger:
     def outcomes_at(self, p: int, sequences: I64) -> npt.NDArray[np.uint8]:
         """Return the outcomes of some sequences."""
         outcome = np.zeros(len(sequences), np.uint8)
-        rows = self.outcomes_of(p)
-        for code in range(DROPPED, ACKED + 1):
-            ranges = union(rows[rows[:, 3] == code][:, 1:3])
-            if len(ranges):
-                at = np.searchsorted(ranges[:, 0], sequences, side="right") - 1
-                outcome[(at >= 0) & (sequences <= ranges[np.maximum(at, 0), 1])] = code
+        _, first, last, codes, _ = self.outcomes_of(p).T
+        edges = np.searchsorted(codes, np.arange(DROPPED, ACKED + 2)).tolist()
+        for code, low, high in zip(range(DROPPED, ACKED + 1), edges[:-1], edges[1:], strict=True):
+            if low < high:
+                reach = np.maximum.accumulate(last[low:high])
+                at = np.searchsorted(first[low:high], sequences, side="right") - 1
+                outcome[(at >= 0) & (sequences <= reach[at])] = code
         return outcome
 
 
