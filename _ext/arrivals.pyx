@@ -339,7 +339,8 @@ def count_latencies(const int64_t[::1] created not None, const int64_t[::1] rece
                     int64_t[:, ::1] extremes not None, int32_t[::1] owners not None,
                     int32_t[::1] cells not None, int64_t[::1] counts not None):
     cdef Py_ssize_t n = created.shape[0], m = starts.shape[0], i, j, o, high, used = 0, begun
-    cdef int64_t steps = words.shape[1], step = 0, low_us, high_us, at = 0, took, run, longest, early, early_us
+    cdef int64_t steps = words.shape[1], step = 0, low_us, high_us, at = 0
+    cdef int64_t took, run, longest, early, early_us
     cdef int64_t own[CELLS]
     cdef int32_t family
     cdef int c, bad = 0

@@ -118,7 +118,7 @@ def test_spread(benchmark: Any, way: str) -> None:
     base, shift = RECEIVED[:PRODUCERS].copy(), np.zeros(PRODUCERS, np.int32)
 
     def ours() -> Any:
-        out = [np.empty(N, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
+        out: list[Any] = [np.empty(N, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
         spread(WHO, places, HASHES[:N], POSITIONS, RECEIVED, 0, STARTS.copy(), base, shift, *out)
         return out
 
@@ -200,7 +200,7 @@ def test_count_arrived(benchmark: Any, way: str) -> None:
 def test_count_latencies(benchmark: Any, way: str) -> None:
     steps, begin = 240, int(CREATED.min())
     received = CREATED + TOOK
-    some = np.empty(SIZE, np.int32), np.empty(SIZE, np.int32), np.empty(SIZE, np.int64)
+    some: list[Any] = [np.empty(SIZE, kind) for kind in ("<i4", "<i4", "<i8")]
 
     def ours() -> Any:
         words, latency = np.zeros((1, steps, 13), np.int64), np.zeros((1, steps, 4096), np.int64)

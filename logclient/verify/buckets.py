@@ -241,8 +241,8 @@ class BucketReducer:
 
     def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
         """Return the states of some events, and which of them were sent and are judged here."""
-        judgements = self.judgements[places]
-        return judgements & rules.STATE, judgements & rules.COUNTED != 0
+        judgements: U8 = self.judgements[places]
+        return judgements & np.uint8(rules.STATE), judgements & np.uint8(rules.COUNTED) != 0
 
     def _by_listener(self, late: dict[int, int]) -> list[list[int]]:
         """Count the events that arrived at each listener.
@@ -367,7 +367,7 @@ class BucketReducer:
         some = sorted(at)[: self.plan.examples]
         head = {
             "at": [[listener, 0, 0, 0, n] for listener, n in late.items() if n],
-            "examples": {"reordered": [self._example(off, *at[off], copies=1) for off in some]},
+            "examples": {"reordered": self._describe(some, [at[i] for i in some], [1] * len(some))},
         }
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from self.tables.rows(self.key)
@@ -454,11 +454,29 @@ class BucketReducer:
             owner = self._owners(places)
             self.tables.add_places(self.producers[owner], places + self._shift[owner], what, n)
 
-    def _example(self, place: int, listener: int, position: int, copies: int) -> list[Any]:
-        """Return an example: producer, sequence, listener (-1: never arrived), position, copies, sent."""
-        owner = int(self._owners(np.array([place]))[0])
-        p, sequence = int(self.producers[owner]), place + int(self._shift[owner])
-        return [p, sequence, listener, position, copies, bool(self.bucket.listed[place])]
+    def _describe(
+        self, places: list[int], arrived: Iterable[tuple[int, int]], copies: list[int]
+    ) -> list[list[Any]]:
+        """Return examples: producer, sequence, listener (-1: never arrived), position, copies, sent."""
+        at = np.array(places, np.int64)
+        owner = self._owners(at)
+        columns = self.producers[owner], at + self._shift[owner], self.bucket.listed[at]
+        p, sequence, listed = (column.tolist() for column in columns)
+        return [
+            [*ident, *place, n, sent]
+            for *ident, place, n, sent in zip(p, sequence, arrived, copies, listed, strict=True)
+        ]
+
+    def _first_copies(self, places: list[int]) -> list[tuple[int, int]]:
+        """Return the lowest listener that got each event, and the position there; -1 and 0: none did."""
+        found = [(-1, 0)] * len(places)
+        for listener in sorted(self.first, reverse=True):
+            positions = self.first[listener][places].tolist()
+            found = [
+                old if position == NEVER else (listener, position)
+                for old, position in zip(found, positions, strict=True)
+            ]
+        return found
 
     def _few(self, places: I64) -> list[int]:
         """Choose places for examples: of as many producers as possible, and the first of each."""
@@ -477,23 +495,20 @@ class BucketReducer:
         ]
 
     def _examples(self, odd: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
-        """Return examples of each fault, see `_example`."""
+        """Return examples of each fault, see `_describe`."""
         out: dict[str, list[list[Any]]] = {}
         kind, _ = self._states(odd)
         faults = [(STATES[code], odd[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
             if not len(which):
                 continue
-            out[word] = []
-            for place in self._few(which):
-                listener, position = -1, 0
-                if word == "corrupted" and self.corrupt_at is not None:
-                    listener, position = (int(column[place]) for column in self.corrupt_at)
-                elif self.copies[place]:
-                    listener, position = min(
-                        (i, int(first[place])) for i, first in self.first.items() if first[place] != NEVER
-                    )
-                out[word].append(self._example(place, listener, position, int(self.copies[place])))
+            few = self._few(which)
+            if word == "corrupted" and self.corrupt_at is not None:
+                listeners, positions = (column[few].tolist() for column in self.corrupt_at)
+                arrived = [*zip(listeners, positions, strict=True)]
+            else:
+                arrived = self._first_copies(few)
+            out[word] = self._describe(few, arrived, self.copies[few].tolist())
         return out
 
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:

@@ -81,8 +81,8 @@ def _judgements() -> U8:
     # The ledger may end before the `deferred` line of an event. That line comes before the outcome, so an
     # event with an outcome is safe. Others overtake deferred events on purpose.
     ordered = counted & ~deferred & ~(not_whole & (outcome == NONE))
-    judgements = state | counted * COUNTED | timed * TIMED | ordered * ORDERED
-    return judgements.astype(np.uint8)
+    judgements: U8 = (state | counted * COUNTED | timed * TIMED | ordered * ORDERED).astype(np.uint8)
+    return judgements
 
 
 RULES = _judgements()

@@ -222,9 +222,8 @@ def test_judgements_equal_the_reference(events: Any, producers: Any, some_rules:
 
     sizes = judge(copies, marks, starts, common, newer, rules, judgements, counts, odd, repeated)
 
-    lists = (column.tolist() for column in (copies, marks))
-    tables = (column.tolist() for column in (common, newer, rules))
-    expected = oracle.judge(*lists, owners, *tables, states=11)
+    tables = common.tolist(), newer.tolist(), rules.tolist()
+    expected = oracle.judge(copies.tolist(), marks.tolist(), owners, *tables, states=11)
     found = judgements, counts, odd[: sizes[0]], repeated[: sizes[1]]
     assert tuple(column.tolist() for column in found) == expected
 
@@ -276,14 +275,14 @@ def test_latencies_equal_the_reference(events: Any, width: int) -> None:
     words, latency = np.zeros((3, steps, 13), np.int64), np.zeros((3, steps, 4096), np.int64)
     families = np.array([1, 0, 1, 2], np.int32)
     extremes = np.full((4, 3), -1)
-    some = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
+    some: list[Any] = [np.empty(n, kind) for kind in ("<i4", "<i4", "<i8")]
     times = BEGIN + created, np.where(received == FAR, FAR, BEGIN + received)
 
     used = count_latencies(
         *times, judgements, starts, families, BEGIN, width, words, latency, extremes, *some
     )
 
-    lists = (column.tolist() for column in (created, received, judgements))
+    lists = created.tolist(), received.tolist(), judgements.tolist()
     by_step, by_cell, expected = oracle.count_latencies(*lists, owners, width)
     for family in range(3):
         mine = [i for i in range(4) if families[i] == family]
