@@ -29,13 +29,6 @@ CRC_FOLDS: Final[bool]
 def crc32(data: ReadableBuffer, value: int = 0, *, fold: bool = True) -> int:
     """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
 
-def unbase64(data: ReadableBuffer, size: int) -> bytes:
-    """Decode padded base64 of exactly `size` bytes.
-
-    Raises:
-        ValueError: `data` is anything else.
-    """
-
 @final
 class Walk:
     """Units of a segment, in the order of the file: one column per property, as bytes of native integers.

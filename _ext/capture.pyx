@@ -2,12 +2,12 @@
 
 Every length is bounded before use and the CRC-32 of every record is checked. Wire units come out as columns;
 the codecs decode them. logclient/collectors/capture.py reads the same files in plain Python, and is the
-reference of the tests. `unbase64` decodes the hashes of a ledger three times as fast as binascii.
+reference of the tests.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
 
 
 cdef extern from *:
@@ -104,40 +104,8 @@ cdef extern from *:
         c = folds && n >= 16 ? lc_crc_fold(c, p, n) : lc_crc_tables(c, p, n);
         return ~c;
     }
-
-    /* Four characters, four lookups; a character outside of the alphabet sets the highest bit. */
-    static uint32_t lc_b64[4][256];
-
-    static void lc_b64_init(void) {
-        static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        for (int i = 0; i < 256; i++)
-            for (int t = 0; t < 4; t++) lc_b64[t][i] = 0x80000000u;
-        for (uint32_t i = 0; i < 64; i++)
-            for (int t = 0; t < 4; t++) lc_b64[t][(uint8_t)digits[i]] = i << (18 - 6 * t);
-    }
-
-    /* `size` bytes from the characters that encode as many, padding and all; -1 when they do not. */
-    static int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size) {
-        uint32_t bad = 0, x;
-        for (; size >= 3; size -= 3, p += 4, out += 3) {
-            x = lc_b64[0][p[0]] | lc_b64[1][p[1]] | lc_b64[2][p[2]] | lc_b64[3][p[3]];
-            bad |= x;
-            out[0] = (uint8_t)(x >> 16);
-            out[1] = (uint8_t)(x >> 8);
-            out[2] = (uint8_t)x;
-        }
-        if (size) {
-            x = lc_b64[0][p[0]] | lc_b64[1][p[1]] | (size == 2 ? lc_b64[2][p[2]] : 0);
-            bad |= x | (p[3] != '=' || (size == 1 && p[2] != '=') ? 0x80000000u : 0);
-            out[0] = (uint8_t)(x >> 16);
-            if (size == 2) out[1] = (uint8_t)(x >> 8);
-        }
-        return bad & 0x80000000u ? -1 : 0;
-    }
     """
     void lc_crc_init() noexcept nogil
-    void lc_b64_init() noexcept nogil
-    int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size) noexcept nogil
     int lc_crc_can_fold() noexcept nogil
     uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
@@ -165,7 +133,6 @@ cdef enum:
 
 # Written once, at import.
 lc_crc_init()
-lc_b64_init()
 cdef int _FOLDS = lc_crc_can_fold()
 
 CRC_FOLDS = bool(_FOLDS)
@@ -179,27 +146,6 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True)
     with nogil:
         crc = lc_crc32(value, p, n, _FOLDS and fold)
     return crc
-
-
-def unbase64(const uint8_t[::1] data not None, Py_ssize_t size):
-    """Decode padded base64 of exactly `size` bytes.
-
-    Raises:
-        ValueError: `data` is anything else.
-    """
-    cdef bytes out
-    cdef uint8_t *to
-    cdef int wrong = -1
-    if size >= 0 and data.shape[0] == (size + 2) // 3 * 4:
-        if size == 0:
-            return b""
-        out = PyBytes_FromStringAndSize(NULL, size)
-        to = <uint8_t *> PyBytes_AS_STRING(out)
-        with nogil:
-            wrong = lc_unbase64(&data[0], to, <size_t> size)
-    if wrong:
-        raise ValueError(f"not the base64 of {size} bytes")
-    return out
 
 
 # A growing array of columns, all 64 bits wide but for the direction.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import struct
 import zlib
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.lumberjack import carriers, event
-from logclient._ext.capture import crc32, unbase64, walk
+from logclient._ext.capture import crc32, walk
 from tests.oracle import capture as reference
 
 RECORDS = 2048
@@ -39,11 +38,3 @@ def test_walk_reference(benchmark: Any) -> None:
 @pytest.mark.parametrize("function", [crc32, zlib.crc32], ids=["ours", "zlib"])
 def test_crc32(benchmark: Any, function: Any) -> None:
     assert benchmark(function, DATA) == zlib.crc32(DATA)
-
-
-@pytest.mark.benchmark(group="base64 of 800 KiB")
-@pytest.mark.parametrize(
-    "function", [lambda text: unbase64(text, len(DATA)), base64.b64decode], ids=["ours", "b64decode"]
-)
-def test_unbase64(benchmark: Any, function: Any) -> None:
-    assert benchmark(function, base64.b64encode(DATA)) == DATA

@@ -3,6 +3,9 @@
 The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped and unclosed ledgers are in
 ``docs/verify.md``. One task reads a file. Checks that need all parts of a producer are in
 ``ledger_merge.py``.
+
+Nearly all lines have the form in which logclient writes them, and a `LineReader` reads them. All other lines
+are read here, as JSON. Both fill the same tables.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import io
 import itertools
 import json
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from typing import IO, Any
@@ -18,9 +22,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.capture import unbase64
+from logclient._ext.ledger import LineReader, Table, unbase64
 from logclient.verify import storage
-from logclient.verify.arrays import expand, subtract, union
+from logclient.verify.arrays import I64, expand, subtract, union
 from logclient.verify.ledger_files import Part
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.selection import EVERYTHING, Selection
@@ -31,10 +35,11 @@ VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
-_MAX_LINE = 256 << 20  # a longer line is damage
+MAX_LINE = 256 << 20  # a longer line is damage
 _MAX_PROBLEMS = 20  # the most problems of one file that are named
 MAX_REASONS = 64  # the most different reasons of one file; four times as many in all files together
 _REASON_CHARS = 200
+_PLAIN = re.compile(r"[ !#-\[\]-~]{,200}")  # texts that stand in JSON as they are
 OTHER_REASONS = "other reasons"
 
 # Tables of a packed file, and their columns.
@@ -74,89 +79,79 @@ def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EV
 
 
 def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
-    facts: list[dict[str, Any]] = []
-    tables: dict[str, list[list[int]]] = {name: [] for name in WIDTHS}
-    ids = [np.empty((0, 4), np.uint64)]
-    start = 0
     with open(path + ".hashes", "xb") as hashes, open(path + ".created", "xb") as created:
-        for place, part in enumerate(group):
-            packer = LedgerPacker(part, hashes, created, start, selection)
-            # A large buffer costs more than it saves when the file is small.
-            room = min(max(part.size, 1 << 12), READ_BYTES)
-            with io.BufferedReader(storage.open_file(part.path, "ledger"), room) as file:
-                packer.read(file)
-            start += packer.events
-            for name, rows in (
-                ("spans", packer.spans),
-                ("outcomes", packer.outcomes.rows),
-                ("deferred", packer.deferred),
-                ("expects_id", packer.expects_id),
-                ("has_id", packer.id_seqs),
-                ("drops", packer.drops),
-                ("when", packer.when.rows),
-            ):
-                tables[name] += [[place, *row] for row in rows]
-            if packer.ids:
-                table = np.empty((sum(len(i) for i in packer.ids) // 16, 4), np.uint64)
-                table[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
-                table[:, 2] = expand(np.array(packer.id_seqs, np.int64)).astype(np.uint64)
-                table[:, 3] = place
-                ids.append(table)
-            facts.append({**packer.facts, "last": packer.last, "size": part.size})
-    if start:
-        # Once for all events: batches may have only a few.
-        created_us = np.fromfile(path + ".created", "<i8")
-        facts[0]["begin"] = int(created_us.min())
-        if selection.timed:
-            created_us = created_us[selection.place(created_us) == 0]
-        if len(created_us):
-            facts[0]["span"] = [int(created_us.min()), int(created_us.max())]
-    arrays: dict[str, Any] = {
-        name: np.array(rows, np.int64).reshape(-1, WIDTHS[name]) for name, rows in tables.items()
-    }
+        packer = LedgerPacker(hashes, created, selection)
+        for part in group:
+            with storage.open_file(part.path, "ledger") as file:
+                packer.read(part, file)
+    facts = packer.files
+    reader = packer.reader
+    if reader.position:
+        facts[0]["begin"] = reader.begin_us
+        if reader.first_us <= reader.last_us:
+            facts[0]["span"] = [reader.first_us, reader.last_us]
+    arrays: dict[str, Any] = {name: _rows(table, name) for name, table in packer.tables.items()}
+    ids = np.empty((sum(map(len, packer.ids)) // 16, 4), np.uint64)
+    if len(ids):
+        has_id = arrays["has_id"]
+        ids[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
+        ids[:, 2] = expand(has_id[:, 1:])
+        ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     with open(path + ".npz", "xb") as file:
-        np.savez(file, facts=text, ids=np.concatenate(ids), **arrays)
+        np.savez(file, facts=text, ids=ids, **arrays)
+
+
+def _rows(table: Table, name: str) -> I64:
+    return np.frombuffer(table.rows(), np.int64).reshape(-1, WIDTHS[name])
 
 
 class LedgerPacker:
-    """A reader of one ledger file that appends hashes and creation times to two flat files.
+    """A reader of ledger files that appends hashes and creation times to two flat files.
 
     Args:
-        part: the ledger file.
         hashes: the file for hashes.
         created: the file for creation times.
-        start: the number of events in these two files.
         selection: the events to judge.
+
+    Attributes:
+        files: the facts about each file.
+        tables: as `pack` describes them.
+        ids: 16 bytes for each sequence of the table ``has_id``, in pieces.
     """
 
-    def __init__(
-        self,
-        part: Part,
-        hashes: IO[bytes],
-        created: IO[bytes],
-        start: int,
-        selection: Selection = EVERYTHING,
-    ) -> None:
-        self.part = part
+    def __init__(self, hashes: IO[bytes], created: IO[bytes], selection: Selection = EVERYTHING) -> None:
         self.hashes = hashes
         self.created = created
-        self.start = start
         self.selection = selection
-        self.events = 0
-        self.spans: list[list[int]] = []  # first, last, position in the files
-        self.outcomes = _Ranges()
-        self.drops: list[tuple[int, int]] = []  # time, and how many were dropped
+        self.reader = LineReader(selection.since_us, selection.until_us)
+        self.deferred, self.expects_id, self.has_id = (
+            Table(WIDTHS[name]) for name in ("deferred", "expects_id", "has_id")
+        )
+        self.tables = {
+            "spans": self.reader.spans,
+            "outcomes": self.reader.outcomes,
+            "deferred": self.deferred,
+            "expects_id": self.expects_id,
+            "has_id": self.has_id,
+            "drops": self.reader.drops,
+            "when": self.reader.when,
+        }
         self.ids: list[bytes] = []
-        self.id_seqs: list[tuple[int, int]] = []
-        self.expects_id: list[tuple[int, int]] = []  # sequences that must be in `id_seqs`
-        self.deferred: list[tuple[int, int]] = []
-        self.when = _Ranges()  # whether events are before, in or after the selected time
-        self.last = 0
+        self.files: list[dict[str, Any]] = []
+        # An event takes 16 characters of a line.
+        self._buffer = bytearray(min(READ_BYTES, MAX_LINE))
+        self._hashes = np.empty(READ_BYTES // 16, np.uint64)
+        self._created = np.empty(READ_BYTES // 16, np.int64)
+
+    def _begin_file(self, part: Part) -> None:
+        self.part = part
+        self.index = len(self.files)  # of the file in its group
         self.facts: dict[str, Any] = {
             "producer": part.producer,
             "part": part.number,
             "path": part.path,
+            "size": part.size,
             "protocol": "",
             "url": "",
             "identity": "",
@@ -166,45 +161,50 @@ class LedgerPacker:
             "started_us": 0,
             "reasons": [""],
             "opened": False,
-            "empty": True,  # no complete line
             "closed": None,  # the ``close`` line, when it is the last
             "stopped": "",
             "torn": False,
             "holes": 0,
             "problems": [],
+            "last": 0,
         }
+        self.files.append(self.facts)
+        self.reader.begin_file(self.index)
+        self.reader.know(b"", 0)
 
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
         if len(self.facts["problems"]) < _MAX_PROBLEMS:
             self.facts["problems"].append(f"{storage.base_name(self.part.path)} line {line}: {why}")
 
-    def read(self, file: IO[bytes]) -> None:
-        """Read the file up to the size at which it was found. Its producer may still append to it."""
+    def read(self, part: Part, file: io.RawIOBase) -> None:
+        """Read a file up to the size at which it was found. Its producer may still append to it.
+
+        Args:
+            part: the ledger file.
+            file: it, without a buffer.
+        """
+        self._begin_file(part)
+        self._read_lines(_Lines(file, part.size, self._buffer))
+        self.facts["last"] = self.reader.last
+
+    def _read_lines(self, lines: _Lines) -> None:
         facts = self.facts
         number = 0
-        at = 0
-        while at < self.part.size:
-            line = file.readline(min(_MAX_LINE, self.part.size - at))
-            begin = at
-            at += len(line)
-            number += 1
-            if not line.endswith(b"\n"):
-                if len(line) < _MAX_LINE:
-                    facts["torn"] = True
-                    return
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(min(_MAX_LINE, self.part.size - at))
-                    at += len(line)
-                line = b""
-            elif line == b"\n":
+        while lines.find():
+            if facts["opened"] and (usual := self._read_usual_lines(lines)):
+                number += usual
                 continue
-            facts["empty"] = False
+            number += 1
+            begin = lines.at
+            line = lines.take()
+            if line == b"\n":
+                continue
             facts["closed"] = None
             fields: Any = None
             try:
                 if not line:
-                    raise ValueError(f"longer than {_MAX_LINE} bytes")
+                    raise ValueError(f"longer than {MAX_LINE} bytes")
                 fields = _parse_line(line)
                 if facts["opened"] and _kind(fields) == "open":
                     self._add_hole(number, f"another open line ({_ledger_of(fields)}): the rest is not read")
@@ -219,7 +219,22 @@ class LedgerPacker:
                     self._add_hole(number, f"it does not begin with its open line and is not read: {why}")
                     return
                 self._add_hole(number, why)
+        facts["torn"] = lines.at < self.part.size
 
+    def _read_usual_lines(self, lines: _Lines) -> int:
+        """Read the lines in the buffer up to the first one that does not have the usual form.
+
+        Returns:
+            Their number.
+        """
+        reader = self.reader
+        lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
+        if reader.lines:
+            self.facts["closed"] = None
+        if reader.events:
+            self.hashes.write(self._hashes[: reader.events].data)
+            self.created.write(self._created[: reader.events].data)
+        return reader.lines
     def _open(self, fields: Any) -> None:
         """Read the first line, which must agree with the name of the file."""
         if _kind(fields) != "open":
@@ -250,14 +265,14 @@ class LedgerPacker:
             seqs = _read_ranges(fields["seqs"])
             outcome = _OUTCOME_CODES[_read_text(fields["status"], "status")]
             self._add_outcome(fields, seqs, outcome)
-            self.last = max(self.last, seqs[-1][1])
+            self._reach(seqs[-1][1])
         elif kind == "dropped":
             seqs = _read_ranges(fields["seqs"])
             self._add_outcome(fields, seqs, DROPPED)
-            self.last = max(self.last, seqs[-1][1])
+            self._reach(seqs[-1][1])
             at = fields.get("at_us")
             if type(at) is int and abs(at) < _MAX_TIME_US and self.selection.contains(at):
-                self.drops.append((at, sum(last - first + 1 for first, last in seqs)))
+                self.reader.drops.append(self.index, at, _size(seqs))
         elif kind == "ids":
             seqs = _read_ranges(fields["seqs"])
             n = _read_count(seqs, fields)
@@ -269,9 +284,9 @@ class LedgerPacker:
                 ids += _read_base64(fields["second"], 16 * _size(beside), "second")
                 seqs = seqs + beside
             self.ids.append(ids)
-            self.id_seqs.extend(seqs)
+            self._add(self.has_id, seqs)
         elif kind == "deferred":
-            self.deferred.extend(_read_ranges(fields["seqs"]))
+            self._add(self.deferred, _read_ranges(fields["seqs"]))
         elif kind == "stopped":
             self.facts["stopped"] = _read_text(fields["reason"], "reason") or "?"
         elif kind == "close":
@@ -289,8 +304,17 @@ class LedgerPacker:
             for name in ("failed", "dropped"):
                 close[name] = sum(_read_integer(n, name, 0, most) for n in fields[name].values())
             self.facts["closed"] = close
-            self.last = max(self.last, last)
+            self._reach(last)
         # Ignore other kinds, which a later version may add.
+
+    def _reach(self, last: int) -> None:
+        """Note that the file has this sequence."""
+        self.reader.last = max(self.reader.last, last)
+
+    def _add(self, table: Table, seqs: list[tuple[int, int]]) -> None:
+        """Add some sequences to a table."""
+        for first, last in seqs:
+            table.append(self.index, first, last)
 
     def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], outcome: int) -> None:
         """Add the outcome of some sequences, with the reason for it."""
@@ -302,8 +326,11 @@ class LedgerPacker:
                 reason = OTHER_REASONS
             if reason not in reasons:
                 reasons.append(reason)
+            if isinstance(given, str) and _PLAIN.fullmatch(given):
+                self.reader.know(given.encode(), reasons.index(reason))
+        number = reasons.index(reason)
         for first, last in seqs:
-            self.outcomes.add(first, last, outcome, reasons.index(reason))
+            self.reader.outcomes.append(self.index, first, last, outcome, number)
 
     def _batch(self, fields: dict[str, Any]) -> None:
         seqs = _read_ranges(fields["seqs"])
@@ -315,52 +342,120 @@ class LedgerPacker:
             own = _read_ranges(fields["own"])
             if not _is_subset(own, seqs):
                 raise ValueError("own has sequences that are not in seqs")
-            self.expects_id.extend(own)
+            self._add(self.expects_id, own)
         created = deltas.astype("<i8") + base
-        if self.selection.timed:
-            self._place(seqs, self.selection.place(created))
+        self._note_times(seqs, created)
         self.hashes.write(hashes)
         self.created.write(created.tobytes())
-        at = self.start + self.events
+        reader = self.reader
         for first, last in seqs:
-            span = self.spans[-1] if self.spans else None
-            # Positions are always consecutive, so join spans by sequence: a quiet producer writes one line
-            # per event.
-            if span is not None and span[1] + 1 == first:
-                span[1] = last
-            else:
-                self.spans.append([first, last, at])
-            at += last - first + 1
-        self.events += n
-        self.last = max(self.last, seqs[-1][1])
+            reader.spans.append(self.index, first, last, reader.position)
+            reader.position += last - first + 1
+        self._reach(seqs[-1][1])
 
+    def _note_times(self, seqs: list[tuple[int, int]], created: I64) -> None:
+        """Note when the events of a ``batch`` line were made."""
+        reader = self.reader
+        reader.begin_us = min(reader.begin_us, int(created.min()))
+        if self.selection.timed:
+            when = self.selection.place(created)
+            self._place(seqs, when)
+            created = created[when == 0]
+        if len(created):
+            reader.first_us = min(reader.first_us, int(created.min()))
+            reader.last_us = max(reader.last_us, int(created.max()))
 
     def _place(self, seqs: list[tuple[int, int]], when: npt.NDArray[np.int8]) -> None:
         """Note whether the events of a ``batch`` line are before, in or after the selected time."""
         if bool((when == when[0]).all()):
             for first, last in seqs:
-                self.when.add(first, last, int(when[0]))
+                self.reader.when.append(self.index, first, last, int(when[0]))
             return
         sequences = expand(np.array(seqs, np.int64))
         cut = np.flatnonzero((np.diff(sequences) > 1) | (when[1:] != when[:-1])) + 1
         edges = [0, *cut.tolist(), len(sequences)]
         for low, high in itertools.pairwise(edges):
-            self.when.add(int(sequences[low]), int(sequences[high - 1]), int(when[low]))
+            first, last = int(sequences[low]), int(sequences[high - 1])
+            self.reader.when.append(self.index, first, last, int(when[low]))
 
 
-class _Ranges:
-    """Inclusive ranges in the order of addition, joined where one continues the other."""
+class _Lines:
+    """The lines of a file, in a buffer.
 
-    def __init__(self) -> None:
-        self.rows: list[list[int]] = []
+    Attributes:
+        data: the buffer.
+        low: where the next line begins in it.
+        high: the end of what was read.
 
-    def add(self, first: int, last: int, *tags: int) -> None:
-        if self.rows:
-            row = self.rows[-1]
-            if row[1] + 1 == first and row[2:] == [*tags]:
-                row[1] = last
-                return
-        self.rows.append([first, last, *tags])
+    Args:
+        file: without a buffer.
+        size: the number of bytes to read.
+        data: a buffer to use; a larger one replaces it if there is a longer line.
+    """
+
+    def __init__(self, file: io.RawIOBase, size: int, data: bytearray) -> None:
+        self.file = file
+        self.data = data
+        self.low = self.high = 0
+        self._begin = 0  # of the buffer, in the file
+        self._left = size  # bytes of the file that are not in the buffer yet
+        self._end = 0  # of the line that was found; 0: not in the buffer
+
+    @property
+    def at(self) -> int:
+        """Where the next line begins in the file."""
+        return self._begin + self.low
+
+    def find(self) -> bool:
+        """Read on until the buffer has a whole line, or the beginning of one that is too long.
+
+        Returns:
+            Whether there is one. If not, the rest of the file is a torn line.
+        """
+        searched = self.low
+        while True:
+            self._end = self.data.find(b"\n", searched, self.high) + 1
+            if self._end:
+                return True
+            size = self.high - self.low
+            if size >= MAX_LINE:
+                return True
+            if not self._fill():
+                return False
+            searched = self.low + size
+
+    def take(self) -> bytes:
+        """Return the line that was found, with its newline; empty: it is longer than `MAX_LINE`."""
+        if self._end:
+            line = bytes(self.data[self.low : self._end])
+            self.low = self._end
+            return line
+        while not self._end:
+            self.low = self.high
+            if not self._fill():
+                return b""
+            self._end = self.data.find(b"\n", self.low, self.high) + 1
+        self.low = self._end
+        return b""
+
+    def _fill(self) -> bool:
+        """Read more of the file. Returns whether there was more."""
+        if not self._left:
+            return False
+        size = self.high - self.low
+        if self.low:
+            self.data[:size] = self.data[self.low : self.high]
+            self._begin += self.low
+            self.low, self.high = 0, size
+        elif size == len(self.data):
+            self.data = self.data + bytes(min(size, MAX_LINE - size))
+        with memoryview(self.data) as view:
+            n = self.file.readinto(view[size : size + self._left])
+        if not n:
+            return False
+        self.high += n
+        self._left -= n
+        return True
 
 
 def _parse_line(line: bytes) -> dict[str, Any]:

@@ -42,7 +42,7 @@ LONG = {
     "windows": [*wheels.WINDOWS_TESTS, "collector", "engine_lifecycle"],
     "macos": [
         "capture", "collector", "engine_contract", "engine_reports", "engine_traces", "exit_fork_signal",
-        "inflight", "logjam_core", "lumberjack_check", "lumberjack_core", "lumberjack_reader",
+        "inflight", "ledger_lines", "logjam_core", "lumberjack_check", "lumberjack_core", "lumberjack_reader",
         "lumberjack_writer", "records", "verify_capture",
     ],
 }  # fmt: skip

@@ -72,7 +72,7 @@ EXT_ROOMS = {
     "_ext pump": {"pump", "pump.base"},
     "_ext senders": {"pump.tcp", "pump.zmq", "pump.udp"},
     "_ext framing": {"websocket"},
-    "_ext files": {"arrivals", "capture", "documents"},
+    "_ext files": {"arrivals", "capture", "documents", "ledger"},
     "_ext receivers": {"udpreceive"},
 }
 # In delivery/, but below protocols and transports: what these and the engine ask of each other.

@@ -1,0 +1,354 @@
+"""The compiled reader of ledger lines, and base64, against the reference; lines in other forms."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient._ext import ledger
+from tests import support
+from tests import verify_files as files
+from tests.oracle import ledger as oracle
+from tests.support.examples import examples
+
+np = support.need("numpy")
+selection = pytest.importorskip("logclient.verify.selection")
+ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
+
+P = "0a" * 10
+DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+# -- base64
+
+
+@given(st.binary(max_size=400), st.booleans(), st.data())
+def test_base64_of_another_length_or_alphabet_is_refused(
+    data: bytes, wide: bool, draw: st.DataObject
+) -> None:
+    text = base64.b64encode(data)
+    assert ledger.unbase64(text, len(data), wide=wide) == data
+    for size in {len(data) - 1, len(data) + 3, -1} - {len(data)}:
+        with pytest.raises(ValueError, match="not the base64 of"):
+            ledger.unbase64(text, size, wide=wide)
+    if text:
+        at = draw.draw(st.integers(0, len(text) - 1))
+        alien = [b for b in range(256) if b not in DIGITS and b != ord("=")]
+        other = draw.draw(st.sampled_from(alien))
+        with pytest.raises(ValueError, match="not the base64 of"):
+            ledger.unbase64(text[:at] + bytes([other]) + text[at + 1 :], len(data), wide=wide)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_each_character_at_each_place_is_decoded_or_refused(wide: bool) -> None:
+    text = bytearray(b"AbCd" * 24)
+    for place in range(len(text)):
+        for character in range(256):
+            changed = bytes([*text[:place], character, *text[place + 1 :]])
+            expected = oracle.unbase64(changed, 72)
+            try:
+                assert ledger.unbase64(changed, 72, wide=wide) == expected
+            except ValueError:
+                assert expected is None
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_base64_of_each_length_is_decoded(wide: bool) -> None:
+    data = os.urandom(300)
+    for size in range(len(data)):
+        assert ledger.unbase64(base64.b64encode(data[:size]), size, wide=wide) == data[:size]
+
+
+# -- lines
+
+LAST = (1 << 48) - 1
+small = st.integers(1, 40)
+sequences = small | st.sampled_from([0, LAST - 1, LAST, LAST + 1, 10**18 - 1, 10**18])
+times = st.integers(900, 1100) | st.sampled_from([0, -1, 10**18 - 1, -(10**18) + 1, 10**18, 1 << 60])
+reasons = st.sampled_from(["", "refused", "full", "refused twice", "not known"])
+rising = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=4).flatmap(
+    lambda steps: small.map(lambda first: _ranges(first, steps))
+)
+any_ranges = rising | st.lists(st.tuples(sequences, sequences).map(list), max_size=3)
+
+
+def _ranges(first: int, steps: list[tuple[int, int]]) -> list[list[int]]:
+    """Return ranges with so many sequences between them and in them."""
+    found = []
+    for gap, size in steps:
+        found.append([first + gap, first + gap + size])
+        first += gap + size + 1
+    return found
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> dict[str, Any]:
+    seqs = draw(rising)
+    n = sum(last - first + 1 for first, last in seqs)
+    near = st.integers(-20, 20) | st.sampled_from([-(1 << 31), (1 << 31) - 1])
+    deltas = draw(st.lists(near, min_size=n, max_size=n))
+    made = {
+        "t": "batch",
+        "seqs": seqs,
+        "n": n,
+        "base": draw(times),
+        "created": base64.b64encode(np.array(deltas, "<i4").tobytes()).decode(),
+        "hashes": base64.b64encode(draw(st.binary(min_size=8 * n, max_size=8 * n))).decode(),
+    }
+    name = draw(st.sampled_from([None] * 8 + ["seqs", "n"]))
+    if name:
+        made[name] = draw(any_ranges if name == "seqs" else st.integers(-1, 40))
+    return made
+
+
+outcomes = st.fixed_dictionaries(
+    {
+        "t": st.just("outcome"),
+        "at_us": times,
+        "status": st.sampled_from(["acked", "handed", "failed", "dropped"]),
+        "reason": reasons,
+        "seqs": any_ranges,
+    }
+)
+dropped = st.fixed_dictionaries(
+    {"t": st.just("dropped"), "at_us": times, "reason": reasons, "seqs": any_ranges}
+)
+others = st.just({"t": "stopped", "reason": "disk full"})
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> bytes:
+    """Draw some lines. Some bytes of some of them are changed, removed or added."""
+    text = b""
+    for made in draw(st.lists(batches() | outcomes | dropped | others, max_size=6)):
+        line = json.dumps(made, separators=(",", ":")).encode() + b"\n"
+        if draw(st.integers(0, 5)) == 0:
+            at = draw(st.integers(0, len(line) - 1))
+            new = draw(st.sampled_from([b"", *(bytes([b]) for b in b'"\\,[]{}0-1:=/\n \xff')]))
+            line = line[:at] + new + line[at + draw(st.integers(0, 1)) :]
+        text += line
+    return text
+
+
+def rows_of(table: Any, columns: int) -> list[list[int]]:
+    found: list[list[int]] = np.frombuffer(table.rows(), np.int64).reshape(-1, columns).tolist()
+    assert len(table) == len(found)
+    return found
+
+
+def compare(ours: Any, theirs: oracle.LineReader) -> None:
+    """Compare everything that two readers have read."""
+    for name, columns in (("spans", 4), ("outcomes", 5), ("drops", 3), ("when", 4)):
+        assert rows_of(getattr(ours, name), columns) == getattr(theirs, name), name
+    assert (ours.index, ours.lines, ours.last) == (theirs.index, theirs.lines, theirs.last)
+    assert ours.position == theirs.position
+    if theirs.times:
+        assert ours.begin_us == min(theirs.times)
+    if theirs.selected:
+        assert (ours.first_us, ours.last_us) == (min(theirs.selected), max(theirs.selected))
+    else:
+        assert ours.first_us > ours.last_us
+
+
+bounds = st.none() | st.integers(900, 1100)
+
+
+@examples(300)
+@given(st.lists(texts(), min_size=1, max_size=3), bounds, bounds, st.integers(0, 200), st.data())
+def test_lines_equal_the_reference(
+    parts: list[bytes], since_us: int | None, until_us: int | None, room: int, draw: st.DataObject
+) -> None:
+    ours, theirs = ledger.LineReader(since_us, until_us), oracle.LineReader(since_us, until_us)
+    hashes, created = np.zeros(room, np.uint64), np.zeros(room, np.int64)
+    for index, data in enumerate(parts):
+        for reader in (ours, theirs):
+            reader.begin_file(index)
+            reader.know(b"", 0)
+            reader.know(b"refused", 3)
+            reader.know(b"full", 1 + index)
+        stop = draw.draw(st.just(len(data)) | st.integers(0, len(data)))
+        start = 0
+        while start < stop:
+            end = ours.read(data, start, stop, hashes, created)
+            assert end == theirs.read(data, start, stop, room)
+            assert (hashes[: ours.events].tolist(), created[: ours.events].tolist()) == (
+                theirs.hashes, theirs.created,
+            )  # fmt: skip
+            compare(ours, theirs)
+            start = data.find(b"\n", end) + 1 or stop
+
+
+def test_large_batches_equal_the_reference() -> None:
+    """Batches of more events than are decoded at a time."""
+    ours, theirs = ledger.LineReader(), oracle.LineReader()
+    made = [(seq, 10**15 + seq * 7919 % 100_003, seq * 0x9E3779B97F4A7C15 % 2**64) for seq in range(1, 6000)]
+    sizes = (766, 767, 768, 769, 776, 1536, 1, 7, 8, 9)
+    data = b""
+    low = 0
+    for size in sizes:
+        data += files.encode_line(files.batch_line(made[low : low + size]))
+        low += size
+    hashes, created = np.zeros(low, np.uint64), np.zeros(low, np.int64)
+    for reader in (ours, theirs):
+        reader.begin_file(0)
+    assert ours.read(data, 0, len(data), hashes, created) == theirs.read(data, 0, len(data), low) == len(data)
+    assert (hashes.tolist(), created.tolist()) == (theirs.hashes, theirs.created)
+    compare(ours, theirs)
+
+
+def test_only_so_many_reasons_are_known() -> None:
+    reader = ledger.LineReader()
+    nothing = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    reader.begin_file(0)
+    for number in range(70):
+        reader.know(b"r%d" % number, number)
+    for number in (0, 63, 64, 69):
+        line = files.encode_line({**files.outcome_line("failed", [5]), "reason": f"r{number}"})
+        assert reader.read(line, 0, len(line), *nothing) == (len(line) if number < 64 else 0)
+    reader.begin_file(1)
+    line = files.encode_line({**files.outcome_line("failed", [5]), "reason": "r0"})
+    assert reader.read(line, 0, len(line), *nothing) == 0
+
+
+def test_callers_mistakes_are_errors() -> None:
+    reader = ledger.LineReader()
+    hashes, created = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    for start, stop in ((-1, 2), (2, 1), (0, 4)):
+        with pytest.raises(ValueError, match="not inside 3 bytes"):
+            reader.read(b"abc", start, stop, hashes, created)
+    assert reader.read(b"", 0, 0, hashes, created) == 0
+    with pytest.raises(ValueError, match="6 columns"):
+        ledger.Table(6)
+    with pytest.raises(ValueError, match="tags 1"):
+        ledger.Table(3, 1)
+    table = ledger.Table(3)
+    with pytest.raises(ValueError, match="2 columns, this table has 3"):
+        table.append(1, 2)
+    with pytest.raises(OverflowError):
+        table.append(1, 2, 1 << 63)
+    assert len(table) == 0
+
+
+# -- whole files
+
+
+def pack(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
+    """Pack one file; everything that is found, but for its size."""
+    work, folder = tmp_path / "work", tmp_path / "ledger"
+    for path in (work, folder):
+        path.mkdir(exist_ok=True)
+    (folder / f"{P}-0001.ledger").write_bytes(data)
+    parts = ledger_files.find_parts(str(folder))
+    stem = work / ledger_pack.pack(parts, 0, str(work), selection.Selection(**selected))
+    with np.load(f"{stem}.npz") as tables:
+        found = {name: tables[name].tolist() for name in tables.files if name != "facts"}
+        facts = json.loads(tables["facts"].tobytes())[0]
+    assert facts.pop("size") == len(data)
+    if facts["closed"]:
+        facts["closed"].pop("before")
+    for name in ("hashes", "created"):
+        found[name] = stem.with_suffix(f".{name}").read_bytes()
+    return {**found, **facts}
+
+
+def events(*seqs: int) -> list[tuple[int, int, int]]:
+    return [(seq, 1000 + seq, seq * 11) for seq in seqs]
+
+
+LINES = [
+    files.open_line(P),
+    files.batch_line(events(1, 2, 3, 7)),
+    files.batch_line(events(8, 9), own=[9]),
+    files.ids_line([(9, "mine")]),
+    files.outcome_line("acked", [1, 2]),
+    {**files.outcome_line("failed", [3]), "reason": "refused"},
+    {**files.outcome_line("failed", [7]), "reason": "refused"},
+    {**files.outcome_line("failed", [8]), "reason": 'of "another" kind'},
+    {**files.outcome_line("failed", [9]), "reason": 'of "another" kind'},
+    {**files.outcome_line("handed", [9]), "reason": "x" * 201},
+    files.dropped_line([4, 5]),
+    {**files.dropped_line([6]), "at_us": 1003},
+    {**files.batch_line(events(10)), "hashes": "damage"},
+    files.deferred_line([3]),
+    files.batch_line(events(*range(11, 40))),
+    *({**files.outcome_line("failed", [seq]), "reason": f"reason {seq % 70}"} for seq in range(11, 120)),
+    {"t": "stopped", "reason": "disk full"},
+    files.close_line(40, acked=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "selected", [{}, {"since_us": 1003}, {"until_us": 1003}, {"since_us": 1002, "until_us": 1015}]
+)
+@pytest.mark.parametrize("lines", [LINES, LINES[:-1]])
+def test_lines_with_spaces_say_the_same(
+    tmp_path: Path, lines: list[dict[str, Any]], selected: dict[str, int]
+) -> None:
+    """Lines with spaces are read as JSON."""
+    usual = pack(tmp_path, b"".join(map(files.encode_line, lines)), **selected)
+    spaced = pack(tmp_path, b"".join(json.dumps(line).encode() + b"\n" for line in lines), **selected)
+    assert usual == spaced
+    assert usual["holes"] == 1
+    assert len(usual["reasons"]) == ledger_pack.MAX_REASONS + 1
+
+
+def test_usual_line_after_the_close_reopens_the_ledger(tmp_path: Path) -> None:
+    lines = [files.open_line(P), files.close_line(0, acked=0)]
+    assert pack(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
+    lines.append(files.batch_line(events(1)))
+    assert not pack(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
+
+
+@pytest.mark.parametrize("size", [150, 151, 152, 400, 1 << 20])
+def test_lines_may_be_longer_than_what_is_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    data = b"".join(map(files.encode_line, LINES)) + b'{"t":"bat'
+    expected = pack(tmp_path, data)
+    assert expected["torn"]
+    monkeypatch.setattr(ledger_pack, "READ_BYTES", size)
+    assert pack(tmp_path, data) == expected
+
+
+@pytest.mark.parametrize("read", [64, 100, 1 << 20])
+@pytest.mark.parametrize("more", [0, 1, 99, 100, 101, 1000])
+def test_too_long_line_is_damage_and_the_next_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, more: int
+) -> None:
+    """A line counts with its newline."""
+    first, last = files.encode_line(files.open_line(P)), files.encode_line(files.batch_line(events(1)))
+    most = len(first)
+    assert most > len(last)
+    monkeypatch.setattr(ledger_pack, "READ_BYTES", read)
+    monkeypatch.setattr(ledger_pack, "MAX_LINE", most)
+    line = b'{"t":"later","x":"%s"}\n'
+    line %= b"x" * (most - len(line) + 2 + more)
+    assert len(line) == most + more
+    found = pack(tmp_path, first + last + line + last)
+    problem = f"{P}-0001.ledger line 3: longer than {most} bytes"
+    assert found["problems"] == ([problem] if more else [])
+    assert (found["spans"], found["torn"]) == ([[0, 1, 1, 0], [0, 1, 1, 1]], False)
+    # Without its newline it is as long as allowed, or longer.
+    found = pack(tmp_path, first + last + line[:-1])
+    assert (found["holes"], found["torn"]) == ((1, False) if more else (0, True))
+
+
+def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
+    folder, work = tmp_path / "ledger", tmp_path / "work"
+    work.mkdir()
+    path = files.write_part(folder, P, 1, [files.open_line(P), files.batch_line(events(1))])
+    parts = ledger_files.find_parts(str(folder))
+    size = path.stat().st_size
+    os.truncate(path, size - 10)
+    stem = ledger_pack.pack(parts, 0, str(work))
+    with np.load(work / f"{stem}.npz") as tables:
+        [facts] = json.loads(tables["facts"].tobytes())
+        assert (facts["torn"], facts["size"], len(tables["spans"])) == (True, size, 0)
