@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -24,6 +24,7 @@ _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
 _MAX_NAMED = 1000  # the most files of a kind that are named
 _COMPARED = 1 << 20  # bytes of two files that are compared at a time
+_AT_ONCE = 1 << 10  # the files of a list that are in memory as `Part` at a time
 
 
 class Part(NamedTuple):
@@ -60,10 +61,24 @@ class Parts(Sequence[Part]):
     def __getitem__(self, i: slice) -> list[Part]: ...
     def __getitem__(self, i: int | slice) -> Part | list[Part]:
         if isinstance(i, slice):
-            return [self[at] for at in range(*i.indices(len(self)))]
-        producer, number, size, folder = self.rows[i]
-        name = f"{producer.tobytes().hex()}-{number:04d}.ledger"
-        return Part(name[:20], int(number), storage.join(self.folders[folder], name), int(size))
+            return self._parts(self.rows[i])
+        return self._parts(self.rows[i : i + 1 or None])[0]
+
+    def __iter__(self) -> Iterator[Part]:
+        for low in range(0, len(self), _AT_ONCE):
+            yield from self[low : low + _AT_ONCE]
+
+    def _parts(self, rows: npt.NDArray[Any]) -> list[Part]:
+        """Return the files of some rows."""
+        producers = np.ascontiguousarray(rows["producer"]).tobytes().hex()
+        found = []
+        # By column: a row at a time takes as long as opening the file.
+        columns = (rows[name].tolist() for name in ("number", "size", "folder"))
+        for at, (number, size, folder) in enumerate(zip(*columns, strict=True)):
+            producer = producers[20 * at : 20 * at + 20]
+            path = storage.join(self.folders[folder], f"{producer}-{number:04d}.ledger")
+            found.append(Part(producer, number, path, size))
+        return found
 
     @property
     def sizes(self) -> list[int]:
@@ -183,12 +198,14 @@ def _ask_sizes(parts: Parts) -> None:
     same = (rows["producer"][1:] == rows["producer"][:-1]).all(axis=1)
     again = rows["size"] < 0
     again[:-1] |= same
-    for i in np.flatnonzero(again).tolist():
-        place = parts[i].path
+    unknown = Parts(parts.folders, rows[again])
+    sizes = []
+    for part in unknown:
         try:
-            rows["size"][i] = storage.size_of(place, "ledger")
+            sizes.append(storage.size_of(part.path, "ledger"))
         except OSError as error:
-            raise LedgerError(f"ledger: {place}: {error.strerror or error}") from error
+            raise LedgerError(f"ledger: {part.path}: {error.strerror or error}") from error
+    rows["size"][again] = sizes
 
 
 def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
