@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ class InProcess:
     """Stands in for `stages.SparkStages`."""
 
     cores = 2
+    local = False
 
     def check_visible(self, places: list[tuple[str, str]]) -> None:
         pass
@@ -57,8 +59,9 @@ class Session:
 
     stops = True
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.spark = None
+    def __init__(self, *_: Any, meanwhile: Callable[[], None] = lambda: None, **__: Any) -> None:
+        meanwhile()
+        self.spark = self.context = None
         self.jobs = NoJobs()
 
     def stop(self, **_: Any) -> None:

@@ -38,8 +38,8 @@ __all__ = [
 ENVIRONMENT = "LOGCLIENT_CACHE"  # a folder for the archives, or "off"
 FORMAT = 1  # of the facts
 
-# A verification is short: one compiler and the simplest collector cost least.
-OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# A verification is short: one compiler and the simplest collector cost least, and nobody reads statistics.
+OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 # Variables that add options to every JVM.
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")

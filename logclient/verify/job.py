@@ -5,9 +5,10 @@
     verdict = run("run/ledger", "run/capture", out="run/verdict")
     verdict.exit_code, verdict.counts.lost, verdict.to_json()
 
-Spark runs three jobs (``stages.py``): pack the ledgers, compare, and, rarely, compare some buckets again. The
-Python workers read all data themselves, so every worker must see the folders; on a cluster they are on shared
-storage, `work` too. The driver alone writes to `out`.
+Spark runs up to three jobs (``stages.py``): pack the ledgers, compare, and, rarely, compare some buckets
+again. A small comparison on this machine is a single task. The Python workers read all data themselves, so
+every worker must see the folders; on a cluster they are on shared storage, `work` too. The driver alone
+writes to `out`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
+TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one task
 
 
 def run(
@@ -126,59 +128,39 @@ def run(
         VerifyError: there is no Java, or Spark fails.
     """
     require_extras()
-    from logclient.verify import captures, ledger_files, records
-    from logclient.verify.verdict import Limits
-
     if sum(given is not None for given in (capture, kafka, table)) != 1:
         raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()
-    limits = Limits.read(missing=max_missing, duplicated=max_duplicated, dropped=max_dropped)
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
         raise ConfigError("run: a topic or table has no runs")
-    ledgers = storage.expand(ledger, "ledger")
-    arrived = storage.expand(capture, "capture") if capture is not None else []
-    found = ledger_files.find_ledgers(ledgers)
-    survey = captures.survey(arrived) if arrived else captures.Survey([], [], [])
-    survey.find_other_runs(selection.runs)
-    if arrived:
-        found = found.plus(ledger_files.find_new_producers(ledgers, found.parts))
-    settings: Mapping[str, str] = {}
-    if kafka is not None:
-        records.parse_address(kafka)
-        if isinstance(kafka_config, str | os.PathLike):
-            kafka_config = records.read_config(kafka_config)
-        settings = kafka_config or {}
-    folder, made = output.prepare_folder(out)
+    inputs = _Inputs(ledger, capture, kafka, kafka_config, out, work)
+
+    limits = {"missing": max_missing, "duplicated": max_duplicated, "dropped": max_dropped}
     session = None
     hard = True
-    with output.removed_on_error(made), quiet(), Watch(progress, stop) as watch:
-        own = _work(work)
+    with output.removed_on_error(inputs.made), quiet(), Watch(progress, stop) as watch:
         try:
             session = Session(
                 master, heap=heap, packages=packages, conf=conf, spark=spark,
                 connector=connector() if kafka is not None else "", stop=watch.stop,
+                meanwhile=functools.partial(inputs.find, selection, limits),
             )  # fmt: skip
             watch.use(session)
             watch.check()
             ready = time.monotonic()
-            source: Source | None = None
             if capture is None:
                 # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
-                found = ledger_files.find_ledgers(ledgers)
-            if kafka is not None:
-                source = records.Kafka(session.spark, kafka, settings)
-            elif table is not None:
-                source = records.Table(session.spark, table, columns or {})
+                inputs.find_ledgers()
+            source = inputs.records(session, table, columns)
             if capture is None:
-                found = found.plus(ledger_files.find_new_producers(ledgers, found.parts))
-            stages = SparkStages(session.spark, source)
-            places = [("work", own), *(("ledger", x) for x in ledgers), *(("capture", x) for x in arrived)]
-            stages.check_visible(places)
+                inputs.find_new_producers()
+            stages = SparkStages(session, source)
+            stages.check_visible(inputs.places())
             verification = _Verification(
-                stages, source, watch, own, folder, survey, examples, tuning or Tuning()
+                stages, source, watch, inputs.work, inputs.out, inputs.survey, examples, tuning or Tuning()
             )
-            verdict = verification.run(found, limits, allow_open, selection)
+            verdict = verification.run(inputs.ledgers, inputs.limits, allow_open, selection)
             watch.step("writing the report")
             hard = False
         except LogclientError:
@@ -187,13 +169,15 @@ def run(
         except Exception as error:
             hard = watch.stop.is_set()
             watch.check()
-            raise _error(error, own) from error
+            if session is None:
+                raise
+            raise _error(error, inputs.work) from error
         finally:
             watch.release()
             if session is not None:
                 session.stop(hard=hard)
-            if not keep_work:
-                _remove_work(own)
+            if inputs.work and not keep_work:
+                _remove_work(inputs.work)
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,
@@ -205,13 +189,13 @@ def run(
         ledger={"folder": _named(ledger), **verdict.ledger},
         capture={"folder": source.title if source else _named(capture or ""), **verdict.capture},
     )
-    if folder:
+    if inputs.out:
         from logclient.verify import report
 
         # The verdict comes last: where it is, everything is.
-        output.write_text(storage.join(folder, "report.html"), report.page(verdict))
+        output.write_text(storage.join(inputs.out, "report.html"), report.page(verdict))
         text = json.dumps(verdict.to_json(), indent=1) + "\n"
-        output.write_text(storage.join(folder, "verdict.json"), text)
+        output.write_text(storage.join(inputs.out, "verdict.json"), text)
     return verdict
 
 
@@ -271,6 +255,103 @@ def _remove_work(work: str) -> None:
         storage.remove_all(work)
     else:
         remove(work)
+
+
+class _Inputs:
+    """What a verification reads, and the folders that it writes to.
+
+    Attributes:
+        limits: of the verdict.
+        ledgers: the ledger files.
+        survey: of the captures.
+        out: the place of the verdict; empty: none is wanted.
+        made: folders that were made for it.
+        work: the place of temporary files; empty: not made yet.
+    """
+
+    def __init__(
+        self,
+        ledger: Folder | Sequence[Folder],
+        capture: Folder | Sequence[Folder] | None,
+        kafka: str | None,
+        kafka_config: str | os.PathLike[str] | Mapping[str, str] | None,
+        out: Folder | None,
+        work: Folder | None,
+    ) -> None:
+        self._ledger = ledger
+        self._capture = capture
+        self._kafka = kafka
+        self._kafka_config = kafka_config
+        self._out = out
+        self._work = work
+        self._ledger_folders: list[str] = []
+        self._capture_folders: list[str] = []
+        self.made: list[str] = []
+        self.work = ""
+
+    def find(self, selection: Selection, limits: Mapping[str, int | str | None]) -> None:
+        """List the ledgers and captures, and make the folders.
+
+        Args:
+            selection: of events.
+            limits: as `run` has them, without ``max_``.
+
+        Raises:
+            LedgerError: a folder cannot be read or written, or holds nothing.
+            ConfigError: an argument has an impossible value.
+        """
+        from logclient.verify import captures, records
+        from logclient.verify.verdict import Limits
+
+        self.limits = Limits.read(**limits)
+        self._ledger_folders = storage.expand(self._ledger, "ledger")
+        if self._capture is not None:
+            self._capture_folders = storage.expand(self._capture, "capture")
+        self.find_ledgers()
+        found = self._capture_folders
+        self.survey = captures.survey(found) if found else captures.Survey([], [], [])
+        self.survey.find_other_runs(selection.runs)
+        if found:
+            self.find_new_producers()
+        if self._kafka is not None:
+            records.parse_address(self._kafka)
+            if isinstance(self._kafka_config, str | os.PathLike):
+                self._kafka_config = records.read_config(self._kafka_config)
+        self.out, made = output.prepare_folder(self._out)
+        self.made += made
+        self.work = _work(self._work)
+
+    def find_ledgers(self) -> None:
+        """List the ledgers."""
+        from logclient.verify import ledger_files
+
+        self.ledgers: Ledgers = ledger_files.find_ledgers(self._ledger_folders)
+
+    def find_new_producers(self) -> None:
+        """List the ledgers of producers that have begun since the others were listed."""
+        from logclient.verify import ledger_files
+
+        new = ledger_files.find_new_producers(self._ledger_folders, self.ledgers.parts)
+        self.ledgers = self.ledgers.plus(new)
+
+    def records(
+        self, session: Session, table: str | None, columns: Mapping[str, str] | None
+    ) -> Source | None:
+        """Return the records that arrived; None: a capture did."""
+        from logclient.verify import records
+
+        if self._kafka is not None:
+            assert not isinstance(self._kafka_config, str | os.PathLike)
+            return records.Kafka(session.spark, self._kafka, self._kafka_config or {})
+        return records.Table(session.spark, table, columns or {}) if table is not None else None
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return what each folder is that workers read or write, and its place."""
+        return [
+            ("work", self.work),
+            *(("ledger", place) for place in self._ledger_folders),
+            *(("capture", place) for place in self._capture_folders),
+        ]
 
 
 class _Verification:
@@ -410,6 +491,21 @@ class _Verification:
         shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
+    def fits_one_task(self, packed: PackedLedger, events: int) -> bool:
+        """Return whether one task on this machine compares everything in less time than a shuffle takes.
+
+        Args:
+            packed: the ledgers.
+            events: how many of their events are compared by hash alone.
+        """
+        from logclient.verify.ledger_buckets import places_of
+
+        if not self.stages.local or self.source is not None:
+            return False
+        size = sum(entry[0][3] for entry in self.entries)
+        places = int(places_of(packed, packed.live).sum()) + events
+        return size < self.tuning.together_bytes and places < TOGETHER_PLACES
+
     def plan(self, packed: PackedLedger, selection: Selection) -> Plan:
         from logclient.verify import captures
         from logclient.verify.ledger_buckets import places_of
@@ -422,12 +518,19 @@ class _Verification:
         anonymous_shares = max(16, -(-events // ANONYMOUS_SHARE)) if files else 0
         tasks += [{"anonymous": [file]} for file in files]
         tasks = tasks or [{}]  # at least one task, to report the buckets
+        together = self.fits_one_task(packed, events)
+        if together:
+            every: dict[str, list[int]] = {}
+            for task in tasks:
+                for what, numbers in task.items():
+                    every.setdefault(what, []).extend(numbers)
+            tasks = [every]
         n = len(packed.live)
         for i, task in enumerate(tasks):
             task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
         bits = self.tuning.bucket_bits
         cores = self.stages.cores
-        edges = share_evenly(places_of(packed, packed.live) + BUCKET_PLACES, cores)
+        edges = [] if together else share_evenly(places_of(packed, packed.live) + BUCKET_PLACES, cores)
         violations = storage.join(self.work, "violations") if self.out else ""
         if violations and not storage.is_url(violations):
             os.mkdir(violations, 0o700)
@@ -442,7 +545,7 @@ class _Verification:
             chunk=self.tuning.chunk_bytes,
             tail=self.tuning.tail,
             examples=self.examples,
-            partitions=max(cores, len(edges) + 1),
+            partitions=1 if together else max(cores, len(edges) + 1),
             edges=packed.live[edges].tolist(),
             anonymous_shares=anonymous_shares,
             segments=self.entries,

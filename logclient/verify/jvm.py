@@ -32,7 +32,7 @@ class Java(NamedTuple):
 
     Attributes:
         path: of the program.
-        version: what it says about its version.
+        version: what it, or the file ``release`` of its JDK, says about its version.
     """
 
     path: str
@@ -52,12 +52,23 @@ def find_java() -> Java:
         raise VerifyError(
             f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
         )
-    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', text)
+    text = _release(java) or subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version[ =]"(?:1\.)?(\d+)', text, re.IGNORECASE)
     if version is None or int(version[1]) < 17:
         is_ = f"version {version[1]}" if version else "of no version"
         raise VerifyError(f"java: Spark needs Java 17 or newer, and {java} is {is_}: set JAVA_HOME")
     return Java(java, text)
+
+
+def _release(java: str) -> str:
+    """Read what a JDK says about itself, because a JVM takes longer to say it; empty: it says nothing."""
+    folder = os.path.dirname(os.path.dirname(os.path.realpath(java)))
+    try:
+        with open(os.path.join(folder, "release"), encoding="utf-8") as file:
+            text = file.read(1 << 16)
+    except (OSError, ValueError):
+        return ""
+    return text if "\nJAVA_VERSION=" in f"\n{text}" else ""
 
 
 def found(module: str) -> str:

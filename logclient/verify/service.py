@@ -32,7 +32,7 @@ def main(packages: str | None = None) -> int:
     """
     try:
         with job.Session(packages=packages) as session:
-            SparkStages(session.spark).exercise()  # so that the first verdict is as fast as later ones
+            SparkStages(session).exercise()  # so that the first verdict is as fast as later ones
             for line in sys.stdin:
                 _answer(_verify(json.loads(line)))
     except LogclientError as error:

@@ -7,6 +7,7 @@ or with ``spark-defaults.conf`` or ``PYSPARK_SUBMIT_ARGS``, only settings that t
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import logging
@@ -21,7 +22,8 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError, MissingExtra
@@ -77,11 +79,11 @@ _CONNECT = "sc://"  # the beginning of a master's URL
 # Settings that only take effect at the start of a JVM.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
 
-# What the driver needs, imported while the JVM starts. PySpark imports its utilities for tests, and with them
-# pandas if it is installed, in the first call to the JVM.
-_MEANWHILE = ("numpy", "pyarrow", "pyspark.sql", "pyspark.testing.utils", "logclient.verify.examples",
-              "logclient.verify.ledger_merge", "logclient.verify.report", "logclient.verify.stages",
-              "logclient.verify.tally")  # fmt: skip
+# What the driver needs: imported while the JVM starts, and while Spark starts in it.
+_FIRST = ("pyspark", "numpy", "pyarrow")
+_MEANWHILE = ("logclient.verify.captures", "logclient.verify.records", "logclient.verify.ledger_merge",
+              "logclient.verify.ledger_pack", "logclient.verify.tally", "logclient.verify.summary",
+              "logclient.verify.examples", "logclient.verify.report")  # fmt: skip
 
 # Beginnings of the settings that spark-submit acts upon.
 _FOR_SUBMIT = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.driver.extra",
@@ -126,8 +128,22 @@ def _package(error: ImportError) -> str:
     return str((ask() or {}).get("package_name") or error.name or "pyspark")
 
 
+def _import(modules: Iterable[str]) -> None:
+    """Import modules without garbage collection, which would take a third of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    finally:
+        if collects:
+            gc.enable()
+
+
 def _active_session() -> Any:
     """Return this thread's session, or that of this process; None: there is none."""
+    if "pyspark" not in sys.modules:
+        return None  # to import it takes half a second, in which the JVM can start
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -139,11 +155,15 @@ def _active_session() -> Any:
     return connect.SparkSession.getActiveSession() or connect.SparkSession._get_default_session()
 
 
-def _jobs(spark: Any, group: str) -> Jobs:
-    # Spark Connect has no SparkContext.
-    if hasattr(spark, "sparkContext"):
-        return ContextJobs(spark.sparkContext, group)
-    return ConnectJobs(spark, group)
+def _jvm_runs() -> bool:
+    """Return whether this process is connected to a JVM, or was started by one."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return True
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None
 
 
 def is_local(master: str) -> bool:
@@ -168,9 +188,10 @@ class Session:
         conf: more settings.
         stop: once it is set, the start of a JVM ends with an error.
         record: an archive for the JVM to write when it ends.
+        meanwhile: called once, before any error of Spark's start, and while it starts where that is possible.
 
     Attributes:
-        spark: the SparkSession.
+        context: the SparkContext; None: with Spark Connect there is none.
         jobs: the jobs of a verification on it.
         jvm: the JVM that was started for it; None: it uses another one.
         stops: whether `stop` ends the session.
@@ -195,10 +216,9 @@ class Session:
         conf: Mapping[str, str] | None = None,
         stop: threading.Event | None = None,
         record: class_archive.Archive | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         require_extras()
-        from pyspark import SparkContext
-
         given = {"spark.master": master, "spark.driver.memory": heap}
         settings = {**(conf or {}), **{name: value for name, value in given.items() if value}}
         if packages:
@@ -207,29 +227,48 @@ class Session:
         self.log = ""
         self._own = ""  # a temporary folder
         self.jvm: Jvm | None = None  # one that we started
+        self.context: Any = None
+        self._spark: Any = None
+        self._opening: Future[bool] | None = None  # the start of Spark in another thread
         self._stop = stop or threading.Event()
         self._record = record
+        self._disposable = False  # whether the JVM may be killed at the end
         self._missing: tuple[str, str] | None = None  # folder and name of an archive that is not there
         self.stops = True
         self._group = f"logclient-{uuid.uuid4().hex}"
         spark = spark or _active_session()
         master = master or os.environ.get("SPARK_REMOTE")
+        serves = master is not None and master.startswith(_CONNECT)
+        if spark is None and not serves and not _jvm_runs():
+            self._launch(settings, connector, log, meanwhile)
+            return
+        meanwhile()
         if spark is not None:
             self._attach(settings, spark)
-        elif master is not None and master.startswith(_CONNECT):
+        elif master is not None and serves:
             self._use_server(master, settings)
-        elif SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-            self._use_running_jvm(settings)
         else:
-            self._launch(settings, connector, log)
+            self._use_running_jvm(settings)
+
+    @property
+    def spark(self) -> Any:
+        """The SparkSession. Where Spark was started for it, it is made at its first use: that takes time."""
+        if self._spark is None:
+            from pyspark.sql import SparkSession
+
+            self._spark = SparkSession(self.context)
+        return self._spark
 
     def _attach(self, settings: dict[str, str], spark: Any) -> None:
         if settings:
             names = ", ".join(sorted(settings))
             raise ConfigError(f"spark: a session is active already: too late to set {names}")
-        self.spark = spark
-        self.jobs: Jobs = _jobs(spark, self._group)
+        self._spark = spark
         self.stops = False
+        self.jobs: Jobs = ConnectJobs(spark, self._group)
+        if hasattr(spark, "sparkContext"):  # not with Spark Connect
+            self.context = spark.sparkContext
+            self.jobs = ContextJobs(self.context, self._group)
 
     def _use_server(self, url: str, settings: dict[str, str]) -> None:
         """Make a session of Spark Connect."""
@@ -255,15 +294,15 @@ class Session:
             except grpc.FutureTimeoutError as error:
                 raise VerifyError(f"spark: {shown} does not answer") from error
         try:
-            self.spark = SparkSession.builder.channelBuilder(channels).create()
-            configured = self.spark.conf.getAll
+            self._spark = SparkSession.builder.channelBuilder(channels).create()
+            configured = self._spark.conf.getAll
             for name, value in _DEFAULTS.items():
                 if name.startswith("spark.sql.") and name not in configured:
-                    self.spark.conf.set(name, value)
+                    self._spark.conf.set(name, value)
             for name, value in settings.items():
                 if name != "spark.master":
                     self._set(name, value)
-            self.jobs = _jobs(self.spark, self._group)
+            self.jobs = ConnectJobs(self._spark, self._group)
         except BaseException as error:
             self.stop(hard=True)
             if isinstance(error, Exception) and not isinstance(error, ConfigError):
@@ -274,7 +313,7 @@ class Session:
         from pyspark.errors import AnalysisException
 
         try:
-            self.spark.conf.set(name, value)
+            self._spark.conf.set(name, value)
         except AnalysisException as error:
             raise ConfigError(f"spark: {name} must be set where the server is started") from error
 
@@ -293,11 +332,15 @@ class Session:
         except Exception as error:
             raise VerifyError(f"spark: it does not start: {str(error).splitlines()[0]}") from error
 
-    def _launch(self, settings: dict[str, str], connector: str, log: str) -> None:
-        """Make a session in a new JVM."""
-        java = find_java()
-        from pyspark import SparkContext
-
+    def _launch(
+        self, settings: dict[str, str], connector: str, log: str, meanwhile: Callable[[], None]
+    ) -> None:
+        """Start Spark in a new JVM."""
+        try:
+            java = find_java()
+        except VerifyError:
+            meanwhile()
+            raise
         self._own = tempfile.mkdtemp(prefix="logclient-spark-")
         self.log = os.path.join(log or self._own, "spark.log")
         with open(os.path.join(self._own, "log4j2.properties"), "w") as file:
@@ -313,12 +356,29 @@ class Session:
         variables = {"PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable}
         if local:
             variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        archive = self._archive(java, settings) if local else None
+        if archive is not None:
+            with self._ended_on_error():
+                self._start_directly(java, archive, settings, variables)
         try:
-            if not (local and self._start_directly(java, settings, variables)):
+            meanwhile()
+        except BaseException:
+            self.stop(hard=True)
+            raise
+        with self._ended_on_error():
+            if archive is not None and not self._has_started():
+                # The JVM died with this archive, or because there is too little memory. Try the other way.
+                archive.remove()
+                archive = None
+            if archive is None:
                 self._submit(settings, defaults, submitted, variables)
-            assert self.jvm is not None
-            SparkContext._ensure_initialized(gateway=self.jvm.gateway)
-            self._connect(settings, ours=True)
+                self._open(settings)
+
+    @contextlib.contextmanager
+    def _ended_on_error(self) -> Iterator[None]:
+        """End the JVM if it does not start."""
+        try:
+            yield
         except BaseException as error:
             why = self._why() or str(error).split("\n")[0]
             self.stop(hard=True)
@@ -326,40 +386,73 @@ class Session:
                 raise VerifyError(f"spark: it does not start: {why}") from error
             raise
 
+    def _open(self, settings: dict[str, str]) -> bool:
+        """Start Spark in the JVM.
+
+        Returns:
+            False if the JVM has ended without an answer.
+        """
+        from pyspark import SparkContext
+
+        assert self.jvm is not None
+        if not self.jvm.connect(self._stop):
+            return False
+        SparkContext._ensure_initialized(gateway=self.jvm.gateway)
+        self._connect(settings, ours=True)
+        return True
+
     def _logging(self) -> list[str]:
         return [
             f"-Dlog4j2.configurationFile=file:{self._own}/log4j2.properties",
             f"-Dlogclient.log={self.log}",
         ]
 
-    def _start_directly(self, java: Java, settings: Mapping[str, str], variables: Mapping[str, str]) -> bool:
-        """Start the JVM with an archive of its classes.
+    def _archive(self, java: Java, settings: dict[str, str]) -> class_archive.Archive | None:
+        """Return the archive for a direct start; None: there is none, or this needs ``spark-submit``."""
+        if _needs_submit(settings):
+            return None
+        folder = class_archive.folder() if self._record is None else None
+        if folder is None:
+            return self._record
+        name = class_archive.identify(java.path, java.version, jars_folder())
+        archive = class_archive.find(folder, name)
+        if archive is None:
+            self._missing = folder, name
+        return archive
+
+    def _start_directly(
+        self,
+        java: Java,
+        archive: class_archive.Archive,
+        settings: dict[str, str],
+        variables: Mapping[str, str],
+    ) -> None:
+        """Start the JVM with an archive of its classes, and let a thread start Spark in it."""
+        heap = settings.get("spark.driver.memory", HEAP)
+        options = [f"-Xmx{heap}", f"-Djava.io.tmpdir={self._own}", *self._logging()]
+        record = self._record is not None
+        # All of its files are in our folder, and no setting asks for more, such as a log of its events.
+        self._disposable = not record and settings.keys() <= {"spark.master", "spark.driver.memory"}
+        self.jvm = Jvm.start(java.path, archive, options, self._own, variables, record=record)
+        _import(_FIRST)
+        thread = ThreadPoolExecutor(1, "logclient-spark")
+        self._opening = thread.submit(self._open, settings)
+        thread.shutdown(wait=False)
+        _import(_MEANWHILE)
+
+    def _has_started(self) -> bool:
+        """Wait for the thread that starts Spark.
 
         Returns:
-            False if this needs ``spark-submit``, or if there is no archive to be used.
+            False if the JVM has ended without an answer. It is forgotten then.
         """
-        if _needs_submit(settings):
-            return False
-        archive = self._record
-        folder = class_archive.folder() if archive is None else None
-        if folder is not None:
-            name = class_archive.identify(java.path, java.version, jars_folder())
-            archive = class_archive.find(folder, name)
-            if archive is None:
-                self._missing = folder, name
-        if archive is None:
-            return False
-        options = [f"-Xmx{settings.get('spark.driver.memory', HEAP)}", *self._logging()]
-        record = self._record is not None
-        self.jvm = Jvm.start(java.path, archive, options, self._own, variables, record=record)
-        for module in _MEANWHILE:
-            importlib.import_module(module)
-        if self.jvm.connect(self._stop):
+        assert self.jvm is not None
+        assert self._opening is not None
+        if self._opening.result():
             return True
-        # It died with this archive, or because there is too little memory. Try the other way.
         self.jvm.end(END_S)
-        self.jvm = None
-        archive.remove()
+        self.jvm = self._opening = None
+        self._disposable = False
         return False
 
     def _submit(
@@ -398,9 +491,8 @@ class Session:
         }
 
     def _connect(self, settings: dict[str, str], *, ours: bool) -> None:
-        """Make the session with the settings of its JVM, and ours where none are set."""
+        """Make the context with the settings of its JVM, and ours where none are set."""
         from pyspark import SparkConf, SparkContext
-        from pyspark.sql import SparkSession
 
         conf = SparkConf()
         for name, value in settings.items():
@@ -425,15 +517,13 @@ class Session:
         main = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGINT) if main else None
         with environment(variables):
-            context: Any = SparkContext(conf=conf)
-        self.context = context
+            self.context = SparkContext(conf=conf)
         if ours:
             # No traceback of a broken connection: we end the JVM ourselves, or the waiting call raises.
-            context._accumulatorServer.handle_error = lambda *_: None
+            self.context._accumulatorServer.handle_error = lambda *_: None
         if before is not None:
             # PySpark's handler calls the JVM in the middle of another call to it.
             signal.signal(signal.SIGINT, before)
-        self.spark = SparkSession(self.context)
         self.jobs = ContextJobs(self.context, self._group)
 
     def _why(self) -> str:
@@ -469,7 +559,7 @@ class Session:
         self.stops = False
         if self.jvm is not None:
             self._end_jvm(self.jvm, hard)
-        elif hasattr(self, "context") or hasattr(self, "spark"):
+        elif self.context is not None or self._spark is not None:
             # An interrupted call leaves its thread's connection out of step; a new thread gets its own.
             thread = threading.Thread(target=self._end_context, daemon=True)
             thread.start()
@@ -481,10 +571,7 @@ class Session:
     def _end_context(self) -> None:
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if hasattr(self, "spark"):
-                self.spark.stop()
-            else:
-                self.context.stop()
+            (self._spark or self.context).stop()
 
     def _end_jvm(self, jvm: Jvm, hard: bool) -> None:
         from pyspark import SparkContext
@@ -492,8 +579,12 @@ class Session:
 
         # The JVM stops Spark when it ends. `SparkContext.stop` would also wait for a server in this process,
         # which only looks once a second whether it should end.
+        if self._disposable:
+            jvm.process.kill()  # Spark takes half a second to stop, without a use
         jvm.end(END_S if self._record is None else RECORD_S, hard=hard)
-        if hasattr(self, "context"):
+        if self._opening is not None:
+            wait([self._opening], END_S)
+        if self.context is not None:
             self.context._jsc = None
             server, self.context._accumulatorServer = self.context._accumulatorServer, None
             threading.Thread(target=server.shutdown, daemon=True).start()

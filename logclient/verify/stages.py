@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from logclient.verify.ledger_files import Parts
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
+    from logclient.verify.spark import Session
 
 __all__ = ["SparkStages", "not_visible", "share_out"]
 
 PACK_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 64, 8 << 20  # of ledgers that are packed without a job, in less than 0.1 s
 CORES = 1024  # the largest number of cores that can be counted
+
+_ORDER = ("key", "listener", "position")  # of the arrivals that a reduce task gets
+_ROWS = 1 << 10  # in a batch for it
 
 
 @functools.cache
@@ -115,6 +119,24 @@ def _reduce_task(
     return run_reduce
 
 
+def _whole_task(
+    work: str, only: frozenset[int] | None, later: dict[tuple[int, int], int] | None
+) -> Callable[[Iterable[Any]], Iterator[str]]:
+    def run_whole(numbers: Iterable[Any]) -> Iterator[str]:
+        import pyarrow as pa
+
+        from logclient.verify import compare, gather
+        from logclient.verify.schema import ARRIVALS
+
+        _freeze_imports()
+        for task in numbers:
+            rows = pa.Table.from_batches(gather.map_task(work, task, only), ARRIVALS)
+            rows = rows.sort_by([(name, "ascending") for name in _ORDER])
+            yield compare.reduce_to_file(rows.to_batches(max_chunksize=_ROWS), work, later)
+
+    return run_whole
+
+
 def _zeros_task(schema: pa.Schema) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def yield_zeros(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -137,18 +159,22 @@ class SparkStages:
     """The jobs of a verification on a Spark session.
 
     Args:
-        spark: a session.
+        session: a session.
         source: the records that arrived; None: a capture.
+
+    Attributes:
+        cores: how many tasks run at a time; 0: not known yet.
+        local: whether they run on this machine, in processes of one JVM.
     """
 
-    def __init__(self, spark: Any, source: Source | None = None) -> None:
-        self.spark = spark
+    def __init__(self, session: Session, source: Source | None = None) -> None:
+        self.session = session
         self.source = source
         self.cores = 0
         self.local = False
-        if hasattr(spark, "sparkContext"):  # not with Spark Connect
-            self.cores = spark.sparkContext.defaultParallelism
-            self.local = is_local(spark.sparkContext.master)
+        if session.context is not None:
+            self.cores = session.context.defaultParallelism
+            self.local = is_local(session.context.master)
 
     def check_visible(self, places: list[tuple[str, str]]) -> None:
         """Check that workers on other machines see the folders that they read and write.
@@ -163,7 +189,7 @@ class SparkStages:
         """
         if self.local:
             return
-        frame = self.spark.range(CORES)  # in as many tasks as there are cores
+        frame = self.session.spark.range(CORES)  # in as many tasks as there are cores
         ddl = "what string, place string, host string, why string"
         with no_pandas():
             found = frame.mapInArrow(_visibility_task(places), ddl)
@@ -179,7 +205,7 @@ class SparkStages:
     def _over(self, n: int, function: Any, ddl: str) -> Any:
         """Return a frame with the rows of `n` tasks, each of which receives its number."""
         with no_pandas():
-            return self.spark.range(0, n, 1, n).mapInArrow(function, ddl)
+            return self.session.spark.range(0, n, 1, n).mapInArrow(function, ddl)
 
     def pack(self, parts: Parts, work: str, selection: Selection = EVERYTHING) -> list[str]:
         """Pack the ledger files. See `ledger_pack.pack`.
@@ -203,7 +229,7 @@ class SparkStages:
         only: frozenset[int] | None = None,
         later: dict[tuple[int, int], int] | None = None,
     ) -> list[str]:
-        """Run map and reduce.
+        """Run map and reduce, in one task if the plan has one task and one partition.
 
         Args:
             plan: saved in the work folder.
@@ -213,6 +239,8 @@ class SparkStages:
         Returns:
             The names of the result files in the work folder, see `work_files.read_results`.
         """
+        if self.local and self.source is None and len(plan.tasks) == plan.partitions == 1:
+            return self._in_one_task(_whole_task(plan.work, only, later))
         from logclient.verify.schema import ARRIVALS
 
         arrivals = self._over(len(plan.tasks), _map_task(plan.work, only), _ddl(ARRIVALS))
@@ -224,6 +252,14 @@ class SparkStages:
         with self._in_large_batches(inline=storage.is_url(plan.work)):
             return [row.name for row in results.collect()]
 
+    def _in_one_task(self, function: Any) -> list[Any]:
+        """Return the results of a task of its own, which receives the number 0.
+
+        Frames need a SparkSession and Spark's planner, whose start takes longer than a small comparison.
+        """
+        found: list[Any] = self.session.context.parallelize([0], 1).mapPartitions(function).collect()
+        return found
+
     def _reduce(self, arrivals: Any, partitions: int, task: Any) -> Any:
         """Return a frame with the rows of a task over each partition of the arrivals, in order."""
         if hasattr(arrivals, "repartitionById"):
@@ -231,7 +267,7 @@ class SparkStages:
         else:  # PySpark 4.0: by a hash of the same number, slightly less even
             spread = arrivals.repartition(partitions, "part")
         with no_pandas():
-            return spread.sortWithinPartitions("key", "listener", "position").mapInArrow(task, "name string")
+            return spread.sortWithinPartitions(*_ORDER).mapInArrow(task, "name string")
 
     def exercise(self) -> None:
         """Run the jobs of a verification on made-up rows, so that the JVM loads all of their classes."""
@@ -239,6 +275,8 @@ class SparkStages:
 
         from logclient.verify.schema import ARRIVALS
 
+        if self.local:
+            self._in_one_task(list)
         packed = pa.schema({"job": pa.int64(), "stem": pa.string()})
         self._over(2, _zeros_task(packed), _ddl(packed)).collect()
         arrivals = self._over(2, _zeros_task(ARRIVALS), _ddl(ARRIVALS))
@@ -259,22 +297,23 @@ class SparkStages:
         """
         from logclient.verify.records import BATCH_BYTES, RECORDS
 
+        conf = self.session.spark.conf
         settings = {"maxRecordsPerBatch": RECORDS, "maxBytesPerBatch": BATCH_BYTES} if self.source else {}
         if inline:
             settings["maxBytesPerBatch"] = BATCH_BYTES
         before = {}
         for name, value in settings.items():
             key = f"spark.sql.execution.arrow.{name}"
-            before[key] = self.spark.conf.get(key, None)
-            self.spark.conf.set(key, str(value))
+            before[key] = conf.get(key, None)
+            conf.set(key, str(value))
         try:
             yield
         finally:
             for key, old in before.items():
                 if old is None:
-                    self.spark.conf.unset(key)
+                    conf.unset(key)
                 else:
-                    self.spark.conf.set(key, old)
+                    conf.set(key, old)
 
 
 def not_visible(what: str, folder: str, worker: str) -> LedgerError:

@@ -19,3 +19,6 @@ class Tuning(NamedTuple):
     """Units in one batch."""
     chunk_bytes: int = 4 << 20
     """Bytes of one read: some 12,000 single events, which are still in the cache when they are decoded."""
+    together_bytes: int = 64 << 20
+    """Captures of fewer bytes are compared in one task, without a shuffle, where Spark is on this machine: it
+    takes less time than to start the parts of Spark that a shuffle of rows needs."""

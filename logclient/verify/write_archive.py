@@ -65,7 +65,7 @@ def _write(java: str, base: str, temporary: str) -> None:
     options = launcher_options(java)
     new = class_archive.Archive(os.path.join(temporary, "jsa"), os.path.join(temporary, "json"), options)
     with quiet(), Session("local[2]", record=new) as session:
-        SparkStages(session.spark).exercise()
+        SparkStages(session).exercise()
     try:
         with open(new.path, "rb") as file:
             os.fchmod(file.fileno(), 0o600)

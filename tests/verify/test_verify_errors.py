@@ -94,8 +94,9 @@ REASONS = {
 def test_url_that_cannot_be_used_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str, what: str
 ) -> None:
-    """Before Spark is started."""
-    monkeypatch.setattr(job, "Session", None)
+    """Without waiting for Spark."""
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "SparkStages", None)
     scene = Scene(tmp_path).write_ledger().write_capture()
     work = tmp_path / "work"
     work.mkdir()

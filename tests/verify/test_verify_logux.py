@@ -153,7 +153,7 @@ def test_spark_gives_actions_as_rows_and_the_verdict(spark: Any, scene: Scene) -
     scene.write_ledger(protocol="logux")
     bodies = list(scene.bodies.values())
     write(scene.capture, [CONNECT, *(sync(bodies[i : i + 7]) for i in range(0, 100, 7)), b'["ping",0]'], 9)
-    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3))
+    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3, together_bytes=0))
     assert verdict.ok
     assert verdict.counts.ok == 100
     rows = dataframes.arrivals(spark, scene.capture).collect()

@@ -93,6 +93,6 @@ def test_messages_may_span_segments_of_two_listeners(spark: Any, scene: Scene) -
             (1, raw) for seq in range(first, 101, 2) for raw in oracle.fragments(scene.bodies[seq], seq, 1000)
         ]
         write_datagrams(scene.capture, sent, 23, name=name)
-    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3))
+    verdict = job.run(scene.ledger, scene.capture, spark=spark, tuning=Tuning(3, together_bytes=0))
     assert verdict.ok
     assert verdict.counts.ok == 100

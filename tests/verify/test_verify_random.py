@@ -117,7 +117,9 @@ def test_random_histories_on_spark_equal_the_reference(
     monkeypatch.setattr(summaries, "MAX_NAMED", histories + 1)  # one more for foreign events
     world = World(histories, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
-    out = tmp_path / "out"
-    verdict = job.run(ledger, capture, out=out, spark=spark, tuning=Tuning(bits, tail, 500))
-    assert_equals_reference(world, verdict, out)
-    assert len([x for x in verdict.producers if x.producer]) == histories
+    for name, together in (("tasks", 0), ("one task", 1 << 30)):
+        out = tmp_path / name
+        tuning = Tuning(bits, tail, 500, together_bytes=together)
+        verdict = job.run(ledger, capture, out=out, spark=spark, tuning=tuning)
+        assert_equals_reference(world, verdict, out)
+        assert len([x for x in verdict.producers if x.producer]) == histories

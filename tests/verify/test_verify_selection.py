@@ -440,6 +440,8 @@ def test_random_histories_on_spark_equal_the_reference(spark: Any, tmp_path: Pat
     options = SELECTIONS[selection]
     world = World(7, 200, runs=("r1", "r2", "r3"), anonymous=0.1, users=0.1)
     ledger, capture = world.write(tmp_path, segments=6)
-    out = tmp_path / "out"
-    verdict = job.run(ledger, capture, out=out, spark=spark, tuning=Tuning(3, 2, 500), **options)
-    assert_equals_reference(world, verdict, out, options)
+    for name, together in (("tasks", 0), ("one task", 1 << 30)):
+        out = tmp_path / name
+        tuning = Tuning(3, 2, 500, together_bytes=together)
+        verdict = job.run(ledger, capture, out=out, spark=spark, tuning=tuning, **options)
+        assert_equals_reference(world, verdict, out, options)

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from logclient import verify
 from logclient.errors import ExitCode
 from logclient.verify.stages import SparkStages
+from logclient.verify.tuning import Tuning
 from tests import support
 from tests.support.patience import PATIENCE
 from tests.verify.test_verify_session import environment, processes_of, remaining_files, wait_until
@@ -228,7 +230,7 @@ def test_old_archives_and_remains_are_removed(tmp_path: Path) -> None:
 
 def test_jobs_on_made_up_rows_run(spark: Any) -> None:
     """With rows of the same columns as those of a verification."""
-    SparkStages(spark).exercise()
+    SparkStages(sessions.Session(spark=spark)).exercise()
 
 
 # -- a JVM
@@ -376,8 +378,27 @@ def test_archive_is_written_in_the_background(scene: Scene, tmp_path: Path) -> N
     assert run_session(tmp_path, cache) == ["True", "10 1g"]
 
 
-def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path) -> None:
-    """One line, and neither a process nor a file is left."""
+@only_proc
+@pytest.mark.long
+def test_verdict_with_the_archive_leaves_nothing(written: Path, scene: Scene, tmp_path: Path) -> None:
+    """The JVM is killed at the end, unless a setting asks for more of it."""
+    events = tmp_path / "events"
+    events.mkdir()
+    log = ["--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{events}"]
+    for options in ([], log):
+        done = subprocess.run(
+            [*verify_command(scene), *options], capture_output=True, text=True, timeout=8 * PATIENCE,
+            env=environment(tmp_path, LOGCLIENT_CACHE=str(written)),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (ExitCode.OK, "")
+        assert remaining_files(tmp_path) == []
+        wait_until(lambda: not processes_of(tmp_path), "a process is left")
+    [finished] = [path.name for path in events.rglob("appstatus_*")]
+    assert not finished.endswith(".inprogress")
+
+
+def silent_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Make a Java with an archive that never answers but makes a file ``started``; return its environment."""
     real = sessions.find_java()
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
@@ -389,13 +410,20 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path)
     java.chmod(0o755)
     cache = tmp_path / "cache"
     path = put(cache)
-    name = archives.identify(str(java), real.version, sessions.jars_folder())
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    name = archives.identify(str(java), sessions.find_java().version, sessions.jars_folder())
     for one in (path, path.with_suffix(".json")):
         one.rename(cache / f"{name}{one.suffix}")
+    return environment(tmp_path, LOGCLIENT_CACHE=str(cache), JAVA_HOME=str(home))
+
+
+def test_interrupt_ends_a_jvm_that_does_not_answer(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and neither a process nor a file is left."""
     running = subprocess.Popen(
         verify_command(scene), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-        env=environment(tmp_path, LOGCLIENT_CACHE=str(cache), JAVA_HOME=str(home)),
+        start_new_session=True, env=silent_java(tmp_path, monkeypatch),
     )  # fmt: skip
     try:
         wait_until((tmp_path / "started").exists, "the JVM was not started")
@@ -406,6 +434,55 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path)
     assert (running.returncode, out, error) == (ExitCode.BROKEN, "", "logclient: interrupted\n")
     assert remaining_files(tmp_path) == []
     wait_until(lambda: not processes_of(tmp_path), "a process is left")
+
+
+def test_missing_evidence_is_named_while_the_jvm_starts(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error does not wait for the JVM, and ends it."""
+    shutil.rmtree(scene.capture)
+    done = subprocess.run(
+        verify_command(scene), capture_output=True, text=True, timeout=4 * PATIENCE,
+        env=silent_java(tmp_path, monkeypatch),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr == f"logclient: capture: {scene.capture}: No such file or directory\n"
+    assert remaining_files(tmp_path) == []
+    wait_until(lambda: not processes_of(tmp_path), "a process is left")
+
+
+def test_version_of_java_is_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No JVM is started for it. A folder without a version is no JDK's, so that Java is asked."""
+    java, release = tmp_path / "bin" / "java", tmp_path / "release"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    release.write_text('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.9"\n')
+    assert sessions.find_java() == (str(java), release.read_text())
+    release.write_text('JAVA_VERSION="11.0.2"\n')
+    with pytest.raises(sessions.VerifyError, match="is version 11: set JAVA_HOME"):
+        sessions.find_java()
+    release.write_text("NAME=y\n")
+    assert sessions.find_java() == (str(java), 'openjdk version "21.0.1"\n')
+
+
+# -- jobs
+
+
+@pytest.mark.parametrize(("tuning", "tasks"), [(Tuning(), [1]), (Tuning(together_bytes=0), [1, 2])])
+def test_small_comparison_is_one_task(spark: Any, scene: Scene, tuning: Tuning, tasks: list[int]) -> None:
+    """It needs no shuffle: its stages have so many tasks."""
+    context = spark.sparkContext
+    context.setJobGroup(f"jobs of {tasks}", "")
+    try:
+        assert verify.run(scene.ledger, scene.capture, spark=spark, tuning=tuning).ok
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    tracker = context.statusTracker()
+    [job] = tracker.getJobIdsForGroup(f"jobs of {tasks}")
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getJobInfo(job).stageIds]
+    assert sorted(stage.numTasks for stage in stages) == tasks
 
 
 # -- workers

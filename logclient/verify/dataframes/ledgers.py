@@ -25,7 +25,7 @@ from logclient.verify.arrays import I64, union
 from logclient.verify.arrays import expand as expand_ranges
 from logclient.verify.dataframes import arrow
 from logclient.verify.packed_ledger import NONE, OUTCOMES, PackedLedger, map_table
-from logclient.verify.spark import no_pandas, remove
+from logclient.verify.spark import Session, no_pandas, remove
 from logclient.verify.stages import SparkStages
 from logclient.verify.tuning import Tuning
 
@@ -107,7 +107,7 @@ def ledger(
     folders = storage.expand(path, "ledger")
     found = ledger_files.find_ledgers(folders)
     own = _work(work)
-    stages = SparkStages(spark)
+    stages = SparkStages(Session(spark=spark))
     stages.check_visible([("work", own), *(("ledger", folder) for folder in folders)])
     stems = stages.pack(found.parts, own)
     packed = ledger_merge.merge(stems, own, Tuning().bucket_bits, found.unread, found.copies)
