@@ -140,6 +140,16 @@ def _import(modules: Iterable[str]) -> None:
             gc.enable()
 
 
+def _convert_arrays(gateway: Any, wanted: bool) -> None:
+    """Choose whether arguments of calls to the JVM may be numpy's arrays, which only users of frames need.
+
+    To ask whether an argument is one, PySpark imports its utilities for tests, and with them pandas.
+    """
+    known = importlib.import_module("py4j.protocol").INPUT_CONVERTER
+    kept = [one for one in known if not type(one).__name__.startswith("Numpy")]
+    gateway._gateway_client.converters = known if wanted else kept
+
+
 def _active_session() -> Any:
     """Return this thread's session, or that of this process; None: there is none."""
     if "pyspark" not in sys.modules:
@@ -256,6 +266,8 @@ class Session:
         if self._spark is None:
             from pyspark.sql import SparkSession
 
+            if self.jvm is not None:
+                _convert_arrays(self.jvm.gateway, True)
             self._spark = SparkSession(self.context)
         return self._spark
 
@@ -397,6 +409,7 @@ class Session:
         assert self.jvm is not None
         if not self.jvm.connect(self._stop):
             return False
+        _convert_arrays(self.jvm.gateway, False)
         SparkContext._ensure_initialized(gateway=self.jvm.gateway)
         self._connect(settings, ours=True)
         return True
@@ -439,6 +452,8 @@ class Session:
         self._opening = thread.submit(self._open, settings)
         thread.shutdown(wait=False)
         _import(_MEANWHILE)
+        # pyarrow imports pandas, if it is installed, when it converts the first list. Here it costs no time.
+        importlib.import_module("pyarrow").array([0])
 
     def _has_started(self) -> bool:
         """Wait for the thread that starts Spark.
