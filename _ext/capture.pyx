@@ -17,8 +17,9 @@ cdef extern from *:
     #include <string.h>
 
     /* zlib's CRC-32 (reflected 0x04C11DB7). Where the processor multiplies polynomials, 64 bytes a step are
-       folded onto the next 64 (x^512 apart), then 16 bytes onto the next 16; the 16 that remain are as good
-       as the whole message and go through the tables, which spares the two constants of a Barrett step. */
+       folded onto the next 64 (x^512 apart), then 16 bytes onto the next 16, at last as many as the message
+       has beyond that; the 16 that remain are as good as the whole message and go through the tables, which
+       spares the two constants of a Barrett step. */
     static uint32_t lc_crc_table[8][256];
 
     static void lc_crc_init(void) {
@@ -63,7 +64,7 @@ cdef extern from *:
         const __m128i by512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);  /* x^(512-32), x^(512+32) */
         const __m128i by128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);  /* x^(128-32), x^(128+32) */
         const __m128i first = _mm_cvtsi32_si128((int)c);
-        uint8_t rest[16];
+        uint8_t rest[48];
         __m128i x, y;
         #define LC_LOAD(q) _mm_loadu_si128((const __m128i *)(q))
         #define LC_FOLD(v, k, next) _mm_xor_si128(_mm_xor_si128( \\
@@ -85,8 +86,14 @@ cdef extern from *:
             n -= 16;
         }
         for (; n >= 16; p += 16, n -= 16) x = LC_FOLD(x, by128, LC_LOAD(p));
+        if (n) {  /* the first n bytes of x, behind zeros, onto the 16 that end the message */
+            _mm_storeu_si128((__m128i *)rest, _mm_setzero_si128());
+            _mm_storeu_si128((__m128i *)(rest + 16), x);
+            memcpy(rest + 32, p, n);
+            x = LC_FOLD(LC_LOAD(rest + n), by128, LC_LOAD(rest + 16 + n));
+        }
         _mm_storeu_si128((__m128i *)rest, x);
-        return lc_crc_tables(lc_crc_tables(0, rest, 16), p, n);
+        return lc_crc_tables(0, rest, 16);
         #undef LC_LOAD
         #undef LC_FOLD
     }
