@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import stat
@@ -503,6 +504,27 @@ print(len(os.listdir("/proc/self/task")))
         variables[name] = "2"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_large_arrays_use_memory_that_was_freed() -> None:
+    """The kernel need not clear new pages for each of them."""
+    script = """
+import resource
+from logclient.verify import daemon
+print(daemon.keep_memory())
+import numpy as np
+[np.ones(1 << 20) for _ in range(6)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    [np.ones(1 << 20) for _ in range(6)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 2048)
+"""
+    variables = support.clean_environment(
+        PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
+    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
 
 
 def test_workers_begin_with_their_imports(spark: Any) -> None:
