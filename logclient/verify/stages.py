@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkStages", "not_visible", "share_out"]
 
 PACK_BYTES = 32 << 20  # of ledgers in one task
-HERE_FILES, HERE_BYTES = 64, 8 << 20  # of ledgers that are packed without a job, in less than 0.1 s
+HERE_FILES, HERE_BYTES = 64, 64 << 20  # of ledgers that are packed without a job, in less than 0.1 s
 CORES = 1024  # the largest number of cores that can be counted
 
 _ORDER = ("key", "listener", "position")  # of the arrivals that a reduce task gets

@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+from tests.oracle.lumberjack import MAX_DEPTH, depth, split_pairs
 from tests.oracle.lumberjack import _members as members
-from tests.oracle.lumberjack import split_pairs
 
 LEVELS = ("debug", "info", "warning", "error", "critical", "any")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -101,6 +101,8 @@ def document(protocol: str, body: bytes) -> Document:
         text = body.decode()
         found = list(members(text.strip(" \t\r\n"), 0))[:-1]
         json.loads(text)
+        if depth(text) > MAX_DEPTH:
+            raise ValueError
     except (ValueError, RecursionError):
         return Document(None, None, body_text(body) if rules.text and body else None, None)
     outer = [(key, raw) for key, raw, _ in found]
