@@ -772,10 +772,13 @@ def test_the_javascript_sample_runs(machine: IsolatedMachine, here: Path) -> Non
     script = logux_server.program(here / "server.mjs")
     process = machine.start(f"exec node {script}", here)
     send = "import logclient\nclient = logclient.connect('logux://127.0.0.1:31337', token='env:LOGS_TOKEN')\n"
+    assert process.stdout is not None
     try:
-        machine.run([sys.executable, "-c", send + "print(client.submit('hello').result(20))"], here)
+        assert "is listening" in process.stdout.readline()
+        sent = machine.run([sys.executable, "-c", send + "print(client.submit('hello').result(20))"], here)
     finally:
         said = end(process)
+    assert "acked" in sent
     assert re.search(r"kept [0-9a-f]{32} hello", said), said
 
 

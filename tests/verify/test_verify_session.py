@@ -159,7 +159,7 @@ def test_active_session_is_used_and_not_stopped(
         "writing the report",
     ]
     assert stages == [stage for stage in known if stage in stages]
-    assert {"packing ledgers", "comparing"} <= set(stages)
+    assert "comparing" in stages  # others may be over at once
     assert any(match[2] for match in matches if match)
     assert spark.range(3).count() == 3
     assert support.need("pyspark").SparkContext._active_spark_context is context
