@@ -38,7 +38,7 @@ __all__ = [
 ENVIRONMENT = "LOGCLIENT_CACHE"  # a folder for the archives, or "off"
 FORMAT = 1  # of the facts
 
-# A verification is short: one compiler and the simplest collector cost least, and nobody reads statistics.
+# A verification is short: one compiler and the simplest collector cost least. No statistics are written.
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 # Variables that add options to every JVM.

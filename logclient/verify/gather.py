@@ -157,7 +157,6 @@ class Mapper:
         self.stretches = stretches
         self.plan = plan
         self.ledger = packed
-        self.mask = (1 << plan.bits) - 1
         self.owners = np.flatnonzero(packed.addressed)
         prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
         self.prefixes = prefixes[self.owners].tobytes()
