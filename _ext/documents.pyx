@@ -20,6 +20,7 @@ from logclient._ext.jsonscan cimport (
     lc_span,
     nested_after,
     next_member,
+    space_after,
     string_after,
     utf8_end,
 )

@@ -1,31 +1,12 @@
 # The members of a document: which of them give a column, and all of them as fields.
 
 
-cdef inline const uint8_t *after_space(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
-        p += 1
-    return p
-
-
-# The byte after the last one that is not white space.
-cdef inline const uint8_t *before_space(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    cdef uint8_t c
-    while end > p:
-        c = (end - 1)[0]
-        if c != c' ' and c != c'\n' and c != c'\r' and c != c'\t':
-            break
-        end -= 1
-    return end
-
-
 cdef inline bint same(const lc_span *a, const uint8_t *p, size_t size) noexcept nogil:
     return a.size == size and memcmp(a.at, p, size) == 0
 
 
 # Read the rows of one document. -1: out of memory.
 cdef int read_document(DocumentReader d, const uint8_t *p, size_t size) noexcept nogil:
-    cdef const uint8_t *start = after_space(p, p + size)
-    cdef const uint8_t *end = before_space(start, p + size)
     cdef lc_object checked
     cdef int done = 0, i
     for i in range(3):
@@ -35,13 +16,13 @@ cdef int read_document(DocumentReader d, const uint8_t *p, size_t size) noexcept
     d.unescaped.size = 0
     if d.pairs and size and p[0] < PAIR_COUNT:
         done = read_pairs(d, p, size)
-    elif end - start >= 2 and start[0] == c'{' and (end - 1)[0] == c'}':
+    else:
         # Keys with escapes are not longer than the document: their buffer stays where it is.
         if (wire_reserve(&d.unescaped, 2 * size + 8) == NULL
                 or wire_reserve(&d.checked, size + SCAN_PAD) == NULL):
             return -1
         if copy_object(d.checked.data, p, size, &checked) == 0:
-            done = read_object(d, start, end - 1, False, NULL)
+            done = read_object(d, checked.start, checked.close, False, NULL)
     if done < 0:
         return -1
     if done == 0:
@@ -207,7 +188,7 @@ cdef int add_lines(DocumentReader d, const uint8_t *p, const uint8_t *end) noexc
     cdef const uint8_t *inner
     cdef bint first = True
     cdef int _i
-    if after_space(p, end) == end:
+    if space_after(p, end) == end:
         return 2
     while next_element(&p, end, &line) and line.at[0] == c'[':
         inner = line.at + 1
@@ -230,7 +211,7 @@ cdef int add_lines(DocumentReader d, const uint8_t *p, const uint8_t *end) noexc
 
 # Read the next element of a list, and go to behind the comma. False: there is none.
 cdef bint next_element(const uint8_t **at, const uint8_t *end, lc_span *element) noexcept nogil:
-    cdef const uint8_t *p = after_space(at[0], end)
+    cdef const uint8_t *p = space_after(at[0], end)
     cdef bint ignored = False
     if p >= end:
         return False
@@ -245,7 +226,7 @@ cdef bint next_element(const uint8_t **at, const uint8_t *end, lc_span *element)
     if p == NULL or p == element.at:
         return False
     element.size = p - element.at
-    p = after_space(p, end)
+    p = space_after(p, end)
     if p < end:
         if p[0] != c',':
             return False
