@@ -67,7 +67,7 @@ cdef class BatchDecoder:
     cdef lc_kept kept
     cdef int32_t unit            # index of the current unit
     cdef bint identity
-    cdef bytes producers         # owns the memory that `names` points to
+    cdef tuple producers         # owns the memory that `names` points to
     cdef type result             # Events or a subclass
 
     cdef int ensure_initialized(self) except -1

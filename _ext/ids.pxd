@@ -2,7 +2,7 @@
 #
 # An id is 32 lower-case hex digits: 20 of the producer (10 random bytes), 12 of the sequence.
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from logclient._ext.hash cimport HASH_LANES, SEED, xxh64_each, xxh64_lanes, xxh64_of
@@ -13,6 +13,7 @@ from logclient._ext.jsonscan cimport lc_span
 cdef enum:
     ID_SIZE = 32                 # hex digits of an id
     PRODUCER_SIZE = 20           # of them the producer's
+    _MOST_BITS = 20              # of a producer, by which it is found
 
 cdef extern from *:
     """
@@ -58,13 +59,27 @@ cdef extern from *:
     }
     static inline void lc_put64(uint8_t *p, uint64_t v) { v = lc_big64(v); memcpy(p, &v, 8); }
     static inline uint64_t lc_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return lc_big64(v); }
-    /* Lower-case hex digits; 16 for all else. */
-    #define X8 16,16,16,16,16,16,16,16
-    static const uint8_t lc_unhex[256] = {
-        X8,X8,X8,X8,X8,X8, 0,1,2,3,4,5,6,7, 8,9,16,16,16,16,16,16,
-        X8,X8,X8,X8, 16,10,11,12,13,14,15,16, X8,X8,X8,
-        X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8,X8};
-    #undef X8
+    /* Eight lower-case hex digits as a number, all at once. Anything else leaves a bit in *bad. */
+    static inline uint64_t lc_unhex8(uint64_t digits, uint64_t *bad) {
+        uint64_t x = (digits & 0x0F0F0F0F0F0F0F0FULL) + (digits >> 6 & 0x0101010101010101ULL) * 9;
+        uint64_t letters = (x + 0x0606060606060606ULL) >> 4 & 0x0101010101010101ULL;
+        uint64_t same = x + 0x3030303030303030ULL + letters * 39;
+        *bad |= (same ^ digits) | (x & 0xF0F0F0F0F0F0F0F0ULL);
+        x = (x | x >> 4) & 0x00FF00FF00FF00FFULL;
+        x = (x | x >> 8) & 0x0000FFFF0000FFFFULL;
+        return (uint32_t)(x | x >> 16);
+    }
+    static inline uint64_t lc_read_hex16(const uint8_t *p, uint64_t *bad) {
+        uint64_t high = lc_unhex8(lc_get64(p), bad);
+        return high << 32 | lc_unhex8(lc_get64(p + 8), bad);
+    }
+    static inline uint64_t lc_read_hex12(const uint8_t *p, uint64_t *bad) {
+        uint64_t high = lc_unhex8(0x3030303000000000ULL | lc_get32(p), bad);
+        return high << 32 | lc_unhex8(lc_get64(p + 4), bad);
+    }
+    static inline uint64_t lc_read_hex4(const uint8_t *p, uint64_t *bad) {
+        return lc_unhex8(0x3030303000000000ULL | lc_get32(p), bad);
+    }
     """
     ctypedef struct lc_digits:
         pass
@@ -74,7 +89,9 @@ cdef extern from *:
     uint32_t lc_get32(const uint8_t *p) noexcept nogil
     void lc_put64(uint8_t *p, uint64_t v) noexcept nogil
     uint64_t lc_get64(const uint8_t *p) noexcept nogil
-    const uint8_t *lc_unhex
+    uint64_t lc_read_hex16(const uint8_t *p, uint64_t *bad) noexcept nogil
+    uint64_t lc_read_hex12(const uint8_t *p, uint64_t *bad) noexcept nogil
+    uint64_t lc_read_hex4(const uint8_t *p, uint64_t *bad) noexcept nogil
 
 
 # -- writers ---------------------------------------------------------------------------------------
@@ -90,17 +107,13 @@ cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
 # Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex
 # digits, not all of them 0) is named by its number, which shows whose id it could be; any other by its hash.
 cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogil:
-    cdef uint64_t value[2]
-    cdef uint8_t bad = 0
-    cdef int i
+    cdef uint64_t high, low, bad = 0
     if own.size == ID_SIZE:
-        value[0] = value[1] = 0
-        for i in range(ID_SIZE):
-            bad |= lc_unhex[own.at[i]]
-            value[i >> 4] = value[i >> 4] << 4 | lc_unhex[own.at[i]]
-        if bad & 16 == 0 and value[0] | value[1]:
-            words[0] = value[0]
-            words[1] = value[1]
+        high = lc_read_hex16(own.at, &bad)
+        low = lc_read_hex16(own.at + 16, &bad)
+        if bad == 0 and high | low:
+            words[0] = high
+            words[1] = low
             return
     words[0] = xxh64_of(own.at, own.size, SEED)
     words[1] = xxh64_of(own.at, own.size, SEED + 1)
@@ -183,7 +196,9 @@ ctypedef struct lc_id:
 
 # The producers whose ids are looked for.
 ctypedef struct lc_names:
-    const uint8_t *producers
+    const uint8_t *producers     # 10 bytes each, ascending
+    const uint32_t *first        # by their first bits: the first producer with these or higher ones
+    int bits
     Py_ssize_t count
     uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and its index
     bint last_good
@@ -191,72 +206,81 @@ ctypedef struct lc_names:
 
 
 # Look for these: 10 bytes each, joined. The owner keeps the returned object.
-cdef inline bytes checked_names(lc_names *d, producers):
-    cdef bytes names = bytes(producers)
+cdef inline tuple checked_names(lc_names *d, producers):
+    cdef bytes names = bytes(producers), table
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(names)
+    cdef Py_ssize_t count = len(names) // 10, i
+    cdef uint64_t key = 0, keys
+    cdef uint32_t *first
     if len(names) % 10:
         raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
-    for i in range(10, len(names), 10):
-        if names[i - 10:i] >= names[i:i + 10]:
+    for i in range(1, count):
+        if memcmp(p + 10 * i - 10, p + 10 * i, 10) >= 0:
             raise ValueError("producers: not ascending and distinct")
-    d.producers = <const uint8_t *> PyBytes_AS_STRING(names)
-    d.count = len(names) // 10
-    return names
+    # They are random: about one has the same first bits.
+    d.bits = 1
+    while d.bits < _MOST_BITS and <Py_ssize_t> 1 << d.bits < count:
+        d.bits += 1
+    keys = <uint64_t> 1 << d.bits
+    table = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> ((keys + 1) * sizeof(uint32_t)))
+    first = <uint32_t *> <void *> PyBytes_AS_STRING(table)
+    for i in range(count):
+        while key <= lc_get64(p + 10 * i) >> (64 - d.bits):
+            first[key] = <uint32_t> i
+            key += 1
+    while key <= keys:
+        first[key] = <uint32_t> count
+        key += 1
+    d.producers = p
+    d.first = first
+    d.count = count
+    return names, table
 
 
-cdef inline int64_t unhex(const uint8_t *p, int digits) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef uint8_t bad = 0
-    cdef int i
-    for i in range(digits):
-        bad |= lc_unhex[p[i]]
-        value = value << 4 | lc_unhex[p[i]]
-    return -1 if bad & 16 else <int64_t> value
-
-
-cdef inline int32_t find_producer(lc_names *d, const uint8_t *name) noexcept nogil:
-    cdef Py_ssize_t low = 0, high = d.count, middle
-    cdef int order
-    while low < high:
-        middle = (low + high) // 2
-        order = memcmp(d.producers + 10 * middle, name, 10)
-        if order == 0:
-            return <int32_t> middle
-        if order < 0:
-            low = middle + 1
+cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noexcept nogil:
+    cdef uint64_t key = high >> (64 - d.bits), other
+    cdef uint32_t begin = d.first[key], end = d.first[key + 1], middle
+    cdef const uint8_t *p
+    while begin < end:
+        middle = begin + (end - begin) // 2
+        p = d.producers + 10 * <size_t> middle
+        other = lc_get64(p)
+        if other == high:
+            other = <uint64_t> p[8] << 8 | p[9]
+            if other == low:
+                return <int32_t> middle
+            if other < low:
+                begin = middle + 1
+            else:
+                end = middle
+        elif other < high:
+            begin = middle + 1
         else:
-            high = middle
+            end = middle
     return -1
 
 
 # Read 32 characters as an id.
 cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
-    cdef uint8_t name[10]
-    cdef int64_t byte
-    cdef int i
+    cdef uint64_t bad = 0
+    id_.good = False
     if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
-        id_.good = False
-        id_.high = id_.low = 0
         id_.sequence = 0
         id_.producer = -1
-        for i in range(10):
-            byte = unhex(p + 2 * i, 2)
-            if byte < 0:
-                id_.high = id_.low = 0
-                return
-            name[i] = <uint8_t> byte
-            if i < 8:
-                id_.high = id_.high << 8 | name[i]
-            else:
-                id_.low = id_.low << 8 | name[i]
-        id_.producer = find_producer(d, name)
+        id_.high = lc_read_hex16(p, &bad)
+        id_.low = lc_read_hex4(p + 16, &bad)
+        if bad:
+            id_.high = id_.low = 0
+            return
+        id_.producer = find_producer(d, id_.high, id_.low)
         memcpy(d.last, p, PRODUCER_SIZE)
         d.last_id = id_[0]
         d.last_good = True
     else:
         id_[0] = d.last_id
-    id_.sequence = unhex(p + PRODUCER_SIZE, 12)
-    id_.good = id_.sequence >= 0
-    if not id_.good:
+    id_.sequence = <int64_t> lc_read_hex12(p + PRODUCER_SIZE, &bad)
+    id_.good = bad == 0
+    if bad:
         id_.sequence = 0
         id_.high = id_.low = 0
         id_.producer = -1

@@ -213,7 +213,7 @@ def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     from logclient.verify.segments import list_segments
 
     def once() -> dict[str, Any]:
-        parts = ledger_files.find_parts(str(folder / "ledger"))
+        parts = ledger_files.find_ledgers(str(folder / "ledger")).parts
         prefixes = b"".join(bytes.fromhex(part.producer) for part in parts)
         segments = [(0, tuple(segment)) for segment in list_segments(str(folder / "capture"))]
         plain = folder / "plain"

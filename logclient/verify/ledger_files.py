@@ -18,7 +18,7 @@ from logclient.errors import LedgerError
 from logclient.verify import local_copies, storage
 from logclient.verify.arrays import U64
 
-__all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "find_parts", "prefix_words"]
+__all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "prefix_words"]
 
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
@@ -129,11 +129,6 @@ def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16
     return high, whole[:, 8:].copy().view(">u2").reshape(-1).astype(np.uint16)
 
 
-def find_parts(places: str | Sequence[str]) -> Parts:
-    """Find the ledger files below some folders. See `find_ledgers`."""
-    return find_ledgers(places).parts
-
-
 def find_ledgers(places: str | Sequence[str]) -> Ledgers:
     """Find the ledger files below some folders, each file once.
 
@@ -143,7 +138,18 @@ def find_ledgers(places: str | Sequence[str]) -> Ledgers:
     Raises:
         LedgerError: a folder cannot be read, or there is no ledger in any.
     """
-    places = [places] if isinstance(places, str) else places
+    parts, unread = _list_parts([places] if isinstance(places, str) else places)
+    _ask_sizes(parts)
+    parts, copies, differing = _without_copies(parts)
+    return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies)
+
+
+def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
+    """Find the ledger files below some folders by their names.
+
+    Returns:
+        The files, copies included; and files that may be ledgers. A size is -1 where a listing has none.
+    """
     folders: list[str] = []
     producers, numbers, sizes, owners = bytearray(), array("q"), array("q"), array("i")
     unread: list[str] = []
@@ -174,10 +180,7 @@ def find_ledgers(places: str | Sequence[str]) -> Ledgers:
     rows = np.zeros(len(numbers), _FILE)
     rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
     rows["number"], rows["size"], rows["folder"] = numbers, sizes, owners
-    parts = Parts(folders, rows)
-    _ask_sizes(parts)
-    parts, copies, differing = _without_copies(parts)
-    return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies)
+    return Parts(folders, rows), unread
 
 
 def _shown(place: str, relative: str, name: str, whole: bool) -> str:
@@ -271,7 +274,7 @@ def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
         places: the folders of the ledgers.
         before: the ledger files that were found first.
     """
-    now = find_parts(places)
+    now, _ = _list_parts(places)
     rows = np.concatenate((before.rows, now.rows))
     high, low = prefix_words(rows["producer"])
     order = np.lexsort((low, high))  # stable: parts of `before` come first

@@ -33,6 +33,7 @@ __all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
 
 VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
+WRITE_BYTES = 1 << 18
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
 MAX_LINE = 256 << 20  # a longer line is damage
@@ -79,7 +80,11 @@ def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EV
 
 
 def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
-    with open(path + ".hashes", "xb") as hashes, open(path + ".created", "xb") as created:
+    # The buffers join the events of small ledgers.
+    with (
+        open(path + ".hashes", "xb", buffering=WRITE_BYTES) as hashes,
+        open(path + ".created", "xb", buffering=WRITE_BYTES) as created,
+    ):
         packer = LedgerPacker(hashes, created, selection)
         for part in group:
             with storage.open_file(part.path, "ledger") as file:
@@ -235,6 +240,7 @@ class LedgerPacker:
             self.hashes.write(self._hashes[: reader.events].data)
             self.created.write(self._created[: reader.events].data)
         return reader.lines
+
     def _open(self, fields: Any) -> None:
         """Read the first line, which must agree with the name of the file."""
         if _kind(fields) != "open":

@@ -272,7 +272,7 @@ def pack(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
     for path in (work, folder):
         path.mkdir(exist_ok=True)
     (folder / f"{P}-0001.ledger").write_bytes(data)
-    parts = ledger_files.find_parts(str(folder))
+    parts = ledger_files.find_ledgers(str(folder)).parts
     stem = work / ledger_pack.pack(parts, 0, str(work), selection.Selection(**selected))
     with np.load(f"{stem}.npz") as tables:
         found = {name: tables[name].tolist() for name in tables.files if name != "facts"}
@@ -371,7 +371,7 @@ def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
     folder, work = tmp_path / "ledger", tmp_path / "work"
     work.mkdir()
     path = files.write_part(folder, P, 1, [files.open_line(P), files.batch_line(events(1))])
-    parts = ledger_files.find_parts(str(folder))
+    parts = ledger_files.find_ledgers(str(folder)).parts
     size = path.stat().st_size
     os.truncate(path, size - 10)
     stem = ledger_pack.pack(parts, 0, str(work))

@@ -131,7 +131,7 @@ def test_second_attempt_of_packing_changes_nothing(tmp_path: Path, monkeypatch: 
             files.outcome_line("acked", range(1, 8)), files.close_line(7),
         ]  # fmt: skip
         files.write_part(tmp_path / "l", producer, 1, lines)
-    parts = ledger_files.find_parts(str(tmp_path / "l"))
+    parts = ledger_files.find_ledgers(str(tmp_path / "l")).parts
 
     def attempt(work: Path) -> str:
         work.mkdir(exist_ok=True)

@@ -93,7 +93,7 @@ def test_a_bucket_has_what_the_ledgers_list(
 ) -> None:
     monkeypatch.setattr(ledger_buckets, "MAX_GAP", 3)
     ledger, _ = World(7, 60, users=0.2, anonymous=0.1).write(tmp_path)
-    parts = ledger_files.find_parts(str(ledger))
+    parts = ledger_files.find_ledgers(str(ledger)).parts
     work = str(tmp_path)
     stems = [ledger_pack.pack(parts[i : i + 7], i, work) for i in range(0, len(parts), 7)]
     packed = ledger_merge.merge(stems, work, bits)

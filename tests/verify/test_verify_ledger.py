@@ -34,7 +34,7 @@ def packed(tmp_path: Path, *, bits: int = BITS, together: bool = True) -> Any:
     """The packed form of everything in ``tmp_path / "l"``."""
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
-    parts = ledger_files.find_parts(str(tmp_path / "l"))
+    parts = ledger_files.find_ledgers(str(tmp_path / "l")).parts
     groups = [parts] if together else [[part] for part in parts]
     stems = [ledger_pack.pack(group, index, str(work)) for index, group in enumerate(groups)]
     return ledger_merge.merge(stems, str(work), bits)
@@ -288,7 +288,7 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
 
 def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
-    found = ledger_files.find_parts(str(tmp_path / "l"))
+    found = ledger_files.find_ledgers(str(tmp_path / "l")).parts
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
     (tmp_path / "work").mkdir()
     work = str(tmp_path / "work")
@@ -303,7 +303,7 @@ def test_pending_after_is_the_highest_sequence_made_by_then(tmp_path: Path) -> N
     for until, expected in ((1001, 0), (1002, 1), (1005, 3), (1007, 5), (9999, 7), (None, (1 << 48) - 1)):
         work = str(tmp_path / "work")
         selected = Selection(since_us=1, until_us=until)
-        stem = ledger_pack.pack(ledger_files.find_parts(str(tmp_path / "l")), 0, work, selected)
+        stem = ledger_pack.pack(ledger_files.find_ledgers(str(tmp_path / "l")).parts, 0, work, selected)
         packed = ledger_merge.merge([stem], work, BITS, selection=selected)
         assert packed.pending_after.tolist() == [expected]
 
@@ -363,9 +363,9 @@ def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "l"
     folder.mkdir()
     with pytest.raises(LedgerError, match="has no ledger"):
-        ledger_files.find_parts(str(folder))
+        ledger_files.find_ledgers(str(folder))
     with pytest.raises(LedgerError, match="No such file"):
-        ledger_files.find_parts(str(tmp_path / "nowhere"))
+        ledger_files.find_ledgers(str(tmp_path / "nowhere"))
     odd = tuple(
         f"{name}.ledger"
         for name in (f"{P}-1", f"{P}-00003", f"{P.upper()}-0001", "x-0001", f"x.LEDGER-{P}-0001")
@@ -376,7 +376,7 @@ def test_ledger_parts_are_found_by_name(tmp_path: Path) -> None:
     (folder / "host" / "deep" / f"{P}-0003.ledger").write_bytes(b"")
     (folder / f"{P}-0004.ledger").symlink_to("nowhere")
     os.mkfifo(folder / f"{P}-0005.ledger")
-    found = ledger_files.find_parts(str(folder))
+    found = ledger_files.find_ledgers(str(folder)).parts
     assert [(p.producer, p.number) for p in found] == [(P, 1), (P, 2), (P, 3), (Q, 10000)]
     assert found[2].path == str(folder / "host" / "deep" / f"{P}-0003.ledger")
     unread = ledger_files.find_ledgers(str(folder)).unread
