@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -88,8 +89,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in find_processes(lambda _, where: where.startswith(str(self.folder))):
-            os.kill(pid, signal.SIGKILL)
+        _kill(find_processes(lambda _, where: where.startswith(str(self.folder))))
 
     def executors(self, worker: int | str = "") -> list[int]:
         """Return the process ids of the JVMs that run tasks.
@@ -106,8 +106,7 @@ class Cluster:
         """Kill a worker and all that it runs, as if its machine had lost its power."""
         work = str(self.folder / f"work{worker}")
         self._processes[1 + worker].kill()
-        for pid in find_processes(lambda _, where: where.startswith(work)):
-            os.kill(pid, signal.SIGKILL)
+        _kill(find_processes(lambda _, where: where.startswith(work)))
         self._processes[1 + worker].wait()
 
     def pythons(self, executor: int) -> list[int]:
@@ -115,6 +114,13 @@ class Cluster:
         folder = os.readlink(f"/proc/{executor}/cwd")
         found = find_processes(lambda name, where: "pyspark" in name and where.startswith(folder))
         return [pid for pid in found if _parent(pid) in found]
+
+
+def _kill(pids: list[int]) -> None:
+    """Kill processes, some of which may have ended after the death of their parent."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def can_mount() -> bool:
