@@ -6,8 +6,8 @@ from two Parquet files, decoded by our codecs, and only return the counts (witho
 which ours includes). The cost of that decoding is measured and printed; the judged ratios leave it out, to
 their advantage.
 
-Each contender is a process for all rounds: its first run is cold, followed by warm runs in random order. CPU
-is that of the process and all its children.
+Each contender is a process for all rounds: its first run is cold, followed by warm runs in random order, or above
+10 million events alone, one contender after the other. CPU is that of the process and all its children.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ NOTES = (
     f"{OURS}: from ledger and capture files, 2 cores; warm: the later runs of one session",
     "DuckDB (2 threads, 4 GB) and polars (2 threads, streaming): from Parquet, the counts alone",
     "`decode` makes that Parquet in two processes; it is not in theirs unless a line says so",
-    "peak memory: resident bytes of all processes, shared pages counted in each; files lay in the page cache",
+    "peak memory: resident bytes of all processes, shared pages counted in each",
+    "files lay in the page cache, as far as they fit; above 10 M one contender runs after the other",
 )
 PICTURE = ROOT / "docs" / "verify-growth.svg"
 
@@ -147,21 +148,10 @@ def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) ->
     found = Size(events)
     found.bytes = data.capture_bytes + data.ledger_bytes
     try:
-        names = [OURS] if events > PEERS else [DECODE, OURS, DUCKDB, POLARS]
-        with ExitStack() as stack:
-            contenders = {}
-            for name in names:
-                print_progress(f"{short(events)}: {name}, cold")
-                contenders[name] = stack.enter_context(Contender(name, data.path))
-                found.start[name] = contenders[name].start
-                found.runs[name] = [contenders[name].run()]
-            if events <= SMALL:
-                contenders[AGAIN] = contenders[OURS]
-                found.runs[AGAIN] = [found.runs[OURS][0]]
-            for i in range(rounds):
-                print_progress(f"{short(events)}: round {i + 1} of {rounds}")
-                for name in draw.sample(list(contenders), len(contenders)):
-                    found.runs[name].append(contenders[name].run())
+        if events <= SMALL:
+            _run_in_turn(found, data.path, rounds, draw)
+        else:
+            _run_alone(found, data.path, rounds)
         for name, runs in found.runs.items():
             for run in runs if name != DECODE else ():
                 exact(f"{name}, {short(events)}", run, data.truth)
@@ -169,6 +159,38 @@ def measure(events: int, folder: Path, rounds: int, draw: Random, keep: bool) ->
         if not keep:
             shutil.rmtree(data.path, ignore_errors=True)
     return found
+
+
+def _run_in_turn(found: Size, folder: Path, rounds: int, draw: Random) -> None:
+    """Start all contenders, and run them in a random order in each round."""
+    with ExitStack() as stack:
+        contenders = {}
+        for name in (DECODE, OURS, DUCKDB, POLARS):
+            contenders[name] = stack.enter_context(_begin(name, found, folder))
+        contenders[AGAIN] = contenders[OURS]
+        found.runs[AGAIN] = [found.runs[OURS][0]]
+        for i in range(rounds):
+            print_progress(f"{short(found.events)}: round {i + 1} of {rounds}")
+            for name in draw.sample(list(contenders), len(contenders)):
+                found.runs[name].append(contenders[name].run())
+
+
+def _run_alone(found: Size, folder: Path, rounds: int) -> None:
+    """Run one contender after the other: the memory that one keeps would evict the files of the next."""
+    for name in [OURS] if found.events > PEERS else [DECODE, OURS, DUCKDB, POLARS]:
+        with _begin(name, found, folder) as contender:
+            for i in range(rounds):
+                print_progress(f"{short(found.events)}: {name}, round {i + 1} of {rounds}")
+                found.runs[name].append(contender.run())
+
+
+def _begin(name: str, found: Size, folder: Path) -> Contender:
+    """Start a contender and do its cold run."""
+    print_progress(f"{short(found.events)}: {name}, cold")
+    contender = Contender(name, folder)
+    found.start[name] = contender.start
+    found.runs[name] = [contender.run()]
+    return contender
 
 
 def print_progress(text: str) -> None:
