@@ -129,6 +129,24 @@ def test_shorter_copy_of_a_segment_is_a_copy(scene: Scene, run: Run) -> None:
     assert has_problem(verdict, "old-000001.cap: copy")
 
 
+def test_events_of_a_producer_that_began_after_the_listing_are_unknown(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in no line that was read, but a ledger of theirs exists: they are not unexpected."""
+    bodies = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
+    scene.write_capture([*scene.bodies, *bodies.values()])
+    survey = captures.survey
+
+    def begin(*given: Any) -> Any:
+        scene.write_ledger(producer=Q, bodies=bodies)
+        return survey(*given)
+
+    monkeypatch.setattr(captures, "survey", begin)
+    verdict = run()
+    assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 3}
+    assert verdict.exit_code == ExitCode.UNREACHABLE
+
+
 @pytest.mark.parametrize("name", ["x-000001.cap", "main-000007.cap", "main-copy.cap", "h-main-000001.cap"])
 def test_renamed_segment_is_not_compared(scene: Scene, run: Run, name: str) -> None:
     scene.write_capture()

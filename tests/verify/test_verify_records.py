@@ -12,7 +12,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -535,6 +536,29 @@ def test_table_needs_neither_arrival_nor_time(scene: Scene, table: Any) -> None:
     assert verdict.examples["corrupted"][0]["body"] == bad.decode()
     assert {row.get("bytes") for row in verdict.undecoded} == {None, b"nothing".hex()}
     assert verdict.capture["folder"].startswith("table ")
+
+
+class Columns(UserDict[str, str]):
+    """Columns of a table that call a function when the verifier reads them, before it reads the table."""
+
+    def __init__(self, columns: dict[str, str], reading: Callable[[], object]) -> None:
+        super().__init__(columns)
+        self.reading = reading
+
+    def __iter__(self) -> Iterator[str]:
+        self.reading()
+        return super().__iter__()
+
+
+def test_events_of_a_producer_that_began_after_the_listing_are_unknown(scene: Scene, table: Any) -> None:
+    """They are in no line that was read, but a ledger of theirs exists: they are not unexpected."""
+    scene.write_ledger()
+    bodies = {seq: files.body(files.event_id(Q, seq), "q") for seq in range(1, 4)}
+    columns = Columns({"body": "value"}, lambda: scene.write_ledger(producer=Q, bodies=bodies))
+    rows = [{"value": raw} for raw in [*scene.bodies.values(), *bodies.values()]]
+    verdict = table(rows, columns=columns)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 3}
+    assert verdict.exit_code == ExitCode.UNREACHABLE
 
 
 def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, table: Any) -> None:
