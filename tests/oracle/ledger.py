@@ -39,7 +39,8 @@ def unbase64(text: bytes, size: int) -> bytes | None:
 
 def read_ranges(text: bytes) -> list[tuple[int, int]] | None:
     """Read ``[[first,last],...]``; None: these are not rising ranges of sequences."""
-    if not re.fullmatch(rb"\[(\[%b,%b\],?)*(?<!,)\]" % (_INTEGER, _INTEGER), text):
+    one = rb"\[%b,%b\]" % (_INTEGER, _INTEGER)
+    if not re.fullmatch(rb"\[%b(,%b)*\]" % (one, one), text):
         return None
     before = 0
     ranges = []

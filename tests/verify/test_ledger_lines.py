@@ -212,6 +212,20 @@ def test_only_ranges_that_rise_are_read(seqs: list[list[int]], read: bool) -> No
     assert rows_of(reader.outcomes, 5) == reference.outcomes
 
 
+@pytest.mark.parametrize(
+    "seqs",
+    ["[[1,1][2,2]]", "[[1,1],]", "[,[1,1]]", "[[1,1]", "[1,1]", "[[1, 1]]", "[[01,1]]", "[[1]]", "[[-0,1]]"],
+)
+def test_ranges_in_another_form_are_not_read(seqs: str) -> None:
+    line = files.encode_line(files.outcome_line("acked", [1])).replace(b"[[1,1]]", seqs.encode())
+    reader, reference = ledger.LineReader(), oracle.LineReader()
+    for one in (reader, reference):
+        one.begin_file(0)
+        one.know(b"", 0)
+    assert reader.read(line, 0, len(line), np.zeros(1, np.uint64), np.zeros(1, np.int64)) == 0
+    assert reference.read(line, 0, len(line), 1) == 0
+
+
 def test_large_batches_equal_the_reference() -> None:
     """Batches of more events than are decoded at a time."""
     ours, theirs = ledger.LineReader(), oracle.LineReader()
