@@ -6,8 +6,9 @@ from two Parquet files, decoded by our codecs, and only return the counts (witho
 which ours includes). The cost of that decoding is measured and printed; the judged ratios leave it out, to
 their advantage.
 
-Each contender is a process for all rounds: its first run is cold, followed by warm runs in random order, or above
-10 million events alone, one contender after the other. CPU is that of the process and all its children.
+Each contender is a process for all rounds: its first run is cold, followed by warm runs in random order.
+Above 10 million events it runs alone, before the next one starts. CPU is that of the process and all its
+children.
 """
 
 from __future__ import annotations
