@@ -3,10 +3,11 @@
 # A decoder is a subclass of BatchDecoder. It supplies `decode_unit`, which appends rows, and the struct codes
 # of its own columns; its subclass of Events names these columns.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id, trim
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object, lc_span
 
@@ -25,6 +26,7 @@ cdef enum:
 ctypedef struct lc_kept:
     size_t most_rows             # a call ends after so many rows, or so many bytes; 0: no bound
     size_t most_bytes            # 0: bodies are not kept
+    bint unhashed                # bodies are not hashed
     lc_wire bodies
     lc_wire own_ids
     lc_wire own_ends             # int64: where each of these ids ends
@@ -113,6 +115,11 @@ cdef inline int append_bytes(lc_wire *to, const uint8_t *p, size_t size) noexcep
 # Whether a call has reached its bound.
 cdef inline bint is_full(const lc_kept *k, size_t rows) noexcept nogil:
     return (k.most_rows and rows >= k.most_rows) or (k.most_bytes and k.bodies.size >= k.most_bytes)
+
+
+# The hash of a body, if hashes are wanted; else 0.
+cdef inline uint64_t hash_body(BatchDecoder d, const uint8_t *p, size_t size) noexcept nogil:
+    return 0 if d.kept.unhashed else xxh64_of(p, size, SEED)
 
 
 # Keep the body of the next row, if bodies are wanted. -1: out of memory.

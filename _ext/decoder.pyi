@@ -46,7 +46,7 @@ class Events:
         """int64: the last 48 bits of the id; 0 without an id."""
     @property
     def hash(self) -> Column:
-        """uint64: XXH64 of the body as carried, seed 42; 0 when the row is a fault."""
+        """uint64: XXH64 of the body as carried, seed 42; 0 for a fault, and where none is asked for."""
     @property
     def unit(self) -> Column:
         """int32: index of the unit."""
@@ -100,8 +100,8 @@ class BatchDecoder(Generic[_Events]):
         Raises:
             ValueError: `offsets` and `lengths` differ in size, or a unit is not inside `data`.
         """
-    def limit(self, rows: int, body_bytes: int = 0) -> None:
-        """Bound the result of each call of `decode`, and keep the bodies of events.
+    def limit(self, rows: int, body_bytes: int = 0, *, hashes: bool = True) -> None:
+        """Bound the result of each call of `decode`, and choose whether it has bodies and their hashes.
 
         A call ends behind the first unit that reaches a bound; ``Events.units`` tells how far it came.
 
@@ -109,6 +109,7 @@ class BatchDecoder(Generic[_Events]):
             rows: the bound on rows; 0: none.
             body_bytes: the bound on the bytes of bodies, which are then in ``Events.bodies``; 0: they are not
                 kept.
+            hashes: False: bodies are not hashed, and ``Events.hash`` is 0.
 
         Raises:
             ValueError: a bound is negative.

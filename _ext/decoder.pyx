@@ -149,7 +149,7 @@ cdef class Events:
 
     @property
     def hash(self):
-        """uint64: XXH64 of the body as carried, seed 42; 0 when the row is a fault."""
+        """uint64: XXH64 of the body as carried, seed 42; 0 for a fault, and where none is asked for."""
         return self.columns[<int> C_HASH]
 
     @property
@@ -207,8 +207,8 @@ cdef class BatchDecoder:
         free_rows(&self.rows)
         clear_kept(&self.kept)
 
-    def limit(self, Py_ssize_t rows, Py_ssize_t body_bytes=0):
-        """Bound the result of each call of `decode`, and keep the bodies of events.
+    def limit(self, Py_ssize_t rows, Py_ssize_t body_bytes=0, *, bint hashes=True):
+        """Bound the result of each call of `decode`, and choose whether it has bodies and their hashes.
 
         A call ends behind the first unit that reaches a bound; ``Events.units`` tells how far it came.
 
@@ -216,6 +216,7 @@ cdef class BatchDecoder:
             rows: the bound on rows; 0: none.
             body_bytes: the bound on the bytes of bodies, which are then in ``Events.bodies``; 0: they are not
                 kept.
+            hashes: False: bodies are not hashed, and ``Events.hash`` is 0.
 
         Raises:
             ValueError: a bound is negative.
@@ -224,6 +225,7 @@ cdef class BatchDecoder:
             raise ValueError(f"rows and body_bytes must not be negative: {rows}, {body_bytes}")
         self.kept.most_rows = rows
         self.kept.most_bytes = body_bytes
+        self.kept.unhashed = not hashes
 
     cdef int ensure_initialized(self) except -1:
         if self.producers is None:

@@ -54,6 +54,7 @@ from logclient._ext.decoder cimport (
     BatchDecoder,
     Events,
     clear_id,
+    hash_body,
     identify,
     keep_body,
     scan_body,

@@ -42,8 +42,7 @@ from libc.stdlib cimport calloc, free, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport OutcomeList
-from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, identify, keep_body, scan_room
-from logclient._ext.hash cimport SEED, xxh64_of
+from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, hash_body, identify, keep_body, scan_room
 from logclient._ext.codec cimport (
     ACKED,
     FAILED,

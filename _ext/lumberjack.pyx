@@ -47,6 +47,7 @@ from logclient._ext.decoder cimport (
     BatchDecoder,
     Events,
     clear_id,
+    hash_body,
     identify,
     keep_body,
     scan_body,
@@ -66,7 +67,6 @@ from logclient._ext.deflate cimport (
     lc_deflater,
     lc_inflater,
 )
-from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.codec cimport (
     ACKED,
     INFLIGHT,

@@ -45,6 +45,7 @@ from logclient._ext.decoder cimport (
     Events,
     clear_id,
     count_units,
+    hash_body,
     identify,
     keep_body,
     keep_own_id,
@@ -60,7 +61,7 @@ from logclient._ext.sent_tracker cimport (
     handing_took,
     lc_handing,
 )
-from logclient._ext.hash cimport HASH_LANES, SEED, murmur3_many, murmur3_of, xxh64_of
+from logclient._ext.hash cimport HASH_LANES, murmur3_many, murmur3_of
 from logclient._ext.codec cimport (
     INFLIGHT,
     K_BYTES,

@@ -170,7 +170,7 @@ cdef class Decoder(BatchDecoder):
                 return -1
         if status != S_OK:
             return add_row(self, status, &id_, 0, &m, offset, m.body.size if m.body != NULL else size)
-        hash = xxh64_of(body, length, SEED)
+        hash = hash_body(self, body, length)
         status = S_NO_ID
         if self.identity:
             status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)

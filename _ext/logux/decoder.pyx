@@ -141,7 +141,7 @@ cdef class Decoder(BatchDecoder):
             if self.identity and (done == 0 or m.kind != J_OBJECT):
                 if keep_body(self, p, size) < 0:
                     return -1
-                return add_common(r, S_NOT_JSON, &no_id, xxh64_of(p, size, SEED), self.unit, 0, size)
+                return add_common(r, S_NOT_JSON, &no_id, hash_body(self, p, size), self.unit, 0, size)
             return add_action(self, p, p, size, &m.id)
         done = scan_message(self, &m, p, p + size, 1)
         if done < 0:
@@ -246,7 +246,7 @@ cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, si
             return -1
     if keep_body(d, p, size) < 0:
         return -1
-    return add_common(&d.rows, <uint8_t> status, &id_, xxh64_of(p, size, SEED), d.unit, p - begin, size)
+    return add_common(&d.rows, <uint8_t> status, &id_, hash_body(d, p, size), d.unit, p - begin, size)
 
 
 cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexcept nogil:

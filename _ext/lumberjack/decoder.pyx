@@ -138,7 +138,7 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *
 # Add the row of one event. 0, or -1: out of memory.
 cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
                             int64_t offset) noexcept nogil:
-    cdef uint64_t hash = xxh64_of(p, size, SEED)
+    cdef uint64_t hash = hash_body(d, p, size)
     cdef const uint8_t *tail
     cdef lc_id id_
     cdef int status = S_NO_ID

@@ -128,7 +128,7 @@ cdef class Decoder(BatchDecoder):
             v.size = size
         offset = HEADER_SIZE + <int64_t> get16(p + 20) if v.whole else v.payload - p
         if v.verdict == V_MESSAGE or v.verdict == V_SIMPLE:
-            hash_ = xxh64_of(v.payload, v.size, SEED)
+            hash_ = hash_body(self, v.payload, v.size)
             status = decode_body(self, v.payload, v.size, &id_)
             if status < 0 or keep_body(self, v.payload, v.size) < 0:
                 return -1

@@ -183,7 +183,7 @@ def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Cal
 
 
 def bounded_decoder(
-    protocol: str, rows: int, body_bytes: int = 0
+    protocol: str, rows: int, body_bytes: int = 0, *, identity: bool = True, hashes: bool = True
 ) -> Callable[[Batch], Iterator[tuple[Events, Kept]]]:
     """Return a decoder of wire units whose results are small, for one thread.
 
@@ -193,6 +193,9 @@ def bounded_decoder(
         protocol: as for `decoder`.
         rows: a part ends with the unit that reaches so many rows
         body_bytes: or so many bytes of bodies; 0: without bodies.
+        identity: False when neither ids nor the errors of bodies are asked for: bodies are not searched, and
+            no event is ``not_json``.
+        hashes: False when they are not asked for; all are 0 then.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -200,8 +203,8 @@ def bounded_decoder(
     module = wire(protocol)
     bodies = protocol in module.LINES
     options = {module.BODY_OPTION: False} if bodies else {}
-    compiled = module.codec.Decoder(b"", **module.OPTIONS, **options)
-    compiled.limit(rows, body_bytes)
+    compiled = module.codec.Decoder(b"", identity=identity, **module.OPTIONS, **options)
+    compiled.limit(rows, body_bytes, hashes=hashes)
     names: tuple[str, ...] = module.codec.STATUS_NAMES
     carried = carries(protocol)
 

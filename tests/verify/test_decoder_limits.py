@@ -75,6 +75,23 @@ def test_a_call_ends_behind_the_unit_that_reaches_a_bound(protocol: str) -> None
     assert hashes == [files.xxh64(body) for body in BODIES * 5]
 
 
+@pytest.mark.parametrize("protocol", CODECS)
+def test_hashes_are_left_out_when_they_are_not_wanted(protocol: str) -> None:
+    codec, wrap = CODECS[protocol]
+    decoder = codec.Decoder(b"")
+    units = columns([wrap(body) for body in BODIES])
+    whole = decoder.decode(*units)
+    assert whole.hash.tolist() == [files.xxh64(body) for body in BODIES]
+    decoder.limit(0, 1 << 20, hashes=False)
+    bare = decoder.decode(*units)
+    assert bare.hash.tolist() == [0] * len(BODIES)
+    assert bytes(bare.bodies) == b"".join(BODIES)
+    for name in ("status", "sequence", "length", "offset", "id_hash"):  # ids are named by their own hashes
+        assert getattr(bare, name).tolist() == getattr(whole, name).tolist(), name
+    decoder.limit(0)
+    assert decoder.decode(*units).hash.tolist() == whole.hash.tolist()
+
+
 def test_a_rejected_sync_keeps_nothing() -> None:
     decoder = logux.Decoder(b"")
     decoder.limit(0, 1 << 20)

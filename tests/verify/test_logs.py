@@ -177,6 +177,71 @@ def test_schema_chooses_columns(tmp_path: Path) -> None:
             read(tmp_path / "capture", schema=StructType().add(name, kind))
 
 
+def test_each_column_alone_equals_that_of_all_columns(tmp_path: Path) -> None:
+    """What a column does not need is not computed, and the column stays the same."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructType
+
+    from logclient.verify.dataframes.columns import COLUMNS
+
+    log_captures.make(tmp_path / "capture", 10, 10, 20)
+    names = [name for name in COLUMNS if name not in ("direction", "raw")]
+    kinds = {name: from_arrow_type(COLUMNS[name][0]) for name in names}
+
+    def schema(*chosen: str) -> Any:
+        made = StructType()
+        for name in chosen:
+            made.add(name, kinds[name])
+        return made
+
+    whole = read(tmp_path / "capture", schema=schema(*names))
+    for name in names:
+        alone = read(tmp_path / "capture", schema=schema(name))
+        assert [row[name] for row in alone] == [row[name] for row in whole], name
+
+
+def test_filter_on_producers_holds_without_their_column(tmp_path: Path) -> None:
+    from pyspark.sql.types import BinaryType, StructType
+
+    rows = log_captures.make(tmp_path / "capture", 6, 15, 25)
+    some = log_captures.PRODUCERS[:2]
+    found = read(
+        tmp_path / "capture",
+        (filters.In(("producer",), some),),
+        schema=StructType().add("body", BinaryType()),
+    )
+    expected = [row["body"] for row in rows if row["producer"] in some]
+    assert expected
+    assert sorted(row["body"] for row in found if row["body"] is not None) == sorted(expected)
+
+
+def test_only_what_is_asked_for_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from logclient.verify import decode
+    from logclient.verify.dataframes import pieces
+    from logclient.verify.dataframes.columns import Columns
+
+    files.write_segments(tmp_path, "a", [(files.window([files.body(None, "x")]), 0, 1)])
+    asked: list[tuple[bool, bool]] = []
+    bounded = decode.bounded_decoder
+
+    def noting(*args: Any, identity: bool, hashes: bool, **options: Any) -> Any:
+        asked.append((identity, hashes))
+        return bounded(*args, identity=identity, hashes=hashes, **options)
+
+    monkeypatch.setattr(decode, "bounded_decoder", noting)
+    for name, needs in (
+        ("body", (False, False)),
+        ("message", (False, False)),
+        ("peer", (False, False)),
+        ("hash", (False, True)),
+        ("id", (True, False)),
+        ("error", (True, False)),
+    ):
+        asked.clear()
+        list(pieces.read(pieces.find_series([str(tmp_path)])[0], Columns((name,)), pieces.Wanted()))
+        assert asked == [needs], name
+
+
 def test_wrong_options_are_named(tmp_path: Path) -> None:
     log_captures.make(tmp_path / "capture", 8, 2, 2)
     with pytest.raises(ConfigError, match="protocol: 'smtp' cannot be decoded: "):

@@ -1,7 +1,7 @@
 """The columns of a capture, and the selections of them that its tables have.
 
 Each column has a type and a function that makes it from some decoded rows. A column that nobody asks for
-costs nothing: bodies are neither kept nor read as JSON.
+costs nothing: bodies are kept, hashed, searched for ids and read as JSON only for the columns that need it.
 """
 
 from __future__ import annotations
@@ -233,6 +233,7 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
 
 _DOCUMENTS = {"time", "level", "message", "fields"}
 _BODIES = {*_DOCUMENTS, "body", "id"}
+_IDENTITY = {"id", "producer", "sequence", "seq", "own_id", "error"}
 _OF_UNITS = {"direction", "raw"}
 _PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received_us", "segment", "unit_at")
 
@@ -273,6 +274,16 @@ class Columns(NamedTuple):
     def needs_documents(self) -> bool:
         """Whether any column is made from the fields of bodies."""
         return not _DOCUMENTS.isdisjoint(self.names)
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether bodies must be searched for ids, or checked to be JSON."""
+        return not _IDENTITY.isdisjoint(self.names)
+
+    @property
+    def needs_hashes(self) -> bool:
+        """Whether the hashes of bodies are asked for."""
+        return "hash" in self.names
 
     @property
     def needs_fields(self) -> bool:

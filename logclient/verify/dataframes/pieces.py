@@ -197,7 +197,13 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
         Batches with these columns.
     """
     body_bytes = BODY_BYTES if columns.needs_bodies else 0
-    new = functools.partial(decode.bounded_decoder, rows=ROWS, body_bytes=body_bytes)
+    new = functools.partial(
+        decode.bounded_decoder,
+        rows=ROWS,
+        body_bytes=body_bytes,
+        identity=columns.needs_identity or wanted.producers is not None,
+        hashes=columns.needs_hashes,
+    )
     known = functools.cache(new)
     documents_of = functools.cache(_document_reader)
     for one in series:
