@@ -214,8 +214,14 @@ cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept 
     cdef uint32_t head = FRAME_MORE
     cdef lc_span *meta
     cdef int first
-    memset(m, 0, sizeof(lc_message))
+    # The fields one by one: setting all bytes to 0 takes as long as reading the frames.
     m.begin = p
+    m.n = 0
+    m.request = False
+    m.app_env = m.topic = m.body = NULL
+    m.compression = 0
+    m.device = 0
+    m.created = m.number = 0
     while head & FRAME_MORE:
         if size - at < 4:
             return S_TORN

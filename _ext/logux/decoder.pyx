@@ -129,13 +129,12 @@ cdef class Decoder(BatchDecoder):
         cdef const uint8_t *where
         cdef Status status
         cdef int done
-        memset(&m, 0, sizeof(m))
         clear_id(&no_id)
         p = scan_room(self, size)
         if p == NULL:
             return -1
         memcpy(p, unit, size)
-        m.begin = p
+        begin_message(&m, p)
         if not self.messages:
             done = scan_message(self, &m, p, p + size, 0) if self.identity else 1
             if self.identity and (done == 0 or m.kind != J_OBJECT):
@@ -173,6 +172,25 @@ cdef class Decoder(BatchDecoder):
         self.kept.own_ids.size = own_ids
         self.kept.own_ends.size = own_ends
         return add_common(r, status, &no_id, 0, self.unit, where - p, p + size - where)
+
+
+# The fields one by one: setting all bytes to 0 for each message is a tenth of the work.
+cdef inline void begin_message(lc_message *m, const uint8_t *p) noexcept nogil:
+    m.begin = m.close = m.fault = m.stop = m.action = p
+    m.index = 0
+    m.type = M_NONE
+    m.rest = b""
+    m.status = S_OK
+    m.kind = J_NONE
+    m.action_size = 0
+    m.id.kind = J_NONE
+
+
+# `shape` and `text` of a value count only with a kind that has them.
+cdef inline void clear_element(lc_element *e) noexcept nogil:
+    e.value.kind = e.type.kind = e.id.kind = e.time.kind = e.length.kind = J_NONE
+    e.value.shape = 0
+    e.escaped = False
 
 
 cdef inline bint is_text(const lc_element *e, const char *words, size_t size) noexcept nogil:
@@ -310,7 +328,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
     cdef const uint8_t *q
     cdef int kind
     cdef uint8_t c
-    memset(&e, 0, sizeof(e))
+    clear_element(&e)
     block.at = p
     block.special = lc_special(p)
     p = skip_space(p)
@@ -344,7 +362,7 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
             p = skip_space(p + 1)
             m.stop = p
         elif depth == base:
-            memset(&e, 0, sizeof(e))
+            clear_element(&e)
         # Its value.
         c = p[0]
         at = p
