@@ -7,12 +7,13 @@ Spark starts this one instead (``spark.python.daemon.module``): ``python -m logc
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import os
 import sys
 
-__all__ = ["keep_memory", "prepare"]
+__all__ = ["freeze_imports", "keep_memory", "prepare"]
 
 # Of glibc's mallopt().
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -42,6 +43,15 @@ def keep_memory(size: int = 64 << 20) -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, size // 2) and mallopt(_M_TRIM_THRESHOLD, size))
+
+
+@functools.cache
+def freeze_imports() -> None:
+    """Exempt all imported objects from garbage collection, once per worker.
+
+    PySpark runs a collection after each task and would traverse all of them each time.
+    """
+    gc.freeze()
 
 
 def prepare(worker: str) -> None:

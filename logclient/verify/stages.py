@@ -6,13 +6,12 @@ Functions made here are sent to the workers by value, and import their modules t
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import LedgerError
 from logclient.verify import storage
+from logclient.verify.daemon import freeze_imports
 from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.spark import is_local, no_pandas
 
@@ -32,15 +31,6 @@ CORES = 1024  # the largest number of cores that can be counted
 
 _ORDER = ("key", "listener", "position")  # of the arrivals that a reduce task gets
 _ROWS = 1 << 10  # in a batch for it
-
-
-@functools.cache
-def _freeze_imports() -> None:
-    """Exempt all imported objects from garbage collection, once per worker.
-
-    PySpark runs a collection after each task and would traverse all of them each time.
-    """
-    gc.freeze()
 
 
 def _visibility_task(places: list[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -72,7 +62,7 @@ def _pack_task(
 
         from logclient.verify import ledger_files, ledger_pack
 
-        _freeze_imports()
+        freeze_imports()
         for batch in batches:
             for job in batch.column(0).to_pylist():
                 low, high = jobs[job]
@@ -87,7 +77,7 @@ def _map_task(work: str, only: frozenset[int] | None) -> Callable[[Iterable[Any]
     def run_map(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify import gather
 
-        _freeze_imports()
+        freeze_imports()
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 yield from gather.map_task(work, task, only)
@@ -99,7 +89,7 @@ def _records_task(work: str, only: frozenset[int] | None) -> Callable[[Iterable[
     def run_records(batches: Iterable[Any]) -> Iterator[Any]:
         from logclient.verify import records
 
-        _freeze_imports()
+        freeze_imports()
         yield from records.map_task(work, batches, only)
 
     return run_records
@@ -113,7 +103,7 @@ def _reduce_task(
 
         from logclient.verify import compare
 
-        _freeze_imports()
+        freeze_imports()
         yield pa.record_batch([[compare.reduce_to_file(batches, work, later)]], names=["name"])
 
     return run_reduce
@@ -128,7 +118,7 @@ def _whole_task(
         from logclient.verify import compare, gather
         from logclient.verify.schema import ARRIVALS
 
-        _freeze_imports()
+        freeze_imports()
         for task in numbers:
             rows = pa.Table.from_batches(gather.map_task(work, task, only), ARRIVALS)
             rows = rows.sort_by([(name, "ascending") for name in _ORDER])

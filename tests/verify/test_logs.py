@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,26 @@ def test_only_what_is_asked_for_is_computed(tmp_path: Path, monkeypatch: pytest.
         asked.clear()
         list(pieces.read(pieces.find_series([str(tmp_path)])[0], Columns((name,)), pieces.Wanted()))
         assert asked == [needs], name
+
+
+def test_imports_are_exempt_from_garbage_collection_in_tasks_only(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "a", [(files.window([files.body(None, "x")]), 0, 1)])
+    script = """if True:
+        import gc, sys
+        from pyspark import TaskContext
+        from logclient.verify import dataframes
+
+        reader = dataframes.LogSource({"path": sys.argv[1]}).reader(None)
+        frozen = []
+        for _ in range(2):
+            frozen.append(gc.get_freeze_count())
+            assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 1
+            frozen.append(gc.get_freeze_count())
+            TaskContext._getOrCreate()
+        assert frozen[:3] == [frozen[0]] * 3, frozen
+        assert frozen[3] > frozen[0] + 10_000, frozen
+    """
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:

@@ -264,7 +264,8 @@ def _events(batch: Batch, piece: Piece, protocol: str, find: _Find, wanted: Want
     inbound = np.flatnonzero(take if carried else wanted.of_units(batch, take))
     if not len(inbound):
         return
-    batch = batch.take(inbound)
+    if len(inbound) < len(take):
+        batch = batch.take(inbound)
     for events, kept in find(batch):
         if not len(events.unit):
             continue

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError
 from logclient.verify import captures, decode, storage
 from logclient.verify.captures import LeftOut
+from logclient.verify.daemon import freeze_imports
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.pieces import Series, Wanted
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CaptureSource", "LogSource", "Options", "Part", "arrivals", "register"]
+__all__ = ["CaptureSource", "LogSource", "Options", "Part", "arrivals", "freeze_in_task", "register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -247,11 +249,18 @@ class BatchReader(DataSourceReader):
         """Read the rows of a partition."""
         if not isinstance(partition, Part):  # Spark makes one when there are none
             return iter(())
+        freeze_in_task()
         columns = self.options.columns
         return itertools.chain(
             pieces.rows_of(partition.left_out, columns),
             pieces.read(partition.series, columns, self.options.wanted),
         )
+
+
+def freeze_in_task() -> None:
+    """Exempt what is imported from garbage collection, in a task of Spark, see `freeze_imports`."""
+    if TaskContext.get() is not None:
+        freeze_imports()
 
 
 class _Pushdown:

@@ -153,10 +153,11 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
-        from logclient.verify.dataframes.sources import Part
+        from logclient.verify.dataframes.sources import Part, freeze_in_task
 
         if not isinstance(partition, Part):
             return iter(())
+        freeze_in_task()
         return pieces.read(partition.series, self.options.columns, self.options.wanted)
 
     def _found(self, start: _Offset) -> list[Series]:
