@@ -30,6 +30,7 @@ ROUNDS = 5
 RATE = 1.0  # million rows per CPU second
 NOTES = (
     "bodies of 280 to 360 bytes, one event in a unit, uncompressed; CRC checked; files lay in the page cache",
+    "`body` alone is neither hashed nor searched for ids; the JSON around that of Logux is read",
     "CPU of all processes: JVM and Python workers; 2 cores; each query sums the length of what it reads",
     "a session as `SparkSession.builder` makes it; `logclient verify` starts a JVM that compiles less",
     f"Parquet (snappy) and text (one body a line) have the same bodies; they, and all but `body`: {DETAILED}",
