@@ -61,7 +61,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                     raise NotExact(f"{name}: {found} bytes, there are {truth[name]}")
                 samples[name].append((used.cpu, used.wall))
     finally:
-        spark.stop()
+        _end(spark)
         shutil.rmtree(folder, ignore_errors=True)
     n = events
     lines = [
@@ -89,6 +89,14 @@ def _session() -> Any:
 
     builder = SparkSession.builder.master("local[2]").config("spark.pyspark.python", sys.executable)
     return builder.config("spark.ui.enabled", "false").getOrCreate()
+
+
+def _end(spark: Any) -> None:
+    """Stop the session and its JVM, whose CPU is otherwise taken for that of other programs."""
+    jvm = spark.sparkContext._gateway.proc
+    spark.stop()
+    jvm.stdin.close()
+    jvm.wait(timeout=60)
 
 
 def _compare(found: dict[str, Any], size: dict[str, int]) -> None:
