@@ -1,0 +1,58 @@
+"""The reference of ``logclient.verify.rules``: the table of docs/verify.md, one event after the other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    """What ledgers and captures say about a sequence."""
+
+    outcome: str
+    """Empty: undecided."""
+    listed: bool
+    apart: bool
+    """It is not selected, or compared by its hash."""
+    deferred: bool
+    has_id: bool
+    """It has an own id, and the ledgers are not whole."""
+    corrupt: bool
+    """A copy had another hash than listed."""
+    in_other_run: bool
+    seen: bool
+    open: bool
+    """Its ledger is not whole."""
+    new: bool
+    """It may have been made after the selected time."""
+
+
+class Judgement(NamedTuple):
+    word: str
+    counted: bool
+    timed: bool
+    ordered: bool
+
+
+def judge(event: Event) -> Judgement:
+    word = "excluded" if event.apart else _word(event)
+    counted = event.listed and word not in ("excluded", "elsewhere")
+    timed = counted and event.seen and word != "unknown"
+    ordered = counted and not event.deferred and not (event.open and not event.outcome)
+    return Judgement(word, counted, timed, ordered)
+
+
+def _word(event: Event) -> str:
+    unknown = "pending" if event.new else "unknown"
+    if event.listed and event.seen:
+        if event.corrupt:
+            return "unknown" if event.has_id else "corrupted"
+        return "ok" if event.outcome in ("acked", "handed") else "recovered"
+    if event.listed:
+        if event.in_other_run:
+            return "elsewhere"
+        if event.outcome == "acked":
+            return "lost"
+        return unknown if event.open and not event.outcome else "missing"
+    if event.seen:
+        return "unexpected" if event.outcome == "dropped" else unknown
+    return {"dropped": "dropped", "failed": "missing"}.get(event.outcome, unknown)
