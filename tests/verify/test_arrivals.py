@@ -98,6 +98,7 @@ producer = st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(0, 7))
     st.lists(producer, max_size=4),
     st.integers(0, 6),
 )
+@example([(p, s) for p in (-1, 0, 1, 2) for s in (0, 1, 7, 8, 9, 39, 40, 41)], [(40, 3, 2), (8, 9, 0)], 3)
 def test_places_equal_the_reference(events: Any, producers: Any, bits: int) -> None:
     who, sequences = columns(events, "<i8", "<i8")
     last, bases, starts = columns(producers, "<i8", "<i8", "<i4")

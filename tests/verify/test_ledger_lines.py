@@ -226,6 +226,32 @@ def test_ranges_in_another_form_are_not_read(seqs: str) -> None:
     assert reference.read(line, 0, len(line), 1) == 0
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        files.batch_line([(7, 1000, 5), (8, 1002, 1 << 60), (10, 999, 0)]),
+        {**files.outcome_line("failed", [1, 2, 5]), "reason": "full"},
+        {**files.dropped_line([10, 12]), "reason": "full"},
+    ],
+)
+def test_each_change_of_a_byte_is_read_as_the_reference_does(line: dict[str, Any]) -> None:
+    text = files.encode_line(line)
+    hashes, created = np.zeros(3, np.uint64), np.zeros(3, np.int64)
+    read = 0
+    for at in range(len(text)):
+        for new in (b"", *(bytes([byte]) for byte in b'"\\,[]{}0-19:=/A \n\xff')):
+            changed = text[:at] + new + text[at + 1 :]
+            ours, theirs = ledger.LineReader(), oracle.LineReader()
+            for reader in (ours, theirs):
+                reader.begin_file(0)
+                reader.know(b"full", 1)
+            end = ours.read(changed, 0, len(changed), hashes, created)
+            assert end == theirs.read(changed, 0, len(changed), 3), changed
+            compare(ours, theirs)
+            read += end > 0
+    assert read  # another character of base64, or another digit
+
+
 def test_large_batches_equal_the_reference() -> None:
     """Batches of more events than are decoded at a time."""
     ours, theirs = ledger.LineReader(), oracle.LineReader()

@@ -100,6 +100,13 @@ def test_gap_over_many_buckets_is_one_gap(scene: Scene, run: Run) -> None:
     assert verdict.longest_gaps == (verdicts.Gap(P, 12, 66), verdicts.Gap(P, 80, 10))
 
 
+def test_longest_of_many_gaps_is_named(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture([1, 3, 5, 7, 9, 11, 13, *range(17, 21)])
+    verdict = run()
+    assert verdict.gaps == 7
+    assert verdict.longest_gaps[0] == verdicts.Gap(P, 14, 3)
+
+
 def test_missing_events_break_no_promise(scene: Scene, run: Run) -> None:
     scene.write_ledger(outcomes={"acked": range(1, 19)}).write_capture(range(1, 20))
     verdict = run()
@@ -134,6 +141,29 @@ def test_example_of_corrupted_shows_the_bad_copy(scene: Scene, run: Run) -> None
     assert (example["listener"], example["arrival"], example["peer"]) == ("main", 11, "127.0.0.1:9")
 
 
+def test_example_of_an_event_shows_its_first_arrival(scene: Scene, run: Run) -> None:
+    """Of several bad copies the first, at the first listener; of several good ones likewise."""
+    bad = [files.body(files.event_id(P, 5), f"event {letter}") for letter in "VWX"]
+    scene.write_ledger().write_capture([*range(1, 21), *bad[:2]], listener="a", size=1)
+    scene.write_capture([7, 7, bad[2]], listener="b", size=1)
+    verdict = run()
+    [corrupted], [_, duplicated] = verdict.examples["corrupted"], verdict.examples["duplicated"]
+    assert (corrupted["listener"], corrupted["body"]) == ("a", bad[0].decode())
+    assert (duplicated["seq"], duplicated["listener"], duplicated["copies"]) == (7, "a", 3)
+
+
+def test_examples_are_of_as_many_producers_as_possible(scene: Scene, run: Run) -> None:
+    others = [f"{n:02x}" * 10 for n in range(3)]
+    for other in others:
+        bodies = {seq: files.body(files.event_id(other, seq), "x") for seq in range(1, 11)}
+        scene.write_ledger(producer=other, bodies=bodies)
+    scene.write_ledger().write_capture()
+    examples = run(examples=4).examples["lost"]
+    assert sorted((x["producer"], x["seq"]) for x in examples) == [
+        (others[0], 1), (others[0], 2), (others[1], 1), (others[2], 1)
+    ]  # fmt: skip
+
+
 def test_events_of_no_ledger_are_unexpected(scene: Scene, run: Run) -> None:
     never = [files.body(files.event_id(P, seq), "never") for seq in (0, 21, 1 << 47)]
     others = [
@@ -162,6 +192,7 @@ def test_dropped_event_that_arrived_is_unexpected(scene: Scene, run: Run) -> Non
     assert nonzero(verdict.counts) == {"events": 20, "ok": 15, "dropped": 4, "unexpected": 1}
     assert ids(scene, "dropped") == [10, 11, 13, 14]
     assert ids(scene, "unexpected") == [12]
+    assert verdict.listeners[0].corrupted == 0  # there is no hash to compare with
 
 
 def test_dropped_events_need_no_buckets(scene: Scene, run: Run) -> None:
@@ -625,12 +656,13 @@ def test_violations_hold_copies_and_whether_listed(scene: Scene, run: Run) -> No
     scene.write_ledger(
         bodies=listed, outcomes=outcomes, tail=[files.close_line(20, acked=17, dropped=2, failed=1)]
     )
-    scene.write_capture([1, 2, 5, 5, 5, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, foreign])
+    scene.write_capture([1, 2, 5, 5, 5, 7, *range(7, 13), 14, 14, 15, 17, 16, 18, 19, foreign])
     run()
     table = support.need("pyarrow.parquet").read_table(scene.out / "violations")
     assert sorted(map(tuple, map(dict.values, table.to_pylist()))) == [
         ("dropped", P, 13, 13, 0, False, None),
         ("duplicated", P, 5, 5, 3, True, None),
+        ("duplicated", P, 7, 7, 2, True, None),
         ("lost", P, 3, 4, 0, True, None),
         ("lost", P, 6, 6, 0, True, None),
         ("missing", P, 20, 20, 0, False, None),

@@ -217,6 +217,13 @@ class TestTime:
         assert verdict.exit_code == 0 and "1 pending" in verdict.sentence
         assert verify(since=0.001, allow_open=True).counts.unknown == 1
 
+    def test_undecided_event_made_before_the_time_is_not_pending(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """The last one that the open ledger lists: it is not newer than the selected time."""
+        scene.write_ledger(outcomes={"acked": range(1, 20)}, tail=[]).write_capture(range(1, 20))
+        assert counts(verify(until=1.0)) == {"events": 20, "ok": 19, "unknown": 1}
+
     @pytest.mark.parametrize("line", [{"t": "stopped", "reason": "No space left"}, b"damage\n"])
     def test_damaged_ledger_has_no_pending_events(
         self, scene: Scene, verify: Callable[..., Any], line: Any
