@@ -354,9 +354,10 @@ class _Maker:
         producer, sequence = producer[first], sequence[first]
         by = np.argsort(producer, kind="stable")
         producer, sequence = producer[by], sequence[by]
-        highest = np.maximum.accumulate((producer << 48) + np.maximum(sequence, self.highest[producer])) & (
-            (1 << 48) - 1
-        )
+        # The producer stands above the bits of a sequence, so that one pass serves all of them.
+        bits = int(self.last.max() + self.unexpected.max()).bit_length()
+        keys = (producer << bits) + np.maximum(sequence, self.highest[producer])
+        highest = np.maximum.accumulate(keys) & ((1 << bits) - 1)
         self.reordered += np.bincount(producer[sequence < highest], minlength=self.producers)
         np.maximum.at(self.highest, producer, sequence)
 

@@ -9,6 +9,7 @@ The sequences of a producer are divided into at most `PARTS` equal parts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ _STEPS = (
 _DAY = 86_400 * _SECOND
 
 
+@functools.cache
 def cell_value(index: int) -> float:
     """Return the middle of a cell of the histogram of latencies, in microseconds.
 

@@ -139,7 +139,7 @@ class Summary:
         total = totals.total.plus(unknown)
         named = sorted(totals.worst)
         details = self._read_details(set(named), set(totals.mapped))
-        verdicts = [self._producer(p, details[p]) for p in named]
+        verdicts = self._producers(named, details)
         left_out = None
         judged = int(np.count_nonzero(ledger.selected))
         if judged > len(named):
@@ -253,7 +253,7 @@ class Summary:
             family = rows["family"]
             counts = _count_table(self.sums[low:high], doubt[family])
             columns = dict(zip(Counts._fields, counts.T, strict=True))
-            ordered = self._promises_order(low, high)
+            ordered = self._promises_order(rows)
             unproven_order |= bool(columns["reordered"][ordered & ~proven[family]].any())
             breaking = {word: columns[word] for word in BREAKING}
             breaking["reordered"] = np.where(ordered & proven[family], columns["reordered"], 0)
@@ -281,12 +281,11 @@ class Summary:
             producers_of_url,
         )
 
-    def _promises_order(self, low: int, high: int) -> npt.NDArray[np.bool_]:
-        """Return the producers for which order is promised and whose ledger can prove it.
+    def _promises_order(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return the rows of producers for which order is promised and whose ledger can prove it.
 
         A ledger with holes may lack the line that records a deliberate overtaking.
         """
-        rows = self.ledger.rows[low:high]
         promised = self._families_where(lambda name: name in ORDERED and name not in self.plan.published)
         ordered: npt.NDArray[np.bool_] = promised[rows["family"]] & ~rows["one_way"]
         ordered &= rows["evidence"] != HOLES
@@ -317,11 +316,19 @@ class Summary:
                     details[int(owners[some[0]])].add(row["kind"], codes[some], values[some])
         return details
 
-    def _producer(self, p: int, details: Details) -> ProducerVerdict:
-        family = self.ledger.families[self.ledger.family[p]]
-        doubt = family in self.doubtful
-        counts = Counts(*_count_table(self.sums[p : p + 1], np.array([doubt]))[0].tolist())
-        ordered = bool(self._promises_order(p, p + 1)[0]) and family not in self.disordered
+    def _producers(self, named: list[int], details: dict[int, Details]) -> list[ProducerVerdict]:
+        rows = self.ledger.rows[named]
+        doubt = self._families_where(lambda name: name in self.doubtful)[rows["family"]]
+        proven = self._families_where(lambda name: name not in self.disordered)[rows["family"]]
+        columns = _count_table(self.sums[named], doubt), doubt, self._promises_order(rows) & proven
+        return [
+            self._producer(p, details[p], Counts(*counts), *marks)
+            for p, counts, *marks in zip(named, *(column.tolist() for column in columns), strict=True)
+        ]
+
+    def _producer(
+        self, p: int, details: Details, counts: Counts, doubt: bool, ordered: bool
+    ) -> ProducerVerdict:
         x = self.ledger.producers[p]
         when = dict(sorted(details.when.items()))
         if doubt:

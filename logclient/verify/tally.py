@@ -238,6 +238,9 @@ class Tally:
     def choose_examples(self) -> dict[str, list[Example]]:
         """Choose a few examples for each word, from as many producers as possible.
 
+        Of many producers those are chosen whose first examples arrived first, because `examples.resolve`
+        reads segments up to their last example.
+
         Returns:
             Word -> examples, sorted by producer and sequence. Where the capture is incomplete, some will be
             shown as ``unknown``, and `examples.resolve` cuts that list again.
@@ -246,7 +249,9 @@ class Tally:
         for word, kept in self._found.items():
             for examples in kept.values():
                 self._trim(examples)
-            turns = itertools.zip_longest(*(kept[name] for name in sorted(kept)[:MAX_NAMED]))
+            some = [kept[name] for name in sorted(kept)[:MAX_NAMED]]
+            some.sort(key=lambda found: [example.position for example in found[:1]])
+            turns = itertools.zip_longest(*some)
             found = [example for turn in turns for example in turn if example is not None]
             out[word] = sorted(
                 found[: self.plan.examples],

@@ -212,6 +212,42 @@ def test_only_ranges_that_rise_are_read(seqs: list[list[int]], read: bool) -> No
     assert rows_of(reader.outcomes, 5) == reference.outcomes
 
 
+def read_all(reader: Any, *lines: dict[str, Any]) -> None:
+    """Read these lines of the first file."""
+    data = b"".join(map(files.encode_line, lines))
+    reader.begin_file(0)
+    reader.know(b"", 0)
+    reader.know(b"overflow", 1)
+    room = np.zeros(100, np.uint64), np.zeros(100, np.int64)
+    assert reader.read(data, 0, len(data), *room) == len(data)
+
+
+def test_selected_time_begins_with_since_and_ends_before_until() -> None:
+    reader = ledger.LineReader(1000, 2000)
+    times = [999, 1000, 1999, 2000]
+    read_all(reader, *(files.batch_line([(2 * i + 1, at, 0)]) for i, at in enumerate(times)))
+    assert rows_of(reader.when, 4) == [[0, 1, 1, -1], [0, 3, 3, 0], [0, 5, 5, 0], [0, 7, 7, 1]]
+    assert (reader.first_us, reader.last_us) == (1000, 1999)
+    reader = ledger.LineReader(1000, 2000)
+    read_all(reader, *(files.dropped_line([i], at) for i, at in enumerate(times, 1)))
+    assert rows_of(reader.drops, 3) == [[0, 1000, 1], [0, 1999, 1]]
+
+
+def test_only_adjacent_ranges_of_the_same_outcome_are_joined() -> None:
+    reader = ledger.LineReader()
+    words = ["acked", "acked", "handed"]
+    read_all(reader, *(files.outcome_line(word, [i]) for i, word in enumerate(words, 1)))
+    assert [row[1:3] for row in rows_of(reader.outcomes, 5)] == [[1, 2], [3, 3]]
+
+
+def test_last_sequence_is_the_highest_of_all_lines() -> None:
+    lower = [files.batch_line([(2, 1000, 0)]), files.outcome_line("acked", [2]), files.dropped_line([2])]
+    for line in lower:
+        reader = ledger.LineReader()
+        read_all(reader, files.outcome_line("acked", [9]), line)
+        assert reader.last == 9
+
+
 @pytest.mark.parametrize(
     "seqs",
     ["[[1,1][2,2]]", "[[1,1],]", "[,[1,1]]", "[[1,1]", "[1,1]", "[[1, 1]]", "[[01,1]]", "[[1]]", "[[-0,1]]"],

@@ -102,7 +102,7 @@ def test_gap_over_many_buckets_is_one_gap(scene: Scene, run: Run) -> None:
 
 def test_longest_of_many_gaps_is_named(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([1, 3, 5, 7, 9, 11, 13, *range(17, 21)])
-    verdict = run()
+    verdict = run(bits=5)
     assert verdict.gaps == 7
     assert verdict.longest_gaps[0] == verdicts.Gap(P, 14, 3)
 
@@ -158,10 +158,23 @@ def test_examples_are_of_as_many_producers_as_possible(scene: Scene, run: Run) -
         bodies = {seq: files.body(files.event_id(other, seq), "x") for seq in range(1, 11)}
         scene.write_ledger(producer=other, bodies=bodies)
     scene.write_ledger().write_capture()
-    examples = run(examples=4).examples["lost"]
+    examples = run(examples=4, bits=6).examples["lost"]  # one bucket
     assert sorted((x["producer"], x["seq"]) for x in examples) == [
         (others[0], 1), (others[0], 2), (others[1], 1), (others[2], 1)
     ]  # fmt: skip
+
+
+def test_examples_are_of_the_producers_that_arrived_first(scene: Scene, run: Run) -> None:
+    """So they are near each other, and little of a large capture is read for them."""
+    others = [f"{n:02x}" * 10 for n in range(3)]
+    arrived = []
+    for other in others:
+        bodies = {seq: files.body(files.event_id(other, seq), "x") for seq in range(1, 10)}
+        scene.write_ledger(producer=other, bodies=bodies)
+        arrived += [*reversed(bodies.values()), bodies[1]]
+    scene.write_ledger().write_capture([*reversed(arrived), *range(1, 21)])
+    examples = run(examples=2).examples["duplicated"]
+    assert [x["producer"] for x in examples] == others[1:]
 
 
 def test_events_of_no_ledger_are_unexpected(scene: Scene, run: Run) -> None:
@@ -292,6 +305,8 @@ def test_unclosed_capture_makes_absence_unknown(scene: Scene, run: Run) -> None:
     assert ids(scene, "missing") == [20]
     assert ids(scene, "lost") == []
     assert {x["seq"] for x in verdict.examples["unknown"]} == {12, 18, 19}
+    [faults] = verdict.maps
+    assert (faults.parts["unknown"], faults.parts["missing"]) == ([[11, 1], [17, 1], [18, 1]], [[19, 1]])
     assert any("unclosed" in problem for problem in verdict.problems)
     assert not verdict.capture["complete"]
 
