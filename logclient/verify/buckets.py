@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -478,21 +478,38 @@ class BucketReducer:
             ]
         return found
 
-    def _few(self, places: I64) -> list[int]:
-        """Choose places for examples: of as many producers as possible, and the first of each."""
+    def _few(self, places: I64, arrivals: Callable[[list[int]], list[tuple[int, int]]]) -> list[int]:
+        """Choose places for examples: of as many producers as possible, and the first of each.
+
+        Of many producers those are chosen whose first example arrived first, see `Tally.choose_examples`.
+
+        Args:
+            places: ascending.
+            arrivals: returns listener and position of the arrivals of some places.
+        """
         limit = self.plan.examples
         if len(self.producers) == 1 or not limit:
             few: list[int] = places[:limit].tolist()
             return few
         owner = self._owners(places)
-        starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))[:limit]
-        each = -(-limit // max(len(starts), 1))
-        ends = np.append(starts[1:], np.searchsorted(owner, owner[starts[-1]], side="right"))
+        starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+        ends = np.append(starts[1:], len(places))
+        if len(starts) > limit:
+            positions = np.array([position for _, position in arrivals(places[starts].tolist())])
+            chosen = np.sort(np.argsort(positions, kind="stable")[:limit])
+            starts, ends = starts[chosen], ends[chosen]
+        each = -(-limit // len(starts))
         return [
             place
             for low, high in zip(starts.tolist(), ends.tolist(), strict=True)
             for place in places[low : min(high, low + each)].tolist()
         ]
+
+    def _bad_copies(self, places: list[int]) -> list[tuple[int, int]]:
+        """Return listener and position of the first bad copy of each event."""
+        assert self.corrupt_at is not None
+        listeners, positions = (column[places].tolist() for column in self.corrupt_at)
+        return [*zip(listeners, positions, strict=True)]
 
     def _examples(self, odd: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         """Return examples of each fault, see `_describe`."""
@@ -502,13 +519,10 @@ class BucketReducer:
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
             if not len(which):
                 continue
-            few = self._few(which)
-            if word == "corrupted" and self.corrupt_at is not None:
-                listeners, positions = (column[few].tolist() for column in self.corrupt_at)
-                arrived = [*zip(listeners, positions, strict=True)]
-            else:
-                arrived = self._first_copies(few)
-            out[word] = self._describe(few, arrived, self.copies[few].tolist())
+            bad = word == "corrupted" and self.corrupt_at is not None
+            arrivals = self._bad_copies if bad else self._first_copies
+            few = self._few(which, arrivals)
+            out[word] = self._describe(few, arrivals(few), self.copies[few].tolist())
         return out
 
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:

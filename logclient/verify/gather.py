@@ -48,6 +48,9 @@ __all__ = ["EventBuffer", "Mapper", "map_task"]
 WIDE = 1 << 16  # a range of buckets for which there are tables
 NO_BUCKET = -1
 ROWS = 1 << 17  # events packed at a time, so that a stretch has at most 3 MB
+MANY = 8  # times as many where they belong to many buckets
+FEW = 1 << 12  # events of a stretch: of fewer, its row costs more than they do
+SAMPLE = 1 << 12  # events by which the number of buckets is estimated
 
 
 def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
@@ -111,13 +114,15 @@ def _follow(devices: DeviceStretches, events: decode.Events) -> None:
 class EventBuffer:
     """A buffer of events until there are enough for a row.
 
-    Small reads stay in the processor's cache, and few rows are cheap to shuffle.
+    Small reads stay in the processor's cache, and few rows are cheap to shuffle. Where many producers log at
+    a time, events have many buckets and the buffer is larger.
     """
 
     def __init__(self, mapper: Mapper, listener: int) -> None:
         self.mapper = mapper
         self.listener = listener
-        self.most = min(ROWS, mapper.plan.units)
+        self.least = min(ROWS, mapper.plan.units)
+        self.most = self.least
         self.pieces: list[tuple[decode.Events, I64, I64]] = []
         self.held = 0
 
@@ -131,6 +136,9 @@ class EventBuffer:
             piece = (events.part(some), positions[some], at)
             if self.held + len(piece[1]) > self.most:
                 yield from self.flush()
+            if not self.pieces:
+                buckets = self.mapper.count_buckets(piece[0])
+                self.most = max(self.least, min(FEW * buckets, MANY * self.least))
             self.pieces.append(piece)
             self.held += len(piece[1])
 
@@ -360,6 +368,14 @@ class Mapper:
     def _update_density(self, part: Batch, events: decode.Events) -> None:
         """Set the density to the number of events per byte of these units."""
         self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
+
+    def count_buckets(self, events: decode.Events) -> int:
+        """Return the number of buckets of the first of some events."""
+        which = np.flatnonzero(events.status[:SAMPLE] == decode.OK)
+        bucket, places = np.empty(len(which), np.int64), np.empty(len(which), np.int32)
+        given = self.owners[events.producer[which]], events.sequence[which]
+        locate(*given, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
+        return len(np.unique(bucket))
 
     def batch(
         self, events: decode.Events, positions: I64, received: I64, listener: int

@@ -228,8 +228,14 @@ class Tally:
             if len(kept[name]) > 5 * self.plan.examples:
                 self._trim(kept[name])
         if len(kept) > 2 * MAX_NAMED:
-            for name in sorted(kept)[MAX_NAMED:]:
+            for name in self._ranked(kept)[MAX_NAMED:]:
                 del kept[name]
+
+    def _ranked(self, kept: dict[str, list[Example]]) -> list[str]:
+        """Return the producers by the arrival of their first example, and by name."""
+        for examples in kept.values():
+            self._trim(examples)
+        return sorted(kept, key=lambda name: ([example.position for example in kept[name][:1]], name))
 
     def _trim(self, examples: list[Example]) -> None:
         examples.sort(key=lambda e: (-1 if e.sequence is None else e.sequence, e.other or ""))
@@ -247,11 +253,7 @@ class Tally:
         """
         out = {}
         for word, kept in self._found.items():
-            for examples in kept.values():
-                self._trim(examples)
-            some = [kept[name] for name in sorted(kept)[:MAX_NAMED]]
-            some.sort(key=lambda found: [example.position for example in found[:1]])
-            turns = itertools.zip_longest(*some)
+            turns = itertools.zip_longest(*(kept[name] for name in self._ranked(kept)[:MAX_NAMED]))
             found = [example for turn in turns for example in turn if example is not None]
             out[word] = sorted(
                 found[: self.plan.examples],

@@ -10,6 +10,7 @@ never change the files of another one.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -154,13 +155,25 @@ class StretchWriter:
         return at
 
 
+@functools.cache
+def _open_files() -> int:
+    """Return how many files this process may open, where the system has a limit; else an assumption."""
+    try:
+        import resource
+    except ImportError:
+        return 256
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if limit == resource.RLIM_INFINITY else limit
+
+
 class StretchReader:
     """A reader of the columns that rows of `ARRIVALS` refer to, with some files kept open."""
 
-    OPEN = 64  # files at a time
+    OPEN = 256  # files at a time, at most
 
     def __init__(self, work: str) -> None:
         self.work = work
+        self.most = min(self.OPEN, _open_files() // 4)
         self._files: dict[str, IO[bytes]] = {}
 
     def read(self, row: dict[str, Any], column: str, dtype: Any) -> npt.NDArray[Any]:
@@ -184,7 +197,7 @@ class StretchReader:
             return np.frombuffer(row["data"], dtype, row["n"], offset=at)
         file = self._files.get(row["file"])
         if file is None:
-            if len(self._files) >= self.OPEN:
+            if len(self._files) >= self.most:
                 self.close()
             file = open(storage.join(self.work, row["file"]), "rb", buffering=0)  # noqa: SIM115
             self._files[row["file"]] = file
