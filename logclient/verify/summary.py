@@ -238,7 +238,7 @@ class Summary:
         """
         n = len(self.ledger)
         doubt = self._families_where(lambda name: name in self.doubtful)
-        proven = self._families_where(lambda name: name not in self.disordered)
+        proven = self._ordered_families()
         published = self._families_where(lambda name: name in self.plan.published)
         total = np.zeros(len(Counts._fields), np.int64)
         broken = dict.fromkeys(BREAKING, 0)
@@ -291,6 +291,10 @@ class Summary:
         ordered &= rows["evidence"] != HOLES
         return ordered
 
+    def _ordered_families(self) -> npt.NDArray[np.bool_]:
+        """Return the protocols whose units are in the order of arrival."""
+        return self._families_where(lambda name: name not in self.disordered)
+
     def _families_where(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = np.array([test(name) for name in self.ledger.families], np.bool_)
         return found
@@ -319,7 +323,7 @@ class Summary:
     def _producers(self, named: list[int], details: dict[int, Details]) -> list[ProducerVerdict]:
         rows = self.ledger.rows[named]
         doubt = self._families_where(lambda name: name in self.doubtful)[rows["family"]]
-        proven = self._families_where(lambda name: name not in self.disordered)[rows["family"]]
+        proven = self._ordered_families()[rows["family"]]
         columns = _count_table(self.sums[named], doubt), doubt, self._promises_order(rows) & proven
         return [
             self._producer(p, details[p], Counts(*counts), *marks)
