@@ -69,6 +69,7 @@ cdef class BatchDecoder:
     cdef lc_kept kept
     cdef int32_t unit            # index of the current unit
     cdef bint identity
+    cdef Py_ssize_t id_from_end  # where a unit's last id begins if our producer wrote it; 0: anywhere
     cdef tuple producers         # owns the memory that `names` points to
     cdef type result             # Events or a subclass
 

@@ -24,8 +24,12 @@ from logclient._ext.ids cimport (
     C_SEQUENCE,
     C_STATUS,
     C_UNIT,
+    FEW_NAMES,
+    FORESEEN,
     checked_names,
     free_rows,
+    lc_fetch,
+    line_of_id,
     open_rows,
 )
 
@@ -253,10 +257,15 @@ cdef class BatchDecoder:
     # -1: out of memory.
     cdef Py_ssize_t decode_units(self, const uint8_t *p, Py_ssize_t total, const int64_t *at,
                                  const int64_t *size, Py_ssize_t n) noexcept nogil:
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, next, ahead = n
+        if self.id_from_end and self.names.count > FEW_NAMES:
+            ahead = FORESEEN
         for i in range(n):
             if is_full(&self.kept, self.rows.n):
                 return i
+            next = i + ahead
+            if next < n and self.id_from_end <= size[next] <= total and 0 <= at[next] <= total - size[next]:
+                lc_fetch(line_of_id(&self.names, p + at[next] + size[next] - self.id_from_end))
             if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
                 return i
             self.unit = <int32_t> i

@@ -13,13 +13,23 @@ from logclient._ext.jsonscan cimport lc_span
 cdef enum:
     ID_SIZE = 32                 # hex digits of an id
     PRODUCER_SIZE = 20           # of them the producer's
-    _MOST_BITS = 20              # of a producer, by which it is found
+    _MOST_BITS = 18              # of a producer, by which it is found
+    _LINE = 64                   # bytes of a line of the processor's cache
+    _LINE_NAMES = 6              # producers in one
+    FORESEEN = 8                 # units between the look for an id and its use
+    FEW_NAMES = 1 << 11          # the lines of so many producers stay in the cache
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
+    /* Not in a function of its own: compilers take that for one without an effect. */
+    #if defined(__GNUC__) || defined(__clang__)
+    #define lc_fetch(p) __builtin_prefetch(p)
+    #else
+    #define lc_fetch(p) ((void)(p))
+    #endif
     /* Eight hex digits of v as they are written: eight nibbles spread over eight bytes, all at once. */
     static inline uint64_t lc_hex8(uint32_t v) {
         uint64_t x = v;
@@ -59,6 +69,8 @@ cdef extern from *:
     }
     static inline void lc_put64(uint8_t *p, uint64_t v) { v = lc_big64(v); memcpy(p, &v, 8); }
     static inline uint64_t lc_get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return lc_big64(v); }
+    /* In the index of a line: there are more producers than it has. */
+    #define LC_MORE 0x80000000u
     /* Eight lower-case hex digits as a number, all at once. Anything else leaves a bit in *bad. */
     static inline uint64_t lc_unhex8(uint64_t digits, uint64_t *bad) {
         uint64_t x = (digits & 0x0F0F0F0F0F0F0F0FULL) + (digits >> 6 & 0x0101010101010101ULL) * 9;
@@ -83,6 +95,7 @@ cdef extern from *:
     """
     ctypedef struct lc_digits:
         pass
+    const uint32_t LC_MORE
     lc_digits lc_spell(uint64_t sequence) noexcept nogil
     void lc_put_digits(uint8_t *p, lc_digits digits) noexcept nogil
     void lc_put32(uint8_t *p, uint32_t v) noexcept nogil
@@ -92,6 +105,7 @@ cdef extern from *:
     uint64_t lc_read_hex16(const uint8_t *p, uint64_t *bad) noexcept nogil
     uint64_t lc_read_hex12(const uint8_t *p, uint64_t *bad) noexcept nogil
     uint64_t lc_read_hex4(const uint8_t *p, uint64_t *bad) noexcept nogil
+    void lc_fetch(const void *p) noexcept nogil
 
 
 # -- writers ---------------------------------------------------------------------------------------
@@ -197,50 +211,86 @@ ctypedef struct lc_id:
 # The producers whose ids are looked for.
 ctypedef struct lc_names:
     const uint8_t *producers     # 10 bytes each, ascending
-    const uint32_t *first        # by their first bits: the first producer with these or higher ones
-    int bits
+    const uint8_t *lines         # see `fill_lines`
+    int bits                     # a line is found by so many first bits of a producer
     Py_ssize_t count
     uint8_t last[PRODUCER_SIZE]  # hex digits of the producer seen last, and its index
     bint last_good
     lc_id last_id
 
 
-# Look for these: 10 bytes each, joined. The owner keeps the returned object.
+# Fill the lines in which producers are found, mostly by touching one of them. A line has the index of the
+# first producer with its bits or higher ones, and up to six producers with these bits, which are random.
+cdef inline void fill_lines(lc_names *d, uint8_t *lines) noexcept nogil:
+    cdef uint64_t key, keys = <uint64_t> 1 << d.bits
+    cdef Py_ssize_t i = 0, begin, k
+    cdef uint32_t head
+    for key in range(keys + 1):
+        begin = i
+        while i < d.count and lc_get64(d.producers + 10 * i) >> (64 - d.bits) == key:
+            i += 1
+        head = <uint32_t> begin | (LC_MORE if i - begin > _LINE_NAMES else 0)
+        memcpy(lines, &head, 4)
+        for k in range(_LINE_NAMES):
+            if begin + k < i:
+                memcpy(lines + 4 + 10 * k, d.producers + 10 * (begin + k), 10)
+            else:
+                # Nobody with these bits is equal to it.
+                memset(lines + 4 + 10 * k, 0 if key >> (d.bits - 1) & 1 else 0xFF, 10)
+        lines += _LINE
+
+
+# Look for these: 10 bytes each, joined. The owner keeps the returned objects.
 cdef inline tuple checked_names(lc_names *d, producers):
     cdef bytes names = bytes(producers), table
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(names)
     cdef Py_ssize_t count = len(names) // 10, i
-    cdef uint64_t key = 0, keys
-    cdef uint32_t *first
+    cdef uint8_t *lines
     if len(names) % 10:
         raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
     for i in range(1, count):
         if memcmp(p + 10 * i - 10, p + 10 * i, 10) >= 0:
             raise ValueError("producers: not ascending and distinct")
-    # They are random: about one has the same first bits.
-    d.bits = 1
-    while d.bits < _MOST_BITS and <Py_ssize_t> 1 << d.bits < count:
-        d.bits += 1
-    keys = <uint64_t> 1 << d.bits
-    table = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> ((keys + 1) * sizeof(uint32_t)))
-    first = <uint32_t *> <void *> PyBytes_AS_STRING(table)
-    for i in range(count):
-        while key <= lc_get64(p + 10 * i) >> (64 - d.bits):
-            first[key] = <uint32_t> i
-            key += 1
-    while key <= keys:
-        first[key] = <uint32_t> count
-        key += 1
     d.producers = p
-    d.first = first
     d.count = count
+    d.bits = 1
+    while d.bits < _MOST_BITS and <Py_ssize_t> 4 << d.bits < count:
+        d.bits += 1
+    table = PyBytes_FromStringAndSize(NULL, ((<Py_ssize_t> 1 << d.bits) + 2) * _LINE)
+    lines = <uint8_t *> <void *> PyBytes_AS_STRING(table)
+    lines += -<size_t> lines % _LINE
+    d.lines = lines
+    fill_lines(d, lines)
     return names, table
 
 
+# The line of the producers whose first eight bytes are `high`.
+cdef inline const uint8_t *line_of(const lc_names *d, uint64_t high) noexcept nogil:
+    return d.lines + (high >> (64 - d.bits)) * _LINE
+
+
+# The line in which the producer of an id at `p` is found. Anything else has a line, too.
+cdef inline const uint8_t *line_of_id(const lc_names *d, const uint8_t *p) noexcept nogil:
+    cdef uint64_t bad = 0
+    return line_of(d, lc_read_hex16(p, &bad))
+
+
 cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noexcept nogil:
-    cdef uint64_t key = high >> (64 - d.bits), other
-    cdef uint32_t begin = d.first[key], end = d.first[key + 1], middle
-    cdef const uint8_t *p
+    cdef const uint8_t *line = line_of(d, high)
+    cdef const uint8_t *p = line + 4
+    cdef uint32_t begin, end, middle
+    cdef uint64_t other
+    cdef int i
+    memcpy(&begin, line, 4)
+    for i in range(_LINE_NAMES):
+        if lc_get64(p) == high and (<uint64_t> p[8] << 8 | p[9]) == low:
+            return <int32_t> (begin & ~LC_MORE) + i
+        p += 10
+    if not begin & LC_MORE:
+        return -1
+    memcpy(&end, line + _LINE, 4)
+    begin = (begin & ~LC_MORE) + _LINE_NAMES
+    end &= ~LC_MORE
     while begin < end:
         middle = begin + (end - begin) // 2
         p = d.producers + 10 * <size_t> middle

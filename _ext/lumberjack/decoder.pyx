@@ -71,6 +71,7 @@ cdef class Decoder(BatchDecoder):
 
     def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
         self.begin(Decoded, b"I", producers, identity)
+        self.id_from_end = TAIL_SIZE - TAIL_ID1
         self.max_inflated = max_inflated
         self.package = inflater_open(&self.inflater)
 

@@ -289,6 +289,13 @@ class TestDamage:
         ]  # fmt: skip
         assert got == want
 
+    @examples(60)
+    @given(st.lists(st.integers(0, 2**32).map(random_stream) | st.binary(max_size=120), max_size=30))
+    def test_many_producers_change_no_damaged_unit(self, units: list[bytes]) -> None:
+        many = [i.to_bytes(10, "big") for i in range(3000)]
+        got = rows_of(decode(units, many))
+        assert got == [(i, row) for i, unit in enumerate(units) for row in oracle.decode_unit(unit, many)]
+
     @given(st.integers(0, 2**32).map(random_stream))
     def test_offset_and_length_delimit_the_hashed_body(self, unit: bytes) -> None:
         whole = expand(unit)
@@ -308,12 +315,13 @@ class TestReuse:
             decoder.decode(unit, array("q", [0, 0]), array("q", [len(unit), len(unit) + 1]))
         assert len(decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))) == 2
 
-    def test_events_of_300_producers_are_told_apart(self) -> None:
+    @pytest.mark.parametrize("many", [300, 3000])
+    def test_events_of_many_producers_are_told_apart(self, many: int) -> None:
         random = Random(5)
-        producers = sorted(random.randbytes(10) for _ in range(300))
+        producers = sorted(random.randbytes(10) for _ in range(many))
         units, want = [], []
         for i in range(1000):
-            producer = random.randrange(300)
+            producer = random.randrange(many)
             unit, hashes = window_of(
                 [b'{"n":%d}' % i] * random.randint(1, 3), producers[producer], compression=0
             )

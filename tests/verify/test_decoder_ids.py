@@ -46,6 +46,16 @@ def test_each_producer_is_found_and_no_other(known: set[bytes], others: list[byt
         assert producer == (at if at < len(producers) and producers[at] == name else -1)
 
 
+@pytest.mark.parametrize("many", range(20))
+@pytest.mark.parametrize("begin", [b"\0", b"\x7f", b"\xff"])
+def test_producers_with_the_same_first_bytes_are_found(begin: bytes, many: int) -> None:
+    producers = [begin * 9 + bytes([100 + i]) for i in range(many)]
+    others = [b"\0" * 10, b"\xff" * 10, begin * 9 + bytes([99]), begin * 9 + bytes([100 + many])]
+    asked = [*producers, *(name for name in others if name not in producers)]
+    found = sequences_of([(name + b"\0\0\0\0\0\7").hex().encode() for name in asked], producers)
+    assert [producer for *_, producer in found] == [*range(many), *[-1] * (len(asked) - many)]
+
+
 @pytest.mark.parametrize("at", range(32))
 def test_each_digit_of_an_id_is_lower_case_hex(at: int) -> None:
     """Any other character makes it an id of the application's own."""
