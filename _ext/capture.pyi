@@ -68,7 +68,9 @@ class Walk:
         """Type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record."""
     def __len__(self) -> int: ...
 
-def walk(data: ReadableBuffer, start: int = 0, *, limit: int = 0, skip: bool = False) -> Walk:
+def walk(
+    data: ReadableBuffer, start: int = 0, *, limit: int = 0, skip: bool = False, streams: bool = True
+) -> Walk:
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
@@ -76,6 +78,7 @@ def walk(data: ReadableBuffer, start: int = 0, *, limit: int = 0, skip: bool = F
         start: offset of a record.
         limit: stop after so many units; 0: no limit.
         skip: pass over units without checking them. There are only the other records then.
+        streams: False: records that name a stream are checked and not listed, but for those behind the end.
 
     Raises:
         ValueError: `start` is not in the data.

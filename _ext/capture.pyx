@@ -216,9 +216,10 @@ cdef inline bint _sound(int kind, const uint8_t *payload, uint32_t length) noexc
 
 
 # Scan the records of data[start:size]. Returns 0 (MORE), 1 (LIMIT), 2 (LENGTH) or -1 without memory;
-# position[0] is where it stopped. `skip`: pass over units without looking at them.
+# position[0] is where it stopped. `skip`: pass over units without looking at them. `streams`: list the
+# records of streams; those behind the end are always listed.
 cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit, Table *t,
-               Other *others, size_t *others_count, bint skip) noexcept nogil:
+               Other *others, size_t *others_count, bint skip, bint streams) noexcept nogil:
     cdef size_t at = position[0]
     cdef uint32_t length
     cdef const uint8_t *payload
@@ -257,7 +258,9 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
             t.arrival[t.count] = lc_le64(payload + 11)
             t.received_us[t.count] = <int64_t> lc_le64(payload + 19)
             t.count += 1
-        else:
+        elif kind != 2 or streams:
+            if kind == 4:
+                streams = True
             others[others_count[0]].kind = kind
             others[others_count[0]].offset = <int64_t> at
             others[others_count[0]].length = length
@@ -284,7 +287,8 @@ cdef class Walk:
         return self.count
 
 
-def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint skip=False):
+def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint skip=False,
+         bint streams=True):
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
@@ -292,6 +296,7 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
         start: offset of a record.
         limit: stop after so many units; 0: no limit.
         skip: pass over units without checking them. There are only the other records then.
+        streams: False: records that name a stream are checked and not listed, but for those behind the end.
 
     Raises:
         ValueError: `start` is not in the data.
@@ -317,7 +322,7 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     t.count = t.capacity = 0
     try:
         with nogil:
-            stop = _walk(p, size, &at, most, &t, others, &others_count, skip)
+            stop = _walk(p, size, &at, most, &t, others, &others_count, skip, streams)
         if stop < 0:
             raise MemoryError
         result = Walk.__new__(Walk)

@@ -287,7 +287,7 @@ class Mapper:
         self.present[:] = False
         fields, listener, first, protocol = entry
         segment = Segment(*fields)
-        reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk)
+        reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
         facts = Facts(self.plan)
         self.known = 0
         find = self._decoder(protocol, listener) if protocol else None

@@ -244,6 +244,7 @@ class SegmentReader:
         units: the most units in a batch.
         chunk: bytes read at a time; more when a record is longer.
         skip: pass over units without checking them: there are no batches, only `position` and `peers`.
+        peers: fill `peers`. A segment names each of its peers, of which there may be very many.
 
     Attributes:
         header: the header; None: not read.
@@ -262,6 +263,7 @@ class SegmentReader:
         units: int = Tuning().batch_units,
         chunk: int = Tuning().chunk_bytes,
         skip: bool = False,
+        peers: bool = True,
     ) -> None:
         self.segment = segment
         self.header: Header | None = None
@@ -278,6 +280,7 @@ class SegmentReader:
         self._limit = units
         self._chunk = max(chunk, 64)
         self._skip = skip
+        self._lists_streams = peers
         self._end_at = -1
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
@@ -316,7 +319,8 @@ class SegmentReader:
             data = view[:filled]
             at = 0
             while True:
-                walk = walker.walk(data, at, limit=self._limit, skip=self._skip)
+                streams = self._lists_streams or self._end_at >= 0
+                walk = walker.walk(data, at, limit=self._limit, skip=self._skip, streams=streams)
                 at = walk.end
                 self.position = base + at
                 yield from self._take(data, base, walk)

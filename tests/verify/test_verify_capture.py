@@ -6,6 +6,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,20 @@ def test_walk_passes_over_units(parts: list[bytes], tail: bytes, draw: st.DataOb
     assert found.others == [other for other in whole.others if data[other[1] + 8] != unit]
 
 
+@given(st.lists(records, max_size=12), st.data())
+def test_walk_lists_streams_behind_the_end_only(parts: list[bytes], draw: st.DataObject) -> None:
+    data = bytearray(b"".join(parts))
+    for _ in range(draw.draw(st.integers(0, 2)) if data else 0):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    whole, found = oracle.walk(bytes(data)), walker.walk(data, streams=False)
+    assert (len(found), found.end, found.stop) == (len(whole.units), whole.end, whole.stop)
+    ends = [at for kind, at, _ in whole.others if kind == walker.END]
+    behind = ends[0] if ends else len(data)
+    assert found.others == [
+        (kind, at, length) for kind, at, length in whole.others if kind != walker.STREAM or at > behind
+    ]
+
+
 @given(st.lists(records, min_size=1, max_size=5))
 def test_walk_of_every_prefix_equals_the_reference(parts: list[bytes]) -> None:
     data = b"".join(parts)
@@ -169,6 +184,25 @@ def test_chunk_and_batch_size_change_nothing(tmp_path: Path, chunk: int, units: 
     assert reader.header is not None
     assert reader.header.protocol == "lumberjack"
     assert reader.position == path.stat().st_size
+
+
+@given(
+    st.lists(records, max_size=12),
+    st.sampled_from([1, 2, 100]),
+    st.sampled_from([64, 1 << 20]),
+    st.booleans(),
+)
+def test_reader_without_peers_finds_the_same(
+    parts: list[bytes], units: int, chunk: int, header: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "main-000001.cap"
+        path.write_bytes(b"".join([files.header_record("main", 1, 1)] * header + parts))
+        whole, raws = read(path, units=units, chunk=chunk)
+        other, same = read(path, units=units, chunk=chunk, peers=False)
+    assert same == raws
+    assert (other.problems, other.counts, other.closed) == (whole.problems, whole.counts, whole.closed)
+    assert (other.first_arrival, other.next_arrival) == (whole.first_arrival, whole.next_arrival)
 
 
 def test_damage_at_every_byte_equals_the_python_reader(tmp_path: Path) -> None:
