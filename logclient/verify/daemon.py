@@ -6,17 +6,20 @@ Spark starts this one instead (``spark.python.daemon.module``): ``python -m logc
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 
-__all__ = ["freeze_imports", "keep_memory", "prepare"]
+__all__ = ["freeze_imports", "keep_memory", "prepare", "without_collection"]
 
 # Of glibc's mallopt().
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MOST_ARRAY = 32 << 20  # it maps larger arrays by themselves, and unmaps them
 
 _MODULES = (
     "logclient.verify.compare",
@@ -26,7 +29,7 @@ _MODULES = (
 )
 
 
-def keep_memory(size: int = 64 << 20) -> bool:
+def keep_memory(size: int = 256 << 20) -> bool:
     """Keep memory that is freed for the next arrays of this process and its children.
 
     By default glibc gives large arrays back. For each of the next ones the kernel then clears pages, which
@@ -42,16 +45,33 @@ def keep_memory(size: int = 64 << 20) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, size // 2) and mallopt(_M_TRIM_THRESHOLD, size))
+    array = min(size // 2, _MOST_ARRAY)
+    return bool(mallopt(_M_MMAP_THRESHOLD, array) and mallopt(_M_TRIM_THRESHOLD, size))
 
 
-@functools.cache
 def freeze_imports() -> None:
-    """Exempt all imported objects from garbage collection, once per worker.
+    """Exempt all imported objects from garbage collection, again after each task that imported some.
 
     PySpark runs a collection after each task and would traverse all of them each time.
     """
+    _freeze(len(sys.modules))
+
+
+@functools.cache
+def _freeze(modules: int) -> None:
     gc.freeze()
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Make many objects without cycles. Collections would traverse all of them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def prepare(worker: str) -> None:

@@ -489,6 +489,18 @@ def test_small_comparison_is_one_task(spark: Any, scene: Scene, tuning: Tuning, 
 # -- workers
 
 
+def printed_by(script: str, **more: str) -> str:
+    """Return what a new process prints that runs the script, with more variables; nothing on stderr."""
+    variables = support.clean_environment(
+        PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=variables | more
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
 def test_daemon_starts_no_thread() -> None:
     """A fork copies only one thread; others may hold locks that are then never released."""
     script = """
@@ -497,13 +509,8 @@ from logclient.verify import daemon
 daemon.prepare("pyspark.worker")
 print(len(os.listdir("/proc/self/task")))
 """
-    variables = support.clean_environment(
-        PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
-    )
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        variables[name] = "2"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
-    assert (done.stdout, done.stderr) == ("1\n", "")
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+    assert printed_by(script, **threads) == "1\n"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
@@ -520,11 +527,21 @@ for _ in range(10):
     [np.ones(1 << 20) for _ in range(6)]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 2048)
 """
-    variables = support.clean_environment(
-        PYTHONPATH=os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
-    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
+    assert printed_by(script) == "True\nTrue\n"
+
+
+def test_modules_imported_by_a_task_are_not_collected() -> None:
+    script = """
+import gc
+from logclient.verify.daemon import freeze_imports
+counts = []
+for source in ("", "import decimal", ""):
+    exec(source)
+    freeze_imports()
+    counts.append(gc.get_freeze_count())
+print(counts[0] < counts[1] == counts[2])
+"""
+    assert printed_by(script) == "True\n"
 
 
 def test_workers_begin_with_their_imports(spark: Any) -> None:
