@@ -84,7 +84,7 @@ class LineReader:
     def events(self) -> int:
         """Number of events in these lines."""
     def begin_file(self, index: int) -> None:
-        """Begin the next file, of which no reason is known."""
+        """Begin the next file."""
     def know(self, reason: bytes, number: int) -> None:
         """Let lines with this reason be read.
 

@@ -227,15 +227,13 @@ cdef class LineReader:
         free(self.ranges.rows)
 
     def begin_file(self, int64_t index):
-        """Begin the next file, of which no reason is known."""
+        """Begin the next file."""
         self.index = index
         self.lines = self.events = 0
         self.last = 0
-        self.known = 0
-        self.texts.clear()
 
     def know(self, bytes reason not None, int64_t number):
-        """Let lines with this reason be read.
+        """Let lines with this reason be read, in this file and all later ones.
 
         Args:
             reason: as it stands in a line; it must be printable ASCII without quotes and backslashes.

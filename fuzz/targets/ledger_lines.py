@@ -149,6 +149,9 @@ def run(data: memoryview) -> None:
     times = SINCE_US if options & SINCE else None, UNTIL_US if options & UNTIL else None
     ours, theirs = ledger.LineReader(*times), oracle.LineReader(*times)
     hashes, created = array("Q", [0]) * room, array("q", [0]) * room
+    for reader in (ours, theirs):
+        for reason, number in REASONS.items():
+            reader.know(reason, number)
     memory.fail_at(failing)
     try:
         for index, text in enumerate(bytes(data[4:]).split(CUT)):
@@ -185,8 +188,6 @@ def _read(
     """Read one file with both, as logclient/verify/ledger_pack.py does."""
     for reader in (ours, theirs):
         reader.begin_file(index)
-        for reason, number in REASONS.items():
-            reader.know(reason, number)
     view, start = exact(text), 0
     while start < stop:
         end = ours.read(view, start, stop, hashes, created)

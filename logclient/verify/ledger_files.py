@@ -72,11 +72,14 @@ class Parts(Sequence[Part]):
         """Return the files of some rows."""
         producers = np.ascontiguousarray(rows["producer"]).tobytes().hex()
         found = []
+        heads = ["" if storage.is_url(folder) else storage.join(folder, "") for folder in self.folders]
         # By column: a row at a time takes as long as opening the file.
         columns = (rows[name].tolist() for name in ("number", "size", "folder"))
         for at, (number, size, folder) in enumerate(zip(*columns, strict=True)):
             producer = producers[20 * at : 20 * at + 20]
-            path = storage.join(self.folders[folder], f"{producer}-{number:04d}.ledger")
+            name = f"{producer}-{number:04d}.ledger"
+            head = heads[folder]
+            path = head + name if head else storage.join(self.folders[folder], name)
             found.append(Part(producer, number, path, size))
         return found
 

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from logclient.verify import storage
 from logclient.verify.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
+from logclient.verify.daemon import without_collection
 from logclient.verify.decode import protocol_of
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_files import prefix_words
-from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, WIDTHS
+from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
 from logclient.verify.outside import Outside, find_outside
 from logclient.verify.packed_ledger import (
     ACKED,
@@ -65,7 +66,7 @@ def merge(
     Returns:
         The packed ledgers.
     """
-    with storage.staging(work, "work") as folder:
+    with storage.staging(work, "work") as folder, without_collection():
         merger = _Merger(work, folder, bits, selection)
         for i, stem in enumerate(stems):
             merger.add(stem, i == len(stems) - 1)
@@ -147,12 +148,12 @@ class _Merger:
             np.load(file) as found,
         ):
             tables = dict(found)
-        facts: list[dict[str, Any]] = json.loads(tables["facts"].tobytes())
-        for fact in facts:
-            if "span" in fact:
-                self.low, self.high = min(self.low, fact["span"][0]), max(self.high, fact["span"][1])
-            if "begin" in fact:
-                self.begin = fact["begin"] if self.begin is None else min(self.begin, fact["begin"])
+        packed: dict[str, Any] = json.loads(tables["facts"].tobytes())
+        facts: list[dict[str, Any]] = [{**UNSTATED, **fact} for fact in packed["files"]]
+        if "span" in packed:
+            self.low, self.high = min(self.low, packed["span"][0]), max(self.high, packed["span"][1])
+        if "begin" in packed:
+            self.begin = packed["begin"] if self.begin is None else min(self.begin, packed["begin"])
         groups: list[list[dict[str, Any]]] = [self.facts] if self.facts else []
         index = []
         for fact in facts:
@@ -165,12 +166,11 @@ class _Merger:
         owners = np.array(
             [p if fact["opened"] else -1 for p, fact in zip(index, facts, strict=True)], np.int64
         )
-        reasons = [self._reasons(fact["reasons"]) for fact in facts]
+        reasons = self._reasons(packed["reasons"])
         for name in WIDTHS:
             rows = tables[name]
             if name == "outcomes" and len(rows):
-                starts = np.cumsum([0, *map(len, reasons)])
-                rows[:, 4] = np.concatenate(reasons)[starts[rows[:, 0]] + rows[:, 4]]
+                rows[:, 4] = reasons[rows[:, 4]]
             rows[:, 0] = owners[rows[:, 0]]
             rows = rows[rows[:, 0] >= 0]
             if name == "spans":
@@ -188,7 +188,7 @@ class _Merger:
         """Return the numbers of some reasons in the table of all files."""
         numbers = []
         for reason in found:
-            if reason not in self.reasons and len(self.reasons) >= 4 * MAX_REASONS:
+            if reason not in self.reasons and len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS
             numbers.append(self.reasons.setdefault(reason, len(self.reasons)))
         return np.array(numbers, np.int64)
@@ -323,6 +323,15 @@ def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
                 break
 
 
+_UNFIT = (
+    "in more than one batch line",
+    "with an id of their own that no ids line lists",
+    "in an ids line that are in no batch line",
+    "acknowledged or handed over that are in no batch line",
+)
+_OUTCOMES = tuple(OUTCOMES[code] for code in (ACKED, HANDED, FAILED, DROPPED))
+
+
 class _ProducerChecks:
     """The comparison of the lines of all parts of a producer, for some producers at once.
 
@@ -331,19 +340,16 @@ class _ProducerChecks:
     Attributes:
         spans: without the events that cannot be identified.
         reasons: rows of producer, outcome, reason and number of sequences.
+        listed: events of each producer.
+        accounted: sequences of each that are in a batch line or have an outcome.
+        of_outcome: sequences of each with the outcomes acked, handed, failed and dropped.
+        unfit: sequences of each for each text of `_UNFIT`.
     """
 
     LIMIT = 1 << 14  # producers at once
 
     def __init__(self, base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id: I64) -> None:
         self.base = base
-        self.listed = np.zeros(n, np.int64)
-        self.accounted = np.zeros(n, np.int64)  # sequences in a batch line or with an outcome
-        self.repeated = np.zeros(n, np.int64)  # in several batch lines
-        self.without_id = np.zeros(n, np.int64)  # that an ids line should name
-        self.unlisted_ids = np.zeros(n, np.int64)  # in an ids line, but in no batch line
-        self.unlisted_outcomes = np.zeros(n, np.int64)  # acked or handed, but in no batch line
-        self.of_outcome = np.zeros((5, n), np.int64)
         if n > self.LIMIT:
             raise OverflowError(f"{n} producers at once, at most {self.LIMIT}")
         reasons = [np.empty((0, 4), np.int64)]  # producer, outcome, reason, sequences
@@ -367,19 +373,21 @@ class _ProducerChecks:
         listed_twice = repeated(all_spans)
         named = union(keyed(has_id))
         unnamed = subtract(union(keyed(expects_id)), named)
-        self.repeated[:] = sizes(listed_twice)
-        self.without_id[:] = sizes(unnamed)
-        self.unlisted_ids[:] = sizes(subtract(named, listed))
+        unfit = [sizes(ranges) for ranges in (listed_twice, unnamed, subtract(named, listed))]
+        of_outcome = []
         taken = np.empty((0, 2), np.int64)
         for code in (ACKED, HANDED, FAILED, DROPPED):
             decided = subtract(union(keyed(outcomes[outcomes[:, 3] == code])), taken)
-            self.of_outcome[code] = sizes(decided)
+            of_outcome.append(sizes(decided))
             if code in (FAILED, DROPPED):
                 self._reasons(decided, outcomes[outcomes[:, 3] == code], code, keyed, sizes, reasons)
             taken = union(np.concatenate((taken, decided)))
             if code == HANDED:
-                self.unlisted_outcomes[:] = sizes(subtract(taken, listed))
-        self.accounted[:] = sizes(union(np.concatenate((listed, taken))))
+                unfit.append(sizes(subtract(taken, listed)))
+        # As lists: a producer at a time takes them.
+        self.unfit: list[list[int]] = np.stack(unfit, axis=1).tolist()
+        self.of_outcome: list[list[int]] = np.stack(of_outcome, axis=1).tolist()
+        self.accounted: list[int] = sizes(union(np.concatenate((listed, taken)))).tolist()
         # These events cannot be identified: remove them from the spans.
         removed = union(np.concatenate((listed_twice, unnamed)))
         if len(removed):
@@ -392,7 +400,7 @@ class _ProducerChecks:
             spans[:, 1] += moved
             spans[:, 2] = spans[:, 1] + rest[:, 1] - rest[:, 0]
             spans[:, 3] += moved
-        self.listed[:] = sizes(keyed(spans))
+        self.listed: list[int] = sizes(keyed(spans)).tolist()
         return spans
 
     def _reasons(
@@ -435,23 +443,13 @@ def _producer(
             hole(f"has an empty part {fact['part']} that is not the last")
         elif fact["torn"]:
             hole(f"has a torn line at the end of part {fact['part']}, which is not the last")
-    for number, why in (
-        (checked.repeated[p], "has {} sequences in more than one batch line"),
-        (checked.without_id[p], "has {} sequences with an id of their own that no ids line lists"),
-        (checked.unlisted_ids[p], "has {} sequences in an ids line that are in no batch line"),
-        (
-            checked.unlisted_outcomes[p],
-            "has {} sequences acknowledged or handed over that are in no batch line",
-        ),
-    ):
+    for number, why in zip(checked.unfit[p], _UNFIT, strict=True):
         if number:
-            hole(why.format(f"{number:,}"))
+            hole(f"has {number:,} sequences {why}")
     last = max(fact["last"] for fact in facts)
     close = _close_of(facts)
     if close is not None:
-        for number, word in (
-            (checked.of_outcome[code, p], OUTCOMES[code]) for code in (ACKED, HANDED, FAILED, DROPPED)
-        ):
+        for number, word in zip(checked.of_outcome[p], _OUTCOMES, strict=True):
             if number != close[word]:
                 hole(f"ends with {close[word]:,} {word}, and its lines have {number:,}")
         size = sum(fact["size"] for fact in facts[:-1]) + close["before"]
@@ -477,7 +475,7 @@ def _producer(
         last,
         int(outside.settled[p]) if outside and evidence == UNCLOSED else LAST_SEQUENCE,
         close is not None,
-        int(checked.listed[p]),
+        checked.listed[p],
         evidence,
         problems,
         first["mode"],

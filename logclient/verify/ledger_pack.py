@@ -16,7 +16,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -25,26 +26,45 @@ import numpy.typing as npt
 from logclient._ext.ledger import LineReader, Table, unbase64
 from logclient.verify import storage
 from logclient.verify.arrays import I64, expand, subtract, union
+from logclient.verify.daemon import without_collection
 from logclient.verify.ledger_files import Part
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.selection import EVERYTHING, Selection
 
-__all__ = ["MAX_REASONS", "OTHER_REASONS", "WIDTHS", "LedgerPacker", "pack"]
+__all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerPacker", "pack"]
 
 VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
 WRITE_BYTES = 1 << 18
+AHEAD = 16  # files that are opened before they are read
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
 MAX_LINE = 256 << 20  # a longer line is damage
 _MAX_PROBLEMS = 20  # the most problems of one file that are named
-MAX_REASONS = 64  # the most different reasons of one file; four times as many in all files together
+MAX_REASONS = 256  # the most different reasons of all files together
 _REASON_CHARS = 200
 _PLAIN = re.compile(r"[ !#-\[\]-~]{,200}")  # texts that stand in JSON as they are
 OTHER_REASONS = "other reasons"
 
 # Tables of a packed file, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
+UNSTATED: dict[str, Any] = {
+    "protocol": "",
+    "url": "",
+    "identity": "",
+    "mode": "",
+    "host": "",
+    "pid": 0,
+    "started_us": 0,
+    "opened": False,
+    "closed": None,  # the ``close`` line, when it is the last
+    "stopped": "",
+    "torn": False,
+    "holes": 0,
+    "problems": [],
+    "last": 0,
+}
+"""Facts about a file that its JSON leaves out."""
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
@@ -54,9 +74,9 @@ def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EV
     The files in the work folder have names that begin with the stem:
 
     - ``.hashes`` and ``.created``: int64 for each event, in the order of the lines.
-    - ``.npz``: tables, and as ``facts`` the JSON with everything else about each file:
+    - ``.npz``: tables, and as ``facts`` the JSON with everything else, about each file and all of them:
       ``spans``: index in the group, first, last, position in the two files above;
-      ``outcomes``: index, first, last, outcome, reason;
+      ``outcomes``: index, first, last, outcome, number of the reason in the packed file;
       ``deferred``: index, first, last;
       ``expects_id``: index, first, last of events that an ``ids`` line must name;
       ``has_id``: index, first, last of events that an ``ids`` line names;
@@ -74,7 +94,7 @@ def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EV
         The stem. It is new for each attempt of the task, so that attempts never write to the same file.
     """
     stem = f"{index}-{uuid.uuid4().hex}"
-    with storage.staging(work, "work") as folder:
+    with storage.staging(work, "work") as folder, without_collection():
         _pack(group, os.path.join(folder, stem), selection)
     return stem
 
@@ -86,15 +106,18 @@ def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
         open(path + ".created", "xb", buffering=WRITE_BYTES) as created,
     ):
         packer = LedgerPacker(hashes, created, selection)
-        for part in group:
-            with storage.open_file(part.path, "ledger") as file:
-                packer.read(part, file)
-    facts = packer.files
+        for part, ledger in _opened(group):
+            packer.read(part, ledger)
     reader = packer.reader
+    stated = [
+        {name: value for name, value in file.items() if name not in UNSTATED or value != UNSTATED[name]}
+        for file in packer.files
+    ]
+    facts: dict[str, Any] = {"files": stated, "reasons": list(packer.reasons)}
     if reader.position:
-        facts[0]["begin"] = reader.begin_us
+        facts["begin"] = reader.begin_us
         if reader.first_us <= reader.last_us:
-            facts[0]["span"] = [reader.first_us, reader.last_us]
+            facts["span"] = [reader.first_us, reader.last_us]
     arrays: dict[str, Any] = {name: _rows(table, name) for name, table in packer.tables.items()}
     ids = np.empty((sum(map(len, packer.ids)) // 16, 4), np.uint64)
     if len(ids):
@@ -102,9 +125,28 @@ def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
         ids[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
         ids[:, 2] = expand(has_id[:, 1:])
         ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
-    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    text = np.frombuffer(json.dumps(facts, separators=(",", ":")).encode(), np.uint8)
     with open(path + ".npz", "xb") as file:
         np.savez(file, facts=text, ids=ids, **arrays)
+
+
+def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
+    """Open each file some time before its turn, so that the disk has several to read at a time."""
+    ahead: deque[tuple[Part, io.RawIOBase]] = deque()
+    try:
+        for part in group:
+            file = storage.open_file(part.path, "ledger")
+            ahead.append((part, file))
+            storage.fetch(file, READ_BYTES)
+            if len(ahead) > AHEAD:
+                yield ahead[0]
+                ahead.popleft()[1].close()
+        while ahead:
+            yield ahead[0]
+            ahead.popleft()[1].close()
+    finally:
+        for _, file in ahead:
+            file.close()
 
 
 def _rows(table: Table, name: str) -> I64:
@@ -121,6 +163,7 @@ class LedgerPacker:
 
     Attributes:
         files: the facts about each file.
+        reasons: the reasons of outcomes, with their numbers.
         tables: as `pack` describes them.
         ids: 16 bytes for each sequence of the table ``has_id``, in pieces.
     """
@@ -130,6 +173,8 @@ class LedgerPacker:
         self.created = created
         self.selection = selection
         self.reader = LineReader(selection.since_us, selection.until_us)
+        self.reader.know(b"", 0)
+        self.reasons = {"": 0}
         self.deferred, self.expects_id, self.has_id = (
             Table(WIDTHS[name]) for name in ("deferred", "expects_id", "has_id")
         )
@@ -157,25 +202,11 @@ class LedgerPacker:
             "part": part.number,
             "path": part.path,
             "size": part.size,
-            "protocol": "",
-            "url": "",
-            "identity": "",
-            "mode": "",
-            "host": "",
-            "pid": 0,
-            "started_us": 0,
-            "reasons": [""],
-            "opened": False,
-            "closed": None,  # the ``close`` line, when it is the last
-            "stopped": "",
-            "torn": False,
-            "holes": 0,
+            **UNSTATED,
             "problems": [],
-            "last": 0,
         }
         self.files.append(self.facts)
         self.reader.begin_file(self.index)
-        self.reader.know(b"", 0)
 
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
@@ -326,15 +357,13 @@ class LedgerPacker:
         """Add the outcome of some sequences, with the reason for it."""
         given = fields.get("reason")
         reason = given[:_REASON_CHARS] if isinstance(given, str) else ""
-        reasons = self.facts["reasons"]
-        if reason not in reasons:
-            if len(reasons) >= MAX_REASONS:
+        if reason not in self.reasons:
+            if len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS
-            if reason not in reasons:
-                reasons.append(reason)
+            number = self.reasons.setdefault(reason, len(self.reasons))
             if isinstance(given, str) and _PLAIN.fullmatch(given):
-                self.reader.know(given.encode(), reasons.index(reason))
-        number = reasons.index(reason)
+                self.reader.know(given.encode(), number)
+        number = self.reasons[reason]
         for first, last in seqs:
             self.reader.outcomes.append(self.index, first, last, outcome, number)
 
@@ -476,7 +505,7 @@ def _parse_line(line: bytes) -> dict[str, Any]:
         if at > 0 and hashes and not any(x in text for x in (b'"', b"\\") for text in (created, hashes)):
             fields: dict[str, Any] = json.loads(line[:at] + b"}")
             return {**fields, "created": created, "hashes": hashes}
-    parsed: dict[str, Any] = json.loads(line)
+    parsed: dict[str, Any] = json.loads(line.decode())
     return parsed
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "check_writable",
     "create",
     "expand",
+    "fetch",
     "folder_of",
     "is_pattern",
     "is_url",
@@ -545,6 +546,12 @@ def open_file(place: str, what: str) -> io.RawIOBase:
         except FileNotFoundError:
             raise FileNotFoundError(2, "there is no such object", place) from None
     return _ObjectReader(file, place, what)
+
+
+def fetch(file: io.RawIOBase, size: int) -> None:
+    """Let the system read the first `size` bytes of a file of this machine, without waiting for it."""
+    if isinstance(file, io.FileIO) and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_WILLNEED)
 
 
 def open_buffered(place: str, what: str) -> io.BufferedReader:

@@ -76,11 +76,11 @@ class LineReader:
         self.times: list[int] = []
         self.selected: list[int] = []
         self.position = 0
+        self.reasons: dict[bytes, int] = {}
 
     def begin_file(self, index: int) -> None:
         self.index = index
         self.last = 0
-        self.reasons: dict[bytes, int] = {}
 
     def know(self, reason: bytes, number: int) -> None:
         self.reasons[reason] = number

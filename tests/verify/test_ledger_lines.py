@@ -21,6 +21,7 @@ from tests.support.examples import examples
 np = support.need("numpy")
 selection = pytest.importorskip("logclient.verify.selection")
 ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 
 P = "0a" * 10
@@ -168,12 +169,13 @@ def test_lines_equal_the_reference(
 ) -> None:
     ours, theirs = ledger.LineReader(since_us, until_us), oracle.LineReader(since_us, until_us)
     hashes, created = np.zeros(room, np.uint64), np.zeros(room, np.int64)
+    for reader in (ours, theirs):
+        reader.know(b"", 0)
+        reader.know(b"refused", 3)
+        reader.know(b"full", 1)
     for index, data in enumerate(parts):
         for reader in (ours, theirs):
             reader.begin_file(index)
-            reader.know(b"", 0)
-            reader.know(b"refused", 3)
-            reader.know(b"full", 1 + index)
         stop = draw.draw(st.just(len(data)) | st.integers(0, len(data)))
         start = 0
         while start < stop:
@@ -317,7 +319,7 @@ def test_only_so_many_reasons_are_known() -> None:
         assert reader.read(line, 0, len(line), *nothing) == (len(line) if number < 64 else 0)
     reader.begin_file(1)
     line = files.encode_line({**files.outcome_line("failed", [5]), "reason": "r0"})
-    assert reader.read(line, 0, len(line), *nothing) == 0
+    assert reader.read(line, 0, len(line), *nothing) == len(line)
 
 
 def test_callers_mistakes_are_errors() -> None:
@@ -352,13 +354,15 @@ def pack(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
     stem = work / ledger_pack.pack(parts, 0, str(work), selection.Selection(**selected))
     with np.load(f"{stem}.npz") as tables:
         found = {name: tables[name].tolist() for name in tables.files if name != "facts"}
-        facts = json.loads(tables["facts"].tobytes())[0]
+        packed = json.loads(tables["facts"].tobytes())
+    [stated] = packed.pop("files")
+    facts = {**ledger_pack.UNSTATED, **stated}
     assert facts.pop("size") == len(data)
     if facts["closed"]:
         facts["closed"].pop("before")
     for name in ("hashes", "created"):
         found[name] = stem.with_suffix(f".{name}").read_bytes()
-    return {**found, **facts}
+    return {**found, **packed, **facts}
 
 
 def events(*seqs: int) -> list[tuple[int, int, int]]:
@@ -381,7 +385,7 @@ LINES = [
     {**files.batch_line(events(10)), "hashes": "damage"},
     files.deferred_line([3]),
     files.batch_line(events(*range(11, 40))),
-    *({**files.outcome_line("failed", [seq]), "reason": f"reason {seq % 70}"} for seq in range(11, 120)),
+    *({**files.outcome_line("failed", [seq]), "reason": f"reason {seq % 270}"} for seq in range(11, 320)),
     {"t": "stopped", "reason": "disk full"},
     files.close_line(40, acked=2),
 ]  # fmt: skip
@@ -402,6 +406,23 @@ def test_lines_with_spaces_say_the_same(
     assert len(usual["reasons"]) == ledger_pack.MAX_REASONS + 1
 
 
+def test_reasons_of_several_tasks_are_merged(tmp_path: Path) -> None:
+    """A task numbers reasons in the order of its lines."""
+    work, folder = tmp_path / "work", tmp_path / "ledger"
+    for path in (work, folder):
+        path.mkdir()
+    names = [f"{number:020x}" for number in range(3)]
+    for name, order in zip(names, ("ab", "ba", "b"), strict=True):
+        lines = [files.open_line(name), files.batch_line(events(1, 2))]
+        lines += [files.outcome_line("failed", [seq], reason) for seq, reason in enumerate(order, 1)]
+        files.write_part(folder, name, 1, lines)
+    parts = ledger_files.find_ledgers(str(folder)).parts
+    stems = [ledger_pack.pack(some, 0, str(work)) for some in (parts[:1], parts[1:])]
+    merged = ledger_merge.merge(stems, str(work), 18)
+    found = [[merged.reason(p, 1), merged.reason(p, 2)] for p in range(3)]
+    assert found == [["a", "b"], ["b", "a"], ["b", ""]]
+
+
 def test_usual_line_after_the_close_reopens_the_ledger(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.close_line(0, acked=0)]
     assert pack(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
@@ -415,7 +436,7 @@ def test_lines_may_be_longer_than_what_is_read_at_a_time(
 ) -> None:
     data = b"".join(map(files.encode_line, LINES)) + b'{"t":"bat'
     expected = pack(tmp_path, data)
-    assert (expected["last"], expected["holes"], expected["torn"]) == (119, 1, True)
+    assert (expected["last"], expected["holes"], expected["torn"]) == (319, 1, True)
     monkeypatch.setattr(ledger_pack, "READ_BYTES", size)
     assert pack(tmp_path, data) == expected
 
@@ -452,5 +473,6 @@ def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
     os.truncate(path, size - 10)
     stem = ledger_pack.pack(parts, 0, str(work))
     with np.load(work / f"{stem}.npz") as tables:
-        [facts] = json.loads(tables["facts"].tobytes())
+        [stated] = json.loads(tables["facts"].tobytes())["files"]
+        facts = {**ledger_pack.UNSTATED, **stated}
         assert (facts["torn"], facts["size"], len(tables["spans"])) == (True, size, 0)

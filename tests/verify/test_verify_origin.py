@@ -149,13 +149,13 @@ def test_ledger_without_origin_is_still_judged(scene: Scene, run: Run) -> None:
 
 
 def test_reasons_are_bounded_in_number_and_length(scene: Scene, run: Run) -> None:
-    extra = [files.outcome_line("failed", [seq], f"reason {seq} " + "x" * 500) for seq in range(1, 201)]
-    scene.write_ledger(bodies=bodies(P, 200), outcomes={}, extra=extra)
+    extra = [files.outcome_line("failed", [seq], f"reason {seq} " + "x" * 500) for seq in range(1, 401)]
+    scene.write_ledger(bodies=bodies(P, 400), outcomes={}, extra=extra)
     scene.write_capture([])
     [mine] = run().producers
     reasons = mine.reasons["failed"]
-    assert sum(reasons.values()) == 200
-    assert len(reasons) <= 64
+    assert sum(reasons.values()) == 400
+    assert len(reasons) <= 256
     assert max(map(len, reasons)) <= 200
     assert reasons["other reasons"] > 100
 
