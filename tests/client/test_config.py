@@ -288,6 +288,7 @@ class TestOptions:
         assert says in error_message(URL, **{name: "5"})
         assert says in error_message(f"{URL}?{name}=5")
 
+    @pytest.mark.tree  # it reads CHANGELOG.md
     def test_former_names_of_options_name_the_new_one(self) -> None:
         table = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         renamed = dict(re.findall(r"^\| option.* \| `(\w+)` \| `(\w+)` \|$", table, re.MULTILINE))

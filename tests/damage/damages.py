@@ -224,7 +224,7 @@ def _part_elsewhere(e: Evidence) -> None:
     if not kept:
         del e.ledger[name]
     e.ledger[to] = data
-    if not kept and any(other.startswith(name[:20]) for other in e.parts()):
+    if not kept and to != f"host/{name}" and any(other.startswith(name[:20]) for other in e.parts()):
         e.cut(name[:20])
 
 

@@ -302,14 +302,20 @@ class Producer:
 
 def read_ledgers(folder: Folder) -> tuple[dict[str, Producer], int]:
     """Return the producers, and the number of unread files."""
-    parts: dict[str, list[Part]] = defaultdict(list)
+    copies: dict[str, list[bytes]] = defaultdict(list)
     unread = 0
-    for name, data in folder.items():
-        found = re.fullmatch(r"([0-9a-f]{20})-([0-9]{4,})\.ledger", name)
-        if found and found[2] == f"{int(found[2]):04d}":
-            parts[found[1]].append(Part(found[1], int(found[2]), data))
-        elif ".ledger" in name.rpartition("/")[2].lower():
+    for path, data in folder.items():
+        name = path.rpartition("/")[2]  # a ledger may be in a subfolder
+        found = re.fullmatch(r"[0-9a-f]{20}-([0-9]{4,})\.ledger", name)
+        if found and found[1] == f"{int(found[1]):04d}":
+            copies[name].append(data)
+        elif ".ledger" in name.lower():
             unread += 1
+    parts: dict[str, list[Part]] = defaultdict(list)
+    for name, found_data in copies.items():
+        longest = max(found_data, key=len)
+        unread += sum(not longest.startswith(data) for data in found_data)
+        parts[name[:20]].append(Part(name[:20], int(name[21:-7]), longest))
     return {name: Producer(name, some) for name, some in parts.items()}, unread
 
 

@@ -62,7 +62,17 @@ INSTEAD = {
     " --conf spark.kubernetes.container.image=registry/spark-logclient verify_run.py": ""
     "needs Kubernetes, and the page says that nobody tried: on another cluster it is"
     " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
-    "python -m bench verify-producers": ""
+    "logclient verify --since TIME": ""
+    "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --until TIME": ""
+    "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
+    " --until 2026-05-01T13:00:00Z": ""
+    "needs evidence of that hour: tests/verify/test_verify_selection.py::"
+    "test_only_events_of_the_time_are_judged",
+    "logclient verify --ledger evidence --capture evidence --run 5f0c2a9e": ""
+    "needs evidence of that run: tests/verify/test_verify_selection.py::test_other_runs_are_left_out",
+    "python -m bench verify-producers --events 100M": ""
     "takes minutes: tests/project/test_bench.py::test_the_generator_of_row_verify_knows_the_verdict",
     "logclient verify --ledger s3://bucket/run --capture s3://bucket/run --out run/verdict": ""
     "needs a bucket: tests/verify/test_verify_storage.py::test_command_runs_in_a_bucket",

@@ -29,11 +29,7 @@ job = pytest.importorskip("logclient.verify.job")
 sessions = pytest.importorskip("logclient.verify.spark")
 watching = pytest.importorskip("logclient.verify.watch")
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:PySpark does not yet:FutureWarning"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +120,9 @@ def test_worker_that_does_not_see_a_folder_is_named(
     """Here the client alone sees them, so the check runs with another folder."""
     from logclient.verify.stages import SparkStages
 
+    stages = SparkStages(sessions.Session(spark=remote))
     with pytest.raises(LedgerError, match=r"^ledger: the worker on .* cannot see /nowhere: .*storage"):
-        SparkStages(remote).check_visible([("work", str(scene.ledger)), ("ledger", "/nowhere")])
-    stages = SparkStages(remote)
+        stages.check_visible([("work", str(scene.ledger)), ("ledger", "/nowhere")])
     stages.check_visible([("work", str(scene.ledger)), ("capture", str(scene.capture))])
     assert stages.cores == 2
 
