@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import ssl
 import threading
@@ -14,6 +15,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,13 +66,31 @@ def run_in_child(work: Callable[[], object], fork: Callable[[], int] | None = No
         time.sleep(0.002)
 
 
+def other_threads() -> dict[str, str]:
+    """Return what Linux says of each other thread: its state and how often it was switched; else nothing."""
+    found = {}
+    tasks = Path("/proc/self/task")
+    for task in tasks.iterdir() if tasks.is_dir() else ():
+        if int(task.name) != threading.get_native_id():
+            with suppress(OSError):
+                found[task.name] = "".join(
+                    re.findall(r"^(?:State|\w+_ctxt_switches):.*\n", (task / "status").read_text(), re.M)
+                )
+    return found
+
+
 def c_fork() -> int:
     """Call fork(2) as a C library does: no Python hook runs.
 
-    The pause lets all threads go to sleep outside Python: a thread that waits for the interpreter's lock
-    at such a fork leaves the child with a broken lock.
+    All other threads must sleep outside Python then: one that waits for the interpreter's lock at such a
+    fork leaves the child with a broken lock.
     """
-    time.sleep(0.05)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        before = other_threads()
+        time.sleep(0.05)
+        if other_threads() == before and not any("(running)" in status for status in before.values()):
+            break
     return int(ctypes.PyDLL(None).fork())
 
 
