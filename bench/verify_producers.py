@@ -1,20 +1,25 @@
 """Row `verify-producers`: what `logclient verify` costs with many small producers, and with a large one.
 
-The same number of events (`--events`, 10 M) comes from 100 producers, from a producer for each 1,000 events,
-and from 100 producers of which one has nine of ten events. 100,000 ledgers of one event come on top. Every
-answer is compared with the truth of the generator.
+`--events` (10 M) come from a producer for each 1,000 events, and from 100 producers of which one has nine of
+ten events. Rounds alternate with those of the base, events of 100 producers, so that both see the same speed
+of the machine; a ratio is that of two runs in a row. The base has 25 M events at most, because the disk and
+the page cache hold no second capture of 100 M. 100,000 ledgers of one event come on top. Every answer is
+compared with the truth of the generator.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import verify, verify_data
-from bench.harness import ROOT, Line, Row, Spread, Verdict, claim
+from bench.harness import ROOT, Line, Row, Spread, claim
 
 EVENTS = 10_000_000
+BASE = 25_000_000  # events of the base at most
 LEDGERS = 100_000  # of one event
 RUNS = 3  # warm ones
 FEW, MANY, SKEWED = "100 producers", "producers of 1,000 events", "one producer with 90 %"
@@ -35,56 +40,84 @@ def run(
     """Run the row. Its options are those of row `verify`."""
     n = verify.count(events) if events else 200_000 if quick else EVENTS
     ledgers = 1_000 if quick else LEDGERS
-    shapes = {
-        f"{FEW} ({verify.short(n)})": (FEW, n, verify_data.Shape(100)),
-        f"{n // 1000:,} {MANY}": (MANY, n, verify_data.Shape(n // 1000)),
-        SKEWED: (SKEWED, n, verify_data.Shape(100, skewed=True)),
-        f"{ledgers:,} {TINY}": (TINY, ledgers, verify_data.Shape(ledgers)),
+    folder = Path(dir) if dir else ROOT / "build"
+    some = Shape(FEW, min(n, BASE), verify_data.Shape(100))
+    cases = {
+        f"{n // 1000:,} {MANY}": Shape(MANY, n, verify_data.Shape(n // 1000)),
+        SKEWED: Shape(SKEWED, n, verify_data.Shape(100, skewed=True)),
     }
-    lines, notes = [], []
-    cost: dict[str, float] = {}
-    for name, (kind, size, shape) in shapes.items():
-        runs = _measure(name, size, shape, Path(dir) if dir else ROOT / "build", rounds or RUNS, seed, keep)
-        scale = 1e6 / size
-        cpu, wall = (Spread.of([run[clock] * scale for run in runs[1:]]) for clock in ("cpu", "wall"))
-        lines.append(Line(name, {"process": cpu, "wall": wall}))
-        cost[kind] = cpu.median
-        peak, growth = (max(run[what] for run in runs) / (1 << 20) for what in ("driver", "driver_growth"))
-        all_ = max(run["peak"] for run in runs) / (1 << 30)
-        notes.append(
-            f"{name}: driver {peak:.0f} MiB, {growth:.0f} more than before its first run"
-            f" ({growth * 1024 / shape.producers:.2f} KiB a producer); all processes {all_:.2f} GiB;"
-            f" last run: pack {runs[-1]['seconds']['pack']:.2f} s, compare"
-            f" {runs[-1]['seconds']['compare']:.2f} s"
-        )
-    verdicts: list[Verdict] = [
-        claim(f"CPU an event, {kind} / {FEW}", cost[kind] / cost[FEW], "" if quick else "<=", bound)
-        for kind, bound in RATIOS.items()
-    ]
-    verdicts.append(claim(f"{TINY}: CPU ms each", cost[TINY] / 1e3, "" if quick else "<=", TINY_MS))
+    tiny = Shape(TINY, ledgers, verify_data.Shape(ledgers))
+    lines, notes, verdicts = [], [], []
+
+    def report(name: str, shape: Shape, runs: list[dict[str, Any]]) -> None:
+        line, note = _described(name, shape, runs)
+        lines.append(line)
+        notes.append(note)
+
+    with ExitStack() as stack:
+        ours = stack.enter_context(_ready(some, folder, seed, keep))
+        for name, shape in cases.items():
+            with _ready(shape, folder, seed, keep) as other:
+                base, case = [], []
+                for at in range((rounds or RUNS) + 1):
+                    verify.print_progress(f"{name}: run {at + 1} of {(rounds or RUNS) + 1}")
+                    base.append(ours())
+                    case.append(other())
+            scale = some.events / shape.events
+            ratios = Spread.of([scale * b["cpu"] / a["cpu"] for a, b in zip(base[1:], case[1:], strict=True)])
+            bound = RATIOS[shape.kind]
+            verdicts.append(
+                claim(f"CPU an event, {shape.kind} / {FEW}", ratios, "" if quick else "<=", bound)
+            )
+            report(f"{FEW} ({verify.short(some.events)}), beside {shape.kind}", some, base)
+            report(name, shape, case)
+    with _ready(tiny, folder, seed, keep) as once:
+        runs = [once() for _ in range((rounds or RUNS) + 1)]
+    report(f"{ledgers:,} {TINY}", tiny, runs)
+    each = Spread.of([run["cpu"] * 1e3 / ledgers for run in runs[1:]])
+    verdicts.append(claim(f"{TINY}: CPU ms each", each, "" if quick else "<=", TINY_MS))
     title = "many small producers, and one large one"
     return Row("verify-producers", title, "us/event", lines, verdicts, [*notes, *NOTES], {})
 
 
-def _measure(
-    name: str, events: int, shape: verify_data.Shape, folder: Path, rounds: int, seed: int, keep: bool
-) -> list[dict[str, Any]]:
-    """Make the data, run the verification on it, and delete it.
+class Shape(NamedTuple):
+    """What the data of a contender are like."""
 
-    Returns:
-        The first run, which is cold, and `rounds` more.
-    """
-    verify.print_progress(f"{name}: making ledger and capture")
-    path = folder / f"verify-{events}-{'-'.join(map(str, map(int, shape)))}"
-    data = verify_data.make(path, events, seed, shape)
+    kind: str
+    events: int
+    data: verify_data.Shape
+
+
+def _described(name: str, shape: Shape, runs: list[dict[str, Any]]) -> tuple[Line, str]:
+    """Return a line and a note on some runs, of which the first is cold."""
+    scale = 1e6 / shape.events
+    cpu, wall = (Spread.of([run[clock] * scale for run in runs[1:]]) for clock in ("cpu", "wall"))
+    peak, growth = (max(run[what] for run in runs) / (1 << 20) for what in ("driver", "driver_growth"))
+    note = (
+        f"{name}: driver {peak:.0f} MiB, {growth:.0f} more than before its first run"
+        f" ({growth * 1024 / shape.data.producers:.2f} KiB a producer);"
+        f" all processes {max(run['peak'] for run in runs) / (1 << 30):.2f} GiB;"
+        f" last run: pack {runs[-1]['seconds']['pack']:.2f} s,"
+        f" compare {runs[-1]['seconds']['compare']:.2f} s"
+    )
+    return Line(name, {"process": cpu, "wall": wall}), note
+
+
+@contextmanager
+def _ready(shape: Shape, folder: Path, seed: int, keep: bool) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Make the data, yield what verifies them and compares the answer, and delete them."""
+    verify.print_progress(f"{shape.kind}: making ledger and capture")
+    path = folder / f"verify-{shape.events}-{'-'.join(map(str, map(int, shape.data)))}"
+    data = verify_data.make(path, shape.events, seed, shape.data)
     try:
         with verify.Contender(verify.OURS, data.path) as ours:
-            runs = []
-            for _ in range(rounds + 1):
-                verify.print_progress(f"{name}: run {len(runs) + 1} of {rounds + 1}")
-                runs.append(ours.run())
-                verify.exact(name, runs[-1], data.truth)
-        return runs
+
+            def once() -> dict[str, Any]:
+                answer = ours.run()
+                verify.exact(shape.kind, answer, data.truth)
+                return answer
+
+            yield once
     finally:
         if not keep:
             shutil.rmtree(data.path, ignore_errors=True)
