@@ -2,7 +2,7 @@
 
 `--events` (10 M) come from a producer for each 1,000 events, and from 100 producers of which one has nine of
 ten events. Rounds alternate with those of the base, events of 100 producers, so that both see the same speed
-of the machine; a ratio is that of two runs in a row. The base has 25 M events at most, because the disk and
+of the machine; a ratio is that of two runs in a row. The base has 50 M events at most, because the disk and
 the page cache hold no second capture of 100 M. 100,000 ledgers of one event come on top. Every answer is
 compared with the truth of the generator.
 """
@@ -19,7 +19,7 @@ from bench import verify, verify_data
 from bench.harness import ROOT, Line, Row, Spread, claim
 
 EVENTS = 10_000_000
-BASE = 25_000_000  # events of the base at most
+BASE = 50_000_000  # events of the base at most
 LEDGERS = 100_000  # of one event
 RUNS = 3  # warm ones
 FEW, MANY, SKEWED = "100 producers", "producers of 1,000 events", "one producer with 90 %"
