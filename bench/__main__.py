@@ -24,6 +24,7 @@ ROWS = {
     "dead": ("bench.dead", ()),
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
+    "tls": ("bench.tls", ("pylogbeat",)),
     "logjam": ("bench.logjam", ("pyzmq",)),
     "plog": ("bench.plog", ("mmh3",)),
     "logux": ("bench.logux", ("websockets", "picows")),

@@ -1,6 +1,7 @@
 """Row `logux`: 300-byte actions until the server has reported each as processed.
 
-The servers are the released @logux/server, and a stub in C that gives the same answers at almost no cost.
+The servers are the released @logux/server, and a stub in C that gives the same answers at almost no cost; our
+client also sends to the stub over TLS.
 
 Each contender is a separate process for all rounds, so that its CPU can be measured. It makes a new
 connection for each run, because the server checks all connections for each action, and sends some actions
@@ -23,7 +24,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from bench.certificates import Certificate, certificate, server_arguments
 from bench.harness import ROOT, NotExact, Row, Spread, Target, claim, judge, lines, ratio
+from bench.logux_program import CREDENTIALS
 from bench.lumberjack import SINK_BOUND
 from bench.sink import SinkError, compiled
 from tests import logux_server
@@ -38,7 +41,9 @@ COLD = 20_000
 """Warm-up actions for a new server, whose first thousands take five times as long."""
 JS, NODE, OURS = "@logux/client", "core ClientNode", "logclient"
 PACED = f"{JS}, 100 at a time"
-REAL, STUB = "@logux/server", "stub"
+REAL, STUB, TLS = "@logux/server", "stub", "stub over TLS"
+RATE = 1.2
+"""The least rate to the stub, in million actions a second."""
 CLOCKS = {"wall": "until processed", "process": "CPU"}
 
 
@@ -65,19 +70,31 @@ class Counts(NamedTuple):
     cpu: float
     answered: int | None = None  # the server's syncs that the client answered; None: unknown
     bytes: int | None = None  # received
+    busy: float = 0.0  # the share of a core, from the first byte to the last
+    cipher: str = ""  # of the connection that has sent the last byte; empty: plain
 
 
 class Stub:
-    """`wssink.c` as a process."""
+    """`wssink.c` as a process.
 
-    name = STUB
+    Args:
+        tls: show this certificate on all connections, and decrypt them in the stub's process.
 
-    def __init__(self) -> None:
-        program = compiled(SINK_SOURCE, BINARY, ())
+    Attributes:
+        address: for any WebSocket client.
+        url: for our client, with `options`.
+    """
+
+    def __init__(self, tls: Certificate | None = None) -> None:
+        program = compiled(SINK_SOURCE, BINARY, ("-ldl",), ())
+        self.name = TLS if tls else STUB
         self._process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(program), *server_arguments(tls)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.address = f"ws://127.0.0.1:{self._line()['port']}"
+        port = self._line()["port"]
+        self.address = f"{'wss' if tls else 'ws'}://127.0.0.1:{port}"
+        self.url = f"{'logux+tls' if tls else 'logux'}://127.0.0.1:{port}"
+        self.options: dict[str, Any] = CREDENTIALS | ({"ca": tls.ca} if tls else {})
 
     def _line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -95,7 +112,11 @@ class Stub:
         if report["errors"]:
             raise SinkError("a client broke the protocol, see stderr")
         cpu = report["user"] + report["system"]
-        return Counts(report["events"], cpu, report["answered"], report["bytes"])
+        wall = report["last"] - report["first"]
+        busy = cpu / wall if wall > 0 else 0.0
+        return Counts(
+            report["events"], cpu, report["answered"], report["bytes"], busy, report["cipher"]
+        )
 
     def __enter__(self) -> Stub:
         return self
@@ -119,6 +140,14 @@ class Real:
     @property
     def address(self) -> str:
         return self._server.address
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return CREDENTIALS
 
     def counts(self) -> Counts:
         report = self._server.tell("state")
@@ -209,7 +238,7 @@ def _node(kind: str) -> Callable[[str], Sequence[str]]:
 
 def _python(kind: str) -> Callable[[str], Sequence[str]]:
     def command(address: str) -> Sequence[str]:
-        url = address.replace("ws:", "logux:") if kind == OURS else address
+        url = address.replace("wss:", "logux+tls:").replace("ws:", "logux:") if kind == OURS else address
         return [sys.executable, "-m", "bench.logux_program", kind, url, action()]
 
     return command
@@ -217,6 +246,15 @@ def _python(kind: str) -> Callable[[str], Sequence[str]]:
 
 def _ways(server: Server, folder: Path) -> Iterator[Way]:
     real = server.name == REAL
+
+    def ours(what: str = "", **options: Any) -> Way:
+        options = {**server.options, **options}
+        return Way(f"{OURS}{what}", _python(OURS), {"options": options}, 1.0 if real else 5.0)
+
+    yield ours()
+    yield ours(" (again)")
+    if server.name == TLS:
+        return
     yield Way(JS, _node("client"), {"ahead": 1 << 30}, 0.5)
     # For each action its log scans all actions without an outcome: it is fastest with 100 of them.
     for again in ("", " (again)"):
@@ -233,12 +271,6 @@ def _ways(server: Server, folder: Path) -> Iterator[Way]:
         for each in (1, 100):
             options = {"each": each, "ahead": 1000}
             yield Way(f"{name}, {each} a sync", _python(name), options, 0.5)
-
-    def ours(what: str = "", **options: Any) -> Way:
-        return Way(f"{OURS}{what}", _python(OURS), {"options": options}, 1.0 if real else 5.0)
-
-    yield ours()
-    yield ours(" (again)")
     yield ours(", with a ledger", ledger=str(folder))
     if not real:
         yield ours(", check=false", check=False)
@@ -298,6 +330,14 @@ def _verdicts(got: Measured) -> Iterator[Any]:
             if other.endswith(server) and not other.startswith((JS, OURS)):
                 for clock, what in CLOCKS.items():
                     yield claim(f"{other} / {ours}, {what}", ratio(samples, other, ours, clock))
+    for server, bound in ((STUB, (">=", RATE)), (TLS, ())):
+        ours = f"{OURS}, {server}"
+        yield claim(f"{ours}: M actions/s", Spread.of([1 / wall for wall in samples[ours]["wall"]]), *bound)
+    over_tls = f"{OURS}, {TLS}"
+    for clock, what in CLOCKS.items():
+        slower, plain = (statistics.median(samples[name][clock]) for name in (over_tls, f"{OURS}, {STUB}"))
+        yield claim(f"{over_tls} / {OURS}, {STUB}, {what}, medians", slower / plain)
+    yield claim("the stub's share of a core, over TLS", Spread.of(got.busy[over_tls]))
     # Our client is the fastest, so the stub's share is the greatest with it.
     yield claim("the stub's share of a core", Spread.of(got.busy[f"{OURS}, {STUB}"]), "<=", SINK_BOUND)
 
@@ -311,7 +351,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     got = Measured({}, {}, {}, {})
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for server in (Real(folder), Stub()):
+        for server in (Real(folder), Stub(), Stub(certificate())):
             with server, ExitStack() as stack:
                 ways = _ways(server, folder / f"ledger of {server.name.strip('@').replace('/', '-')}")
                 contenders = [Contender(way, server, actions, stack) for way in ways]

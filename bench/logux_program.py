@@ -144,8 +144,7 @@ def ours_run(url: str, action: str, given: dict[str, Any]) -> dict[str, float]:
     import logclient
 
     body = json.dumps(json.loads(action)["data"], separators=(",", ":")).encode()
-    options = {"token": "secret", "subprotocol": 1, "overflow": "block"} | given["options"]
-    with logclient.connect(url, **options) as made:
+    with logclient.connect(url, overflow="block", **given["options"]) as made:
         def send_all(n: int) -> int:
             send = made.send
             for _ in repeat(None, n):

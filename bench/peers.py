@@ -96,13 +96,18 @@ def logstash_async() -> LogstashAsync | None:
         return None
 
 
-def pylogbeat(port: int, bodies: Sequence[bytes], windows: int) -> Callable[[], None] | None:
-    """Make the work for pylogbeat: one window after the other, each compressed and acknowledged."""
+def pylogbeat(
+    port: int, bodies: Sequence[bytes], windows: int, ca: str | None = None
+) -> Callable[[], None] | None:
+    """Make the work for pylogbeat: one window after the other, each compressed and acknowledged.
+
+    `ca` is the file with the authority of the server's certificate; None: a plain connection.
+    """
     try:
         from pylogbeat import PyLogBeatClient
     except ImportError:
         return None
-    client = PyLogBeatClient("127.0.0.1", port)
+    client = PyLogBeatClient("127.0.0.1", port, ssl_enable=ca is not None, ca_certs=ca)
     client.connect()
 
     def work() -> None:
@@ -151,8 +156,12 @@ class GoLumber:
     the CPU of its process.
     """
 
-    def __init__(self, program: Path, port: int, events: Path, window: int, level: int) -> None:
+    def __init__(
+        self, program: Path, port: int, events: Path, window: int, level: int, ca: str | None = None
+    ) -> None:
         options = {"port": port, "in": events, "window": window, "level": level, "inflight": 2}
+        if ca is not None:
+            options["ca"] = ca
         command = [str(program), "bench", *(word for k, v in options.items() for word in (f"-{k}", str(v)))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -6,7 +6,7 @@
  * are skipped, not copied, except with --dump. It reads versions 1 and 2 of W, J and C frames, and
  * refuses D frames, which no row sends. C frames need zlib (-DSINK_ZLIB -lz).
  *
- *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1] [--zmtp 1]
+ *   sink [--port N] [--buffer BYTES] [--dump FILE] [--peek 1] [--zmtp 1] [--libssl FILE --tls CERTIFICATE]
  *
  * --zmtp: read Logjam like a ROUTER for DEALER sockets and a PULL for PUSH sockets (ZMTP 3.0, no security),
  * without libzmq, whose two threads would use more of a core than a sink may. An event is a message of four
@@ -15,6 +15,9 @@
  *
  * --peek: inflate only the first header of each C frame, which has the number for the ack, and trust the W
  * frame for the rest: a row about compression does not measure decompression.
+ *
+ * --tls: all connections are TLS with this certificate (and its key, PEM), decrypted in this process by the OpenSSL
+ * in --libssl. Counted are the bytes in it.
  *
  * The first line on stdout is {"port": N, "zlib": 0|1}. Then comes a line of totals for each line of
  * stdin. After the end of stdin, SIGTERM or SIGINT comes a last line of totals, and exit code 0 (2: a peer
@@ -38,6 +41,8 @@
 #ifdef SINK_ZLIB
 #include <zlib.h>
 #endif
+
+#include "stream.h"
 
 enum { PEERS = 64, HEAD = 10, INFLATED = 256 * 1024 };
 
@@ -67,7 +72,7 @@ typedef struct {
 } Zmtp;
 
 typedef struct {
-    int fd;
+    Stream stream;
     Zmtp z;
     uint32_t window, seen, last;    /* of the current window */
     uint8_t version;
@@ -83,7 +88,8 @@ static struct {
     uint64_t connections, windows, events, acks, reads, bytes, payload, compressed, errors;
     uint64_t open_windows;      /* incomplete windows of ended connections */
     double first, last;         /* CLOCK_MONOTONIC of the first and the last byte */
-} total;
+    const char *cipher;         /* of the connection that has sent the last byte; empty: plain */
+} total = {.cipher = ""};
 
 static Peer peers[PEERS];
 static int n_peers;
@@ -115,12 +121,14 @@ static void report(void) {
     double system = used.ru_stime.tv_sec + used.ru_stime.tv_usec / 1e6;
     printf("{\"connections\": %llu, \"windows\": %llu, \"events\": %llu, \"acks\": %llu, \"reads\": %llu, "
            "\"bytes\": %llu, \"payload\": %llu, \"compressed\": %llu, \"errors\": %llu, \"open_windows\": %llu, "
-           "\"first\": %.6f, \"last\": %.6f, \"user\": %.6f, \"system\": %.6f}\n",
+           "\"first\": %.6f, \"last\": %.6f, \"user\": %.6f, \"system\": %.6f, "
+           "\"cipher\": \"%s\"}\n",
            (unsigned long long)total.connections, (unsigned long long)total.windows,
            (unsigned long long)total.events, (unsigned long long)total.acks, (unsigned long long)total.reads,
            (unsigned long long)total.bytes, (unsigned long long)total.payload,
            (unsigned long long)total.compressed, (unsigned long long)total.errors,
-           (unsigned long long)total.open_windows, total.first, total.last, user, system);
+           (unsigned long long)total.open_windows, total.first, total.last, user, system,
+           total.cipher);
     if (dump)
         fflush(dump);
     fflush(stdout);
@@ -138,7 +146,7 @@ static int acknowledge(Peer *peer) {
     memcpy(ack + 2, &sequence, 4);
     total.windows++;
     peer->window = peer->seen = 0;
-    if (send(peer->fd, ack, 6, MSG_NOSIGNAL) != 6)
+    if (stream_write(&peer->stream, ack, 6) < 0)
         return -1;      /* the writer has closed the connection, which does not break the protocol */
     total.acks++;
     return 0;
@@ -301,15 +309,9 @@ static int walk(Peer *peer, Walk *w, const uint8_t *data, size_t size) {
 }
 
 static int reply(Peer *peer) {
-    size_t done = 0;
-    while (done < replies_size) {
-        ssize_t n = send(peer->fd, replies + done, replies_size - done, MSG_NOSIGNAL);
-        if (n < 0)
-            return -1;      /* the writer has closed the connection */
-        done += n;
-    }
+    size_t size = replies_size;
     replies_size = 0;
-    return 0;
+    return size ? stream_write(&peer->stream, replies, size) : 0;
 }
 
 static int put(Peer *peer, int flags, const void *data, size_t size) {
@@ -405,7 +407,7 @@ static int walk_zmtp(Peer *peer, const uint8_t *data, size_t size) {
 static void greet(Peer *peer) {
     uint8_t greeting[GREETING] = {0xFF, [9] = 0x7F, 3, 0, 'N', 'U', 'L', 'L'};
     peer->z.left = GREETING;
-    if (send(peer->fd, greeting, sizeof greeting, MSG_NOSIGNAL) != GREETING)
+    if (stream_write(&peer->stream, greeting, sizeof greeting) < 0)
         total.errors++;
 }
 
@@ -416,12 +418,13 @@ static void hang_up(int i) {
     if (peer->unzipping)
         inflateEnd(&peer->zip);
 #endif
-    close(peer->fd);
+    stream_close(&peer->stream);
     *peer = peers[--n_peers];
 }
 
 int main(int argc, char **argv) {
     int port = 0, one = 1;
+    const char *library = NULL, *certificate = NULL;
     size_t capacity = 128 * 1024;   /* stays in the second-level cache */
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--port"))
@@ -432,6 +435,10 @@ int main(int argc, char **argv) {
             peek = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--zmtp"))
             zmtp = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--libssl"))
+            library = argv[i + 1];
+        else if (!strcmp(argv[i], "--tls"))
+            certificate = argv[i + 1];
         else if (!strcmp(argv[i], "--dump")) {
             if (!(dump = fopen(argv[i + 1], "wb"))) {
                 perror("sink: --dump");
@@ -439,6 +446,8 @@ int main(int argc, char **argv) {
             }
         }
     }
+    if (certificate && stream_server(library, certificate))
+        return 1;
     buffer = malloc(capacity);
     inflated = malloc(INFLATED);
     struct sigaction act = {.sa_handler = on_signal};   /* no SA_RESTART: poll must return */
@@ -464,19 +473,21 @@ int main(int argc, char **argv) {
     while (!stop) {
         struct pollfd polled[PEERS + 2] = {{.fd = 0, .events = POLLIN},
                                            {.fd = n_peers < PEERS ? listener : -1, .events = POLLIN}};
-        for (int i = 0; i < n_peers; i++)
-            polled[i + 2] = (struct pollfd){.fd = peers[i].fd, .events = POLLIN};
-        int known = n_peers;
-        if (poll(polled, known + 2, -1) < 0) {
+        int known = n_peers, more = 0;
+        for (int i = 0; i < n_peers; i++) {
+            polled[i + 2] = (struct pollfd){.fd = peers[i].stream.fd, .events = POLLIN};
+            more |= peers[i].stream.more;
+        }
+        if (poll(polled, known + 2, more ? 0 : -1) < 0) {
             if (errno == EINTR)
                 continue;
             perror("sink: poll");
             return 1;
         }
         for (int i = known - 1; i >= 0; i--) {   /* backwards: hang_up moves the last peer here */
-            if (!polled[i + 2].revents)
+            if (!polled[i + 2].revents && !peers[i].stream.more)
                 continue;
-            ssize_t n = recv(peers[i].fd, buffer, capacity, MSG_DONTWAIT);
+            ssize_t n = stream_read(&peers[i].stream, buffer, capacity);
             if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 continue;
             if (n <= 0) {
@@ -488,6 +499,7 @@ int main(int argc, char **argv) {
                 total.first = total.last;
             total.reads++;
             total.bytes += n;
+            total.cipher = peers[i].stream.cipher;
             if ((zmtp ? walk_zmtp(&peers[i], buffer, n) : walk(&peers[i], &peers[i].outer, buffer, n)) < 0)
                 hang_up(i);
         }
@@ -495,7 +507,7 @@ int main(int argc, char **argv) {
             int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
             if (fd >= 0) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-                peers[n_peers++] = (Peer){.fd = fd};
+                peers[n_peers++] = (Peer){.stream = stream_open(fd)};
                 total.connections++;
                 if (zmtp)
                     greet(&peers[n_peers - 1]);

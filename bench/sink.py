@@ -17,7 +17,9 @@ import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from bench.certificates import Certificate, server_arguments
 
 SOURCE = Path(__file__).with_name("sink.c")
 BINARY = SOURCE.parent.parent / "build" / "bench" / "sink"
@@ -44,21 +46,28 @@ class Counts(NamedTuple):
     last: float
     user: float
     system: float
+    cipher: str = ""  # of the connection that has sent the last byte; empty: plain
 
     @property
     def cpu(self) -> float:
         """CPU seconds, user and system."""
         return self.user + self.system
 
+    @property
+    def busy(self) -> float:
+        """The share of a core, from the first byte to the last."""
+        return self.cpu / (self.last - self.first) if self.last > self.first else 0.0
+
 
 def build() -> Path:
     """Compile the sink, with zlib if available."""
-    return compiled(SOURCE, BINARY, ("-DSINK_ZLIB", "-lz"), ())
+    return compiled(SOURCE, BINARY, ("-DSINK_ZLIB", "-lz", "-ldl"), ("-ldl",))
 
 
 def compiled(source: Path, binary: Path, *tries: Sequence[str]) -> Path:
-    """Compile if `binary` is older than `source`, with the first options that the compiler accepts."""
-    if binary.exists() and binary.stat().st_mtime >= source.stat().st_mtime:
+    """Compile if `binary` is older than its sources, with the first options that the compiler accepts."""
+    sources = [source, *source.parent.glob("*.h")]
+    if binary.exists() and binary.stat().st_mtime >= max(p.stat().st_mtime for p in sources):
         return binary
     compiler = (
         shutil.which("cc") or shutil.which("gcc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
@@ -87,6 +96,11 @@ class Sink:
         peek: inflate only the first header of a compressed frame, and count the events that the window
             announces.
         zmtp: read Logjam from DEALER and PUSH sockets; acks are then answers to requests.
+        tls: show this certificate on all connections, and decrypt them in the sink's process.
+
+    Attributes:
+        url: for our client, with `options`.
+        ca: the file with the certificate's authority; None: plain connections.
     """
 
     def __init__(
@@ -96,15 +110,19 @@ class Sink:
         *,
         peek: bool = False,
         zmtp: bool = False,
+        tls: Certificate | None = None,
     ) -> None:
         command = [str(build()), "--port", str(port), "--peek", str(int(peek)), "--zmtp", str(int(zmtp))]
+        command += server_arguments(tls)
         if dump is not None:
             command += ["--dump", os.fspath(dump)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         line = self._line()
         self.port: int = line["port"]
         self.zlib = bool(line["zlib"])
-        self.url = f"{'logjam' if zmtp else 'lumberjack'}://127.0.0.1:{self.port}"
+        self.url = f"{'logjam' if zmtp else 'lumberjack'}{'+tls' if tls else ''}://127.0.0.1:{self.port}"
+        self.ca = tls.ca if tls else None
+        self.options: dict[str, Any] = {"ca": tls.ca} if tls else {}
         self._final: Counts | None = None
 
     def _line(self) -> dict:

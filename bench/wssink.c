@@ -4,7 +4,10 @@
  * for each action a separate `sync` with logux/processed. It keeps nothing and builds no JSON: it scans the
  * text for ids and times in each meta. It also counts the answers to its syncs.
  *
- *   wssink
+ *   wssink [--libssl FILE --tls CERTIFICATE]
+ *
+ * --tls: all connections are TLS with this certificate (and its key, PEM), decrypted in this process by the OpenSSL
+ * in --libssl. Counted are the bytes in it.
  *
  * The first line on stdout is {"port": N}. Then comes a line of totals for each line of stdin. After the end of
  * stdin the exit code is 0 (2: a peer broke the protocol).
@@ -24,10 +27,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "stream.h"
+
 enum { PEERS = 64, INPUT = 8 << 20, NODE = 128, REPLIES = 1 << 20, ROOM = 512 };
 
 typedef struct {
-    int fd, upgraded;
+    Stream stream;
+    int upgraded;
     uint8_t *input;
     size_t have;
     char node[NODE];
@@ -38,7 +44,8 @@ typedef struct {
 static struct {
     uint64_t connections, events, syncs, answered, bytes, reads, errors;
     double first, last;     /* CLOCK_MONOTONIC of the first and the last byte */
-} total;
+    const char *cipher;     /* of the connection that has sent the last byte; empty: plain */
+} total = {.cipher = ""};
 
 static Peer peers[PEERS];
 static int n_peers;
@@ -61,11 +68,13 @@ static void report(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     printf("{\"connections\": %llu, \"events\": %llu, \"syncs\": %llu, \"answered\": %llu, \"bytes\": %llu, "
-           "\"reads\": %llu, \"errors\": %llu, \"first\": %.6f, \"last\": %.6f, \"user\": %.6f, \"system\": %.6f}\n",
+           "\"reads\": %llu, \"errors\": %llu, \"first\": %.6f, \"last\": %.6f, \"user\": %.6f, \"system\": %.6f, "
+           "\"cipher\": \"%s\"}\n",
            (unsigned long long)total.connections, (unsigned long long)total.events,
            (unsigned long long)total.syncs, (unsigned long long)total.answered, (unsigned long long)total.bytes,
            (unsigned long long)total.reads, (unsigned long long)total.errors, total.first, total.last,
-           used.ru_utime.tv_sec + used.ru_utime.tv_usec / 1e6, used.ru_stime.tv_sec + used.ru_stime.tv_usec / 1e6);
+           used.ru_utime.tv_sec + used.ru_utime.tv_usec / 1e6, used.ru_stime.tv_sec + used.ru_stime.tv_usec / 1e6,
+           total.cipher);
     fflush(stdout);
 }
 
@@ -121,15 +130,9 @@ static void accepted(const char *key, size_t size, char *out) {
 /* -- output */
 
 static int flush_replies(Peer *peer) {
-    size_t done = 0;
-    while (done < replies_size) {
-        ssize_t n = send(peer->fd, replies + done, replies_size - done, MSG_NOSIGNAL);
-        if (n < 0)
-            return -1;      /* the peer has closed the connection */
-        done += n;
-    }
+    size_t size = replies_size;
     replies_size = 0;
-    return 0;
+    return size ? stream_write(&peer->stream, replies, size) : 0;
 }
 
 /* Write a frame with the `size` bytes in `text`. */
@@ -455,13 +458,22 @@ static int walk(Peer *peer) {
 }
 
 static void hang_up(int i) {
-    close(peers[i].fd);
+    stream_close(&peers[i].stream);
     free(peers[i].input);
     peers[i] = peers[--n_peers];
     replies_size = 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const char *library = NULL, *certificate = NULL;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--libssl"))
+            library = argv[i + 1];
+        else if (!strcmp(argv[i], "--tls"))
+            certificate = argv[i + 1];
+    }
+    if (certificate && stream_server(library, certificate))
+        return 1;
     int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in where = {.sin_family = AF_INET};
     where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -476,20 +488,22 @@ int main(void) {
     for (;;) {
         struct pollfd polled[PEERS + 2] = {{.fd = 0, .events = POLLIN},
                                            {.fd = n_peers < PEERS ? listener : -1, .events = POLLIN}};
-        for (int i = 0; i < n_peers; i++)
-            polled[i + 2] = (struct pollfd){.fd = peers[i].fd, .events = POLLIN};
-        int known = n_peers;
-        if (poll(polled, known + 2, -1) < 0) {
+        int known = n_peers, more = 0;
+        for (int i = 0; i < n_peers; i++) {
+            polled[i + 2] = (struct pollfd){.fd = peers[i].stream.fd, .events = POLLIN};
+            more |= peers[i].stream.more;
+        }
+        if (poll(polled, known + 2, more ? 0 : -1) < 0) {
             if (errno == EINTR)
                 continue;
             perror("wssink: poll");
             return 1;
         }
         for (int i = known - 1; i >= 0; i--) {  /* backwards: hang_up moves the last peer here */
-            if (!polled[i + 2].revents)
-                continue;
             Peer *peer = &peers[i];
-            ssize_t n = recv(peer->fd, peer->input + peer->have, INPUT - peer->have, MSG_DONTWAIT);
+            if (!polled[i + 2].revents && !peer->stream.more)
+                continue;
+            ssize_t n = stream_read(&peer->stream, peer->input + peer->have, INPUT - peer->have);
             if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 continue;
             if (n <= 0) {
@@ -501,6 +515,7 @@ int main(void) {
                 total.first = total.last;
             total.reads++;
             total.bytes += n;
+            total.cipher = peer->stream.cipher;
             peer->have += n;
             if (walk(peer) < 0)
                 hang_up(i);
@@ -509,7 +524,7 @@ int main(void) {
             int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
             if (fd >= 0) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-                peers[n_peers++] = (Peer){.fd = fd, .input = malloc(INPUT)};
+                peers[n_peers++] = (Peer){.stream = stream_open(fd), .input = malloc(INPUT)};
                 total.connections++;
             }
         }

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tree
 if not (support.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 
-from bench import data, dead, harness, sink  # noqa: E402
+from bench import certificates, data, dead, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
 
 
@@ -505,8 +505,9 @@ def test_row_logux_has_all_contenders(quickly):
     js, paced, ours = quickly.JS, quickly.PACED, quickly.OURS
     for server in (quickly.REAL, quickly.STUB):
         assert {line.name for line in row.lines} >= {f"{name}, {server}" for name in (js, paced, ours)}
+    assert f"{ours}, {quickly.TLS}" in {line.name for line in row.lines}
     assert all(line.spread["process"].median > 0 for line in row.lines)
-    assert sum(v.op == ">=" for v in row.verdicts) == 8
+    assert sum(v.op == ">=" for v in row.verdicts) == 9
 
 
 def test_contenders_of_row_logux_count_their_events(quickly, tmp_path):
@@ -518,3 +519,15 @@ def test_contenders_of_row_logux_count_their_events(quickly, tmp_path):
             took, cpu, size = quickly.Contender(ways[name], server, 400, stack).run()
             assert took["wall"] > 0 < took["process"]
             assert cpu >= 0 and size > quickly.SIZE
+
+
+def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
+    from contextlib import ExitStack
+
+    support.need("trustme")
+    with quickly.Stub(certificates.certificate()) as server, ExitStack() as stack:
+        (ours, _) = quickly._ways(server, tmp_path)
+        contender = quickly.Contender(ours, server, 400, stack)
+        assert contender.name == f"{quickly.OURS}, {quickly.TLS}"
+        contender.run()     # raises where the stub has not counted every action and answer
+        assert server.counts().cipher

@@ -2,7 +2,7 @@
 //
 //	golumber serve [-port P] -out FILE [-hold] [-die N] [-cert FILE [-ca FILE] [-tls 1.2]]
 //	golumber send -port P [-n N] [-window N] [-level L] [-inflight N]
-//	golumber bench -port P -in FILE [-window N] [-level L] [-inflight N]
+//	golumber bench -port P -in FILE [-window N] [-level L] [-inflight N] [-ca FILE]
 package main
 
 import (
@@ -208,6 +208,7 @@ func bench(arguments []string) {
 	window := flags.Int("window", 2048, "events in a window")
 	level := flags.Int("level", 0, "of compression; 0 is none")
 	inflight := flags.Int("inflight", 2, "windows")
+	ca := flags.String("ca", "", "speak TLS with a server whose certificate this authority has signed")
 	_ = flags.Parse(arguments)
 
 	text, err := os.ReadFile(*in)
@@ -224,7 +225,11 @@ func bench(arguments []string) {
 		windows = append(windows, some)
 	}
 	asIs := client.JSONEncoder(func(event any) ([]byte, error) { return event.([]byte), nil })
-	low, err := client.Dial(fmt.Sprintf("127.0.0.1:%d", *port), client.CompressionLevel(*level), asIs)
+	dial := net.Dial
+	if *ca != "" {
+		dial = secured(*ca)
+	}
+	low, err := client.DialWith(dial, fmt.Sprintf("127.0.0.1:%d", *port), client.CompressionLevel(*level), asIs)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -255,6 +260,17 @@ func bench(arguments []string) {
 		say(map[string]float64{"wall": wall.Seconds(), "cpu": (processTime() - before).Seconds()})
 	}
 	_ = low.Close()
+}
+
+// secured dials servers whose certificate this authority has signed.
+func secured(ca string) func(network, address string) (net.Conn, error) {
+	text, err := os.ReadFile(ca)
+	if err != nil {
+		log.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(text)
+	return func(network, address string) (net.Conn, error) { return tls.Dial(network, address, config) }
 }
 
 func processTime() time.Duration {
