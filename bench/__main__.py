@@ -1,6 +1,7 @@
 """`python -m bench [ROW…]`: run rows, print their tables, write build/bench/*.{json,md,png}.
 
-`--record` also puts the tables into docs/performance.md. `make bench ROW=handler` sets ROW.
+`--record` also puts the tables into docs/measurements.md, and the claims into docs/performance.md.
+`make bench ROW=handler` sets ROW.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import sys
 import time
 from importlib import import_module
 
-from bench import data
-from bench.harness import ROOT, OtherPrograms, load, machine, record, show
+from bench import data, pages
+from bench.harness import ROOT, OtherPrograms, load, machine, show
 
 # row -> module, and the packages whose versions are reported with it
 ROWS = {
@@ -36,7 +37,6 @@ ROWS = {
     "frames": ("bench.frames", ("pyspark", "pyarrow")),
 }
 FUNCTIONS = "functions"  # pytest-benchmark over bench/test_*.py
-PAGE = ROOT / "docs" / "performance.md"
 
 
 def _functions() -> int:
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         default=[],
         help="log files to take lines from (default: those of /var/log, or generated lines)",
     )
-    parser.add_argument("--record", action="store_true", help=f"write into {PAGE.relative_to(ROOT)} too")
+    parser.add_argument("--record", action="store_true", help="write into the pages of docs/ too")
     verify = parser.add_argument_group("verify and verify-producers")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
     verify.add_argument("--dir", default="", help="folder for its data, 380 bytes an event (build/)")
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
         row = row._replace(facts=facts | dict(row.facts))
         show(row)
         if chosen.record:
-            record(row, PAGE)
+            pages.record(row)
     if failed:
         print(f"bench: could not run: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -311,13 +311,19 @@ def _result(v: Verdict) -> str:
     return f"{'reached' if v.reached else 'NOT reached'}{': ' + v.why if v.why else ''}"
 
 
-def _goal(v: Verdict) -> str:
+def target_text(v: Verdict) -> str:
+    """Format the bound; that of a control is 1."""
     return f"{v.op} {_digits(v.bound)}" if v.op else "1" if v.what.startswith("A/A") else "-"
+
+
+def value_text(v: Verdict) -> str:
+    """Format the measured value, without its quartiles."""
+    return f"{_digits(v.value)}{' ' + v.unit if v.unit not in ('', 'x') else ''}"
 
 
 def _value(v: Verdict) -> str:
     many = "" if v.low == v.high else f" [{_digits(v.low)}-{_digits(v.high)}]"
-    return f"{_digits(v.value)}{' ' + v.unit if v.unit not in ('', 'x') else ''}{many}"
+    return value_text(v) + many
 
 
 def where(row: Row) -> str:
@@ -347,14 +353,14 @@ def table(row: Row) -> str:
     if row.verdicts:
         width = max(len(v.what) for v in row.verdicts)
         for v in row.verdicts:
-            goal = _goal(v)
+            goal = target_text(v)
             out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_result(v)}")
     out += [f"  {note}" for note in (*row.notes, where(row))]
     return "\n".join(out)
 
 
 def markdown(row: Row) -> str:
-    """Format a row as a section of docs/performance.md, with machine and date."""
+    """Format a row as a section of docs/measurements.md, with machine and date."""
     out = [f"### {row.name}: {row.title}", ""]
     if row.lines:
         clocks = [k for k in TITLES if any(k in line.spread for line in row.lines)]
@@ -367,7 +373,7 @@ def markdown(row: Row) -> str:
     if row.verdicts:
         out += ["| claim | measured | target | |", "|---|---|---|---|"]
         for v in row.verdicts:
-            out.append(f"| {v.what} | {_value(v)} | {_goal(v)} | {_result(v)} |")
+            out.append(f"| {v.what} | {_value(v)} | {target_text(v)} | {_result(v)} |")
         out.append("")
     out += [f"- {note}" for note in row.notes]
     out.append("- " + where(row))
@@ -419,22 +425,6 @@ def plot(row: Row, path: Path) -> bool:
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return True
-
-
-PAGE = "<!-- bench:{name} -->"
-
-
-def record(row: Row, page: Path) -> None:
-    """Replace or add the row's section in `page`."""
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
-    start, end = PAGE.format(name=row.name), PAGE.format(name="/" + row.name)
-    section = f"{start}\n{markdown(row)}{end}"
-    if start in text and end in text:
-        text = text[: text.index(start)] + section + text[text.index(end) + len(end) :]
-    else:
-        text = text.rstrip("\n") + "\n\n" + section + "\n"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
 
 
 def show(row: Row, out: Path = OUT) -> None:
