@@ -260,6 +260,8 @@ def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
         return
     if encryption:
         yield _security(encryption, check.security)
+    if given.tls:
+        yield Finding("pump", OK, check.pump)
     if check.stage == "ask" and check.status != "ok":
         words = check.explanation.removeprefix("but ").removeprefix("then ")
         yield Finding("protocol", FAILED, words, _fix_answer(check) if stream else _fix_datagram(check))

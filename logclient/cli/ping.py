@@ -144,6 +144,12 @@ class EndpointCheck:
         self.event_outcome = ""
         self.security: dict[str, Any] = {}
         self.about: dict[str, Any] = {}
+        self.why_python: str = transport.why_python()
+
+    @property
+    def pump(self) -> str:
+        """Which pump a client has on this machine, in the words of ``stats().pump``."""
+        return f"python: {self.why_python}" if self.why_python else "compiled"
 
     @property
     def name(self) -> str:
@@ -321,6 +327,8 @@ class EndpointCheck:
             parts.append(f"connected in {milliseconds(self.connect_s)}")
         if self.security:
             parts.append(describe_security(self.security))
+            if self.why_python and self.given.tls:
+                parts.append(f"pump in Python ({self.why_python})")
         if self.round_trips_s and self.status != "foreign":
             trips = sorted(self.round_trips_s)
             if self.count == 1:
@@ -352,6 +360,7 @@ class EndpointCheck:
             "event_ms": _rounded(self.event_s),
             "about": self.about or None,
             "tls": self.security or None,
+            "pump": self.pump,
         }
 
 

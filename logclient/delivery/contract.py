@@ -421,6 +421,10 @@ class Transport:
         """Make the compiled pump for this transport; None: there is none for it and this core."""
         return None
 
+    def why_python(self) -> str:
+        """Return why connections need the pump in Python; empty: cores with a codec have a compiled one."""
+        return "this transport has no compiled pump"
+
     def proxied(self, endpoint: Any) -> bool:
         """Return whether the connection would go through a proxy."""
         return False

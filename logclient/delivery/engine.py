@@ -43,7 +43,7 @@ from logclient.delivery.intake import Intake
 from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
-from logclient.delivery.pump import make_pump
+from logclient.delivery.pump import describe_pump, make_pump
 from logclient.delivery.requests import Requests
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
@@ -395,6 +395,7 @@ class Engine(Intake):
             ledger_error=ledger.stopped if ledger is not None else "",
             url=self.url,
             tls=self._tls,
+            pump=describe_pump(self._transport, self.core, self.pump),
             compressor=self.core.compressor,
             producer=self.producer.hex(),
         )

@@ -1,7 +1,7 @@
 """The pump in Python: the same operations and results as the compiled ones (``_ext/pump/base.pyx``).
 
-It drives any core over any link: TLS, WebSocket, the cores of the tests, and TCP where there is no compiled
-pump. It takes the GIL for every batch, which busy threads can make slow.
+It drives any core over any link: WebSocket, the cores of the tests, and all where there is no compiled pump.
+It takes the GIL for every batch, which busy threads can make slow.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limi
     }
     pump = transport.pump(in_flight, core, **sizes)
     return pump if pump is not None else PythonPump(in_flight, core, **sizes)
+
+
+def describe_pump(transport: Transport, core: Core, pump: Pump) -> str:
+    """Return ``compiled``, or ``python`` and the reason."""
+    if not isinstance(pump, PythonPump):
+        return "compiled"
+    if core.codec is None:
+        return "python: the protocol's core has no compiled half"
+    return f"python: {transport.why_python() or 'the transport has none for this core'}"
 
 
 class PythonPump:

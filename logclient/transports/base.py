@@ -25,7 +25,7 @@ class CompiledTransport(Transport):
         """Import the factory of the compiled pump.
 
         Raises:
-            ImportError: this system has none.
+            ImportError: this system has none; the message is the reason.
         """
         raise NotImplementedError
 
@@ -47,3 +47,13 @@ class CompiledTransport(Transport):
         except ImportError:
             return None
         return make(in_flight, core, **limits)
+
+    def why_python(self) -> str:
+        """Return why there is no compiled pump; empty: there is one."""
+        try:
+            self.load_pump()
+        except ModuleNotFoundError:
+            return "this system has no compiled pump"
+        except ImportError as error:
+            return str(error)
+        return ""

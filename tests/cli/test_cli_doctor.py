@@ -238,7 +238,7 @@ class TestTls:
 
         with Collector(tls=context("1.3", ours.issue("server"))) as server:
             found = examine(capsys, f"{server.url}?ca={ours.ca}")
-            assert list(found) == ["name", "connect", "TLS", "protocol", "clock", "event"]
+            assert list(found) == ["name", "connect", "TLS", "pump", "protocol", "clock", "event"]
             assert found["TLS"]["status"] == "ok"
             assert "certificate for 127.0.0.1" in found["TLS"]["found"]
             found = examine(capsys, f"{server.url}?verify=none")
