@@ -40,8 +40,6 @@ cdef extern from *:
 cdef class TcpPump(CompiledPump):
     """Pumps over links that have a ``fileno()``; see ``CompiledPump``."""
 
-    cdef int fd
-
     cdef int _use_link(self, link) except -1:
         self.fd = link.fileno()
         return 0

@@ -1,4 +1,7 @@
-"""TLS over TCP, with the standard library's ``ssl``.
+"""TLS over TCP, and the pump in Python for it, with the standard library's ``ssl``.
+
+Where the OpenSSL that ``ssl`` has loaded can be reached, connections are made with it directly, for the
+compiled pump (``tls_pump``). Both have the same settings, and end with the same errors.
 
 Certificates and keys are read for every connection, so that a renewed file takes effect by itself. A refused
 certificate is a ``CredentialError``, whichever side refuses it. It may come late: in TLS 1.2 a client without
@@ -13,14 +16,21 @@ import os
 import socket
 import ssl
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from logclient.config import Secret, dns_name
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
 from logclient.transports.attempt import Attempt
 from logclient.transports.base import MakePump
+from logclient.transports.certificates import decode
 from logclient.transports.tcp import RECEIVE, Connect, Tcp, TcpLink
+
+if TYPE_CHECKING:
+    from logclient._ext.tls import OpenSsl, TlsContext
 
 __all__ = ["Tls", "TlsLink", "server_context"]
 
@@ -88,7 +98,11 @@ class _NativeSocket:
         self.close()
 
 
-TlsSocket = ssl.SSLSocket | _NativeSocket
+AnySocket = Any
+"""A connected socket with TLS: ``ssl.SSLSocket``, `_NativeSocket` or ``_ext.tls.TlsSocket``."""
+
+Wrap = Callable[[socket.socket, bytes], AnySocket]
+"""Adds TLS to a plain socket, for a name."""
 
 
 class TlsLink(TcpLink):
@@ -104,8 +118,8 @@ class TlsLink(TcpLink):
     coalesce_bytes = COALESCE_BYTES
     hint = ""
 
-    def __init__(self, sock: TlsSocket, peer: str, certified: bool, verified: bool) -> None:
-        super().__init__(sock, peer)  # type: ignore[arg-type]
+    def __init__(self, sock: AnySocket, peer: str, certified: bool, verified: bool) -> None:
+        super().__init__(sock, peer)
         self._tls = sock
         version = sock.version() or ""
         self._certified = certified  # we have a certificate; the server may have requested none
@@ -130,22 +144,23 @@ class TlsLink(TcpLink):
             "cipher": cipher[0] if cipher else None,
             "verified": self._verified,
         }
-        certificate: Any = self._tls.getpeercert()
-        if certificate:
-            end = ssl.cert_time_to_seconds(certificate["notAfter"])
+        data = self._tls.getpeercert(True) if self._verified else None
+        if data:
+            certificate = decode(data)
+            left = certificate.not_after.timestamp() - time.time()
             found.update(
-                subject=_distinguished(certificate["subject"]),
-                issuer=_distinguished(certificate["issuer"]),
-                names=[str(value) for _, value in certificate.get("subjectAltName", ())],
-                not_after=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end)),
-                days_left=int((end - time.time()) // 86400),
+                subject=certificate.subject,
+                issuer=certificate.issuer,
+                names=certificate.names,
+                not_after=certificate.not_after.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                days_left=int(left // 86400),
             )
         return found
 
     def _write(self, data: memoryview) -> int:
         self._reads_first = False
         try:
-            return self._tls.send(data)
+            taken: int = self._tls.send(data)
         except ssl.SSLWantWriteError:
             return 0
         except ssl.SSLWantReadError:
@@ -153,6 +168,7 @@ class TlsLink(TcpLink):
             return 0
         except OSError as error:
             raise self._reason_of(error) from None
+        return taken
 
     def _reason_of(self, error: OSError) -> OSError:
         """Return why writing failed: the peer's alert comes before its reset, if the system kept it."""
@@ -170,7 +186,7 @@ class TlsLink(TcpLink):
         # A record (16 KiB) is always read completely, so no data waits in the library unseen by `wait`.
         self._writes_first = False
         try:
-            data = self._tls.recv(RECEIVE)
+            data: bytes = self._tls.recv(RECEIVE)
         except ssl.SSLWantReadError:
             return None
         except ssl.SSLWantWriteError:
@@ -242,7 +258,15 @@ class Tls(Tcp):
         if server_name is not None:
             self._server_name = dns_name(server_name)
         self._verify = verify
-        self._context()
+        self._library: OpenSsl | None = None
+        self._why = ""  # there is none
+        try:
+            from logclient.transports import tls_pump
+
+            self._library = tls_pump.find()
+        except ImportError as error:
+            self._why = str(error)
+        self._wrap()
 
     @classmethod
     def from_config(cls, config: Any) -> Tls:
@@ -261,18 +285,50 @@ class Tls(Tcp):
             verify=config.verify == "full",
         )
 
-    def _context(self) -> ssl.SSLContext:
-        """Return a context made from the present content of the files."""
+    def _wrap(self, check_hostname: bool = True) -> Wrap:
+        """Return a function that adds TLS to a socket, with the present content of the files.
+
+        Raises:
+            ConfigError: a file cannot be used.
+            OSError: one cannot be read at the moment.
+        """
+        if self._library is not None:
+            return self._wrap_compiled(self._library, check_hostname)
         context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
-        if not self._verify:
+        if not (self._verify and check_hostname):
             context.check_hostname = False
+        if not self._verify:
             context.verify_mode = ssl.CERT_NONE
         _identify(context, *self._own)
-        return context
+        return partial(_wrap, context)
+
+    def _wrap_compiled(self, library: OpenSsl, check_hostname: bool) -> Wrap:
+        from logclient._ext.tls import TlsSocket
+        from logclient.transports.tls_pump import make_context
+
+        context = make_context(library)
+        context.check_hostname = check_hostname
+        if not self._verify:
+            context.set_verify(False)
+        with _naming(self._ca):
+            if self._ca is None:
+                context.load_default_certs()
+            else:
+                files, hashed = _authorities(self._ca)
+                for file in files:
+                    context.load_verify_locations(file)
+                if hashed is not None:
+                    context.load_verify_locations(None, hashed)
+        _identify(context, *self._own)
+        return partial(TlsSocket, context)
 
     def load_pump(self) -> MakePump:
-        """Raise ImportError: without the GIL only a plain descriptor can be driven."""
-        raise ImportError("no compiled pump for TLS")
+        """Import the factory of the compiled pump; see `CompiledTransport`."""
+        if self._library is None:
+            raise ImportError(self._why)
+        from logclient.transports.tls_pump import TlsPump
+
+        return TlsPump
 
     def make_link(
         self,
@@ -298,14 +354,14 @@ class Tls(Tcp):
             OSError: there is no connection in time.
         """
         try:
-            context = self._context()
+            wrap = self._wrap()
         except ConfigError as error:
             raise CredentialError(str(error)) from None
         certified = self._own[0] is not None
         wanted = (self._server_name or name).partition(b"%")[0].rstrip(b".")
         plain = connect()  # outside: a refused connection is no failed handshake
         try:
-            sock = _shake(context, plain, wanted, attempt, deadline)
+            sock = _shake(wrap, plain, wanted, attempt, deadline)
         except ssl.SSLCertVerificationError as error:
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
             if why == _UNKNOWN and again and (self._ca is None or os.path.isdir(self._ca)):
@@ -327,18 +383,21 @@ class Tls(Tcp):
                 words = "the peer does not speak TLS: is the port right, and TLS enabled there?"
                 raise CredentialError(words) from None
             raise _refused(error, certified) from None
-        return TlsLink(sock, peer, certified, self._verify)
+        if self._library is None:
+            return TlsLink(sock, peer, certified, self._verify)
+        from logclient.transports.tls_pump import CompiledTlsLink
+
+        return CompiledTlsLink(sock, peer, certified, self._verify)
 
     def _names(self, connect: Connect, wanted: bytes, attempt: Attempt, deadline: float) -> str:
         """Connect once more, without a check of names, and return the names of the server's certificate."""
-        context = _context(ssl.Purpose.SERVER_AUTH, self._ca)
-        context.check_hostname = False
         try:
-            with _shake(context, connect(), wanted, attempt, deadline) as sock:
-                names = (sock.getpeercert() or {}).get("subjectAltName", ())
-        except OSError:
+            wrap = self._wrap(check_hostname=False)
+            with _shake(wrap, connect(), wanted, attempt, deadline) as sock:
+                names = decode(sock.getpeercert(True)).names
+        except (OSError, ValueError):
             return ""
-        shown = [str(entry[1]) for entry in names[:5]] + ["..."] * (len(names) > 5)
+        shown = names[:5] + ["..."] * (len(names) > 5)
         return "".join(c if c.isprintable() else "?" for c in ", ".join(shown))[:200]
 
 
@@ -363,34 +422,53 @@ def server_context(
     return context
 
 
+def _authorities(ca: str) -> tuple[list[str], str | None]:
+    """Return the files with authorities, and the directory with OpenSSL's names, or None.
+
+    Raises:
+        ConfigError: the directory has no certificates.
+    """
+    if not os.path.isdir(ca):
+        return [ca], None
+    inside = sorted(os.listdir(ca))
+    # Either prepared by OpenSSL's rehash, or with the names that people gave.
+    if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside):
+        return [], ca
+    files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt"))]
+    if not files:
+        raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
+    return files, None
+
+
+@contextmanager
+def _naming(ca: str | None) -> Iterator[None]:
+    """Have errors name the option whose files are read."""
+    try:
+        yield
+    except ssl.SSLError:
+        raise ConfigError(f"ca: {ca!r} holds something that is no certificate in PEM form") from None
+    except OSError as error:
+        raise _unreadable("ca", str(ca), error) from None
+
+
 def _context(purpose: ssl.Purpose, ca: str | None) -> ssl.SSLContext:
     if ca is None:
         context = ssl.create_default_context(purpose)
     else:
-        files = [ca]
-        hashed = None
-        try:
-            if os.path.isdir(ca):
-                inside = sorted(os.listdir(ca))
-                # Either prepared by OpenSSL's rehash, or with the names that people gave.
-                hashed = ca if any(len(n) > 9 and n[8] == "." and n[9:].isdigit() for n in inside) else None
-                files = [os.path.join(ca, n) for n in inside if n.endswith((".pem", ".crt")) and not hashed]
-                if not files and not hashed:
-                    raise ConfigError(f"ca: directory {ca!r} holds no certificates (*.pem, *.crt)")
+        with _naming(ca):
+            files, hashed = _authorities(ca)
             # Without either, Python would load the system's.
             context = ssl.create_default_context(purpose, cafile=files[0] if files else None, capath=hashed)
             for file in files[1:]:
                 context.load_verify_locations(file)
-        except ssl.SSLError:
-            raise ConfigError(f"ca: {ca!r} holds something that is no certificate in PEM form") from None
-        except OSError as error:
-            raise _unreadable("ca", ca, error) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
 
 
-def _identify(context: ssl.SSLContext, cert: str | None, key: str | None, password: Secret | None) -> None:
+def _identify(
+    context: ssl.SSLContext | TlsContext, cert: str | None, key: str | None, password: Secret | None
+) -> None:
     """Load our own certificate."""
     if cert is None:
         return
@@ -457,20 +535,18 @@ def _is_passing(error: OSError) -> bool:
     return not isinstance(error, ssl.SSLError) and (is_shortage(error) or error.errno == errno.EIO)
 
 
-def _shake(
-    context: ssl.SSLContext,
-    plain: socket.socket,
-    name: bytes,
-    attempt: Attempt,
-    deadline: float,
-) -> TlsSocket:
+def _wrap(context: ssl.SSLContext, plain: socket.socket, name: bytes) -> AnySocket:
+    """Add TLS to a plain socket, with Python's ``ssl``."""
+    if type(context).__module__ == "ssl":
+        return context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
+    # From gevent or eventlet: its sockets would switch to another greenlet.
+    return _NativeSocket(context, plain, name)
+
+
+def _shake(wrap: Wrap, plain: socket.socket, name: bytes, attempt: Attempt, deadline: float) -> AnySocket:
     """Do the handshake over a connected, non-blocking socket, which is used up."""
     try:
-        sock: TlsSocket
-        if type(context).__module__ == "ssl":
-            sock = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
-        else:  # from gevent or eventlet: its sockets would switch to another greenlet
-            sock = _NativeSocket(context, plain, name)
+        sock = wrap(plain, name)
     except BaseException:
         plain.close()
         raise
@@ -500,15 +576,6 @@ def _shake(
         finally:
             sock.close()
         raise
-
-
-def _distinguished(name: Any) -> str:
-    """Format a name of ``getpeercert`` as ``CN=a, O=b``."""
-    short = {
-        "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C",
-        "localityName": "L", "stateOrProvinceName": "ST",
-    }  # fmt: skip
-    return ", ".join(f"{short.get(key, key)}={value}" for part in name for key, value in part)
 
 
 def _alert(error: ssl.SSLError) -> str:

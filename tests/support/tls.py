@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from logclient.client import Client
 from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import server_context
@@ -52,6 +54,24 @@ class Authority:
         key = self._authority.private_key_pem.bytes()
         path.write_bytes(key + self._authority.cert_pem.bytes())
         return str(path)
+
+
+def use_pump(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients use the compiled pump for TLS, or the one in Python; skip where there is none."""
+    try:
+        from logclient.transports import tls_pump
+
+        tls_pump.find()
+    except ImportError as error:
+        if kind == "compiled":
+            pytest.skip(f"no compiled pump for TLS: {error}")
+        return
+
+    def find() -> None:
+        raise ImportError("a test needs the pump in Python")
+
+    if kind == "python":
+        monkeypatch.setattr(tls_pump, "find", find)
 
 
 def context(version: str, cert: str, ca: str | None = None) -> ssl.SSLContext:

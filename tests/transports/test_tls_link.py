@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 import ssl
@@ -17,9 +18,12 @@ import pytest
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from logclient.transports.attempt import Attempt
+from logclient.transports.tcp import RECEIVE
 from logclient.transports.tls import Tls, TlsLink, server_context
-from tests.support.patience import PATIENCE, assert_returns
+from tests.support.patience import PATIENCE, assert_returns, wait_until
 from tests.support.tls import HOST, Authority, context, serving
+
+pytestmark = pytest.mark.usefixtures("tls_pump")
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +98,15 @@ def write_error(link: TlsLink) -> OSError:
     return caught.value
 
 
+def kernel_has(fd: int) -> int:
+    """Return how many received bytes nobody has read."""
+    fcntl = pytest.importorskip("fcntl")
+    termios = pytest.importorskip("termios")
+    found = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, found)
+    return found[0]
+
+
 def reset(*ends: socket.socket) -> None:
     """Close both sockets so that the peer gets a reset, whatever was sent before."""
     ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -153,6 +166,20 @@ class TestBytes:
             pair.link.wait(-1, PATIENCE, not done)
         thread.join(PATIENCE)
         assert done and got == size
+
+    def test_bytes_already_decrypted_end_a_wait(self, pair: ConnectedPair) -> None:
+        """The kernel has none of them any more, so the descriptor is not readable."""
+        size = RECEIVE + 100
+        pair.far.sendall(bytes(size))
+        wait_until(lambda: kernel_has(pair.link.fileno()) > size)
+        assert read_next(pair.link)
+        wake, write = os.pipe()  # without one a wait is short anyway
+        try:
+            assert_returns(lambda: pair.link.wait(wake, 1000 * PATIENCE, False), "bytes wait unseen")
+        finally:
+            os.close(wake)
+            os.close(write)
+        assert read_next(pair.link)
 
     def test_wait_returns_when_the_wake_descriptor_is_ready(self, pair: ConnectedPair) -> None:
         read, write = os.pipe()
@@ -338,6 +365,55 @@ class TestHandshake:
         assert str(caught.value).endswith(
             "(it names a.example, b.example, c.example, d.example, e.example, ...)"
         )
+
+
+# -- hostile servers
+
+
+class TestHostileServers:
+    def test_a_chain_of_ten_megabytes_is_refused(self, ours: Authority, server: str, tmp_path: Path) -> None:
+        """OpenSSL buffers what is announced of a message: the bound is checked before that."""
+        chain = tmp_path / "chain.pem"
+        authority = Path(ours.ca).read_bytes()
+        chain.write_bytes(Path(server).read_bytes() + authority * (10 * 1024 * 1024 // len(authority)))
+        tls = server_context(str(chain))
+        with (
+            serving(lambda sock: tls.wrap_socket(sock, server_side=True)) as port,
+            pytest.raises(ConnectionError, match="TLS failed: excessive message size"),
+        ):
+            Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+
+    @pytest.mark.parametrize("end", ["closed", "reset"])
+    def test_an_early_end_of_the_handshake_is_told(
+        self, ours: Authority, server: str, version: str, end: str
+    ) -> None:
+        """The server's first words are cut after any number of bytes."""
+        tls = context(version, server)
+        cut = 0
+
+        def talk(sock: socket.socket) -> None:
+            come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
+            far = tls.wrap_bio(come, go, server_side=True)
+            come.write(sock.recv(65536))
+            with pytest.raises(ssl.SSLWantReadError):
+                far.do_handshake()
+            words.append(go.read())
+            sock.sendall(words[-1][:cut])
+            if end == "reset":
+                reset(sock)
+
+        words: list[bytes] = []
+        with serving(talk) as port:
+            while not words or cut < len(words[0]):
+                with pytest.raises(ConnectionError, match="ended the connection in the TLS handshake"):
+                    Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+                cut += 97
+
+    def test_half_closed_servers_get_nothing_more(self, pair: ConnectedPair) -> None:
+        pair.far.sendall(b"some")
+        pair.raw.shutdown(socket.SHUT_WR)
+        assert read_next(pair.link) == b"some"
+        assert read_next(pair.link) == read_next(pair.link) == b""
 
 
 # -- files

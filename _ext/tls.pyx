@@ -1,0 +1,509 @@
+"""TLS on a connected socket, through the OpenSSL that Python's ``ssl`` has loaded, without the GIL.
+
+`OpenSsl` looks its functions up. `TlsContext` and `TlsSocket` have the methods of ``ssl.SSLContext`` and
+``ssl.SSLSocket`` that ``transports.tls`` uses, and raise the same exceptions; the compiled pump calls
+``read`` and ``write`` in C.
+
+OpenSSL never sees the descriptor. It works on one end of a pair of buffers (``BIO_new_bio_pair``), and the
+other end is written and read with ``send`` and ``recv`` here. So many records go out with one system call,
+no signal SIGPIPE is raised, and the memory of a connection is bounded: whoever makes us answer without
+reading the answers is not read any more.
+
+Rules of OpenSSL that are kept here:
+
+- its queue of errors belongs to the thread: it is emptied before each call, and read right after a failure;
+- after a fatal error there is no further call;
+- a write that was refused is repeated with at least the same bytes.
+
+POSIX only.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcpy
+
+import os
+
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+    #ifdef LC_LIKE_MACOS
+    #undef MSG_NOSIGNAL
+    #endif
+    #ifndef MSG_NOSIGNAL
+    #define MSG_NOSIGNAL 0      /* macOS: the transport sets SO_NOSIGPIPE */
+    #endif
+    static inline int lc_errno(void) { return errno; }
+    static inline void lc_clear_errno(void) { errno = 0; }
+    """
+    ssize_t send(int fd, const void *data, size_t size, int flags) nogil
+    ssize_t recv(int fd, void *data, size_t size, int flags) nogil
+    int getpid() nogil
+    int lc_errno() nogil
+    void lc_clear_errno() nogil
+    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
+
+cdef extern from "openssl.h":
+    const char *lc_openssl_find(lc_openssl *o, void *library) nogil
+    void lc_set_options(lc_openssl *o, SSL_CTX *context, uint64_t options) nogil
+    int lc_error_library(const lc_openssl *o, unsigned long code) nogil
+    int lc_error_reason(const lc_openssl *o, unsigned long code) nogil
+    void *dlopen(const char *name, int flags) nogil
+    int RTLD_NOLOAD, RTLD_NOW
+
+# ssl.h, tls1.h, bio.h, x509_vfy.h, x509v3.h
+cdef enum:
+    SSL_FILETYPE_PEM = 1
+    SSL_VERIFY_NONE = 0
+    SSL_VERIFY_PEER = 1
+    SSL_CTRL_MODE = 33
+    SSL_CTRL_SET_TLSEXT_HOSTNAME = 55
+    SSL_CTRL_SET_MIN_PROTO_VERSION = 123
+    SSL_MODE_ENABLE_PARTIAL_WRITE = 1
+    SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER = 2
+    SSL_MODE_AUTO_RETRY = 4
+    TLS1_2_VERSION = 0x0303
+    SSL_ERROR_NONE = 0
+    SSL_ERROR_SSL = 1
+    SSL_ERROR_WANT_READ = 2
+    SSL_ERROR_WANT_WRITE = 3
+    SSL_ERROR_SYSCALL = 5
+    SSL_ERROR_ZERO_RETURN = 6
+    BIO_C_SHUTDOWN_WR = 142
+    ERR_LIB_SSL = 20
+    SSL_R_CERTIFICATE_VERIFY_FAILED = 134
+    SSL_R_UNEXPECTED_EOF_WHILE_READING = 294
+    X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS = 4
+    X509_CHECK_FLAG_NEVER_CHECK_SUBJECT = 0x20
+
+cdef enum:
+    RECORD = 16384               # bytes of the longest record, decrypted
+    ROOM = RECORD + 1024         # bytes that are free when a record is made: its head and code fit, too
+    OUTGOING = 4 * ROOM          # encrypted bytes that wait for one call of send(); more costs more
+    INCOMING = 2 * ROOM          # encrypted bytes of one call of recv()
+    MAX_FILLS = 2                # calls of recv() in one of `read`
+    MAX_STEPS = 16               # in one call of `do_handshake`
+    MAX_PASSWORD = 1024
+    MAX_CERTIFICATE = 1 << 20
+
+
+include "tls/context.pyx"
+
+
+@cython.no_gc_clear             # its last act needs the library
+cdef class TlsSocket:
+    """A connection with TLS over a connected, non-blocking socket.
+
+    Args:
+        context: the settings.
+        plain: the socket; it belongs to this object from now on.
+        name: of the server, or its address: what its certificate must be for.
+
+    Raises:
+        ValueError: the name cannot be used.
+    """
+
+    def __cinit__(self, TlsContext context not None, plain, bytes name not None):
+        cdef lc_openssl *o = &context.library.f
+        cdef const char *text = name
+        cdef X509_VERIFY_PARAM *param
+        cdef bint done
+        self.context = context
+        self.library = context.library
+        self.o = o
+        self.owner = getpid()
+        self.fd = -1
+        if not name or b"\0" in name:
+            raise ValueError(f"{name!r} is no name of a server")
+        o.ERR_clear_error()
+        self.ssl = o.SSL_new(context.context)
+        if self.ssl == NULL or o.BIO_new_bio_pair(&self.inner, OUTGOING, &self.outer, INCOMING) != 1:
+            raise MemoryError
+        o.SSL_set_bio(self.ssl, self.inner, self.inner)
+        o.SSL_set_connect_state(self.ssl)
+        param = o.X509_VERIFY_PARAM_new()
+        if param == NULL:
+            raise MemoryError
+        is_address = o.X509_VERIFY_PARAM_set1_ip_asc(param, text) == 1
+        o.X509_VERIFY_PARAM_free(param)
+        o.ERR_clear_error()
+        param = o.SSL_get0_param(self.ssl)
+        # An address is no name for SNI (RFC 6066, section 3).
+        done = is_address or o.SSL_ctrl(self.ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, 0, <void *> text) == 1
+        if done and context.check_hostname:
+            if is_address:
+                done = o.X509_VERIFY_PARAM_set1_ip_asc(param, text) == 1
+            else:
+                done = o.X509_VERIFY_PARAM_set1_host(param, text, <size_t> len(name)) == 1
+        if not done:
+            o.ERR_clear_error()
+            raise ValueError(f"{name!r} is no name of a server")
+        self.plain = plain
+        self.fd = plain.fileno()
+
+    def __dealloc__(self):
+        # In a forked child a call may have been under way, and its locks may be held for ever: leave all
+        # memory of OpenSSL as it is.
+        if self.ssl != NULL and self.owner == getpid():
+            self.o.SSL_free(self.ssl)        # and its end of the pair
+            if self.outer != NULL:
+                self.o.BIO_free(self.outer)
+
+    # -- without the GIL ---------------------------------------------------------------------------
+
+    cdef int flush(self) noexcept nogil:
+        # Pass encrypted bytes to the kernel. Return 1 when none are left, 0 when it takes no more now, or
+        # TLS_BROKEN.
+        cdef char *data = NULL
+        cdef ssize_t sent
+        cdef int n
+        while True:
+            n = self.o.BIO_nread0(self.outer, &data)
+            if n <= 0:
+                return 1
+            if self.send_failed:
+                return TLS_BROKEN
+            sent = send(self.fd, data, <size_t> n, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if sent >= 0:
+                self.o.BIO_nread(self.outer, &data, <int> sent)
+            elif lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+                return 0
+            elif lc_errno() != EINTR:
+                self.send_failed = True
+                self.error = lc_errno()
+                return TLS_BROKEN
+
+    cdef int _fill(self) noexcept nogil:
+        # Fetch encrypted bytes from the kernel, once. Return whether OpenSSL has something to look at, or
+        # TLS_BROKEN.
+        cdef char *room = NULL
+        cdef ssize_t got
+        cdef int n = self.o.BIO_nwrite0(self.outer, &room)
+        if n <= 0:
+            return 0
+        while True:
+            got = recv(self.fd, room, <size_t> n, MSG_DONTWAIT)
+            if got > 0:
+                self.o.BIO_nwrite(self.outer, &room, <int> got)
+                return 1
+            if got == 0:
+                self.eof = True
+                self.o.BIO_ctrl(self.outer, BIO_C_SHUTDOWN_WR, 0, NULL)
+                return 1
+            if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+                return 0
+            if lc_errno() != EINTR:
+                self.failed = True
+                self.kind = SSL_ERROR_SYSCALL
+                self.error = lc_errno()
+                return TLS_BROKEN
+
+    cdef int _explain(self, int result) noexcept nogil:
+        # Keep why a call of OpenSSL in this thread has failed, and return SSL_ERROR_*.
+        cdef int kind = self.o.SSL_get_error(self.ssl, result)
+        if kind == SSL_ERROR_WANT_READ or kind == SSL_ERROR_WANT_WRITE:
+            return kind
+        self.kind = kind
+        self.code = self.o.ERR_peek_last_error()
+        self.o.ERR_clear_error()
+        if kind == SSL_ERROR_ZERO_RETURN:
+            self.closed = True
+        elif self.eof and (kind == SSL_ERROR_SYSCALL
+                           or lc_error_reason(self.o, self.code) == SSL_R_UNEXPECTED_EOF_WHILE_READING):
+            # Without close_notify, as far as this version of OpenSSL tells.
+            self.kind = SSL_ERROR_SYSCALL
+            self.closed = True
+        else:
+            self.failed = True
+        return kind
+
+    cdef int _shake(self) noexcept nogil:
+        # Go on with the handshake. Return SSL_ERROR_NONE when it is done, SSL_ERROR_WANT_*, or -1.
+        cdef int result, kind, flushed, filled, _steps
+        for _steps in range(MAX_STEPS):
+            if self.failed or self.closed:
+                return -1
+            self.o.ERR_clear_error()
+            result = self.o.SSL_do_handshake(self.ssl)
+            kind = SSL_ERROR_NONE if result == 1 else self._explain(result)
+            flushed = self.flush()           # a failure has an alert for the peer
+            if kind != SSL_ERROR_NONE and kind != SSL_ERROR_WANT_READ and kind != SSL_ERROR_WANT_WRITE:
+                return -1
+            if flushed == 0:
+                return SSL_ERROR_WANT_WRITE
+            if kind == SSL_ERROR_NONE:
+                return kind if flushed == 1 else -1
+            if kind == SSL_ERROR_WANT_READ:
+                filled = self._fill()
+                if filled < 0 or filled == 0 and flushed < 0:
+                    return -1
+                if filled == 0:
+                    return kind
+        return SSL_ERROR_WANT_WRITE          # it is possible at once: others have their turn
+
+    cdef ssize_t write(self, const uint8_t *data, size_t size) noexcept nogil:
+        # Encrypt and send. Return how many bytes were taken, some of which may wait in our buffer for room
+        # in the kernel's; 0 for not now; or TLS_BROKEN. After 0 the same bytes must be given again.
+        cdef size_t done = 0
+        cdef int flushed, result, kind
+        if self.failed or self.send_failed:
+            return TLS_BROKEN
+        self.reads_first = False
+        while True:
+            flushed = self.flush()
+            if flushed < 0 and done == 0:
+                return TLS_BROKEN
+            if flushed <= 0 or done == size:
+                return <ssize_t> done
+            while done < size and self.o.BIO_ctrl_get_write_guarantee(self.inner) >= ROOM:
+                self.o.ERR_clear_error()
+                result = self.o.SSL_write(self.ssl, data + done, <int> min(size - done, <size_t> RECORD))
+                if result > 0:
+                    done += <size_t> result
+                    continue
+                kind = self._explain(result)
+                self.flush()
+                if kind == SSL_ERROR_WANT_READ:
+                    self.reads_first = True
+                elif kind != SSL_ERROR_WANT_WRITE and done == 0:
+                    return TLS_BROKEN
+                return <ssize_t> done
+
+    cdef ssize_t read(self, uint8_t *data, size_t size) noexcept nogil:
+        # Receive and decrypt. Return how many bytes there are, 0 for none now, TLS_CLOSED or TLS_BROKEN.
+        cdef size_t done = 0
+        cdef int fills = 0
+        cdef int result, kind, filled
+        self.writes_first = False
+        self.unread = False
+        self.flush()
+        while done < size and not self.failed and not self.closed:
+            self.o.ERR_clear_error()
+            result = self.o.SSL_read(self.ssl, data + done, <int> min(size - done, <size_t> 1 << 30))
+            if result > 0:
+                done += <size_t> result
+                continue
+            kind = self._explain(result)
+            if kind == SSL_ERROR_WANT_WRITE:
+                # It wants to answer a request to change keys, and the peer does not read our answers.
+                if self.flush() == 1:
+                    continue
+                self.writes_first = True
+                break
+            if kind != SSL_ERROR_WANT_READ:
+                break
+            if fills == MAX_FILLS:
+                self.unread = True
+                break
+            filled = self._fill()
+            if filled <= 0:
+                break
+            fills += 1
+        self.flush()                         # answers, or an alert
+        if done:
+            self.received = True
+            # The next call finds the rest, or the end that was found behind these bytes.
+            self.unread = self.unread or done == size or self.failed or self.closed
+            return <ssize_t> done
+        if self.closed:
+            return TLS_CLOSED
+        return TLS_BROKEN if self.failed or self.send_failed else 0
+
+    cdef int interest(self, bint full) noexcept nogil:
+        # Return what to poll for: TO_READ, TO_WRITE.
+        cdef int bits = 0 if self.writes_first else TO_READ
+        if self.o.BIO_ctrl_pending(self.outer) > 0 or full and not self.reads_first:
+            bits |= TO_WRITE
+        return bits
+
+    # -- as ssl.SSLSocket --------------------------------------------------------------------------
+
+    def failure(self):
+        """Return the exception of the failure after which nothing is sent any more; None: there is none."""
+        if self.failed or self.send_failed:
+            return self._failure()
+        return None
+
+    cdef object _failure(self):
+        # Make the exception of the last failure.
+        import ssl
+
+        cdef lc_openssl *o = self.o
+        cdef long verdict
+        if self.kind == SSL_ERROR_SSL:
+            if (lc_error_library(o, self.code) == ERR_LIB_SSL
+                    and lc_error_reason(o, self.code) == SSL_R_CERTIFICATE_VERIFY_FAILED):
+                error = _error(ssl.SSLCertVerificationError, o, self.code)
+                verdict = o.SSL_get_verify_result(self.ssl)
+                error.verify_code = verdict
+                error.verify_message = o.X509_verify_cert_error_string(verdict).decode("ascii", "replace")
+                return error
+            return _error(ssl.SSLError, o, self.code)
+        if self.error:
+            return OSError(self.error, os.strerror(self.error))
+        if self.kind == SSL_ERROR_ZERO_RETURN:
+            return ssl.SSLZeroReturnError(self.kind, "the peer has closed TLS")
+        return ssl.SSLEOFError(self.kind, "the peer has closed the connection")
+
+    def do_handshake(self):
+        """Go on with the handshake.
+
+        Raises:
+            ssl.SSLWantReadError: wait until the socket is readable, and call again.
+            ssl.SSLWantWriteError: the same, writable.
+            ssl.SSLCertVerificationError: the server's certificate is refused.
+            OSError: there will be no connection.
+        """
+        import ssl
+
+        cdef int kind
+        with nogil:
+            kind = self._shake()
+        if kind == SSL_ERROR_WANT_READ:
+            raise ssl.SSLWantReadError(kind, "the handshake waits for the server")
+        if kind == SSL_ERROR_WANT_WRITE:
+            raise ssl.SSLWantWriteError(kind, "the handshake waits for room")
+        if kind:
+            raise self._failure()
+
+    def send(self, const uint8_t[::1] data):
+        """Return how many bytes were taken; some of them may wait for ``flush_sent``.
+
+        Raises:
+            ssl.SSLWantWriteError: none now; give the same bytes again when the socket is writable.
+            ssl.SSLWantReadError: the same, when something was read.
+            OSError: the connection is over.
+        """
+        import ssl
+
+        cdef ssize_t done
+        cdef size_t size = <size_t> data.shape[0]
+        if size == 0:
+            return 0
+        with nogil:
+            done = self.write(&data[0], size)
+        if done > 0:
+            return done
+        if done < 0:
+            raise self._failure()
+        if self.reads_first:
+            raise ssl.SSLWantReadError(SSL_ERROR_WANT_READ, "writing waits for the peer")
+        raise ssl.SSLWantWriteError(SSL_ERROR_WANT_WRITE, "writing waits for room")
+
+    def flush_sent(self):
+        """Pass encrypted bytes to the kernel; return whether none are left.
+
+        Raises:
+            OSError: the connection is over.
+        """
+        cdef int flushed
+        with nogil:
+            flushed = self.flush()
+        if flushed < 0:
+            raise self._failure()
+        return flushed == 1
+
+    def recv(self, size_t size):
+        """Return up to `size` received bytes; ``b""`` when the peer has closed, with or without a word.
+
+        Raises:
+            ssl.SSLWantReadError: there are none now.
+            ssl.SSLWantWriteError: there are none before the socket is writable.
+            OSError: the connection is over.
+        """
+        import ssl
+
+        cdef ssize_t done
+        cdef uint8_t *to
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
+        to = <uint8_t *> PyBytes_AS_STRING(data)
+        with nogil:
+            done = self.read(to, size)
+        if done > 0:
+            return data[:done]
+        if done == TLS_CLOSED or size == 0:
+            return b""
+        if done < 0:
+            raise self._failure()
+        if self.writes_first:
+            raise ssl.SSLWantWriteError(SSL_ERROR_WANT_WRITE, "reading waits for room")
+        raise ssl.SSLWantReadError(SSL_ERROR_WANT_READ, "nothing was received")
+
+    def unwrap(self):
+        """Send close_notify, as far as the kernel takes it; the peer's is not waited for."""
+        if self.failed or self.fd < 0:
+            return
+        with nogil:
+            self.o.ERR_clear_error()
+            self.o.SSL_shutdown(self.ssl)
+            self.o.ERR_clear_error()
+            self.flush()
+
+    def waits_for(self, bint full):
+        """Return whether to wait until the socket is readable, and whether until it is writable.
+
+        Args:
+            full: whether `send` has taken less than it was given.
+        """
+        cdef int bits = self.interest(full)
+        return bool(bits & TO_READ), bool(bits & TO_WRITE)
+
+    @property
+    def has_unread(self):
+        """Whether `recv` may have more although the socket is not readable."""
+        return self.unread
+
+    def version(self):
+        """Return the version of TLS, as ``TLSv1.3``."""
+        return self.o.SSL_get_version(self.ssl).decode("ascii")
+
+    def cipher(self):
+        """Return a tuple whose first item is the name of the cipher; None: there is none yet."""
+        cdef const SSL_CIPHER *cipher = self.o.SSL_get_current_cipher(self.ssl)
+        return None if cipher == NULL else (self.o.SSL_CIPHER_get_name(cipher).decode("ascii"),)
+
+    def getpeercert(self, bint binary_form):
+        """Return the server's certificate; None: it has shown none. Only the binary form (DER) can be had."""
+        cdef unsigned char *to
+        cdef int size
+        cdef X509 *certificate
+        if not binary_form:
+            raise ValueError("only the binary form is available")
+        certificate = self.o.SSL_get1_peer_certificate(self.ssl)
+        if certificate == NULL:
+            return None
+        try:
+            size = self.o.i2d_X509(certificate, NULL)
+            if size <= 0 or size > MAX_CERTIFICATE:
+                return None
+            data = PyBytes_FromStringAndSize(NULL, size)
+            to = <unsigned char *> PyBytes_AS_STRING(data)
+            self.o.i2d_X509(certificate, &to)
+            return data
+        finally:
+            self.o.X509_free(certificate)
+
+    def fileno(self):
+        """Return the descriptor of the socket; -1: closed."""
+        return self.fd
+
+    def shutdown(self, int how):
+        """Shut the socket below TLS down; see ``socket.socket.shutdown``."""
+        self.plain.shutdown(how)
+
+    def close(self):
+        """Close the socket, without a word to the peer."""
+        self.failed = True
+        self.fd = -1
+        if self.plain is not None:
+            self.plain.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

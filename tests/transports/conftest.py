@@ -1,0 +1,14 @@
+"""Fixtures of the tests of transports."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tls import use_pump
+
+
+@pytest.fixture(params=["compiled", "python"])
+def tls_pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with each pump for TLS; the one in Python uses the ``ssl`` of Python."""
+    use_pump(request.param, monkeypatch)
+    return str(request.param)
