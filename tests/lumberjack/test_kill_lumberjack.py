@@ -13,6 +13,7 @@ from logclient.verify.job import run as verify
 from tests.support.kill_scenes import KILLS, RESENT, forget, kill_producers, ship_through_kills
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
+from tests.support.tls import Authority
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]
 
@@ -46,6 +47,22 @@ def test_killed_collector_loses_no_acknowledged_event(
     assert figures.kills >= KILLS
     assert figures.resent >= RESENT
     assert counts.duplicated > 0  # at least one kill was between the write and its ack
+    assert (counts.lost, counts.missing, counts.corrupted, counts.unexpected, counts.reordered) == (0,) * 5
+    assert verdict.exit_code == 0
+
+
+def test_killed_tls_collector_loses_no_acknowledged_event(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, event: Callable[[int], Any]
+) -> None:
+    ours = Authority(tmp_path / "ours")
+    collector = CollectorProcess(
+        tmp_path / "capture", FAULTS, "lumberjack+tls", f"?cert={ours.issue('server')}"
+    )
+    figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, window=200, ca=ours.ca)
+    verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
+    counts = verdict.counts
+    assert figures.kills >= KILLS
+    assert figures.resent >= RESENT
     assert (counts.lost, counts.missing, counts.corrupted, counts.unexpected, counts.reordered) == (0,) * 5
     assert verdict.exit_code == 0
 

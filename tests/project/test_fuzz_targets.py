@@ -29,6 +29,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def seeds(name: str) -> list[bytes]:
+    if name.startswith("tls"):
+        support.need("trustme")
     if name.startswith("websocket"):
         support.need("websockets")
     if name.startswith("logjam"):
@@ -131,6 +133,7 @@ REACHED = [
     ),
     ("lumberjack_acks", {"writer_receive", "take_ack", "take_running_ack", "give_acked", "outcome_add"}),
     ("websocket_frames", {"split", "seal"}),
+    ("tls_records", {"read", "write", "flush", "_fill", "_explain"}),
     (
         "records",
         {
