@@ -22,6 +22,10 @@ typedef z_stream lc_zstream;
 #define lc_inflate(s) inflate(s, Z_NO_FLUSH)
 #define lc_inflate_reset(s) inflateReset(s)
 #define lc_inflate_end(s) inflateEnd(s)
+/* WebSocket: raw streams, with little memory for the window of earlier messages */
+#define lc_deflate_init_raw(s, bits) deflateInit2(s, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -(bits), 5, Z_DEFAULT_STRATEGY)
+#define lc_inflate_init_raw(s, bits) inflateInit2(s, -(bits))
+#define lc_deflate_sync(s) deflate(s, Z_SYNC_FLUSH)
 #else
 #define LC_HAS_ZLIB 0
 enum { Z_OK = 0, Z_STREAM_END = 1, Z_MEM_ERROR = -4, Z_BUF_ERROR = -5 };
@@ -38,6 +42,9 @@ typedef struct {
 #define lc_inflate(s) Z_MEM_ERROR
 #define lc_inflate_reset(s) Z_MEM_ERROR
 #define lc_inflate_end(s) Z_MEM_ERROR
+#define lc_deflate_init_raw(s, bits) Z_MEM_ERROR
+#define lc_inflate_init_raw(s, bits) Z_MEM_ERROR
+#define lc_deflate_sync(s) Z_MEM_ERROR
 #endif
 
 #ifdef LC_ISAL

@@ -1,135 +1,223 @@
-"""Ordinary WebSocket frames (RFC 6455, section 5.2): whole messages, neither fragmented nor compressed.
+"""The client's side of WebSocket (RFC 6455) after the opening handshake, without I/O.
 
-All other frames, forbidden ones included, are left to a strict implementation of the protocol.
+Bytes of the server go in, messages come out; messages to send go in, masked frames come out. A link in
+Python (``transports.websocket``) and the compiled pump (``pump.websocket``) drive the same object, the pump
+without the GIL, so that one can go on where the other stopped.
 
-The GIL is kept: a call takes microseconds, and taking the GIL again while other threads are busy may take
-milliseconds.
+- A message is received in any fragments and any pieces. Text is not checked for UTF-8: JSON parsers do that.
+- Only the last ping that awaits an answer is answered (section 5.5.3).
+- A close frame is answered once, and ends everything. So does a frame that breaks the protocol: a close frame
+  with the reason is sent. The limit of a message is checked with the head of each frame, and while it is
+  unpacked, before there is memory for it.
+- Compression (RFC 7692) uses the linked zlib. A build without it calls Python's, with the GIL.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
 
-__all__ = ["seal", "split"]
+from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.deflate cimport (
+    LC_HAS_ZLIB,
+    Z_BUF_ERROR,
+    Z_MEM_ERROR,
+    Z_OK,
+    Z_STREAM_END,
+    lc_deflate_end,
+    lc_deflate_reset,
+    lc_inflate,
+    lc_inflate_end,
+    lc_inflate_reset,
+    lc_zstream,
+    zstream_new,
+    zstream_refused,
+)
+
+__all__ = ["LINKED", "ClientFrames"]
+
+LINKED = bool(LC_HAS_ZLIB)
 
 cdef enum:
-    FIN_TEXT = 0x81
-    FIN_BINARY = 0x82
+    FIN = 0x80
+    PACKED = 0x40                # RSV1, of the first frame of a compressed message
+    RESERVED = 0x70
+    CONTINUATION = 0
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
     MASKED = 0x80
+    ROOM_KEPT = 1 << 22          # larger buffers are freed
+
+cdef enum:
+    NORMAL_CLOSURE = 1000
+    PROTOCOL_ERROR = 1002
+    INVALID_DATA = 1007
+    MESSAGE_TOO_BIG = 1009
+
+include "websocket/deflate.pyx"
+include "websocket/send.pyx"
+include "websocket/receive.pyx"
 
 
-def split(data, size_t at, size_t limit, bint unfinished, list messages):
-    """Take whole messages out of the frames of a server.
+cdef class ClientFrames:
+    """The state of one connection whose opening handshake is done.
 
     Args:
-        data: frames; the last one may be incomplete.
-        at: where the first of them begins.
-        limit: bytes of the largest payload.
-        unfinished: whether a fragmented message has begun; then no frame is ordinary.
-        messages: the payloads, text and binary alike, are appended to it; an empty one as a space.
-
-    Returns:
-        Where the first frame begins that is not ordinary or not complete, and its bytes, or how many bytes
-        are needed to tell. Once so many are there, pass the frame to the protocol. A frame that the protocol
-        can refuse early (masked, or over `limit`) is not waited for.
+        max_message: bytes of the largest message from the server, unpacked.
+        deflate: what was negotiated for permessage-deflate: whether we keep the context between messages,
+            the bits of our window, and the same two of the server; None: no compression.
 
     Raises:
-        ValueError: `at` is beyond the end.
+        ValueError: a window has other than 9 to 15 bits (the server's: 8 to 15).
     """
-    cdef Py_buffer view
-    cdef const uint8_t *p
-    cdef size_t end, head, left
-    cdef uint64_t length
-    cdef int i
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        end = <size_t>view.len
-        if at > end:
-            raise ValueError("at: beyond the end")
+
+    def __cinit__(self, uint64_t max_message, *, deflate=None):
+        memset(&self.f, 0, sizeof(lc_frames))
+        self.f.max_message = max_message
+        self.f.key = KEYS
+        self.f.pong_size = -1
+        self._set_input(b"")
+        if deflate is not None:
+            self._begin_deflate(*deflate)
+
+    def _begin_deflate(self, bint keeps_sent, int window_sent, bint keeps_received, int window_received):
+        cdef int done
+        if not 9 <= window_sent <= 15 or not 8 <= window_received <= 15:
+            raise ValueError("deflate: a window has 9 to 15 bits, the server's 8 to 15")
+        self.f.deflates = True
+        self.f.keeps_sent = keeps_sent
+        self.f.keeps_received = keeps_received
+        self.window_sent = window_sent
+        self.window_received = window_received
+        if not LC_HAS_ZLIB:
+            import zlib
+            self.zlib = zlib
+            self.f.python = <void *> self
+            return
+        self.f.packer = zstream_new()
+        done = lc_deflate_init_raw(self.f.packer, window_sent)
+        if done == Z_OK:
+            self.f.unpacker = zstream_new()
+            done = lc_inflate_init_raw(self.f.unpacker, window_received)
+        if done != Z_OK:
+            zstream_refused(done)
+
+    def __dealloc__(self):
+        if self.f.packer != NULL:
+            lc_deflate_end(self.f.packer)
+            free(self.f.packer)
+        if self.f.unpacker != NULL:
+            lc_inflate_end(self.f.unpacker)
+            free(self.f.unpacker)
+        free(self.f.out.data)
+        free(self.f.message.data)
+        free(self.f.squeezed.data)
+
+    # -- to send
+
+    def send(self, data):
+        """Frame a text message; after the end it is discarded.
+
+        Args:
+            data: its bytes; they are copied, and not checked for UTF-8.
+
+        Raises:
+            MemoryError: there is no memory for it.
+        """
+        cdef Py_buffer view
+        cdef int done
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            done = frames_add(&self.f, <const uint8_t *> view.buf, <size_t> view.len)
+        finally:
+            PyBuffer_Release(&view)
+        if done < 0:
+            raise MemoryError
+
+    def close(self, uint16_t code=NORMAL_CLOSURE):
+        """Send a close frame with this code behind everything else, unless one is sent already."""
+        if add_close(&self.f, code, NULL, 0) < 0:
+            raise MemoryError
+
+    @property
+    def unsent(self):
+        """Bytes of frames to send; an answer to a ping counts as soon as it is due."""
+        return self.f.out.size - self.f.sent + (<size_t> self.f.pong_size + 6 if self.f.pong_size >= 0 else 0)
+
+    def data_to_send(self):
+        """Return the bytes to send, and forget them.
+
+        Raises:
+            MemoryError: there is no memory for the answer to a ping.
+        """
+        cdef const uint8_t *data = NULL
+        parts = []
         while True:
-            p = <const uint8_t *>view.buf + at
-            left = end - at
-            if left < 2 or p[1] & MASKED:
-                return at, 2
-            length = p[1]
-            head = 2
-            if length == 126:
-                head = 4
-                if left < head:
-                    return at, head
-                length = p[2] << 8 | p[3]
-            elif length == 127:
-                head = 10
-                if left < head:
-                    return at, head
-                length = 0
-                for i in range(2, 10):
-                    length = length << 8 | p[i]
-            if length > limit:
-                return at, head
-            if unfinished or left - head < length or (p[0] != FIN_TEXT and p[0] != FIN_BINARY):
-                return at, head + <size_t>length
-            if length:
-                messages.append(PyBytes_FromStringAndSize(<const char *>p + head, <Py_ssize_t>length))
-            else:
-                messages.append(b" ")
-            at += head + <size_t>length
-    finally:
-        PyBuffer_Release(&view)
+            size = frames_output(&self.f, &data)
+            if size < 0:
+                raise MemoryError
+            if size == 0:
+                return b"".join(parts)
+            parts.append(PyBytes_FromStringAndSize(<const char *> data, size))
+            frames_taken(&self.f, <size_t> size)
 
+    # -- received
 
-def seal(data, bytes keys, size_t at):
-    """Make a client's frame with a whole text message.
+    cdef _set_input(self, bytes data):
+        self.input = data
+        self.input_at = 0
+        self.input_data = <const uint8_t *> PyBytes_AS_STRING(data)
+        self.input_size = <size_t> len(data)
 
-    Args:
-        data: the message; it is not checked for UTF-8.
-        keys: unpredictable random bytes (section 5.3).
-        at: where the four bytes begin that mask this frame.
+    def receive_data(self, bytes data):
+        """Take bytes of the server; `next_message` returns the messages in them."""
+        rest = self.input[self.input_at:]
+        self._set_input(rest + data if rest else data)
 
-    Raises:
-        ValueError: there are no four bytes.
-    """
-    cdef Py_buffer view
-    cdef uint8_t *p
-    cdef const uint8_t *key
-    cdef size_t length, i, head = 6
-    cdef uint64_t mask, word
-    if at + 4 > <size_t>len(keys):
-        raise ValueError("keys: four bytes are needed")
-    key = <const uint8_t *>PyBytes_AS_STRING(keys) + at
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        length = <size_t>view.len
-        if length > 125:
-            head = 8 if length < 65536 else 14
-        frame = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head + length))
-        p = <uint8_t *>PyBytes_AS_STRING(frame)
-        p[0] = FIN_TEXT
-        if head == 6:
-            p[1] = MASKED | <uint8_t>length
-        elif head == 8:
-            p[1] = MASKED | 126
-            p[2] = <uint8_t>(length >> 8)
-            p[3] = <uint8_t>length
-        else:
-            p[1] = MASKED | 127
-            for i in range(8):
-                p[2 + i] = <uint8_t>(<uint64_t>length >> (56 - 8 * i))
-        memcpy(p + head - 4, key, 4)
-        p += head
-        memcpy(p, view.buf, length)
-        memcpy(&mask, key, 4)
-        memcpy(<uint8_t *>&mask + 4, key, 4)
-        i = 0
-        while i + 8 <= length:
-            memcpy(&word, p + i, 8)
-            word ^= mask
-            memcpy(p + i, &word, 8)
-            i += 8
-        while i < length:
-            p[i] ^= key[i & 3]
-            i += 1
-    finally:
-        PyBuffer_Release(&view)
-    return frame
+    def receive_eof(self):
+        """Note that the server ended the connection."""
+        frames_ended(&self.f)
+
+    @property
+    def ready(self):
+        """Whether there are received bytes that `next_message` has not looked at."""
+        return self.f.over == OVER_NOT and self.input_at < self.input_size
+
+    def next_message(self):
+        """Return the next message, an empty one as a space; None: there is none, or the connection is over.
+
+        Raises:
+            MemoryError: there is no memory for it.
+        """
+        cdef const uint8_t *at = self.input_data + self.input_at
+        cdef const uint8_t *message = NULL
+        cdef size_t size = 0
+        cdef int done = frames_next(&self.f, &at, self.input_data + self.input_size, &message, &size)
+        self.input_at = <size_t> (at - self.input_data)
+        found = None
+        if done > 0:
+            found = PyBytes_FromStringAndSize(<const char *> message, <Py_ssize_t> size)
+        if self.input_at == self.input_size:
+            self._set_input(b"")
+        if self.f.over == OVER_MEMORY:
+            raise MemoryError
+        return found
+
+    @property
+    def over(self):
+        """How the connection ended: "" while it has not, ``closed``, ``broken``, ``too big`` or ``ended``."""
+        return ("", "closed", "broken", "too big", "ended", "memory")[self.f.over]
+
+    @property
+    def code(self):
+        """The close code of the server, or ours for what it broke; 1005: its close frame has none."""
+        return self.f.code
+
+    @property
+    def reason(self):
+        """The reason behind the code, as bytes."""
+        return PyBytes_FromStringAndSize(<const char *> self.f.reason, self.f.reason_size)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 MODULES = {"zlib": "zlib", "isal": "libisal", "lz4": "liblz4", "snappy": "snappy"}
 """Library -> its name for pkg-config."""
 
-USES = {"lumberjack": ("zlib", "isal"), "logjam": ("zlib", "isal", "lz4", "snappy")}
+USES = {"lumberjack": ("zlib", "isal"), "logjam": ("zlib", "isal", "lz4", "snappy"), "websocket": ("zlib",)}
 """Extension -> the libraries that it calls."""
 
 

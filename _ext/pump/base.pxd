@@ -18,6 +18,10 @@ cdef enum:
     LINK_BROKEN = -1         # see `error`
     LINK_CLOSED = -2         # by the peer
 
+cdef enum:
+    RECEIVE = 65536          # bytes of one receive
+    MAX_READS_PER_TURN = 16  # receives between two checks of stop and clock
+
 # Results of `_sleep`: flags for the causes of its end.
 cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
@@ -61,4 +65,5 @@ cdef class CompiledPump:
     cdef bint _should_take(self, double now) noexcept nogil
     cdef int _send(self, double now) noexcept nogil
     cdef int _receive(self, double now) noexcept nogil
+    cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil
     cdef int _run(self, double until) noexcept nogil

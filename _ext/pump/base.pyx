@@ -66,10 +66,8 @@ cdef extern from *:
     int EINTR
 
 cdef enum:
-    RECEIVE = 65536          # bytes of one receive
     REPORT_MS = 100          # between two reports to Python
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
-    MAX_READS_PER_TURN = 16  # receives between two such checks
 
 
 cdef class CompiledPump:
@@ -295,26 +293,33 @@ cdef class CompiledPump:
     cdef int _receive(self, double now) noexcept nogil:
         # Read the bytes that have arrived. Return 0, or a negative end.
         cdef ssize_t n
-        cdef int stop, _reads
+        cdef int end, _reads
         for _reads in range(MAX_READS_PER_TURN):
             n = self._read(self.inbox, RECEIVE)
             if n == 0:
                 return 0
             if n < 0:
                 return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
-            stop = self.codec.receive(self.codec.self, self.inbox, <size_t> n, now, &self.out)
-            if self.out.progress:
-                self.last_progress = now
-                self.progress += self.out.progress
-            if self.out.events:
-                self.has_events = True
-            self.out.alive = self.out.progress = self.out.events = 0
-            # Acknowledgements from before a violation of the protocol stay valid.
-            inflight_apply(&self.in_flight.f, &self.out)
-            if stop < 0:
-                return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
+            end = self._give(self.inbox, <size_t> n, now)
+            if end < 0:
+                return end
             if n < RECEIVE:
                 break
+        return 0
+
+    cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil:
+        # Give received bytes to the codec. Return 0, or a negative end.
+        cdef int stop = self.codec.receive(self.codec.self, data, size, now, &self.out)
+        if self.out.progress:
+            self.last_progress = now
+            self.progress += self.out.progress
+        if self.out.events:
+            self.has_events = True
+        self.out.alive = self.out.progress = self.out.events = 0
+        # Acknowledgements from before a violation of the protocol stay valid.
+        inflight_apply(&self.in_flight.f, &self.out)
+        if stop < 0:
+            return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
         return 0
 
     cdef int _run(self, double until) noexcept nogil:

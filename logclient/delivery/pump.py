@@ -1,7 +1,7 @@
 """The pump in Python: the same operations and results as the compiled ones (``_ext/pump/base.pyx``).
 
-It drives any core over any link: WebSocket, the cores of the tests, and all where there is no compiled pump.
-It takes the GIL for every batch, which busy threads can make slow.
+It drives any core over any link: the cores of the tests, and all where there is no compiled pump. It takes
+the GIL for every batch, which busy threads can make slow.
 """
 
 from __future__ import annotations

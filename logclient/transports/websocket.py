@@ -1,8 +1,8 @@
 """WebSocket (RFC 6455) over TCP or TLS: each send is one message, each message is received as one.
 
-The protocol itself is implemented by ``websockets``, in its sans-IO form. Ordinary frames never reach it:
-``_ext.websocket`` makes them and takes whole messages out of received bytes. Other frames (control frames,
-fragments, compressed and forbidden ones) are passed to it one by one.
+``websockets`` does the opening handshake, in its sans-IO form. Everything after it is done by
+``_ext.websocket``. The compiled pump drives that object and the link below without the GIL
+(``_ext/pump/websocket.pyx``); the link here does so elsewhere, and closes the connection in both cases.
 
 Messages are written when there are many bytes of them, or when there is nothing else to do, so that many
 short messages cost one system call. If answers to pings cannot be written as fast as pings arrive, only the
@@ -12,25 +12,26 @@ last one is answered (section 5.5.3 allows that), so that a peer cannot fill mem
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from logclient._ext.websocket import seal, split
+from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config import Secret
-from logclient.delivery.contract import Link, Transport
+from logclient.delivery.contract import Link
 from logclient.errors import CredentialError, MissingExtra
 from logclient.transports.attempt import Attempt
+from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.http import REFUSALS, Proxy, ask, printable
 from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
 
 # Imported now: in the sender's thread a fork might interrupt the import.
 try:
     from websockets.client import ClientProtocol
-    from websockets.extensions.permessage_deflate import enable_client_permessage_deflate
-    from websockets.frames import CloseCode, Opcode
+    from websockets.extensions.permessage_deflate import PerMessageDeflate, enable_client_permessage_deflate
+    from websockets.frames import CloseCode
     from websockets.protocol import State
     from websockets.uri import WebSocketURI
 except ImportError as error:
@@ -40,9 +41,6 @@ __all__ = ["WebSocket", "WebSocketLink"]
 
 MAX_BUFFERED = 65536
 """Bytes of messages that are gathered for one write."""
-
-KEYS = 4096
-"""Random bytes for masks, four for each frame, requested from the system at once."""
 
 CLOSE_TIMEOUT = 1.0
 """Seconds at most for the peer's answer to our close frame."""
@@ -61,50 +59,31 @@ class WebSocketLink(Link):
 
     Args:
         inner: the link below, over TCP or TLS.
-        protocol: its state, open.
+        frames: the state of the connection.
         max_message: bytes of the largest message from the peer.
-        rest: bytes that came after the handshake.
         hide: removes secrets from text of the peer.
     """
 
     ack_coalesce_delay = 0.001
 
     def __init__(
-        self,
-        inner: TcpLink,
-        protocol: ClientProtocol,
-        max_message: int,
-        rest: bytes = b"",
-        hide: Callable[[str], str] = str,
+        self, inner: TcpLink, frames: ClientFrames, max_message: int, hide: Callable[[str], str] = str
     ) -> None:
         self.peer = inner.peer
         self.tls = inner.tls
-        self._inner = inner
-        self._protocol = protocol
+        self.inner = inner
+        self.frames = frames
         self._max_message = max_message
         self._hide = hide
-        self._out: list[bytes] = []
-        self._buffered = 0
-        self._pong = b""
-        self._ready: list[bytes] = []  # received messages, the oldest at the end
-        self._keys = b""
-        self._key = 0  # where the next mask begins
-        self._incomplete = bytearray()  # the beginning of a frame
-        self._needed = 0  # bytes that it must have before it is examined again
-        self._partial: bytearray | None = None  # fragments of a message whose last is missing
-        self._over: OSError | None = None  # the reason for which nothing more can be received
-        self._codeless = False  # the close frame of the peer had no code
         self._broken: OSError | None = None  # the last write failed; reported after the received messages
-        if rest:
-            self._take(rest)
 
     def facts(self) -> dict[str, Any]:
         """Describe the protection of the connection: see the link below."""
-        return self._inner.facts()
+        return self.inner.facts()
 
     def fileno(self) -> int:
         """Return the descriptor of the link below."""
-        return self._inner.fileno()
+        return self.inner.fileno()
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> bool:
         """Take these bytes as one text message.
@@ -112,50 +91,21 @@ class WebSocketLink(Link):
         Returns:
             False when no more may be given before ``flush`` returns True.
         """
-        if self._over is not None:
-            return True  # the peer has closed: `receive` reports that
-        data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        if self._protocol.extensions:
-            self._protocol.send_text(data)
-            self._gather()
-        else:
-            if self._key == len(self._keys):
-                self._keys = os.urandom(KEYS)
-                self._key = 0
-            frame = seal(data, self._keys, self._key)
-            self._key += 4
-            self._out.append(frame)
-            self._buffered += len(frame)
-        return self._buffered < MAX_BUFFERED or self.flush()
-
-    def _gather(self) -> None:
-        """Collect the protocol's bytes to send."""
-        for data in self._protocol.data_to_send():
-            if data[:1] == b"\x8a":
-                self._pong = data
-            elif data:
-                self._out.append(data)
-                self._buffered += len(data)
+        # After the end it is discarded: `receive` reports that.
+        self.frames.send(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        return self.frames.unsent < MAX_BUFFERED or self.flush()
 
     def flush(self) -> bool:
         """Write the buffered bytes; return whether the kernel has all of it. ``receive`` reports errors."""
         try:
-            if self._broken is None and self._inner.flush():
-                if self._pong:
-                    self._out.append(self._pong)
-                    self._pong = b""
-                if not self._out:
-                    return True
-                data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-                self._out.clear()
-                self._buffered = 0
-                return self._inner.send([data])
+            if self._broken is None and self.inner.flush():
+                data = self.frames.data_to_send()
+                return not data or self.inner.send([data])
         except OSError as error:
             self._broken = error
         if self._broken is None:
             return False
-        self._out.clear()
-        self._buffered = 0
+        self.frames.data_to_send()
         return True
 
     def receive(self) -> bytes | None:
@@ -168,101 +118,51 @@ class WebSocketLink(Link):
         Raises:
             OSError: the connection is over; the message has the close code.
         """
-        if not self._ready:
-            if self._over is not None:
-                return self._end(self._over)
-            if self._buffered or self._pong:
+        frames = self.frames
+        message = frames.next_message()
+        if message is None and not frames.over:
+            if frames.unsent:
                 self.flush()  # one write for each read, however fast messages arrive
-            data = self._inner.receive()
+            data = self.inner.receive()
             if data is None:
                 if self._broken is not None:
                     raise self._broken
                 return None
             if data:
-                self._take(data)
+                frames.receive_data(data)
+                message = frames.next_message()
             else:
-                words = "the server ended the connection without a close frame (1006)"
-                self._over = self._broken or ConnectionError(words)
-        if self._ready:
-            return self._ready.pop()
-        if self._over is not None:
-            return self._end(self._over)
-        return None
-
-    def _end(self, over: OSError) -> bytes:
-        if self._codeless:
+                frames.receive_eof()
+        if message is not None or not frames.over:
+            return message
+        self.flush()  # our close frame
+        if frames.over == "closed" and frames.code == CloseCode.NO_STATUS_RCVD:
             return b""
-        raise over
+        raise self.error
 
-    def _take(self, data: bytes) -> None:
-        """Take bytes of the link below, while no message is ready."""
-        frames: bytes | bytearray = data
-        if self._incomplete:
-            self._incomplete += data
-            if len(self._incomplete) < self._needed:
-                return
-            frames = self._incomplete
-        at = 0
-        while self._over is None:
-            partial = self._partial
-            limit = self._max_message - (0 if partial is None else len(partial))
-            at, size = split(frames, at, limit, partial is not None, self._ready)
-            if len(frames) - at < size:
-                self._needed = size
-                break
-            self._pass_on(bytes(frames[at : at + size]))
-            at += size
-        if frames is data:
-            self._incomplete += data[at:]
-        else:
-            del self._incomplete[:at]
-        self._ready.reverse()
-
-    def _pass_on(self, data: bytes) -> None:
-        """Pass one frame to the protocol."""
-        protocol = self._protocol
-        protocol.receive_data(data)
-        frames: list[Any] = protocol.events_received()
-        for frame in frames:
-            opcode = frame.opcode
-            if opcode is Opcode.TEXT or opcode is Opcode.BINARY:
-                if frame.fin:
-                    self._ready.append(bytes(frame.data) or b" ")
-                else:
-                    self._partial = bytearray(frame.data)
-            elif opcode is Opcode.CONT and self._partial is not None:
-                self._partial += frame.data
-                if frame.fin:
-                    self._ready.append(bytes(self._partial) or b" ")
-                    self._partial = None
-        self._gather()
-        if protocol.close_rcvd is not None or protocol.parser_exc is not None:
-            self._over = self._reason()
-            self.flush()  # our close frame
-
-    def _reason(self) -> ConnectionError:
-        """Return why the protocol ended."""
-        received, sent = self._protocol.close_rcvd, self._protocol.close_sent
-        if received is not None and self._protocol.parser_exc is None:
-            self._codeless = received.code == CloseCode.NO_STATUS_RCVD
-            return ConnectionError(
-                f"the server closed the connection: {_describe(received.code, self._hide(received.reason))}"
-            )
-        code = CloseCode.ABNORMAL_CLOSURE if sent is None else sent.code
-        if code == CloseCode.MESSAGE_TOO_BIG:
-            return ConnectionError(
-                f"the server sent a message of more than max_message ({self._max_message}) bytes"
-            )
-        reason = "" if sent is None else sent.reason
-        return ConnectionError(f"the server broke the WebSocket protocol: {_describe(code, reason)}")
+    @property
+    def error(self) -> OSError:
+        """Why the connection is over."""
+        frames = self.frames
+        if frames.over == "ended":
+            words = "the server ended the connection without a close frame (1006)"
+            return self._broken or ConnectionError(words)
+        if frames.over == "too big":
+            words = f"the server sent a message of more than max_message ({self._max_message}) bytes"
+            return ConnectionError(words)
+        reason = frames.reason.decode()
+        if frames.over == "closed":
+            words = _describe(frames.code, self._hide(reason))
+            return ConnectionError(f"the server closed the connection: {words}")
+        return ConnectionError(f"the server broke the WebSocket protocol: {_describe(frames.code, reason)}")
 
     def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Write the buffered bytes, then sleep unless a message is ready."""
-        if self._ready or self._over is not None:
+        """Write the buffered bytes, then sleep unless received bytes are to be looked at."""
+        if self.frames.ready or self.frames.over:
             return
         full = not self.flush()
         if self._broken is None:
-            self._inner.wait(wake, seconds, writable or full)
+            self.inner.wait(wake, seconds, writable or full)
 
     def close(self, linger: float = 0.0) -> None:
         """Send the buffered bytes and a close frame, as far as possible at once or within `linger` seconds.
@@ -270,34 +170,36 @@ class WebSocketLink(Link):
         The answer of a peer that answers is read, so that the system does not reset the connection.
         """
         now = time.monotonic()
-        protocol = self._protocol
+        frames = self.frames
         try:
-            if self._over is None and protocol.state is State.OPEN:
-                protocol.send_close(CloseCode.NORMAL_CLOSURE)
-                self._gather()
+            if not frames.over:
+                frames.close(CloseCode.NORMAL_CLOSURE)
             while not self.flush() and (left := now + linger - time.monotonic()) > 0:
-                self._inner.wait(-1, left, True)
+                self.inner.wait(-1, left, True)
             over = now + min(linger, CLOSE_TIMEOUT)
-            while self._over is None and self._broken is None:
-                data = self._inner.receive()
-                if data:
-                    self._take(data)
-                    self._ready.clear()
+            while self._broken is None:
+                while frames.next_message() is not None:
+                    pass
                 left = over - time.monotonic()
-                if data == b"" or left <= 0:
+                if frames.over or left <= 0:
                     break
-                if data is None:
-                    self._inner.wait(-1, left, False)
+                data = self.inner.receive()
+                if data:
+                    frames.receive_data(data)
+                elif data is None:
+                    self.inner.wait(-1, left, False)
+                else:
+                    break
         except OSError:
             pass
-        self._inner.close()
+        self.inner.close()
 
     def abandon(self) -> None:
         """In a forked child, close the descriptor without sending anything to the peer."""
-        self._inner.abandon()
+        self.inner.abandon()
 
 
-class WebSocket(Transport):
+class WebSocket(CompiledTransport):
     """Connects with the opening handshake of WebSocket.
 
     Args:
@@ -351,6 +253,20 @@ class WebSocket(Transport):
             headers=config.http_headers or (),
         )
 
+    def load_pump(self) -> MakePump:
+        """Import the factory of the compiled pump; see `CompiledTransport`.
+
+        Raises:
+            ImportError: there is none for the carrier, or messages are to be compressed and this build is not
+                linked to zlib.
+        """
+        if self._extensions and not LINKED:
+            raise ImportError("deflate=on needs a build that is linked to zlib")
+        carrier = self._carrier.load_pump()
+        from logclient.transports.websocket_pump import WebSocketPump
+
+        return partial(WebSocketPump.over, carrier)
+
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
         """Connect to the first address of `endpoint` that answers, and do the opening handshake.
 
@@ -388,7 +304,6 @@ class WebSocket(Transport):
         protocol = ClientProtocol(
             WebSocketURI(self._carrier.secure, host, port, self._path, ""),
             extensions=self._extensions,
-            max_size=self._max_message,
             logger=_SILENT,
         )
         request = protocol.connect()
@@ -411,8 +326,9 @@ class WebSocket(Transport):
         if protocol.handshake_exc is not None or protocol.state is not State.OPEN:
             why = printable(self._hidden(str(protocol.handshake_exc)), 120)
             raise ConnectionError(f"the server's answer opens no WebSocket: {why}")
-        protocol.events_received()
-        return WebSocketLink(inner, protocol, self._max_message, answer.rest, self._hidden)
+        frames = ClientFrames(self._max_message, deflate=_agreed(protocol))
+        frames.receive_data(answer.rest)
+        return WebSocketLink(inner, frames, self._max_message, self._hidden)
 
     def _hidden(self, text: str) -> str:
         """Cut text of the peer where it begins to repeat one of our secrets."""
@@ -422,6 +338,19 @@ class WebSocket(Transport):
                 before, found, _ = text.partition(secret[:MIN_SECRET])
                 text = f"{before}***" if found else text
         return text
+
+
+def _agreed(protocol: ClientProtocol) -> tuple[bool, int, bool, int] | None:
+    """Return what was negotiated for compression: see `ClientFrames`."""
+    for found in protocol.extensions:
+        assert isinstance(found, PerMessageDeflate)  # the only one that is offered
+        return (
+            not found.local_no_context_takeover,
+            found.local_max_window_bits,
+            not found.remote_no_context_takeover,
+            found.remote_max_window_bits,
+        )
+    return None
 
 
 def _describe(code: int, reason: str) -> str:

@@ -11,5 +11,6 @@ kind           on the wire                                     answer of the ser
 
 A payload is the event's id (32 hex digits), then its body as the caller gave it. Every server may send
 ``.`` (alive) and ``!`` (refused permanently); anything else breaks the protocol. `fifo` and `by_id` exist
-twice: in Python, and compiled behind ``lc_codec`` (``fifo.pyx``, ``by_id.pyx``).
+twice: in Python, and compiled behind ``lc_codec`` (``fifo.pyx``, ``by_id.pyx``,
+``by_message.pyx``).
 """

@@ -31,6 +31,7 @@ from logclient.delivery.contract import (
     Wire,
 )
 from tests import support
+from tests.cores.messages import frames_of
 from tests.cores.plain import Refused
 
 HERE = Path(__file__).parent
@@ -77,7 +78,7 @@ def load(name: str) -> ModuleType:
     headers = [support.ROOT / "_ext" / header for header in names]
     if not all(header.exists() for header in headers):
         support.missing("no _ext/*.pxd to compile against: the tests run outside the source tree")
-    sources = [HERE / f"{name}.pyx", HERE / "imports.pxi", HERE / "codec.pxi"]
+    sources = [HERE / f"{name}.pyx", *sorted(HERE.glob("*.pxi"))]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(b"\0".join(p.read_bytes() for p in [*headers, *sources])).hexdigest()[:16]
     where = support.ROOT / "build" / "cores" / f"{sys.implementation.cache_tag}-{digest}"
@@ -113,6 +114,7 @@ class Compiled(Core):
 
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
         self._codec: Any = load(name).Codec(producer, inflight, silence)
+        self.messages = name == "by_message"
         self._begin()
 
     def _begin(self) -> None:
@@ -137,6 +139,8 @@ class Compiled(Core):
 
     def data_to_send(self) -> list[Wire]:
         data = self._codec.data()
+        if self.messages:
+            return [Wire(frames) for frames in frames_of(data)]
         return [Wire([data])] if data else []
 
     def sent(self, rest: int = 0) -> None:
@@ -181,5 +185,5 @@ class Compiled(Core):
 
 
 if __name__ == "__main__":  # build all
-    for each in ("fifo", "by_id"):
+    for each in ("fifo", "by_id", "by_message"):
         print(load(each).__file__)

@@ -16,6 +16,7 @@ from logclient._ext.codec cimport (
     lc_batch,
     lc_codec,
     lc_outcomes,
+    lc_put_frame,
     lc_wire,
     outcome_add,
     wire_reserve,

@@ -40,6 +40,7 @@ class Peer:
         self.waiting: list[Got] = []  # events without an answer
         self.received = b""
         self.open = True
+        self.raw = say  # of a transport of messages: bytes beside them
         self._say = say
         self._end = end
         self._rest = b""
@@ -74,7 +75,7 @@ class Peer:
                 self._event(payload, len(self.got) + 1)
             return at
         if kind in (b"E", b"D") and kind:
-            numbered = kind == b"E" and self.server.kind == "by_id"
+            numbered = kind == b"E" and self.server.kind in ("by_id", "by_message")
             head = 13 if numbered else 5
             if len(data) < head:
                 return 0
@@ -115,7 +116,7 @@ class Peer:
         with self.server.changed:
             found = list(found)
             self.waiting = [g for g in self.waiting if g not in found]
-            if self.server.kind == "by_id":
+            if self.server.kind in ("by_id", "by_message"):
                 self.say(b"".join(word + g.number.to_bytes(8, "big") for g in found))
             elif self.server.kind == "fifo":
                 self.say(word * len(found))

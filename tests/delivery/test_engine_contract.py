@@ -740,7 +740,7 @@ def test_an_idle_connection_does_not_time_out(make: Make, setup: Setup) -> None:
 
 @needs_setup(acks)
 def test_keep_alives_do_not_count_as_progress(make: Make, setup: Setup) -> None:
-    rig = make(silence=1.0, progress_timeout=2.0)
+    rig = make(silence=0.1, progress_timeout=0.4)
     rig.server.script = silent
     rig.many(5)
     rig.server.events(5)

@@ -29,11 +29,12 @@ from tools import pythons, wheels
 SHORT = {
     "windows": [
         "capture", "engine_contract", "engine_tcp", "queue", "logjam_core", "lumberjack_check",
-        "lumberjack_core", "lumberjack_zlib",
+        "lumberjack_core", "lumberjack_zlib", "websocket_frames",
     ],
     # Without SIMD, as for Windows; compression by Python's packages in the compiled pumps.
     "macos": [
         "engine_lifecycle", "engine_tcp", "logjam_compression", "logjam_core", "lumberjack_zlib", "queue",
+        "websocket_frames",
     ],
 }  # fmt: skip
 """The rooms that differ most: these in every run, the long form has all that a system would run."""

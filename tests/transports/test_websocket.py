@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
 import os
 import select
@@ -26,6 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from logclient._ext.websocket import ClientFrames
 from logclient.config import Secret
 from logclient.errors import ConfigError, CredentialError
 from tests.support import clean_environment, need
@@ -33,19 +33,28 @@ from tests.support.patience import PATIENCE, assert_returns
 
 need("websockets")
 
-from websockets.client import ClientProtocol  # noqa: E402
 from websockets.frames import Close, Frame, Opcode  # noqa: E402
 from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
-from websockets.uri import WebSocketURI  # noqa: E402
 
 from logclient.transports.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket, WebSocketLink  # noqa: E402
+from tests.oracle.websocket import frames_of  # noqa: E402
 from tests.support.tls import HOST, Authority, context, serving  # noqa: E402
+from tests.support.websocket import (  # noqa: E402
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    accept_answer,
+    read_request,
+    server_frame,
+)
 
 
 def plain_link(port: int, **options: Any) -> WebSocketLink:
@@ -99,42 +108,6 @@ def serve_library(handler: Callable[[ServerConnection], object], **options: Any)
 def echo(far: ServerConnection) -> None:
     for message in far:
         far.send(message)
-
-
-def read_request(sock: socket.socket) -> bytes:
-    """Read the head of the request."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        data = sock.recv(4096)
-        if not data:
-            raise ConnectionError
-        head += data
-    return head
-
-
-def accept_answer(head: bytes, *more: str) -> bytes:
-    """Return the answer that opens a WebSocket."""
-    (key,) = (line[19:] for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key: "))
-    digest = hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
-    lines = [
-        "HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade",
-        f"Sec-WebSocket-Accept: {base64.b64encode(digest).decode()}", *more, "", "",
-    ]  # fmt: skip
-    return "\r\n".join(lines).encode()
-
-
-def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0) -> bytes:
-    """Return a frame as a server sends it."""
-    size = len(data)
-    head = bytes([bits | opcode | 128 * fin])
-    if size < 126:
-        return head + bytes([size]) + data
-    if size < 65536:
-        return head + b"\x7e" + struct.pack("!H", size) + data
-    return head + b"\x7f" + struct.pack("!Q", size) + data
-
-
-TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 class RawServer:
@@ -205,10 +178,17 @@ class ScriptedCarrier:
         self.closed = True
 
 
+def frames_of_whole(wire: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return the frames, none while one is incomplete."""
+    try:
+        return frames_of(wire)
+    except (AssertionError, IndexError):
+        return []
+
+
 def scripted(pieces: Sequence[bytes], max_message: int = 1 << 20) -> tuple[WebSocketLink, ScriptedCarrier]:
     carrier = ScriptedCarrier(pieces)
-    protocol = ClientProtocol(WebSocketURI(False, "h", 1, "/", ""), state=State.OPEN, max_size=max_message)
-    return WebSocketLink(carrier, protocol, max_message), carrier  # type: ignore[arg-type]
+    return WebSocketLink(carrier, ClientFrames(max_message), max_message), carrier  # type: ignore[arg-type]
 
 
 class TestMessages:
@@ -398,7 +378,7 @@ class TestMessages:
         pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
         link, carrier = scripted([piece for piece in pieces if piece])
         got = []
-        while carrier.pieces or link._ready:
+        while carrier.pieces or link.frames.ready:
             link.wait(-1, 10_000, False)
             if (message := link.receive()) is not None:
                 got.append(message)
@@ -430,6 +410,24 @@ class TestMessages:
                 link.close()
         assert heads[:2] == [None, None]
         assert heads[2] is not None and heads[2].startswith("permessage-deflate") and heads[3]
+
+    def test_agreements_about_compression_are_kept(self) -> None:
+        """The server keeps its context between messages; ours each stand alone."""
+        agreed = "Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover"
+        message = bytes(range(256)) * 2
+        with RawServer(agreed, deflate=True) as raw:
+            packer = zlib.compressobj(wbits=-15)
+            for _ in range(2):
+                packed = packer.compress(message) + packer.flush(zlib.Z_SYNC_FLUSH)
+                raw.far.sendall(server_frame(TEXT, packed[:-4], bits=0x40))
+                assert read_message(raw.link) == message
+                raw.link.send([message])
+            flush_all(raw.link)
+            wire = b""
+            while len(found := frames_of_whole(wire)) < 2:
+                wire += raw.far.recv(65536)
+            for _, data, _ in found:
+                assert zlib.decompressobj(wbits=-15).decompress(data + b"\0\0\xff\xff") == message
 
     def test_a_server_may_decline_compression(self) -> None:
         with RawServer(deflate=True) as raw:
@@ -521,10 +519,10 @@ class TestTheEnd:
                 server_frame(TEXT, b"[1]") + server_frame(TEXT, b"[2]") + server_frame(CLOSE, close) + b"more"
             )
             assert read_message(raw.link) == b"[1]"
-            assert raw.link.send([b"too late"])
             assert read_message(raw.link) == b"[2]"
             for _ in range(2):
                 assert read_error(raw.link).startswith(says)
+                assert raw.link.send([b"too late"])
             raw.link.wait(-1, 10_000, False)
             (answer,) = raw.frames(1)
             assert answer.opcode == Opcode.CLOSE
@@ -760,7 +758,7 @@ class TestHostile:
     def test_any_bytes_give_messages_or_one_line_errors(self, pieces: list[bytes]) -> None:
         link, carrier = scripted(pieces, max_message=1000)
         try:
-            while carrier.pieces or link._ready:
+            while carrier.pieces or link.frames.ready:
                 message = link.receive()
                 assert message is None or 0 < len(message) <= 1000
         except ConnectionError as error:

@@ -1,0 +1,219 @@
+"""The compiled pump for WebSocket: messages of a codec as frames, over the pump of the connection below.
+
+The codec gives its messages each behind its length (``codec.pxd``), and gets each received message by itself,
+an empty one as a space. The frames are in a ``ClientFrames`` of the link, which goes on with it when the
+connection is closed. The bytes move through another compiled pump, the *carrier*, of which only the methods
+for bytes are used.
+
+Short messages are gathered and written when nothing else is to be done, or when there are many. When a write
+fails, what the peer had sent is received first: it may explain the end.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from logclient._ext.codec cimport lc_get_frame
+from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_SIZE
+from logclient._ext.pump.base cimport (
+    LINK_CLOSED,
+    MAX_READS_PER_TURN,
+    RECEIVE,
+    WOKEN_BY_CALLER,
+    WOKEN_BY_PEER,
+    CompiledPump,
+    ssize_t,
+)
+from logclient._ext.queue cimport lc_wake_fd
+from logclient._ext.websocket cimport (
+    NO_STATUS,
+    OVER_CLOSED,
+    OVER_MEMORY,
+    OVER_NOT,
+    ClientFrames,
+    frames_add,
+    frames_ended,
+    frames_next,
+    frames_output,
+    frames_taken,
+)
+
+
+cdef extern from *:
+    """
+    #include <poll.h>
+    """
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long n, int timeout) nogil
+    int POLLIN
+
+cdef enum:
+    HEAD = 4                     # bytes of a message's length
+    MAX_BUFFERED = 65536         # bytes of frames that are gathered for one write
+    GATHER_MS = 1                # for answers to gather: each would be a wake-up of its own
+    GATHER_LEAST = 64            # events in flight from which on they are gathered
+
+
+cdef class WebSocketPump(CompiledPump):
+    """Pumps over links of ``transports.websocket``; see ``CompiledPump``."""
+
+    cdef CompiledPump carrier
+    cdef object link
+    cdef ClientFrames frames
+    cdef bint broken             # a write has failed
+    cdef bint drained            # something was received, and nothing is left
+    cdef const uint8_t *rest     # received bytes that wait until the core has taken its events
+    cdef const uint8_t *rest_end
+
+    @classmethod
+    def over(cls, carrier, in_flight, core, **limits):
+        """Make a pump over a carrier.
+
+        Args:
+            carrier: makes the compiled pump of the connection below.
+            in_flight: the batches.
+            core: see `CompiledPump`.
+            **limits: see `CompiledPump`.
+
+        Returns:
+            None when there is no carrier on this system.
+        """
+        cdef WebSocketPump pump
+        below = carrier(in_flight, core, **limits)
+        if below is None:
+            return None
+        pump = cls(in_flight, core, **limits)
+        pump.carrier = below
+        return pump
+
+    def connected(self):
+        """Begin a new connection."""
+        CompiledPump.connected(self)
+        self.carrier.connected()
+        self.broken = self.drained = False
+        self.rest = self.rest_end = NULL
+
+    @property
+    def errno(self):
+        """The system's error number behind the end ``error``."""
+        return self.carrier.errno
+
+    @property
+    def failure(self):
+        """The exception behind the end ``error``; None: there is only `errno`."""
+        if self.frames is not None and self.frames.f.over != OVER_NOT:
+            return self.link.error
+        return self.carrier.failure
+
+    cdef int _use_link(self, link) except -1:
+        self.link = link
+        self.frames = link.frames
+        return self.carrier._use_link(link.inner)
+
+    cdef bint _flush(self) noexcept nogil:
+        # Write the frames; return whether nothing is left.
+        cdef const uint8_t *data = NULL
+        cdef ssize_t n
+        while not self.broken:
+            n = frames_output(&self.frames.f, &data)
+            if n == 0:
+                return True
+            if n > 0:
+                n = self.carrier._write(data, <size_t> n)
+                if n == 0:
+                    return False
+            if n < 0:
+                self.broken = True
+            else:
+                frames_taken(&self.frames.f, <size_t> n)
+        return True
+
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
+        cdef size_t done = 0
+        cdef uint32_t length
+        if self.frames.f.out.size >= MAX_BUFFERED and not self._flush():
+            return 0
+        while done < size and not self.broken and self.frames.f.out.size < MAX_BUFFERED:
+            length = lc_get_frame(data + done) & <uint32_t> FRAME_SIZE
+            if frames_add(&self.frames.f, data + done + HEAD, length) < 0:
+                self.broken = True
+                break
+            done += HEAD + length
+        return <ssize_t> (size if self.broken else done)    # nobody gets the rest: events are sent again
+
+    cdef int _send(self, double now) noexcept nogil:
+        cdef int done = CompiledPump._send(self, now)
+        if done >= 0 and not self._flush():
+            return 1
+        return done
+
+    cdef int _receive(self, double now) noexcept nogil:
+        cdef ssize_t n
+        cdef int end = 0, _reads
+        if self.frames.input_at < self.frames.input_size:
+            end = self._take_input(now)
+        elif self.rest < self.rest_end:
+            end = self._take(&self.rest, self.rest_end, now)
+        for _reads in range(MAX_READS_PER_TURN):
+            if end < 0 or self.has_events:
+                return end
+            self._flush()            # one write for each read, however fast messages arrive
+            n = self.carrier._read(self.inbox, RECEIVE)
+            if n == 0:
+                self.drained = _reads > 0
+                return -END_ERROR if self.broken else 0
+            if n < 0:
+                if n == LINK_CLOSED and not self.broken:
+                    frames_ended(&self.frames.f)
+                return -END_ERROR
+            self.rest = self.inbox
+            self.rest_end = self.inbox + n
+            end = self._take(&self.rest, self.rest_end, now)
+        return end
+
+    cdef bint _has_rest(self) noexcept nogil:
+        return self.rest < self.rest_end or self.frames.input_at < self.frames.input_size
+
+    cdef int _take_input(self, double now) noexcept nogil:
+        # Take what came with the answer to the opening handshake.
+        cdef const uint8_t *at = self.frames.input_data + self.frames.input_at
+        cdef int end = self._take(&at, self.frames.input_data + self.frames.input_size, now)
+        self.frames.input_at = <size_t> (at - self.frames.input_data)
+        return end
+
+    cdef int _take(self, const uint8_t **at, const uint8_t *end, double now) noexcept nogil:
+        # Give the messages in these bytes to the codec, up to one that it leaves to the core: unpacked, the
+        # others may be much longer. Return 0, or a negative end.
+        cdef const uint8_t *message = NULL
+        cdef size_t size = 0
+        cdef int done
+        while True:
+            done = frames_next(&self.frames.f, at, end, &message, &size)
+            if done == 0:
+                return 0
+            if done < 0:
+                break
+            done = self._give(message, size, now)
+            if done < 0 or self.has_events:
+                return done
+        if self.frames.f.over == OVER_MEMORY:
+            return -END_MEMORY
+        self._flush()                # our close frame
+        if self.frames.f.over == OVER_CLOSED and self.frames.f.code == NO_STATUS:
+            return -END_CLOSED
+        return -END_ERROR
+
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+        cdef pollfd wake
+        if self.broken or self._has_rest():
+            return self.carrier._sleep(full, 0) | WOKEN_BY_PEER
+        if self.drained and not full and timeout > GATHER_MS and self.in_flight.f.inflight >= GATHER_LEAST:
+            wake.fd = lc_wake_fd(&self.in_flight.f.queue.wake)
+            wake.events = <short> POLLIN
+            wake.revents = 0
+            if poll(&wake, 1, GATHER_MS) > 0:
+                return WOKEN_BY_CALLER
+            timeout -= GATHER_MS
+        self.drained = False
+        return self.carrier._sleep(full, timeout)

@@ -1,0 +1,378 @@
+"""WebSocket through an engine: the compiled pump and the pump in Python leave equal traces and words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logclient.transports.tcp import Tcp
+from tests.support import need
+from tests.support.patience import PATIENCE
+
+need("websockets")
+pump = pytest.importorskip("logclient._ext.pump.websocket", reason="no compiled pump on this system")
+
+from logclient._ext import websocket  # noqa: E402
+from logclient._ext.inflight import InflightBatches  # noqa: E402
+from logclient._ext.pump.tcp import TcpPump  # noqa: E402
+from logclient._ext.queue import EventQueue  # noqa: E402
+from logclient.delivery.pump import PythonPump  # noqa: E402
+from logclient.transports.attempt import Attempt  # noqa: E402
+from logclient.transports.tls import Tls  # noqa: E402
+from logclient.transports.websocket import WebSocket  # noqa: E402
+from tests.cores.compiled import Compiled  # noqa: E402
+from tests.cores.rig import Rig, Setup  # noqa: E402
+from tests.cores.server import Peer  # noqa: E402
+from tests.cores.websocket import DEFLATE, Interpreted, WebSocketServer  # noqa: E402
+from tests.delivery.test_engine_traces import SCRIPTS  # noqa: E402
+from tests.oracle.websocket import PACKED  # noqa: E402
+from tests.support.tls import HOST, Authority, context  # noqa: E402
+from tests.support.websocket import (  # noqa: E402
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    accept_answer,
+    read_request,
+    server_frame,
+)
+
+MIB = 1 << 20
+KINDS: dict[str, Callable[..., WebSocket]] = {"compiled": WebSocket, "python": Interpreted}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@contextmanager
+def running(
+    kind: str,
+    server: WebSocketServer,
+    ledger: Path | None = None,
+    *,
+    carrier: Tcp | None = None,
+    **options: Any,
+) -> Iterator[Rig]:
+    """Run an engine with this server, over this kind of pump."""
+    more = {name: options.pop(name) for name in ("deflate", "max_message") if name in options}
+    transport = KINDS[kind](carrier or Tcp(PATIENCE), **more)
+    rig = Rig(Setup("by_message", True), ledger, server=server, transport=transport, **options)
+    assert isinstance(rig.engine.pump, PythonPump if kind == "python" else pump.WebSocketPump)
+    try:
+        yield rig
+    finally:
+        rig.finish()
+
+
+def dressed(data: bytes) -> bytes:
+    """An answer in fragments, with pings between them."""
+    parts = [data[at : at + 7] for at in range(0, len(data), 7)]
+    return b"".join(
+        server_frame(0 if n else TEXT, part, fin=n == len(parts) - 1) + server_frame(PING, b"%d" % n)
+        for n, part in enumerate(parts)
+    )
+
+
+def squeezed(data: bytes) -> bytes:
+    """An answer that is compressed, with a stream of its own."""
+    packer = zlib.compressobj(wbits=-15)
+    return server_frame(TEXT, packer.compress(data) + packer.flush() + b"\0", bits=PACKED)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("form", ["plain", "fragments", "deflate"])
+def test_both_pumps_leave_equal_traces(script: str, form: str, tmp_path: Path) -> None:
+    traces = []
+    for kind in KINDS:
+        server = WebSocketServer(*[DEFLATE] * (form == "deflate"))
+        server.dress = {"plain": server.dress, "fragments": dressed, "deflate": squeezed}[form]
+        server.asked = set()  # type: ignore[attr-defined]
+        server.script = SCRIPTS[script]
+        server.down()
+        options = {"inflight": 25, "batch_events": 25, "linger": 0.0, "deflate": form == "deflate"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "urandom", lambda n: bytes(range(n)))
+            running_rig = running(kind, server, tmp_path / kind, **options)
+            rig = running_rig.__enter__()
+        for i in range(150):
+            rig.put((b"\xff" if i % 17 == 5 else b"") + b"body %d " % i * (1 + i % 5), 4 if i % 9 == 0 else 2)
+        server.up()
+        rig.settle()
+        stats = rig.finish()
+        books = rig.books()
+        counts = {name: getattr(stats, name) for name in ("sent", "acked", "failed", "disconnects")}
+        wire = [peer.received for peer in server.peers if peer.received]
+        traces.append(
+            (wire if script == "whole windows" else len(wire), books.outcomes, books.hashes, counts)
+        )
+        assert stats.acked > 100
+    assert traces[0] == traces[1]
+
+
+class TestMessages:
+    @pytest.mark.parametrize("size", [1, 125, 126, 65_500, 65_536, 300_000])
+    def test_events_of_any_size_arrive(self, kind: str, size: int) -> None:
+        server = WebSocketServer()
+        with running(kind, server) as rig:
+            for n in range(5):
+                rig.put(b"%d" % n * size)
+            rig.settle()
+            assert [got.body for got in server.events(5)] == [b"%d" % n * size for n in range(5)]
+
+    def test_a_long_answer_in_pieces_counts(self, kind: str) -> None:
+        """Longer than any single read."""
+        server = WebSocketServer()
+        server.dress = lambda data: server_frame(BINARY, b"." * 200_000 + data)
+        with running(kind, server) as rig:
+            rig.many(100)
+            assert rig.settle().acked == 100
+
+    def test_what_follows_the_handshake_is_received(self, kind: str) -> None:
+        """Nothing else wakes the pump for it."""
+        server = WebSocketServer()
+        server.greeting = server_frame(PING, b"hello")
+        with running(kind, server) as rig:
+            rig.put()
+            server.wait(lambda: (PONG, b"hello") in server.controls)
+
+    def test_a_server_that_does_not_read_delays_events(self, kind: str) -> None:
+        server = WebSocketServer()
+        server.stuck = True
+        with running(kind, server, inflight=2000) as rig:
+            for _ in range(300):
+                rig.put(os.urandom(20_000).hex().encode())
+            rig.until(lambda stats: stats.inflight > 1)
+            assert rig.stats().acked == 0
+            with server.changed:
+                server.stuck = False
+                server.changed.notify_all()
+            assert rig.settle().acked == 300
+
+    @pytest.mark.skipif(not websocket.LINKED, reason="this build is not linked to zlib")
+    def test_events_travel_compressed(self, kind: str) -> None:
+        server = WebSocketServer(DEFLATE)
+        server.dress = squeezed
+        with running(kind, server, deflate=True) as rig:
+            for n in range(200):
+                rig.put(b'{"n":%d,"text":"' % n + b"again and " * 50 + b'"}')
+            assert rig.settle().acked == 200
+
+    def test_compression_without_zlib_keeps_the_pump(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("logclient.transports.websocket.LINKED", False)
+        with pytest.raises(ImportError, match="linked to zlib"):
+            WebSocket(Tcp(1), deflate=True).load_pump()
+        WebSocket(Tcp(1)).load_pump()
+
+
+class TestTheEnd:
+    def test_close_exchanges_close_frames(self, kind: str) -> None:
+        server = WebSocketServer()
+        with running(kind, server) as rig:
+            rig.many(10)
+            rig.settle()
+        assert server.controls == [(CLOSE, b"\x03\xe8")]
+        assert rig.stats().disconnects == 0
+
+    VIOLATED = "the server broke the WebSocket protocol: "
+    UNCLOSED = "the server ended the connection without a close frame (1006)"
+    ENDS: dict[str, tuple[bytes, str]] = {
+        "code": (
+            server_frame(CLOSE, b"\x03\xe9bye"),
+            "the server closed the connection: 1001 (going away): bye",
+        ),
+        "no code": (
+            server_frame(CLOSE),
+            "the server closed the connection before it acknowledged everything",
+        ),
+        "no close": (b"", UNCLOSED),
+        "half a frame": (b"\x81\x7e\x01\x00abc", UNCLOSED),
+        "masked": (b"\x81\x83mask123", f"{VIOLATED}1002 (protocol error): incorrect masking"),
+        "reserved": (
+            server_frame(TEXT, b"x", bits=32),
+            f"{VIOLATED}1002 (protocol error): reserved bits must be 0",
+        ),
+        "utf-8": (
+            server_frame(CLOSE, b"\x03\xe8\xff"),
+            f"{VIOLATED}1007 (invalid data): invalid start byte at position 0",
+        ),
+        "length": (
+            b"\x82\x7f" + struct.pack("!Q", 1 << 63),
+            "the server sent a message of more than max_message (1048576) bytes",
+        ),
+    }
+
+    @pytest.mark.parametrize("end", ENDS)
+    def test_ends_have_the_same_words_and_answers(self, kind: str, end: str) -> None:
+        """Messages before the end count; events without an answer are sent again."""
+        data, words = self.ENDS[end]
+        server = WebSocketServer()
+
+        def script(peer: Peer) -> None:
+            if peer.number:
+                peer.ack()
+            elif len(peer.got) == 10:
+                answers = (server.dress(b"k" + got.number.to_bytes(8, "big")) for got in peer.got[:4])
+                peer.raw(b"".join(answers) + data)
+                peer.cut()
+
+        server.script = script
+        server.down()
+        with running(kind, server, max_message=MIB) as rig:
+            rig.many(10)
+            server.up()
+            stats = rig.settle()
+            assert stats.acked == 10 and stats.resent == 6
+            assert any(line.endswith(words) for _, line in rig.lines.lines), rig.lines.lines
+            if data and end != "half a frame":
+                server.wait(lambda: any(opcode == CLOSE for opcode, _ in server.controls))
+
+    def test_a_reset_is_told_alike(self, kind: str) -> None:
+        server = WebSocketServer()
+        server.script = lambda peer: peer.ack() if peer.number else peer.reset()
+        with running(kind, server) as rig:
+            rig.many(10)
+            assert rig.settle().acked == 10
+            assert any("reset" in line for _, line in rig.lines.lines), rig.lines.lines
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="not every system keeps what came before a reset")
+    def test_messages_before_a_failed_write_count(self) -> None:
+        """A server may answer and close while we write. The pump runs by hand, so that it writes first."""
+        queue = EventQueue()
+        in_flight = InflightBatches(queue)
+        core = Compiled("by_message", bytes(10))
+        driven = pump.WebSocketPump.over(TcpPump, in_flight, core)
+        with socket.create_server((HOST, 0)) as listener:
+            accepted: list[socket.socket] = []
+
+            def accept() -> None:
+                far = listener.accept()[0]
+                far.sendall(accept_answer(read_request(far)))
+                accepted.append(far)
+
+            thread = threading.Thread(target=accept)
+            thread.start()
+            link = WebSocket(Tcp(PATIENCE)).connect((HOST, listener.getsockname()[1]), Attempt())
+            thread.join()
+        (far,) = accepted
+        core.connected(time.monotonic(), lambda: 0.5)
+        driven.connected()
+        for _ in range(10):
+            queue.push(b"event")
+        assert driven.run(link, time.monotonic()) == "until"
+        assert far.recv(65536, socket.MSG_PEEK)
+        far.sendall(b"".join(server_frame(BINARY, b"k" + n.to_bytes(8, "big")) for n in range(1, 5)))
+        far.close()  # with bytes unread: a reset
+        assert select.select([link], [], [], PATIENCE)[0]
+        gone = select.poll()
+        gone.register(link, 0)
+        assert gone.poll(PATIENCE * 1000)
+        for _ in range(10):
+            queue.push(b"event")
+        assert driven.run(link, time.monotonic() + PATIENCE) == "error"
+        assert driven.errno in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
+        assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]
+        link.close()
+
+    @pytest.mark.skipif(not websocket.LINKED, reason="this build is not linked to zlib")
+    def test_a_bomb_ends_the_connection(self, kind: str) -> None:
+        server = WebSocketServer(DEFLATE)
+        packer = zlib.compressobj(9, wbits=-15)
+        bomb = server_frame(TEXT, packer.compress(bytes(64 * MIB)) + packer.flush() + b"\0", bits=PACKED)
+
+        def script(peer: Peer) -> None:
+            if peer.number:
+                peer.ack()
+            else:
+                peer.raw(bomb)
+
+        server.script = script
+        server.dress = squeezed
+        with running(kind, server, deflate=True, max_message=MIB) as rig:
+            rig.many(5)
+            assert rig.settle().acked == 5
+            assert any("max_message (1048576)" in line for _, line in rig.lines.lines)
+
+
+class TestHostile:
+    def test_endless_pings_keep_nobody_busy(self, kind: str) -> None:
+        """Events go on, and the last ping is answered."""
+        server = WebSocketServer()
+
+        def script(peer: Peer) -> None:
+            for n in range(50):
+                peer.raw(server_frame(PING, b"%d" % n) * 100)
+            peer.ack()
+
+        server.script = script
+        with running(kind, server) as rig:
+            rig.many(50)
+            assert rig.settle().acked == 50
+            server.wait(lambda: (PONG, b"49") in server.controls)
+        assert len([1 for opcode, _ in server.controls if opcode == PONG]) <= 50 * 50
+
+    def test_close_frames_without_end_are_answered_once(self, kind: str) -> None:
+        server = WebSocketServer()
+
+        def script(peer: Peer) -> None:
+            if peer.number:
+                peer.ack()
+            else:
+                peer.raw(server_frame(CLOSE, b"\x03\xe8") * 20_000)
+
+        server.script = script
+        with running(kind, server) as rig:
+            rig.put()
+            assert rig.settle().acked == 1
+        assert len(server.controls) == 2  # one for each connection
+
+    def test_half_a_close_reads_the_last_answers(self, kind: str) -> None:
+        """A server that closes its side after the answers has taken everything."""
+        server = WebSocketServer()
+
+        def script(peer: Peer) -> None:
+            peer.ack()
+            if len(peer.got) >= 20:
+                peer.cut()
+
+        server.script = script
+        with running(kind, server, inflight=20) as rig:
+            rig.many(20)
+            stats = rig.settle()
+        assert stats.acked == 20 and stats.resent == 0
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_events_travel_over_tls(kind: str, version: str, ours: Authority) -> None:
+    tls = Tls(PATIENCE, ca=ours.ca)
+    if kind == "compiled":
+        try:
+            tls.load_pump()
+        except ImportError as error:
+            pytest.skip(str(error))
+    server = WebSocketServer(tls=context(version, ours.issue("server")))
+    server.dress = dressed
+    with running(kind, server, carrier=tls) as rig:
+        for n in range(300):
+            rig.put(b"%d " % n * 500)
+        assert rig.settle().acked == 300
