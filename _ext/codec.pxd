@@ -139,6 +139,15 @@ ctypedef struct lc_codec:
     # Set the bounds on packets and bytes a second; 0: no bound. NULL unless the core limits its rate. Not
     # thread-safe: call only between calls of the other functions.
     void (*pace)(void *self, double now, double packets, double size) noexcept nogil
+    # Append the messages that wait and are not events (answers, pings) to the wire, which is empty. Called
+    # after `credit`, which may add some. Return 0, or STOP_MEMORY. NULL: `Core.data_to_send` has them.
+    int (*answers)(void *self, lc_wire *wire) noexcept nogil
+    # Act on the deadline, which is over. Return 0 when that was all, 1 when the peer was silent for too long,
+    # or a STOP_ number. NULL: it was always too long.
+    int (*timeout)(void *self, double now) noexcept nogil
+    # Take the wall clock, in seconds since 1970, that belongs to `now`. Called before `credit` and `encode`.
+    # NULL unless the core dates events.
+    void (*sample)(void *self, double now, double wall) noexcept nogil
 
 
 cdef extern from *:

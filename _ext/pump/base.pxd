@@ -47,6 +47,8 @@ cdef class CompiledPump:
     cdef int stopping
     cdef int poked
     cdef bint has_events
+    cdef list found              # events of the core that the engine has not taken
+    cdef object fatal_event
     cdef int ledger_fd
     cdef int ledger_errno
     cdef uint64_t ledger_bytes
@@ -63,6 +65,8 @@ cdef class CompiledPump:
 
     cdef void _write_ledger(self) noexcept nogil
     cdef bint _should_take(self, double now) noexcept nogil
+    cdef int _take_events(self) except -1
+    cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil
     cdef int _send(self, double now) noexcept nogil
     cdef int _receive(self, double now) noexcept nogil
     cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil

@@ -45,6 +45,7 @@ from logclient._ext.queue cimport (
     SENDER_LINGERING,
     lc_queue,
     lc_monotonic,
+    lc_wall_us,
     lc_mutex_lock,
     lc_mutex_unlock,
     lc_leave_fork_safe,
@@ -66,6 +67,7 @@ cdef extern from *:
     int EINTR
 
 cdef enum:
+    NO_END = -2              # the connection goes on
     REPORT_MS = 100          # between two reports to Python
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
 
@@ -109,6 +111,7 @@ cdef class CompiledPump:
         self.linger = linger
         self.progress_timeout = progress_timeout
         self.ledger_fd = -1
+        self.found = []
         memset(&self.wire, 0, sizeof(lc_wire))
         memset(&self.out, 0, sizeof(lc_outcomes))
         self.inbox = <uint8_t *> malloc(RECEIVE)
@@ -127,6 +130,8 @@ cdef class CompiledPump:
         self.waited_for_credit = False
         self.linger_end = 0
         self.last_progress = lc_monotonic()
+        self.found = []
+        self.fatal_event = None
 
     def stop(self):
         """Make ``run`` return soon, and at once when called again, until ``resume``."""
@@ -144,6 +149,8 @@ cdef class CompiledPump:
         """Have the next run send the core's messages that are not events."""
         cdef const uint8_t[::1] view
         cdef uint8_t *to
+        if self.codec.answers != NULL:
+            return
         for ready in self.core.data_to_send():
             for buffer in ready.buffers:
                 view = buffer
@@ -157,10 +164,20 @@ cdef class CompiledPump:
 
     def drain_events(self):
         """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
-        if not self.has_events:
-            return []
+        if self.has_events:
+            self._take_events()
+        found = self.found
+        self.found = []
+        return found
+
+    cdef int _take_events(self) except -1:
+        # Have the core read what the codec left to it. Return the end that this means, or -2.
         self.has_events = False
-        return list(self.core.events_received())
+        events, self.fatal_event, closed = self.core.take_events(self.in_flight)
+        self.found += events
+        if self.fatal_event is not None:
+            return END_PROTOCOL
+        return END_CLOSED if closed else NO_END
 
     def set_ledger(self, int fd):
         """Write ``batch`` lines to this descriptor; -1: write none."""
@@ -185,8 +202,8 @@ cdef class CompiledPump:
 
     @property
     def fatal(self):
-        """None: the core has the reason."""
-        return None
+        """The core's report behind the end ``protocol``; None: the core has not been asked yet."""
+        return self.fatal_event
 
     def run(self, link, double until):
         """Move bytes until the monotonic second `until`, or until there is something to report.
@@ -198,10 +215,19 @@ cdef class CompiledPump:
         Returns:
             The name of the end; see ``delivery.pump.Pump``.
         """
-        cdef int end
+        cdef int end, found
         self._use_link(link)
         with nogil:
             end = self._run(until)
+        if end == END_CLOSED:
+            self.core.receive_eof()
+        # A codec with messages of its own also has reports that are not worth a return.
+        if self.has_events or end == END_CLOSED or self.codec.answers != NULL:
+            found = self._take_events()
+            if inflight_commit(&self.in_flight.f) and end == END_REPORT:
+                end = END_TARGET
+            if found != NO_END and end != END_MEMORY and end != END_SILENCE:
+                end = found
         return ENDS[end]
 
     cdef void _write_ledger(self) noexcept nogil:
@@ -229,6 +255,15 @@ cdef class CompiledPump:
                 or h.queued_bytes + f.staged_bytes >= h.full_bytes
                 or inflight_flush_wanted(f))
 
+    cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+        # Set how much may be encoded, and take the messages that are not events. Return 0, or STOP_MEMORY.
+        if self.codec.sample != NULL:
+            self.codec.sample(self.codec.self, now, <double> lc_wall_us() * 1e-6)
+        self.codec.credit(self.codec.self, now, events, size)
+        if self.codec.answers != NULL:
+            return self.codec.answers(self.codec.self, &self.wire)
+        return 0
+
     cdef int _send(self, double now) noexcept nogil:
         # Fill the link. Return 0 when there is nothing more to do now, 1 when the link is full, or a negative
         # end.
@@ -255,21 +290,21 @@ cdef class CompiledPump:
                     return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
             self.wire.size = 0
             self.offset = 0
-            self.codec.credit(self.codec.self, now, &events, &size)
+            if self._ask_credit(now, &events, &size) < 0:
+                return -END_MEMORY
             inflight_limit_credit(f, &events)
             if events == 0:
                 self.waited_for_credit = True
-                return 0
-            b = inflight_pending(f)
-            if b == NULL:
-                if not self._should_take(now):
+                b = NULL
+            else:
+                b = inflight_pending(f)
+                if b == NULL and self._should_take(now):
+                    self.waited_for_credit = False
+                    b = inflight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
+            if b == NULL or b.pending == 0:
+                if b == NULL and self.wire.size == 0:
                     return 0
-                self.waited_for_credit = False
-                b = inflight_take(f, min(events, self.batch_events), min(size, self.batch_bytes))
-                if b == NULL:
-                    return 0
-                if b.pending == 0:
-                    continue
+                continue
             encoded = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
             self.out.n = 0       # inflight_encoded finds the same in the batch
             if f.inflight == 0:
@@ -287,6 +322,11 @@ cdef class CompiledPump:
             if encoded:
                 self.windows += 1
                 self.linger_end = now + self.linger
+            elif self.out.events:
+                self.out.events = 0      # it waits for the core
+                self.has_events = True
+                if self.wire.size == 0:
+                    return 0
         # The last window may not be sent yet: come back when the socket takes it.
         return 1 if self.offset < self.wire.size else 0
 
@@ -350,7 +390,12 @@ cdef class CompiledPump:
                 return END_REPORT
             deadline = self.codec.deadline(self.codec.self)
             if deadline > 0 and now >= deadline:
-                return END_SILENCE
+                if self.codec.timeout == NULL:
+                    return END_SILENCE
+                end = self.codec.timeout(self.codec.self, now)
+                if end == 0:
+                    continue
+                return END_SILENCE if end > 0 else END_MEMORY if end == STOP_MEMORY else END_PROTOCOL
             if f.inflight and now - self.last_progress >= self.progress_timeout:
                 return END_STALLED
 
@@ -363,8 +408,13 @@ cdef class CompiledPump:
             if f.inflight:
                 limit = min(limit, self.last_progress + self.progress_timeout)
             sleep = True
-            self.codec.credit(self.codec.self, now, &events, &size)
-            if events == 0 and not full and self.codec.ready != NULL:
+            if full:
+                events = 0
+            elif self._ask_credit(now, &events, &size) < 0:
+                return END_MEMORY
+            elif self.wire.size:
+                continue
+            elif events == 0 and self.codec.ready != NULL:
                 limit = min(limit, self.codec.ready(self.codec.self, now))
             inflight_limit_credit(f, &events)
             lc_mutex_lock(&h.mutex)

@@ -30,21 +30,23 @@ the core (``lc_codec`` in ``_ext/codec.pxd``, passed as the capsule `Core.codec`
 =========================  ====================================================================
 ``credit``                 ``credit``
 ``encode``                 ``encode``; the pump owns the output buffer
-``data_to_send``           the ``lc_wire`` that ``encode`` appends to
+``data_to_send``           the ``lc_wire`` that ``encode`` and ``answers`` append to
 ``sent``                   ``sent``, NULL where the peer acknowledges; called with bytes
 ``receive_data``           ``receive``
 ``events_received``        ``lc_outcomes``: `Settled` and `Retry` as ranges with an outcome,
                            `Alive`, `Progress` and the others as counts (``alive``,
                            ``progress``, ``events``)
 ``next_timeout``           ``deadline``; 0 is None
-``handle_timeout``         none: the pump ends with ``silence``
+``handle_timeout``         ``timeout``; NULL: the pump ends with ``silence``
+``sample_clocks``          ``sample``, NULL unless the core dates events
 ``regulate``               ``ready``: when credit returns by itself; ``pace`` sets the rate
 `Fatal`                    a negative ``Stop`` from ``encode`` or ``receive``; the core then has
                            the error
 =========================  ====================================================================
 
 Everything rare (``connected``, ``connection_lost``, ``call``, ``post_command``, replies) goes through the
-Python methods in both cases, and both drive the same codec.
+Python methods in both cases, and both drive the same codec. A codec may leave received messages to the
+core: it counts ``events``, and the pump calls ``take_events`` before it goes on.
 
 ``ranges`` are sequences of the engine, inclusive, in any order; a core's own numbers never leave it.
 """
@@ -53,6 +55,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+
+from logclient._ext.constants import PENDING, REASONS, STATUSES
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -215,6 +219,28 @@ class Core:
     def events_received(self) -> Iterator[CoreEvent]:
         """Return the events that received bytes and timeouts caused, and forget them."""
         raise NotImplementedError
+
+    def take_events(self, in_flight: InflightBatches) -> tuple[list[CoreEvent], Fatal | None, bool]:
+        """Apply the outcomes among the events received. For compiled pumps, where the codec left some.
+
+        Returns:
+            The events besides outcomes and signs of life, `Fatal` if there was one, and whether `CloseWanted`
+            was there.
+        """
+        others: list[CoreEvent] = []
+        fatal, closed = None, False
+        for event in self.events_received():
+            if isinstance(event, Settled):
+                in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+            elif isinstance(event, Retry):
+                in_flight.apply(event.ranges, PENDING)
+            elif isinstance(event, Fatal):
+                fatal = event
+            elif isinstance(event, CloseWanted):
+                closed = True
+            elif not isinstance(event, (Alive, Progress)):
+                others.append(event)
+        return others, fatal, closed
 
     def next_timeout(self, now: float) -> float | None:
         """Return the monotonic second at which ``handle_timeout`` must be called, if any."""
