@@ -1,17 +1,35 @@
-"""Logux: the actions that a client has in flight, the decoder of captures."""
+"""Logux: the client's compiled half (`Codec`), the decoder of captures."""
 
 from typing import Final, final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.codec_base import OutcomeList
+from logclient._ext.codec_base import CodecBase
 from logclient._ext.decoder import BatchDecoder, Events
 
 # -- the client ----------------------------------------------------------------------------------
 
 @final
-class ActionTracker(OutcomeList):
-    """The actions in flight: their syncs, ids, times and outcomes, and the answers to the server."""
+class Codec(CodecBase):
+    """The client: actions out, their outcomes in, driven by a pump without the GIL through `capsule`.
+
+    ``logclient.logux.core`` does the rest: the beginning of a connection, headers, and every message that is
+    rare or has an unusual form. ``logclient.config`` checks the options of users.
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        action_type: JSON of the type of the actions that are made from bodies.
+        window: actions in a sync, at most.
+        window_bytes: bytes of bodies in a sync, at most; a larger body travels alone.
+        inflight: syncs in flight, at most.
+        identity: insert the id.
+        check: check that raw bodies are one JSON object in UTF-8.
+        synced: an action is acknowledged when its sync is.
+        silence: seconds without a message after which a server that owes an answer counts as dead.
+        ping: seconds without a message after which to send a ping.
+        processing_timeout: seconds without an outcome after which a server that has got an action counts as
+            jammed.
+    """
 
     def __init__(
         self,
@@ -24,6 +42,9 @@ class ActionTracker(OutcomeList):
         identity: bool = True,
         check: bool = True,
         synced: bool = False,
+        silence: float = 30.0,
+        ping: float = 10.0,
+        processing_timeout: float = 20.0,
     ) -> None: ...
     def sample_clocks(self, now: float, wall: float) -> None:
         """Sample the clocks."""
@@ -31,51 +52,82 @@ class ActionTracker(OutcomeList):
         """Return the monotonic second at which an event was made."""
     def to_wall(self, relative: float) -> float:
         """Convert ms relative to the base time into ms since 1970 of this host's clock."""
+    def connecting(self, now: float) -> None:
+        """Begin a connection: the core sends `connect`."""
     def connected(self, node: bytes, base: int, now: float, lead: float) -> None:
-        """Begin a connection, after the server's `connected`."""
+        """Synchronize, after the server's `connected`."""
     def connection_lost(
         self, *, keep: bool = False, drop: bool = False
     ) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Forget the actions in flight; return their number, and outcomes."""
-    def credit(self, most: int) -> int:
-        """Return how many actions the next sync may have, with `most` in flight altogether."""
-    def encode(
-        self, batch: object, events: int, now: float, wall: float, last: int = ...
-    ) -> tuple[int, bytes, bool]:
-        """Encode one sync: its actions, its message, and whether an event beyond `last` ended it."""
-    def encode_alone(
-        self, seq: int, text: bytes, time: int, subprotocol: int, now: float, wall: float
-    ) -> bytes:
-        """Encode a sync of one action that `remove` has returned, under a new id."""
-    def receive(self, data: ReadableBuffer, now: float) -> bool:
-        """Take a ``synced``, or a ``sync`` of one ``logux/processed``; return whether it was one."""
+    def end(self) -> None:
+        """Send and read nothing more on this connection: the core ends it."""
+    @property
+    def error(self) -> None:
+        """None: the core describes it; see `wrong`."""
+    @property
+    def state(self) -> str:
+        """``disconnected``, ``connecting``, ``synchronized``, or ``sending``: an outcome is awaited."""
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is sent and read on this connection."""
+    @property
+    def wrong(self) -> str:
+        """Why the codec has ended the connection: ``answers``, ``silence`` or ``jam``; empty: it has not."""
+    @property
+    def jammed_for(self) -> float:
+        """Seconds that were waited for the first outcome before the last jam."""
+    closing: bool
+    """Whether nothing new is sent, only suspects."""
+    wall: float
+    """The wall clock as ids have it, in seconds since 1970."""
+    def buffers(self) -> list[memoryview]:
+        """Return views of the messages to send since the last `sent`."""
+    def say(self, text: bytes) -> None:
+        """Add a message to those to send."""
+    def ping(self, token: int, now: float) -> None:
+        """Send a ping; see `pongs`."""
+    def set_headers(self, first: int, last: int) -> None:
+        """Note that the headers sent last are those of the events `first` to `last`."""
+    def hold_before(self, first: int) -> None:
+        """Note, in any thread, that the event `first` and later ones have other headers."""
+    def block(self) -> None:
+        """Encode nothing until no action is in flight."""
+    @property
+    def wanted(self) -> int:
+        """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing is encoded until no action is in flight."""
+    def timeout(self, now: float) -> int:
+        """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
+    def next_message(self) -> bytes | None:
+        """Return the oldest message that the core must read, or None. Then call `read_on`."""
+    def read_on(self) -> None:
+        """Take the messages that were kept, up to the next one for the core."""
+    def undos(self) -> list[tuple[int, bytes]]:
+        """Return (sequence, message) of the syncs that failed an action, since the last call."""
+    def pongs(self) -> list[int]:
+        """Return the tokens of pings that were answered since the last call."""
+    def pong(self) -> None:
+        """Take an answer to the oldest ping."""
     def synced(self, added: float, now: float) -> None:
         """Take an answer: the server has received all syncs up to this one."""
     def add_answer(self, added: int) -> None:
-        """Queue the answer to a sync of the server."""
+        """Answer a sync of the server."""
     def acknowledge(self, ms: int, counter: int, now: float) -> bool:
         """Acknowledge the action with this id; return whether it was in flight."""
-    def remove(self, ms: int, counter: int, now: float) -> tuple[int, bytes, int, int, int] | None:
-        """Take an action out of those in flight: (sequence, text, time, subprotocol or -1, `added` of its sync)."""
-    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
-        """Return the outcomes since the last call; see `OutcomeList.outcomes`."""
-    def drain_answers(self) -> list[bytes]:
-        """Return the answers that wait to be sent, and forget them."""
-    @property
-    def answers_waiting(self) -> int:
-        """Answers that wait to be sent."""
+    def undo(self, ms: int, counter: int, reason: int, now: float) -> tuple[int, bool]:
+        """Take an undo; return the sequence of the action, 0 if it is not in flight, and whether it failed."""
     @property
     def open(self) -> int:
         """Actions in flight."""
     @property
-    def oldest_added(self) -> int:
-        """``added`` of the oldest sync in flight; 0: there is none."""
+    def suspects(self) -> int:
+        """Actions that wait to be sent alone, because others may have been undone for them."""
     @property
-    def oldest_synced(self) -> bool:
-        """Whether the server has answered the oldest sync in flight."""
-    @property
-    def progress_at(self) -> float:
-        """When the oldest sync in flight last got an outcome or its answer, or became the oldest."""
+    def awaited(self) -> int:
+        """Actions and pings without an outcome, and suspects."""
     @property
     def added(self) -> int:
         """Actions sent so far: the last ``added``."""
@@ -84,10 +136,13 @@ class ActionTracker(OutcomeList):
         """Actions acknowledged so far."""
     @property
     def received(self) -> int:
-        """The highest ``added`` of the server in messages that `receive` took."""
+        """The highest whole ``added`` of the server."""
+    @property
+    def received_at(self) -> float:
+        """When the last message arrived, in monotonic seconds."""
     @property
     def unmatched(self) -> int:
-        """Outcomes taken by `receive` for actions that are not in flight."""
+        """Outcomes received in the usual form for actions that are not in flight."""
 
 # -- the decoder of captures ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Logux: the actions that a client has in flight, the decoder of captures.
+"""Logux: the client (a pump's codec), the decoder of captures.
 
 =========  =======================================================================================
 message    a JSON text, ``[type, ...]``, whole in one WebSocket message
@@ -24,24 +24,23 @@ The parts of this extension are in the folder `logux/`:
 
 ==========  ======================================================================================
 `clocks`    the time of an event, even if the wall clock has been set since
-`inflight`  actions in flight, found by their ids
+`inflight`  the state of a client: actions in flight, found by their ids
+`turns`     whose turn it is: new actions, suspects, pings
 `encode`    events to syncs
-`receive`   the two messages that arrive for each sync, read without making objects of them
-`tracker`   all of this for the core: `ActionTracker`
+`receive`   the messages for actions and pings, read without making objects of them
+`codec`     all of this for pumps and the core: `Codec`
 `decoder`   captured messages to columns, for the verifier: `Decoder`, `expand`
 ==========  ======================================================================================
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.math cimport llround
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, qsort, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-from logclient._ext.codec_base cimport OutcomeList
+from logclient._ext.codec_base cimport CodecBase, OutcomeList
 from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, hash_body, identify, keep_body, scan_room
 from logclient._ext.codec cimport (
     ACKED,
@@ -51,15 +50,22 @@ from logclient._ext.codec cimport (
     K_MASK,
     K_TOPIC_SHIFT,
     PENDING,
+    R_DENIED,
     R_DOUBT,
+    R_ERROR,
     R_NONE,
     R_NOT_JSON,
+    R_REJECTED,
     R_TOO_LARGE,
     R_UNENCODABLE,
+    R_UNKNOWN_TYPE,
     STOP_MEMORY,
+    STOP_PROTOCOL,
     fail_event,
     lc_batch,
+    lc_get_frame,
     lc_outcomes,
+    lc_put_frame,
     lc_wire,
     outcome_add,
     wire_reserve,
@@ -89,9 +95,11 @@ from logclient._ext.jsonscan cimport (
     lc_object,
     lc_span,
     lc_special,
+    nested_after,
     next_member,
     number_end,
     read_integer,
+    scan_object,
     skip_space,
     skip_text,
     string_end,
@@ -99,6 +107,7 @@ from logclient._ext.jsonscan cimport (
 
 cdef enum:
     BODY_LIMIT = 64 << 20        # bytes of an action before its id
+    HEAD = 4                     # bytes of the size before each message
     PREFIX_ROOM = 32             # ["sync",<19 digits>
     META_ROOM = 160              # commas, id, time, subprotocol, brackets
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}
@@ -107,6 +116,11 @@ cdef enum:
     DOUBTS = 4                   # times the limit in flight; older doubts belong to events dropped since
     DIGITS = 15                  # of a number that is read here; JavaScript has no larger integers
     ROOM_KEPT = 1 << 22          # larger scratch memory is freed
+    TEXT_KEPT = 1 << 20          # larger memory for the texts of a sync is freed
+    MAX_ANSWERS = 100000        # messages that wait to be sent; servers that want more are disconnected
+    UNDONE_MOST = 1 << 20        # bytes of undos that wait for the pump's next return
+    NARROW = 8                   # the divisor of the limit when nothing was processed between two runs
+    MAX_PATIENCE = 8             # the longest wait for a jam, in units of the first one
     WHOLE = 1                    # nibble of a kind: the body is an action
     TIMED = 2                    # ... an action behind a head
 
@@ -122,6 +136,7 @@ cdef const uint32_t NONE = 0xFFFFFFFF
 include "logux/clocks.pyx"
 include "logux/inflight.pyx"
 include "logux/encode.pyx"
+include "logux/turns.pyx"
 include "logux/receive.pyx"
-include "logux/tracker.pyx"
+include "logux/codec.pyx"
 include "logux/decoder.pyx"

@@ -20,7 +20,7 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.logjam import Codec as LogjamHot
 from logclient._ext.logjam import Decoder as LogjamDecoder
 from logclient._ext.logjam import Unpacker, expand, pack
-from logclient._ext.logux import ActionTracker
+from logclient._ext.logux import Codec as LoguxCodec
 from logclient._ext.logux import Decoder as LoguxDecoder
 from logclient._ext.lumberjack import Codec, Decoder, Reader, check_json
 from logclient._ext.plog import Codec as PlogHot
@@ -404,21 +404,23 @@ def test_logux_load(benchmark: Any, whose: str) -> None:
     ],
 )
 def test_logux_encode(benchmark: Any, kind: int, body: bytes) -> None:
-    tracker = ActionTracker(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
+    codec = LoguxCodec(PRODUCER, b'"log/add"', inflight=EVENTS // 100 + 1)
 
     def setup() -> tuple[tuple[Any, Any], dict[str, Any]]:
         queue = EventQueue()
         for _ in range(EVENTS):
             queue.push(body, 2, kind)
         in_flight = InflightBatches(queue)
-        tracker.connected(b"a:b:c", 0, 0.0, 0.0)
-        tracker.sample_clocks(0.0, 1e9)
+        codec.connecting(0.0)
+        codec.connected(b"a:b:c", 0, 0.0, 0.0)
+        codec.sample_clocks(0.0, 1e9)
         return (in_flight, in_flight.take(EVENTS, 1 << 30)), {}
 
     def encode(in_flight: InflightBatches, batch: Any) -> None:
         left = EVENTS
         while left:
-            n, _, _ = tracker.encode(batch.capsule, 100, 0.0, 1e9)
+            n = codec.encode(batch.capsule, 100, 0.0)
+            codec.sent()
             in_flight.encoded(batch)
             left -= n
 
@@ -476,12 +478,14 @@ def test_logux_processed(benchmark: Any, whose: str) -> None:
     frames = [(text % n).encode() for n in range(EVENTS)]
     take: Any
     if whose == "ours":
-        tracker = ActionTracker(PRODUCER, b'"log/add"')
-        tracker.connected(b"a:b:c", 0, 0.0, 0.0)
+        codec = LoguxCodec(PRODUCER, b'"log/add"')
+        codec.connecting(0.0)
+        codec.connected(b"a:b:c", 0, 0.0, 0.0)
 
         def answer() -> None:
-            assert all(tracker.receive(frame, 0.0) for frame in frames)
-            tracker.drain_answers()
+            assert not any(codec.receive(frame, 0.0) for frame in frames)
+            codec.buffers()
+            codec.sent()
 
         benchmark(answer)
         return

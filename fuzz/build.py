@@ -59,9 +59,14 @@ CHANGES = [
         "cdef size_t want = 0\n",
     ),
     (
-        "_ext/logux/receive.pyx",
-        "room = w.answer_room * 2 if w.answer_room else 64\n",
-        "room = w.answer_room + 1\n",
+        "_ext/logux/turns.pyx",
+        "room = 2 * w.ping_room if w.ping_room else 16\n",
+        "room = w.ping_room + 1\n",
+    ),
+    (
+        "_ext/logux/turns.pyx",
+        "room = 2 * r.room if r.room else 16\n",
+        "room = r.room + 1\n",
     ),
 ]
 EXACT = {"capacity *= 2": "buffers are exactly as large as necessary in these builds: see fuzz/build.py"}

@@ -180,38 +180,65 @@ cdef inline void open_sync(lc_client *w, uint32_t k, uint32_t n, double now) noe
     w.open += n
 
 
-# Write the prefix before the first action, which follows PREFIX_ROOM. Returns where the message begins.
-cdef inline size_t put_prefix(lc_client *w) noexcept nogil:
+# Append a message's head and the beginning of a sync of `n` actions; return where its actions begin, relative
+# to the wire, or 0 when memory is out.
+cdef size_t begin_sync(lc_client *w, lc_wire *wire, uint32_t n) noexcept nogil:
+    cdef uint8_t *p = wire_reserve(wire, HEAD + PREFIX_ROOM)
+    if p == NULL:
+        return 0
+    wire.size = put_number(put_text(p + HEAD, b'["sync",', 8), w.added + n) - wire.data
+    return wire.size
+
+
+# Finish the sync that begins at `begin` of the wire, whose actions begin at `first`. Its last byte is in
+# META_ROOM.
+cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin, size_t first) noexcept nogil:
     cdef uint8_t prefix[PREFIX_ROOM]
     cdef size_t size = put_number(put_text(prefix, b'["sync",', 8), w.added) - prefix
-    memcpy(w.wire.data + PREFIX_ROOM - size, prefix, size)
-    return PREFIX_ROOM - size
+    cdef size_t at = begin + HEAD + size
+    wire.data[wire.size] = c']'
+    wire.size += 1
+    if at != first:              # there are fewer actions than foreseen, and their number has fewer digits
+        memmove(wire.data + at, wire.data + first, wire.size - first)
+        wire.size -= first - at
+    memcpy(wire.data + begin + HEAD, prefix, size)
+    lc_put_frame(wire.data + begin, <uint32_t> (wire.size - begin - HEAD))
 
 
-# Encode a sync message to w.wire, from `begin` on. Returns how many actions it has, or STOP_MEMORY. `held` is
-# set if an event beyond `last` ended it.
-cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, int64_t ms, uint64_t last,
-                     size_t *begin, bint *held) noexcept nogil:
+# Keep the text of an action with its sync. There is room for it.
+cdef inline void keep_text(lc_client *w, lc_sync *s, lc_action *a, const uint8_t *text,
+                           uint32_t size) noexcept nogil:
+    a.at = <uint32_t> s.text.size
+    a.size = size
+    memcpy(s.text.data + s.text.size, text, size)
+    s.text.size += size
+
+
+# Append a sync message to the wire. Returns how many actions it has, or STOP_MEMORY. `held` is set if an
+# event beyond `last` ended it.
+cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now, uint64_t last,
+                     lc_wire *wire, bint *held) noexcept nogil:
     cdef uint32_t k = free_sync(w)
     cdef uint32_t i, n = 0
     cdef lc_unhashed unhashed
     cdef uint64_t taken = 0
-    cdef int64_t done
+    cdef int64_t done, ms = <int64_t> (w.wall * 1e3)
     cdef int64_t own[2]
-    cdef size_t size
+    cdef size_t size, room, begin = wire.size, first
     cdef uint8_t *p
     cdef lc_action *a
     cdef lc_doubt *doubt
     cdef int nibble
-    if not w.ready or k == NONE:
+    if k == NONE:
         return 0
-    w.wire.size = 0
-    if wire_reserve(&w.wire, PREFIX_ROOM) == NULL:
+    events = min(events, w.window)
+    w.syncs[k].text.size = 0
+    first = begin_sync(w, wire, events)
+    if first == 0:
         return STOP_MEMORY
-    w.wire.size = PREFIX_ROOM
     begin_hashes(&unhashed)
     for i in range(batch.cursor, batch.n):
-        if n == events or n == w.window:
+        if n == events:
             break
         if batch.status[i] != PENDING:
             continue
@@ -229,8 +256,9 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
             fail_event(batch, i, R_UNENCODABLE)
             continue
         done = STOP_MEMORY
-        p = wire_reserve(&w.wire, w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM)
-        if p != NULL:
+        room = w.head_size + size + TAIL_SIZE + SCAN_PAD + META_ROOM
+        p = wire_reserve(wire, room)
+        if p != NULL and wire_reserve(&w.syncs[k].text, room) != NULL:
             p[0] = c','
             done = put_action(w, batch, i, p + 1, nibble)
         if done == 0:
@@ -239,11 +267,11 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         if done < 0:
             if n:
                 break
+            wire.size = begin
             return STOP_MEMORY
         a = &w.actions[k * w.window + n]
         a.seq = batch.seq[i]
-        a.at = <uint32_t> (w.wire.size + 1)
-        a.size = <uint32_t> done
+        keep_text(w, &w.syncs[k], a, p + 1, <uint32_t> done)
         a.subprotocol = -1
         own[0] = NO_TIME
         if nibble == TIMED:
@@ -261,18 +289,45 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
         else:
             new_id(w, a, ms)
         enlist(w, k * w.window + n)
-        add_hash(&unhashed, batch, w.wire.data, w.wire.size + 1, done, i)
-        w.wire.size = put_meta(w, p + 1 + done, a) - w.wire.data
+        add_hash(&unhashed, batch, wire.data, wire.size + 1, done, i)
+        wire.size = put_meta(w, p + 1 + done, a) - wire.data
         batch.status[i] = INFLIGHT
         taken += size
         n += 1
     if n == 0:
+        wire.size = begin
         return 0
-    finish_hashes(&unhashed, batch, w.wire.data)
-    w.wire.data[w.wire.size] = c']'          # META_ROOM includes it
-    w.wire.size += 1
+    finish_hashes(&unhashed, batch, wire.data)
     open_sync(w, k, n, now)
-    begin[0] = put_prefix(w)
-    for i in range(k * w.window, k * w.window + n):
-        w.actions[i].at -= <uint32_t> begin[0]
-    return n
+    end_sync(w, wire, begin, first)
+    return <int> n
+
+
+# Append a sync of one suspect, under a new id. 1; 0: there is no place for it; STOP_MEMORY.
+cdef int encode_alone(lc_client *w, const lc_suspect *one, double now, lc_wire *wire) noexcept nogil:
+    cdef uint32_t k = free_sync(w)
+    cdef size_t begin = wire.size, first
+    cdef lc_action *a
+    cdef uint8_t *p
+    if k == NONE:
+        return 0
+    first = begin_sync(w, wire, 1)
+    if first == 0:
+        return STOP_MEMORY
+    p = wire_reserve(wire, 1 + one.size + META_ROOM)
+    if p == NULL or wire_reserve(&w.syncs[k].text, one.size) == NULL:
+        wire.size = begin
+        return STOP_MEMORY
+    p[0] = c','
+    memcpy(p + 1, one.text, one.size)
+    a = &w.actions[k * w.window]
+    a.seq = one.seq
+    keep_text(w, &w.syncs[k], a, one.text, one.size)
+    a.time = one.time
+    a.subprotocol = one.subprotocol
+    new_id(w, a, <int64_t> (w.wall * 1e3))
+    enlist(w, k * w.window)
+    wire.size = put_meta(w, p + 1 + one.size, a) - wire.data
+    open_sync(w, k, 1, now)
+    end_sync(w, wire, begin, first)
+    return 1

@@ -8,7 +8,7 @@ ctypedef struct lc_action:
     int64_t time                 # as its meta says
     int64_t subprotocol          # or -1
     uint32_t next                # action in the same bucket
-    uint32_t at                  # where its text begins in the message
+    uint32_t at                  # where its text begins in the sync's
     uint32_t size
 
 
@@ -17,6 +17,7 @@ ctypedef struct lc_sync:
     uint32_t count               # actions
     uint32_t open                # actions without an outcome; 0: this place is free
     bint synced
+    lc_wire text                 # of its actions, for those that are sent again
 
 
 # An action in doubt when a connection ended, to be sent again with the same id.
@@ -27,13 +28,65 @@ ctypedef struct lc_doubt:
     bint again                   # it was sent again
 
 
-# A run of equal answers.
-ctypedef struct lc_answer:
-    int64_t added
-    uint64_t count
+# An action for which others may have been undone. It waits to be sent alone.
+ctypedef struct lc_suspect:
+    uint64_t seq
+    int64_t time
+    int64_t subprotocol
+    uint8_t *text
+    uint32_t size
 
 
-# The state of an `ActionTracker`.
+cdef enum State:
+    DISCONNECTED = 0
+    CONNECTING                   # `connect` was sent
+    SYNCHRONIZED                 # `connected` was received
+
+# Why a codec ends a connection.
+cdef enum Wrong:
+    WRONG_NONE = 0
+    WRONG_CORE                   # the core knows
+    WRONG_ANSWERS                # the server asks for answers and does not read them
+    WRONG_SILENCE
+    WRONG_JAM
+
+
+# The runs of undone actions: see turns.pyx.
+ctypedef struct lc_runs:
+    lc_suspect *suspects         # the first at `head`
+    uint32_t head
+    uint32_t count
+    uint32_t room
+    uint64_t alone               # the sequence of the suspect in flight; 0: none is
+    bint offered                 # there was room for the innocent since the last `encode`
+    bint drained                 # none of the innocent is left
+    uint64_t last_innocent       # the last sequence that is sent before the suspects
+    int64_t added                # up to here, an action that is undone with the reason error is collateral
+    int64_t processed            # actions processed when the run began
+    uint32_t limit               # of actions in flight; 0: none but `most`
+    uint64_t limit_processed
+    uint32_t most                # actions in flight, at most
+
+
+# The detection of a jam: see turns.pyx.
+ctypedef struct lc_jam:
+    double after                 # seconds without an outcome to wait at first
+    double patience              # and now
+    double waited                # before the last jam
+    double synchronized_at
+    int64_t processed            # actions processed when a connection was closed for a jam; -1: none was
+    int64_t added                # the `added` of the last jammed action, once it is sent again
+
+
+# The headers sent last, and the events that go with them.
+ctypedef struct lc_headers:
+    uint64_t first
+    uint64_t last                # lowered by other threads
+    uint64_t wanted              # the event whose headers are to be sent; 0: none
+    bint blocked                 # until nothing is in flight
+
+
+# The state of a codec: `self` of lc_codec.
 ctypedef struct lc_client:
     bint identity
     bint check
@@ -41,16 +94,26 @@ ctypedef struct lc_client:
     uint32_t window
     uint32_t inflight
     uint64_t window_bytes
+    double silence
+    double ping_after
     const uint8_t *head          # {"type":...,"data":
     size_t head_size
     uint8_t tail[TAIL_SIZE]      # the id as a member, with zeros for the sequence, and the closing brace
     const uint8_t *node
     size_t node_size
     # of this connection
-    bint ready                   # after `connected`
+    State state
+    Wrong wrong                  # why it ends
+    bint over                    # nothing more is sent or read
+    bint closing                 # nothing new is sent
     int64_t base
     double began                 # when `connected` arrived, in monotonic seconds
     double lead                  # how far the server's clock was after base then, in ms
+    double now
+    double connect_at            # when `connect` was sent
+    double received_at           # the last message
+    double sent_at
+    double awaited_since
     # ids
     int64_t ms
     uint64_t counter
@@ -64,18 +127,29 @@ ctypedef struct lc_client:
     lc_sync *oldest              # sync in flight
     lc_doubt *doubts
     size_t doubt_count
+    lc_runs runs
+    lc_jam jam
+    lc_headers headers
     # received
-    lc_outcomes *out
-    lc_answer *answers
-    size_t answer_runs
-    size_t answer_room
-    uint64_t answer_count
+    lc_outcomes *out             # of the call under way
     double progress_at           # when the oldest sync got an outcome or its answer, or became the oldest
     uint64_t processed
     uint64_t unmatched
     int64_t received             # the highest `added` of the server
+    uint64_t *pings              # tokens of pings without a pong; 0: our own
+    uint32_t ping_count
+    uint32_t ping_room
+    # for the core
+    bint stopped                 # the first message in `inbox` is one for the core
+    lc_wire inbox                # messages behind their size, u32
+    size_t inbox_at
+    lc_wire undone               # undos that failed an action: its sequence, u64, size, u32, and message
+    lc_wire replies              # tokens of pings that were answered
     lc_clocks clocks
-    lc_wire wire
+    double wall
+    lc_wire ready                # messages to send that are no events, each behind its size
+    uint32_t ready_count
+    lc_wire scratch
 
 
 cdef inline uint32_t bucket_of(lc_client *w, int64_t ms, uint64_t counter) noexcept nogil:
@@ -124,6 +198,9 @@ cdef void settle(lc_client *w, uint32_t i, double now) noexcept nogil:
     a.seq = 0
     w.open -= 1
     s.open -= 1
+    if s.open == 0:
+        s.text.size = 0
+        trim(&s.text, TEXT_KEPT)         # many MiB must not be held until another text takes the place
     note_progress(w, s, now)
 
 
@@ -159,12 +236,65 @@ cdef int by_seq(const void *a, const void *b) noexcept nogil:
     return (x > y) - (x < y)
 
 
+# Keep the ids of the actions in flight for the next connection, or fail the actions. -1: memory is out.
+cdef int keep_doubts(lc_client *w, bint keep, bint drop) noexcept nogil:
+    cdef size_t n = 0, i, most = DOUBTS * <size_t> w.window * w.inflight
+    cdef lc_doubt *doubts = NULL
+    cdef const lc_action *a
+    cdef uint32_t k
+    if keep and w.doubt_count + w.open:
+        doubts = <lc_doubt *> calloc(w.doubt_count + w.open, sizeof(lc_doubt))
+        if doubts == NULL:
+            return -1
+        for i in range(w.doubt_count):
+            if not w.doubts[i].again:
+                doubts[n] = w.doubts[i]
+                n += 1
+    for k in range(w.inflight):
+        if w.syncs[k].open == 0:
+            continue
+        for i in range(k * w.window, k * w.window + w.syncs[k].count):
+            a = &w.actions[i]
+            if a.seq == 0:
+                continue
+            if keep:
+                doubts[n].seq = a.seq
+                doubts[n].ms = a.ms
+                doubts[n].counter = a.counter
+                n += 1
+            elif drop and outcome_add(w.out, a.seq, a.seq, FAILED, R_DOUBT) < 0:
+                return -1
+    free(w.doubts)
+    w.doubts = doubts
+    w.doubt_count = n
+    if n:
+        qsort(doubts, n, sizeof(lc_doubt), by_seq)
+    if n > most:
+        memmove(doubts, doubts + n - most, most * sizeof(lc_doubt))
+        w.doubt_count = most
+    return 0
+
+
+# Forget what is in flight and what was received, but neither ids, clocks nor doubts.
 cdef void forget(lc_client *w) noexcept nogil:
-    memset(w.syncs, 0, w.inflight * sizeof(lc_sync))
+    cdef uint32_t k
+    for k in range(w.inflight):
+        w.syncs[k].open = w.syncs[k].count = 0
+        w.syncs[k].text.size = 0
+        trim(&w.syncs[k].text, TEXT_KEPT)
     memset(w.buckets, 0xFF, (<size_t> w.mask + 1) * sizeof(uint32_t))
-    w.ready = False
     w.open = 0
     w.oldest = NULL
-    w.out.n = w.out.alive = w.out.progress = 0
-    w.answer_runs = 0
-    w.answer_count = 0
+    w.ping_count = 0
+    w.inbox.size = w.inbox_at = w.undone.size = w.replies.size = w.ready.size = 0
+    w.ready_count = 0
+    trim(&w.inbox, ROOM_KEPT)
+    trim(&w.undone, ROOM_KEPT)
+    trim(&w.ready, ROOM_KEPT)
+    w.stopped = False
+    w.over = False
+    w.closing = False
+    w.wrong = WRONG_NONE
+    w.headers.wanted = 0
+    w.headers.blocked = False
+    forget_runs(&w.runs)

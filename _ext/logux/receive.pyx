@@ -1,4 +1,5 @@
-# Receiving: the two messages that arrive for each sync. Every other message is read by the core.
+# Receiving: the messages that arrive for actions and pings. Every other message is read by the core, and so
+# are these in other forms than JavaScript gives them.
 
 # Pass over a meta, {"id":n,"time":n,"subprotocol":n}, as servers write it.
 cdef inline bint skip_meta(const uint8_t **p, const uint8_t *end) noexcept nogil:
@@ -27,50 +28,160 @@ cdef inline bint take_id(lc_client *w, const uint8_t **p, const uint8_t *end, in
             and skip_text(p, end, b" ", 1) and read_integer(p, end, DIGITS, counter) and counter[0] >= 0)
 
 
-cdef int add_answer(lc_client *w, int64_t added) noexcept nogil:
-    cdef lc_answer *p
-    cdef size_t room
-    if w.answer_runs and w.answers[w.answer_runs - 1].added == added:
-        w.answers[w.answer_runs - 1].count += 1
-        w.answer_count += 1
-        return 0
-    if w.answer_runs == w.answer_room:
-        room = w.answer_room * 2 if w.answer_room else 64
-        p = <lc_answer *> realloc(w.answers, room * sizeof(lc_answer))
-        if p == NULL:
-            return STOP_MEMORY
-        w.answers = p
-        w.answer_room = room
-    w.answers[w.answer_runs].added = added
-    w.answers[w.answer_runs].count = 1
-    w.answer_runs += 1
-    w.answer_count += 1
+# Answer a sync of the server. -1: memory is out.
+cdef inline int add_answer(lc_client *w, int64_t added) noexcept nogil:
+    return say_number(w, b'["synced",', 10, added)
+
+
+# Take an action's id at the end of a string, whose opening quote is in front of p.
+cdef inline bint take_whole_id(lc_client *w, const uint8_t *p, const uint8_t *end, int64_t *ms,
+                               int64_t *counter) noexcept nogil:
+    return take_id(w, &p, end, ms, counter) and p == end
+
+
+# Read the object of an undo: a copy, with its last brace before `end`, whose byte and SCAN_PAD bytes from
+# there on may be changed. Returns whether it is one of an action that we may have sent, and nothing in it
+# needs the core.
+cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t *counter,
+                    uint8_t *reason) noexcept nogil:
+    cdef lc_object o
+    cdef lc_member m
+    cdef const uint8_t *at = p
+    cdef const uint8_t *v
+    cdef size_t n
+    cdef uint8_t kept = end[0]
+    cdef bint is_undo = False, is_ours = False
+    cdef int found
+    end[0] = 0
+    found = scan_object(p, end, &o)
+    end[0] = kept
+    if found < 0:
+        return False
+    reason[0] = R_REJECTED
+    m.value.at = NULL
+    while True:
+        found = next_member(&at, end - 1, &m)
+        if found == 0:
+            return is_undo and is_ours
+        if found < 0 or m.escaped:
+            return False
+        v = m.value.at
+        n = m.value.size
+        if key_is(m.key.at, m.key.size, False, b"length", 6):
+            if v[0] == c'-' or c'0' <= v[0] <= c'9':
+                return False
+        elif key_is(m.key.at, m.key.size, False, b"type", 4):
+            is_undo = n == 12 and memcmp(v, b'"logux/undo"', 12) == 0
+        elif key_is(m.key.at, m.key.size, False, b"id", 2):
+            is_ours = v[0] == c'"' and take_whole_id(w, v + 1, v + n - 1, ms, counter)
+        elif key_is(m.key.at, m.key.size, False, b"reason", 6):
+            if v[0] == c'"' and memchr(v, c'\\', n) != NULL:
+                return False
+            if n == 7 and memcmp(v, b'"error"', 7) == 0:
+                reason[0] = R_ERROR
+            elif n == 8 and memcmp(v, b'"denied"', 8) == 0:
+                reason[0] = R_DENIED
+            elif n == 13 and memcmp(v, b'"unknownType"', 13) == 0:
+                reason[0] = R_UNKNOWN_TYPE
+            else:
+                reason[0] = R_REJECTED
+
+
+# Keep the message with an undo for the core, which reads it at the pump's next return. -1: memory is out.
+cdef int keep_undone(lc_client *w, uint64_t seq, const uint8_t *message, size_t size) noexcept nogil:
+    cdef uint8_t *p = wire_reserve(&w.undone, 12 + size)
+    if p == NULL:
+        return -1
+    memcpy(p, &seq, 8)
+    lc_put_frame(p + 8, <uint32_t> size)
+    memcpy(p + 12, message, size)
+    w.undone.size += 12 + size
+    if w.undone.size >= UNDONE_MOST:
+        w.out.events += 1
     return 0
 
 
-# Take a message if it is one of the two, written as servers write it. 1: taken; 0: not one of them;
-# STOP_MEMORY.
-cdef int receive_message(lc_client *w, const uint8_t *p, size_t size, double now) noexcept nogil:
+# Take a sync of one undo, from its object at p on. 1: taken; 0: it is for the core; STOP_MEMORY.
+cdef int receive_undo(lc_client *w, const uint8_t *message, size_t size, const uint8_t *p, int64_t added,
+                      double now) noexcept nogil:
+    cdef const uint8_t *end = message + size
+    cdef const uint8_t *after = nested_after(p, end)
+    cdef int64_t ms = 0, counter = 0
+    cdef uint8_t *copy
+    cdef uint8_t reason = R_NONE
+    cdef uint64_t seq
+    cdef size_t object_size
+    cdef uint32_t i
+    cdef int what
+    cdef bint read
+    if after == NULL:
+        return 0
+    object_size = after - p
+    if not (skip_text(&after, end, b",", 1) and skip_meta(&after, end) and skip_text(&after, end, b"]", 1)
+            and after == end):
+        return 0
+    w.scratch.size = 0
+    copy = wire_reserve(&w.scratch, object_size + SCAN_PAD)
+    if copy == NULL:
+        return STOP_MEMORY
+    memcpy(copy, p, object_size)
+    memset(copy + object_size, 0, SCAN_PAD)
+    read = read_undo(w, copy, copy + object_size, &ms, &counter, &reason)
+    trim(&w.scratch, ROOM_KEPT)
+    if not read:
+        return 0
+    if add_answer(w, added) < 0:
+        return STOP_MEMORY
+    w.received = max(w.received, added)
+    i = find(w, ms, <uint64_t> counter)
+    if i == NONE:
+        w.unmatched += 1
+        return 1
+    seq = w.actions[i].seq
+    what = take_undone(w, i, reason, now)
+    if what < 0 or what == U_FAILED and keep_undone(w, seq, message, size) < 0:
+        return STOP_MEMORY
+    return 1
+
+
+# Take `["<type>",<number>]` from the number on. Returns whether that is what stands there.
+cdef inline bint take_number(const uint8_t **p, const uint8_t *end, int64_t *number) noexcept nogil:
+    return read_integer(p, end, DIGITS, number) and skip_text(p, end, b"]", 1) and p[0] == end
+
+
+# Take a message if it is one of those for actions and pings, written as servers write them. 1: taken; 0: it
+# is for the core; STOP_MEMORY.
+cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, double now) noexcept nogil:
+    cdef const uint8_t *p = message
     cdef const uint8_t *end = p + size
+    cdef const uint8_t *action
     cdef int64_t added = 0, ms = 0, counter = 0
     cdef uint32_t i
-    if not w.ready:
+    if w.state != SYNCHRONIZED:
         return 0
-    if skip_text(&p, end, b'["synced",', 10):
-        if not (read_integer(&p, end, DIGITS, &added) and skip_text(&p, end, b"]", 1) and p == end):
-            return 0
-        w.out.alive += 1
-        return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
-    if not (skip_text(&p, end, b'["sync",', 8) and read_integer(&p, end, DIGITS, &added)
-            and skip_text(&p, end, b",{", 2)):
+    if not skip_text(&p, end, b'["sync",', 8):
+        if skip_text(&p, end, b'["synced",', 10):
+            if not take_number(&p, end, &added):
+                return 0
+            w.out.alive += 1
+            return 1 if take_synced(w, <double> added, now) == 0 else STOP_MEMORY
+        if skip_text(&p, end, b'["ping",', 8) and take_number(&p, end, &added):
+            w.received = max(w.received, added)
+            return 1 if say_number(w, b'["pong",', 8, w.added) == 0 else STOP_MEMORY
+        if skip_text(&p, end, b'["pong",', 8) and take_number(&p, end, &added):
+            w.received = max(w.received, added)
+            return 1 if take_pong(w) == 0 else STOP_MEMORY
         return 0
+    if not (read_integer(&p, end, DIGITS, &added) and skip_text(&p, end, b",{", 2)):
+        return 0
+    action = p - 1
     if skip_text(&p, end, b'"id":"', 6):
         if not (take_id(w, &p, end, &ms, &counter)
                 and skip_text(&p, end, b'","type":"logux/processed"},', 28)):
-            return 0
+            return receive_undo(w, message, size, action, added, now)
     elif not (skip_text(&p, end, b'"type":"logux/processed","id":"', 31)
               and take_id(w, &p, end, &ms, &counter) and skip_text(&p, end, b'"},', 3)):
-        return 0
+        return receive_undo(w, message, size, action, added, now)
     if not (skip_meta(&p, end) and skip_text(&p, end, b"]", 1) and p == end):
         return 0
     if add_answer(w, added) < 0:

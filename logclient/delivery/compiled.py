@@ -5,10 +5,10 @@ A protocol adds its options, the number of its units that are awaited, and the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from logclient._ext.constants import REASONS, STATUSES, STOP_MEMORY
+from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.delivery.contract import (
     Alive,
     Batch,
@@ -17,6 +17,7 @@ from logclient.delivery.contract import (
     CoreEvent,
     Fatal,
     Progress,
+    Retry,
     Settled,
     Wire,
 )
@@ -113,11 +114,7 @@ class CompiledCore(Core):
     def events_received(self) -> Iterator[CoreEvent]:
         """Return the events that received bytes and timeouts caused, and forget them."""
         outcomes, alive, progress = self._codec.outcomes()
-        ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, status, reason in outcomes:
-            ranges.setdefault((status, reason), []).append((first, last))
-        for (status, reason), found in ranges.items():
-            yield Settled(STATUSES[status], REASONS[reason], found)
+        yield from self._settled(outcomes)
         if progress:
             yield Progress()
         elif alive:
@@ -131,6 +128,17 @@ class CompiledCore(Core):
         if self._closing and not self._ended and self.awaited == 0:
             self._ended = True
             yield CloseWanted()
+
+    def _settled(self, outcomes: Iterable[tuple[int, int, int, int]]) -> Iterator[CoreEvent]:
+        """Return outcomes of the codec as events."""
+        ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for first, last, status, reason in outcomes:
+            ranges.setdefault((status, reason), []).append((first, last))
+        for (status, reason), found in ranges.items():
+            if status == PENDING:
+                yield Retry(found, "undone with another")
+            else:
+                yield Settled(STATUSES[status], REASONS[reason], found)
 
     def _replies(self) -> Iterator[CoreEvent]:
         """Return the answers to ``call``, and forget them."""

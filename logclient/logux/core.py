@@ -22,7 +22,8 @@ Outcome of an undone action by its reason:
 =====================  =========================================================================
 ``denied``             failed(denied); the server undoes its other queued actions
 ``unknownType``        failed(unknown_type); the same
-``error``              this action or an earlier one broke the server's code: see ``undone``
+``error``              this action or an earlier one broke the server's code: the first of those that
+                       are undone together is sent alone, after the others
 any other              failed(rejected)
 =====================  =========================================================================
 
@@ -33,41 +34,27 @@ headers before it. The newest headers precede `connect`.
 A server can jam (on a duplicate of an action that it keeps): it answers `synced`, and processes nothing more
 of that client id. Then the connection is closed, and the next one uses another client id.
 
-``logclient._ext.logux`` describes the bodies of events.
+``logclient._ext.logux`` sends actions and reads their outcomes, and describes the bodies of events. `Logux`
+begins connections, puts headers in order with actions, and reads the messages that the codec leaves to it:
+rare ones, and usual ones in an unusual form.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from logclient._ext.constants import REASONS, STATUSES
-from logclient._ext.inflight import Batch as InflightBatch
+from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
 from logclient._ext.inflight import InflightBatches
-from logclient._ext.logux import ActionTracker
+from logclient._ext.logux import Codec
 from logclient.config import Secret
-from logclient.delivery.compiled import has_ids
-from logclient.delivery.contract import (
-    Alive,
-    Batch,
-    CloseWanted,
-    Core,
-    CoreEvent,
-    Fatal,
-    Inbound,
-    Progress,
-    Reply,
-    Retry,
-    Settled,
-    Wire,
-)
+from logclient.delivery.compiled import CompiledCore, has_ids
+from logclient.delivery.contract import FOREVER, Batch, CloseWanted, CoreEvent, Fatal, Inbound, Reply, Wire
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.config import LoguxConfig
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
 from logclient.logux.frames import Probe, frames
-from logclient.logux.headers import HeaderHistory
-from logclient.logux.jam import JamDetector
+from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
 from logclient.logux.messages import (
     MIN_PROTOCOL,
     PROTOCOL,
@@ -96,15 +83,11 @@ from logclient.logux.messages import (
 )
 from logclient.logux.messages import Headers as HeadersMessage
 from logclient.logux.options import Options
-from logclient.logux.undone import AGAIN, Suspect, UndoneRuns
 
 __all__ = ["Logux", "Options", "Probe", "frames"]
 
-DISCONNECTED, CONNECTING, SYNCHRONIZED, SENDING = "disconnected", "connecting", "synchronized", "sending"
-
-MAX_ANSWERS = 100_000
-"""Answers that wait to be sent. A server that asks for more without reading is disconnected."""
-
+_CONNECTING = "connecting"
+_REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
 _MAX_TEXT = 256  # characters of a server's text in our messages
 _MAX_NODE_ID = 1024  # characters of a server's node id, which becomes part of the id of each of its actions
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"
@@ -116,7 +99,7 @@ def _letters(number: int, digits: int) -> str:
     return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
 
 
-class Logux(Core):
+class Logux(CompiledCore):
     """The client's side of one connection at a time. See ``delivery.contract.Core``.
 
     The engine gives the wall clock, and calls `sample_clocks` between connections too.
@@ -130,16 +113,7 @@ class Logux(Core):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        self._tracker = ActionTracker(
-            producer,
-            compact(options.action_type),
-            window=options.window,
-            window_bytes=options.window_bytes,
-            inflight=options.inflight,
-            identity=has_ids(options.identity),
-            check=options.check,
-            synced=options.ack == "synced",
-        )
+        super().__init__(self._make_codec(options, producer))
         self.options = options
         self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
@@ -154,19 +128,29 @@ class Logux(Core):
         """Client ids used so far."""
         self._tab = _letters(number >> 48, 6)
         self.node_id = self._make_node_id()
-        self._undone = UndoneRuns(self._tracker, options.inflight * options.window)
         self._history = HeaderHistory()
         self._token = 0
         self._last_received: int | float = 0
         self._reported_received: int | float = 0
         self._new_client = False  # the next connection uses another client id
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: it did not help
-        self._jam = JamDetector(self._tracker, options.processing_timeout)
         self._now = 0.0
-        self._state = DISCONNECTED
-        self._out: list[Wire] = []
-        self._events: list[CoreEvent] = []
-        self._reset()
+        self._begin()
+
+    def _make_codec(self, options: Options, producer: bytes) -> Any:
+        return Codec(
+            producer,
+            compact(options.action_type),
+            window=options.window,
+            window_bytes=options.window_bytes,
+            inflight=options.inflight,
+            identity=has_ids(options.identity),
+            check=options.check,
+            synced=options.ack == "synced",
+            silence=options.silence,
+            ping=options.ping,
+            processing_timeout=options.processing_timeout,
+        )
 
     def _make_node_id(self) -> str:
         count = f"-{self.clients}" if self.clients > 1 else ""
@@ -189,7 +173,8 @@ class Logux(Core):
     @property
     def received(self) -> int | float:
         """The last ``added`` received from the server."""
-        return max(self._last_received, self._tracker.received)
+        received: int | float = max(self._last_received, self._codec.received)
+        return received
 
     @classmethod
     def from_config(cls, config: LoguxConfig, producer: bytes) -> Logux:
@@ -200,61 +185,53 @@ class Logux(Core):
         """
         return cls(Options.from_config(config), producer)
 
-    def _reset(self) -> None:
-        self._out.clear()
+    def _begin(self) -> None:
         self._events.clear()
         self._headers = HeaderHistory.NONE  # sent on this connection
         self._check_headers = True  # there may be headers to send
-        self._headers_blocked = False  # until nothing is in flight
-        self._over = False  # Fatal or CloseWanted was reported
-        self._closing = False
-        self._began = 0.0
-        self._received_at = 0.0  # the last message
-        self._sent_at = 0.0
-        self._awaited_since = 0.0
+        self._ended = self._closing = False
         self._base = 0
+        self._began = 0.0
         self._calls: list[int] = []  # tokens of calls that wait for `connected`
-        self._pings: deque[int] = deque()  # tokens of pings without a pong; 0: our own
-        self._undone.reset()
 
     # -- connections
 
-    def connected(self, now: float, random: Callable[[], float]) -> None:
+    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin a connection: send the headers and `connect`."""
-        self._reset()
         if self._new_client:
             self._new_client = False
             self.clients += 1
             # A counter, not `random`: a seeded generator would make equal ids in several processes.
             self.node_id = self._make_node_id()
+        self._begin()
         self.sample_clocks(now)
-        self._state = CONNECTING
-        self._began = self._received_at = self._sent_at = now
-        self._send_headers(self._history.newest)
+        self._codec.connecting(now)
+        self._began = now
+        self._send_newest()
         token, subprotocol = self._secret, self.options.subprotocol
         if (self.options.strict_spec or self._old_form) and isinstance(subprotocol, int) and subprotocol:
             subprotocol = f"{subprotocol}.0.0"
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
-        self._send(pack(Connect(PROTOCOL, self.node_id, self.received, kept)))
+        self._codec.say(pack(Connect(PROTOCOL, self.node_id, self.received, kept)))
 
     def connection_lost(self) -> None:
         """Forget the actions in flight. The option ``on_doubt`` decides about actions in doubt."""
         policy = self.options.on_doubt
+        self._new_client = self._new_client or self._codec.wrong == "jam"
         keep = policy == "same" and not self._new_client
-        doubts, dropped = self._tracker.connection_lost(keep=keep, drop=policy == "drop")
+        doubts, dropped = self._codec.connection_lost(keep=keep, drop=policy == "drop")
         if doubts and policy == "new_client":
             self._new_client = True
-        self._state = DISCONNECTED
-        self._reset()
-        self._add_outcomes(dropped)
+        self._begin()
+        self._events += self._settled(dropped)
 
     def receive_eof(self) -> None:
         """Use protocol 4's form for the next connection if this one ended without an answer to `connect`.
 
         Servers of protocol 4 end it so when the subprotocol is a number.
         """
-        if self._state != CONNECTING or self._over or self.options.strict_spec:
+        if self._codec.state != _CONNECTING or self._codec.over or self.options.strict_spec:
             return
         if self._old_form is None and self.options.subprotocol:
             self._old_form = True
@@ -269,7 +246,7 @@ class Logux(Core):
 
     def begin_close(self, now: float) -> None:
         """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
-        self._closing = True
+        self._closing = self._codec.closing = True
 
     @property
     def _secret(self) -> str:
@@ -279,45 +256,38 @@ class Logux(Core):
     @property
     def state(self) -> str:
         """``disconnected``, ``connecting``, ``synchronized`` or ``sending``. Any thread may read it."""
-        busy = self._state == SYNCHRONIZED and (self._tracker.open or self._undone.suspects)
-        return SENDING if busy else self._state
+        return str(self._codec.state)
+
+    @property
+    def compressor(self) -> str:
+        """Empty: messages are not compressed here."""
+        return ""
 
     @property
     def unmatched(self) -> int:
         """Outcomes received for actions that are not in flight."""
-        return self._unmatched + self._tracker.unmatched
+        return self._unmatched + int(self._codec.unmatched)
 
     @property
-    def _awaits(self) -> bool:
-        return bool(self._tracker.open or self._pings or self._undone.suspects)
+    def awaited(self) -> int:
+        """Actions and pings without an outcome."""
+        return int(self._codec.awaited)
 
-    def _begin_wait(self, now: float) -> None:
-        """Start the clock of silence, unless it runs; called before something is sent that has an answer."""
-        if not self._tracker.open and not self._pings:
-            self._awaited_since = now
+    def describe_silence(self) -> str:
+        """See ``CompiledCore.describe_silence``."""
+        if self._codec.state == _CONNECTING:
+            return "silence: no answer to connect in time"
+        return f"silence: no answer in time, with {self._codec.open} actions in flight"
 
     # -- sending
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many events, and bytes of them, may be encoded now."""
         self.sample_clocks(now)
-        if self._state != SYNCHRONIZED or self._over:
-            return 0, 0
         if self._check_headers:
             self._order_headers()
-            if self._headers_blocked:
-                return 0, 0
-        step = self._undone.next_step(self._closing)
-        if isinstance(step, Suspect):
-            self._send_alone(step, now)
-            return 0, 0
-        return step, self.options.window_bytes
-
-    def _send_alone(self, suspect: Suspect, now: float) -> None:
-        # The headers sent last are its own: events with other headers wait until no suspect is left.
-        self._begin_wait(now)
-        self._send(self._tracker.encode_alone(*suspect, now, self.wall()))
-        self._sent_at = now
+        events, size = self._codec.credit(now)
+        return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         """Encode events of `batch` as one sync; failures are marked in the batch.
@@ -333,19 +303,10 @@ class Logux(Core):
         Raises:
             MemoryError: nothing was encoded.
         """
-        assert isinstance(batch, InflightBatch)
-        allowed = last = self._undone.begin_encode()
-        if self._history.changed or self._check_headers:
-            last = self._headers_before(batch, allowed)
-            if self._headers_blocked:
-                return 0
-        self._begin_wait(now)
-        n, text, held = self._tracker.encode(batch.capsule, events, now, self.wall(), last)
-        if held and not n and last == allowed:
-            self._undone.set_drained()
-        if n:
-            self._send(text)
-            self._sent_at = now
+        self._codec.wall = self.wall()
+        n = super().encode(batch, events, now)
+        if self._codec.wanted and self._send_wanted():
+            n = super().encode(batch, events, now)
         return n
 
     def call(self, kind: str, payload: Any = None) -> int:
@@ -357,8 +318,8 @@ class Logux(Core):
         if kind != "ping":
             raise ValueError(f"call: Logux has no {kind!r}")
         self._token += 1
-        if self._state == SYNCHRONIZED:
-            self._ping(self._token, self._now)
+        if self._synchronized:
+            self._codec.ping(self._token, self._now)
         else:
             self._calls.append(self._token)
         return self._token
@@ -382,74 +343,84 @@ class Logux(Core):
         if kind != "headers":
             raise ValueError(f"command: Logux has no {kind!r}")
         self._history.note(payload, first, in_flight)
+        self._codec.hold_before(first)
 
-    def _update_headers(self) -> None:
-        self._check_headers = True
-        self._history.update()
+    @property
+    def _synchronized(self) -> bool:
+        return self._codec.state in ("synchronized", "sending")
 
     def _order_headers(self) -> None:
         """Send the newest headers if no event needs others first, and see whether others are left to send."""
-        self._update_headers()
+        if not self._synchronized or self._codec.over:
+            return
         history = self._history
-        if not self._tracker.open:
-            self._headers_blocked = False
-            if not self._undone.suspects and not history.events_waiting:
-                self._send_headers(history.newest)
-        self._check_headers = history.several or self._headers != history.newest
+        history.update()
+        if not (self._codec.open or self._codec.suspects or history.events_waiting):
+            self._send_newest()
+        self._check_headers = history.changed or history.several or self._headers != history.newest
 
-    def _headers_before(self, batch: InflightBatch, last: int) -> int:
-        """Send the headers of the next event in `batch`, unless it is beyond `last`, or block.
+    def _send_wanted(self) -> bool:
+        """Send the headers of the event that waits for them, or block; return whether it may be sent."""
+        self._history.update()
+        self._check_headers = True
+        seq = self._codec.wanted
+        text, _, _ = self._history.of(seq)
+        if text != self._headers and self._codec.open:
+            self._codec.block()
+            return False
+        self._send_headers(text)
+        self._set_range(seq)
+        return True
 
-        Returns:
-            The last event, up to `last`, that has the same headers.
-        """
-        self._update_headers()
-        pending = batch.pending(1)
-        if not pending or pending[0].seq > last:
-            return last
-        text, same = self._history.of(pending[0].seq)
-        self._headers_blocked = text != self._headers and self._tracker.open > 0
-        if not self._headers_blocked:
-            self._send_headers(text)
-        return min(last, same)
+    def _send_newest(self) -> None:
+        text, first, _ = self._history.of(MAX_SEQUENCE)
+        self._send_headers(text)
+        self._set_range(first)
+
+    def _set_range(self, seq: int) -> None:
+        """Tell the codec which events have the headers of `seq`, which were sent."""
+        while True:
+            text, first, last = self._history.of(seq)
+            if text != self._headers:
+                first, last = 1, 0
+            self._codec.set_headers(first, last)
+            if not self._history.changed:
+                return
+            self._history.update()  # others were set meanwhile
 
     def _send_headers(self, text: bytes) -> None:
         if text != self._headers:
-            self._send(text)
+            self._codec.say(text)
             self._headers = text
-
-    def _ping(self, token: int, now: float) -> None:
-        self._begin_wait(now)
-        self._pings.append(token)
-        self._send(pack(Ping(self._tracker.added)))
-
-    def _send(self, text: bytes) -> None:
-        self._out.append(Wire([text]))
 
     def data_to_send(self) -> list[Wire]:
         """Return the messages to send; valid until `sent`."""
-        if self._tracker.answers_waiting:
-            self._out += [Wire([text]) for text in self._tracker.drain_answers()]
-        return self._out
-
-    def sent(self, rest: int = 0) -> None:
-        """Forget the messages of `data_to_send`: they were sent."""
-        self._out.clear()
+        return [Wire([message]) for message in self._codec.buffers()]
 
     # -- in
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take one whole message."""
-        self._received_at = now
-        if self._over or self._tracker.receive(data, now):
-            return
+        super().receive_data(data, now)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read the messages that the codec has left to the core."""
+        codec = self._codec
+        self._take_undos()
+        while (data := codec.next_message()) is not None:
+            self._read(data, codec.received_at)
+            codec.read_on()
+            self._take_undos()
+
+    def _read(self, data: bytes, now: float) -> None:
         why = ""
         try:
             self._take(parse(data), now)
         except UnknownMessage as error:
             self.unknown += 1
             if self.options.strict_spec:
-                self._send(pack(wrong_format(error.error.options[:_MAX_TEXT])))
+                self._codec.say(pack(wrong_format(error.error.options[:_MAX_TEXT])))
         except Refused as error:
             why = f"the server sent an invalid message: {printable(str(error), _MAX_TEXT)}"
         if why and not self._take_large_undo(data, now):
@@ -461,16 +432,22 @@ class Logux(Core):
         An undo repeats the action, which may be nested deeper, or have more values, than a server's message
         may. The action itself is not read.
         """
-        if b'"logux/undo"' not in data:
-            return False
-        try:
-            message = parse(outline(data))
-        except Refused:
-            return False
-        if not isinstance(message, Sync) or any(one["type"] != "logux/undo" for one, _ in message.entries):
+        message = _parse_large_undo(data)
+        if message is None:
             return False
         self._take(message, now)
         return True
+
+    def _take_undos(self) -> None:
+        """Report the undos by which the codec has failed an action."""
+        for seq, data in self._codec.undos():
+            try:
+                message: Message | None = parse(data)
+            except Refused:
+                message = _parse_large_undo(data)
+            assert isinstance(message, Sync)
+            ((action, meta),) = message.entries
+            self._events.append(Inbound(Undone(seq, action, self._absolute(meta))))
 
     def _take(self, message: Message, now: float) -> None:
         if isinstance(message, Error):
@@ -479,22 +456,20 @@ class Logux(Core):
             self._events.append(Inbound(Headers(message.data)))
         elif isinstance(message, Debug):
             self._events.append(Inbound(DebugText(hide(message.data, self._secret))))
-        elif isinstance(message, Connected) and self._state == CONNECTING:
+        elif isinstance(message, Connected) and self._codec.state == _CONNECTING:
             self._connected(message, now)
-        elif self._state != SYNCHRONIZED or isinstance(message, (Connect, Connected)):
+        elif not self._synchronized or isinstance(message, (Connect, Connected)):
             self._break(ProtocolError(f"the server sent {type(message).__name__.lower()} out of turn"))
         elif isinstance(message, Sync):
             self._sync(message, now)
         elif isinstance(message, Synced):
-            self._tracker.synced(message.synced, now)
+            self._codec.synced(message.synced, now)
         elif isinstance(message, Ping):
             self._received(message.synced)
-            self._send(pack(Pong(self._tracker.added)))
+            self._codec.say(pack(Pong(self._codec.added)))
         else:
             self._received(message.synced)
-            token = self._pings.popleft() if self._pings else 0
-            if token:
-                self._events.append(Reply(token, self.server_id))
+            self._codec.pong()
 
     def _connected(self, message: Connected, now: float) -> None:
         if message.protocol < MIN_PROTOCOL:
@@ -520,12 +495,11 @@ class Logux(Core):
         self._base = int(base)
         self.server_id = message.node_id
         node = compact(self.node_id)[1:-1]
-        self._tracker.connected(node, self._base, now, (way - min(max(base - start, 0), way)) / 2)
-        self._state = SYNCHRONIZED
+        lead = (way - min(max(base - start, 0), way)) / 2
+        self._codec.connected(node, self._base, now, lead)
         self._events.append(Inbound(Opened(message.node_id)))
-        self._jam.synchronized(now)
         for token in self._calls:
-            self._ping(token, now)
+            self._codec.ping(token, now)
         self._calls.clear()
 
     def _error(self, error: Error) -> None:
@@ -533,12 +507,11 @@ class Logux(Core):
         words = f"the server says {described}"
         if error.type == "wrong-credentials":
             self._break(CredentialError(words))
-        elif error.type == "wrong-format" and self._tracker.open:
+        elif error.type == "wrong-format" and self._codec.open:
             # It does not name the action. The engine finds a poison event by the connections that the server
             # ends, so end this one in the same way.
             self._events.append(Inbound(DebugText(described)))
-            self._over = True
-            self._events.append(CloseWanted())
+            self._end(CloseWanted())
         else:
             options = error.options if isinstance(error.options, dict) else {}
             ranges = error.type == "wrong-subprotocol" and isinstance(options.get("supported"), str)
@@ -547,33 +520,39 @@ class Logux(Core):
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
     def _break(self, error: Exception, *, forever: bool = False) -> None:
-        if not self._over:
-            self._over = True
-            self._events.append(Fatal(error, forever))
+        self._end(Fatal(error, forever))
+
+    def _end(self, event: Fatal | CloseWanted) -> None:
+        """End the connection, once."""
+        if not self._ended:
+            self._ended = True
+            self._codec.end()
+            self._events.append(event)
 
     def _received(self, added: int | float) -> None:
         self._last_received = max(self._last_received, added)
 
     def _sync(self, message: Sync, now: float) -> None:
         if isinstance(message.added, int):
-            self._tracker.add_answer(message.added)
+            self._codec.add_answer(message.added)
         else:
-            self._send(pack(Synced(message.added)))
+            self._codec.say(pack(Synced(message.added)))
         self._received(message.added)
         for action, meta in message.entries:
             kind = action["type"]
             if kind in ("logux/processed", "logux/undo"):
                 node, ms, counter = read_id(action.get("id"))
                 if kind == "logux/processed":
-                    if node != self.node_id or not self._tracker.acknowledge(ms, counter, now):
+                    if node != self.node_id or not self._codec.acknowledge(ms, counter, now):
                         self._unmatched += 1
                     continue
                 if node in ("", self.node_id):
-                    taken = self._tracker.remove(ms, counter, now) if node else None
-                    if taken is None:
-                        self._unmatched += 1
-                    else:
-                        self._take_undone(Suspect(*taken[:4]), taken[4], action, meta)
+                    why = action.get("reason")
+                    reason = _REASONS.get(why, R_REJECTED) if isinstance(why, str) else R_REJECTED
+                    seq, failed = self._codec.undo(ms, counter, reason, now) if node else (0, False)
+                    self._unmatched += not seq
+                    if failed:
+                        self._events.append(Inbound(Undone(seq, action, self._absolute(meta))))
                     continue
             self._events.append(Inbound(Action(action, self._absolute(meta))))
 
@@ -581,45 +560,41 @@ class Logux(Core):
         """Return the meta of a server's action with its whole id, and its time in this host's clock."""
         full = dict(meta)
         full["id"] = decode_id(meta["id"], self._base, self.server_id)
-        full["time"] = round(self._tracker.to_wall(meta["time"]))
+        full["time"] = round(self._codec.to_wall(meta["time"]))
         return full
-
-    def _take_undone(
-        self, suspect: Suspect, added: int, action: dict[str, Any], meta: dict[str, Any]
-    ) -> None:
-        seq = suspect.seq
-        why = self._undone.undone(suspect, added, action.get("reason"))
-        if why == AGAIN:
-            self._events.append(Retry([(seq, seq)], "undone with another"))
-        elif why:
-            self._events.append(Inbound(Undone(seq, action, self._absolute(meta))))
-            self._events.append(Settled("failed", why, [(seq, seq)]))
-
-    def _add_outcomes(self, outcomes: Iterable[tuple[int, int, int, int]]) -> None:
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for first, last, status, reason in outcomes:
-            found.setdefault((status, reason), []).append((first, last))
-        for (status, reason), ranges in found.items():
-            self._events.append(Settled(STATUSES[status], REASONS[reason], ranges))
 
     def events_received(self) -> Iterator[CoreEvent]:
         """Return the events since the last call."""
-        outcomes, alive, progress = self._tracker.outcomes()
-        if progress:
-            self._add_outcomes(outcomes)
-            self._events.append(Progress())
-        elif alive:
-            self._events.append(Alive())
-        if self._tracker.answers_waiting > MAX_ANSWERS or len(self._out) > MAX_ANSWERS:
-            self._break(ProtocolError("the server asks for answers and does not read them"))
-        if self._closing and not self._over and not self._awaits:
-            self._over = True
-            self._events.append(CloseWanted())
+        self._read_on()
+        if self._codec.wanted:
+            self._send_wanted()
+        events, self._events = self._events, []
+        yield from events
+        yield from super().events_received()
+        if self._ended:
+            self._codec.end()
+
+    def _replies(self) -> Iterator[CoreEvent]:
+        for token in self._codec.pongs():
+            yield Reply(token, self.server_id)
         if self.options.state and self.received > self._reported_received:
             self._reported_received = self.received
-            self._events.append(Inbound(Received(self.received)))
-        events, self._events = self._events, []
-        return iter(events)
+            yield Inbound(Received(self.received))
+        if self._codec.wrong and not self._ended:
+            self._ended = True
+            yield Fatal(self._wrong())
+
+    def _wrong(self) -> Exception:
+        """Return why the codec has ended the connection."""
+        codec = self._codec
+        if codec.wrong == "silence":
+            return TimeoutError(self.describe_silence())
+        if codec.wrong == "answers":
+            return ProtocolError("the server asks for answers and does not read them")
+        return ProtocolError(
+            f"jam: the server has got {codec.open} actions and processes none of the first for "
+            f"{codec.jammed_for:g} s; going on under a new client id"
+        )
 
     # -- clocks
 
@@ -635,50 +610,31 @@ class Logux(Core):
         """
         self._now = now
         if self._history.changed:
-            self._update_headers()
-        self._tracker.sample_clocks(now, self.wall())
-        self._jam.look()
+            self._history.update()
+            self._check_headers = True
+        self._codec.sample_clocks(now, self.wall())
 
-    def next_timeout(self, now: float) -> float | None:
-        """Return when `handle_timeout` must be called."""
-        if self._state == DISCONNECTED:
-            return None
-        silence = self.options.silence
-        if self._state == CONNECTING:
-            return self._began + silence
-        tracker = self._tracker
-        if tracker.open or self._pings:
-            timeout = max(self._received_at, self._awaited_since) + silence
-            jam = self._jam.deadline
-            if jam is not None:
-                timeout = min(timeout, jam)
-            if self._pings:
-                return timeout
-            return min(timeout, max(self._received_at, self._sent_at) + self.options.ping)
-        return max(self._received_at, self._sent_at) + self.options.ping
+    def regulate(self, now: float) -> tuple[float, bool]:
+        """Send headers that were set, if no event needs others first."""
+        if self._check_headers:
+            self._order_headers()
+        return FOREVER, False
 
     def handle_timeout(self, now: float) -> None:
         """Send a ping, or report silence or a jam, if it is time."""
-        timeout = self.next_timeout(now)
-        if timeout is None or now < timeout or self._over:
-            return
-        options, tracker = self.options, self._tracker
-        awaits, jam = tracker.open or self._pings, self._jam.deadline
-        if self._state == CONNECTING:
-            self._break(TimeoutError("silence: no answer to connect in time"))
-        elif awaits and now >= max(self._received_at, self._awaited_since) + options.silence:
-            self._break(TimeoutError(f"silence: no answer in time, with {tracker.open} actions in flight"))
-        elif jam is not None and now >= jam:
-            words = (
-                f"jam: the server has got {tracker.open} actions and processes none of the first for "
-                f"{self._jam.patience:g} s; going on under a new client id"
-            )
-            self._new_client = True
-            self._jam.close()
-            self._break(ProtocolError(words))
-        else:
-            self._ping(0, now)
-            self._sent_at = now
+        self._codec.timeout(now)
+
+
+def _parse_large_undo(data: bytes) -> Sync | None:
+    """Parse a message of undos whose actions may be larger than a server's message may be."""
+    if b'"logux/undo"' not in data:
+        return None
+    try:
+        message = parse(outline(data))
+    except Refused:
+        return None
+    undos = isinstance(message, Sync) and all(one["type"] == "logux/undo" for one, _ in message.entries)
+    return message if isinstance(message, Sync) and undos else None
 
 
 def _no_clock() -> float:

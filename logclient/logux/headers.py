@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from logclient._ext.inflight import InflightBatches
 from logclient.logux.messages import Headers, pack, parse
-from logclient.logux.undone import MAX_SEQUENCE
 
-__all__ = ["HEADERS_KEPT", "HeaderHistory"]
+__all__ = ["HEADERS_KEPT", "MAX_SEQUENCE", "HeaderHistory"]
+
+MAX_SEQUENCE = (1 << 64) - 1
+"""The highest sequence of an event."""
 
 HEADERS_KEPT = 16 << 20
 """Bytes of former headers kept for events that are not settled. Beyond that the oldest are forgotten, and
@@ -106,9 +108,9 @@ class HeaderHistory:
             marks[0] = _Mark(0, marks[0].text)
             self._size = kept
 
-    def of(self, seq: int) -> tuple[bytes, int]:
-        """Return the headers of an event, and the sequence of the last event with the same headers."""
+    def of(self, seq: int) -> tuple[bytes, int, int]:
+        """Return the headers of an event, and the first and the last event with the same headers."""
         marks = self._marks
         after = bisect_right(marks, seq, key=_first_of)
         last = marks[after].first - 1 if after < len(marks) else MAX_SEQUENCE
-        return marks[after - 1].text, last
+        return marks[after - 1].text, marks[after - 1].first, last

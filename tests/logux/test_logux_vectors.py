@@ -165,10 +165,10 @@ class Player:
         """Send one action of a sync by itself, as our client groups actions in its own way."""
         self.ms = float(self.base + shift) + 0.5
         self.last = self.base + shift
-        own = round(self.core._tracker.to_wall(time))
+        own = round(self.core._codec.to_wall(time))
         body = struct.pack("<qq", own, subprotocol) + json.dumps(action).encode()
         self.undo_suspects()
-        before = self.core._tracker.added
+        before = self.core._codec.added
         in_flight, batch = inflight_of([(body, WHOLE_TIMED)])
         if not self.core.encode(batch, 1, self.now):
             in_flight.encoded(batch)
@@ -188,7 +188,7 @@ class Player:
     def undo_suspects(self) -> None:
         """Let suspects fail: ours sends an action undone with ``error`` once more, the recorded client
         did not."""
-        while self.core._undone.suspects:
+        while self.core._codec.suspects:
             self.core.credit(self.now)  # others would go first, and
             self.core.credit(self.now)  # there are none
             (meta,) = [message[3] for message in self.sent() if message[0] == "sync"]
@@ -213,7 +213,7 @@ class Player:
         if self.core.state == "disconnected":
             self.core.connected(self.now, lambda: 0.5)
             self.sent()
-        self.refused = self.refused or self.core._over
+        self.refused = self.refused or self.core._codec.over
         before = self.core.state
         text = step.get("raw") or json.dumps(message)
         ids = []
@@ -268,7 +268,7 @@ class Player:
         assert events == [Inbound(Opened(message[2]))] and self.core.state == "synchronized"
         self.base = message[3][1]
         # Without travel time, times equal those of the recorded client.
-        self.core._tracker.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)
+        self.core._codec.connected(json.dumps(self.core.node_id)[1:-1].encode(), self.base, self.now, 0.0)
 
     def error(self, message: list[Any], events: list[CoreEvent]) -> None:
         kind = message[1]

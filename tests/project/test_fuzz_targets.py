@@ -78,7 +78,7 @@ def test_a_difference_from_the_reference_is_noticed(name: str, monkeypatch: pyte
     """In their handling of answers: the rows of decoders are compared cell by cell."""
     target = load(name)
     if name == "logux_replies":
-        monkeypatch.setattr(target.oracle, "recognise", lambda message, node: None)
+        monkeypatch.setattr(target.oracle.PythonCodec, "acknowledge", lambda self, ms, counter, now: False)
     else:
         kind, method = {"logjam_replies": ("Replies", "take"), "lumberjack_acks": ("Acks", "feed")}[name]
         monkeypatch.setattr(getattr(target.oracle, kind), method, lambda self, data: None)
@@ -119,7 +119,7 @@ REACHED = [
     ),
     ("logjam_replies", {"client_receive", "next_reply", "take_reply", "outcome_add", "frames_shown"}),
     ("logux_decoder", {"scan_message", "take_element", "add_action", "number_end", "read_id", "xxh64_of"}),
-    ("logux_replies", {"receive_message", "skip_meta", "take_id", "find", "settle", "add_answer"}),
+    ("logux_replies", {"receive_message", "skip_meta", "take_id", "find", "settle", "take_undone"}),
     (
         "lumberjack_frames",
         {

@@ -1,0 +1,600 @@
+# The codec: what a pump calls without the GIL, and what the core calls.
+#
+# Messages in other forms than JavaScript gives them, and messages that are rare, are left to the core. It
+# must read them in order, so from such a message on all are kept, and nothing is sent, until the core has
+# read it.
+
+cdef void client_sample(void *self, double now, double wall) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    w.now = now
+    w.wall = wall
+    sample_clocks(&w.clocks, now, wall)
+    look_at_jam(w)
+
+
+cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef lc_headers *h = &w.headers
+    cdef int64_t step
+    events[0] = 0
+    size[0] = 0
+    if w.state != SYNCHRONIZED or w.over or w.stopped or h.wanted:
+        return
+    if h.blocked:
+        if w.open:
+            return
+        h.blocked = False
+    step = next_step(w)
+    if step < 0:
+        send_suspect(w, now)
+    else:
+        events[0] = <uint32_t> step
+        size[0] = w.window_bytes
+
+
+# The first event of a batch that waits; 0: there is none.
+cdef inline uint64_t first_pending(const lc_batch *batch) noexcept nogil:
+    cdef uint32_t i
+    for i in range(batch.cursor, batch.n):
+        if batch.status[i] == PENDING:
+            return batch.seq[i]
+    return 0
+
+
+cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
+                       lc_outcomes *out) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef lc_runs *r = &w.runs
+    cdef lc_headers *h = &w.headers
+    cdef uint64_t seq, last, allowed
+    cdef bint held = False
+    cdef int n
+    if w.state != SYNCHRONIZED or w.over or w.stopped or h.wanted or h.blocked:
+        return 0
+    if move_ready(w, wire) < 0:
+        return STOP_MEMORY
+    r.offered = False
+    allowed = last = r.last_innocent if r.count else <uint64_t> -1
+    seq = first_pending(batch)
+    if seq == 0:
+        return 0
+    if seq <= allowed:
+        if not h.first <= seq <= h.last:
+            h.wanted = seq
+            out.events += 1
+            return 0
+        last = min(last, h.last)
+    begin_wait(w, now)
+    n = encode_sync(w, batch, events, now, last, wire, &held)
+    if n == 0 and held and last == allowed:
+        r.drained = True
+    if n > 0:
+        w.sent_at = now
+    return n
+
+
+# Keep a message for the core. -1: memory is out.
+cdef int keep_message(lc_client *w, const uint8_t *data, size_t size) noexcept nogil:
+    cdef uint8_t *p = wire_reserve(&w.inbox, HEAD + size)
+    if p == NULL:
+        return -1
+    lc_put_frame(p, <uint32_t> size)
+    memcpy(p + HEAD, data, size)
+    w.inbox.size += HEAD + size
+    return 0
+
+
+cdef int client_receive(void *self, const uint8_t *data, size_t size, double now,
+                        lc_outcomes *out) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    cdef int done = 0
+    w.received_at = w.now = now
+    w.out = out
+    if w.over:
+        return 0
+    if not w.stopped:
+        done = receive_message(w, data, size, now)
+        if done < 0:
+            return done
+        if w.over:
+            return STOP_PROTOCOL
+    if done == 0:
+        if keep_message(w, data, size) < 0:
+            return STOP_MEMORY
+        w.stopped = True
+        out.events += 1
+    return 0
+
+
+cdef double client_deadline(void *self) noexcept nogil:
+    return next_timeout(<lc_client *> self)
+
+
+cdef int client_timeout(void *self, double now) noexcept nogil:
+    return act_on_timeout(<lc_client *> self, now)
+
+
+cdef int client_answers(void *self, lc_wire *wire) noexcept nogil:
+    return move_ready(<lc_client *> self, wire)
+
+
+@cython.final
+cdef class Codec(CodecBase):
+    """The client: actions out, their outcomes in, driven by a pump without the GIL through `capsule`.
+
+    ``logclient.logux.core`` does the rest: the beginning of a connection, headers, and every message that is
+    rare or has an unusual form. ``logclient.config`` checks the options of users.
+
+    Args:
+        producer: the 10 bytes that begin every id.
+        action_type: JSON of the type of the actions that are made from bodies.
+        window: actions in a sync, at most.
+        window_bytes: bytes of bodies in a sync, at most; a larger body travels alone.
+        inflight: syncs in flight, at most.
+        identity: insert the id.
+        check: check that raw bodies are one JSON object in UTF-8.
+        synced: an action is acknowledged when its sync is.
+        silence: seconds without a message after which a server that owes an answer counts as dead.
+        ping: seconds without a message after which to send a ping.
+        processing_timeout: seconds without an outcome after which a server that has got an action counts as
+            jammed.
+    """
+
+    cdef lc_client w
+    cdef bytes head, node
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(lc_client))
+        self.w.out = &self.out
+
+    def __init__(self, bytes producer, bytes action_type, *, int64_t window=100, int64_t window_bytes=1 << 18,
+                 int64_t inflight=4, bint identity=True, bint check=True, bint synced=False,
+                 double silence=30.0, double ping=10.0, double processing_timeout=20.0):
+        cdef lc_client *w = &self.w
+        cdef size_t buckets = 1
+        cdef bytes tail
+        if w.syncs != NULL:
+            raise TypeError("__init__ has run already")
+        if len(producer) != 10:
+            raise ValueError(f"producer: 10 bytes, not {len(producer)}")
+        assert 1 <= window <= 10_000 and 1 <= window_bytes <= BODY_LIMIT and 1 <= inflight <= 64
+        assert 3 <= len(action_type) <= 4096
+        assert silence > 0 and ping > 0 and processing_timeout > 0
+        w.window = <uint32_t> window
+        w.window_bytes = window_bytes
+        w.inflight = <uint32_t> inflight
+        w.identity = identity
+        w.check = check
+        w.synced_mode = synced
+        w.silence = silence
+        w.ping_after = ping
+        w.jam.after = w.jam.patience = processing_timeout
+        w.jam.processed = -1
+        w.runs.most = <uint32_t> (window * inflight)
+        self.head = b'{"type":' + action_type + b',"data":'
+        w.head = <const uint8_t *> PyBytes_AS_STRING(self.head)
+        w.head_size = len(self.head)
+        tail = b',"id":"' + producer.hex().encode() + b"0" * (ID_SIZE - PRODUCER_SIZE) + b'"}'
+        memcpy(w.tail, PyBytes_AS_STRING(tail), TAIL_SIZE)
+        while buckets < 2 * <size_t> (window * inflight):
+            buckets *= 2
+        w.mask = <uint32_t> (buckets - 1)
+        w.syncs = <lc_sync *> calloc(inflight, sizeof(lc_sync))
+        w.actions = <lc_action *> calloc(window * inflight, sizeof(lc_action))
+        w.buckets = <uint32_t *> calloc(buckets, sizeof(uint32_t))
+        if w.syncs == NULL or w.actions == NULL or w.buckets == NULL:
+            raise MemoryError()
+        w.ms = -1
+        w.headers.last = <uint64_t> -1
+        forget(w)
+        self.codec.self = w
+        self.codec.credit = client_credit
+        self.codec.encode = client_encode
+        self.codec.receive = client_receive
+        self.codec.deadline = client_deadline
+        self.codec.answers = client_answers
+        self.codec.timeout = client_timeout
+        self.codec.sample = client_sample
+
+    def __dealloc__(self):
+        cdef lc_client *w = &self.w
+        cdef uint32_t k
+        if w.syncs != NULL:
+            for k in range(w.inflight):
+                free(w.syncs[k].text.data)
+        forget_runs(&w.runs)
+        free(w.runs.suspects)
+        free(w.syncs)
+        free(w.actions)
+        free(w.buckets)
+        free(w.doubts)
+        free(w.pings)
+        free(w.inbox.data)
+        free(w.undone.data)
+        free(w.replies.data)
+        free(w.ready.data)
+        free(w.scratch.data)
+
+    def __sizeof__(self):
+        """Return the bytes of memory, with those of messages that are kept."""
+        cdef lc_client *w = &self.w
+        cdef size_t size = sizeof(lc_client), k
+        size += w.inbox.capacity + w.undone.capacity + w.ready.capacity + w.scratch.capacity
+        if w.syncs != NULL:
+            for k in range(w.inflight):
+                size += w.syncs[k].text.capacity
+        return size
+
+    # -- clocks
+
+    def sample_clocks(self, double now, double wall):
+        """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
+        self.ensure_initialized()
+        client_sample(&self.w, now, wall)
+
+    def made_at(self, int64_t us, double now, uint64_t seq):
+        """Return the monotonic second at which an event was made.
+
+        Of the offsets seen between the clocks, the newest plausible one is used: one that dates the event
+            neither in the future, nor when another offset was seen, nor long before the preceding event.
+
+        Args:
+            us: the wall clock at that time, in microseconds since 1970.
+            now: monotonic seconds.
+            seq: the sequence of the event.
+        """
+        self.ensure_initialized()
+        return made_at(&self.w.clocks, us, now, seq)
+
+    def to_wall(self, double relative):
+        """Convert ms relative to the base time into ms since 1970 of this host's clock."""
+        cdef lc_client *w = &self.w
+        cdef double at = w.began + (relative - w.lead) * 1e-3
+        self.ensure_initialized()
+        return (at + clock_ahead(&w.clocks)) * 1e3
+
+    # -- connections
+
+    def connecting(self, double now):
+        """Begin a connection: the core sends `connect`."""
+        cdef lc_client *w = &self.w
+        self.ensure_initialized()
+        forget(w)
+        OutcomeList.outcomes(self)
+        CodecBase.sent(self)
+        w.state = CONNECTING
+        w.now = w.connect_at = w.received_at = w.sent_at = now
+        w.awaited_since = 0
+
+    def connected(self, bytes node, int64_t base, double now, double lead):
+        """Synchronize, after the server's `connected`.
+
+        Args:
+            node: our node id, as it stands in JSON.
+            base: the base time, in ms since 1970 of the server's clock.
+            now: when the message arrived, in monotonic seconds.
+            lead: how far the server's clock was after `base` then, in ms.
+        """
+        cdef lc_client *w = &self.w
+        self.ensure_initialized()
+        self.node = node
+        w.node = <const uint8_t *> PyBytes_AS_STRING(node)
+        w.node_size = len(node)
+        w.base = base
+        w.began = w.progress_at = w.jam.synchronized_at = now
+        w.lead = lead
+        w.state = SYNCHRONIZED
+
+    def connection_lost(self, *, bint keep=False, bint drop=False):
+        """Forget the actions in flight.
+
+        Args:
+            keep: they will be encoded again with the same ids.
+            drop: they are failed(doubt).
+
+        Returns:
+            Their number, and ranges of outcomes as from `outcomes`.
+        """
+        cdef lc_client *w = &self.w
+        cdef uint32_t doubts = w.open
+        self.ensure_initialized()
+        OutcomeList.outcomes(self)
+        w.out = &self.out
+        if keep_doubts(w, keep, drop) < 0:
+            raise MemoryError()
+        dropped, _, _ = OutcomeList.outcomes(self)
+        forget(w)
+        CodecBase.sent(self)
+        w.state = DISCONNECTED
+        return doubts, dropped
+
+    def end(self):
+        """Send and read nothing more on this connection: the core ends it."""
+        self.w.over = True
+        if self.w.wrong == WRONG_NONE:
+            self.w.wrong = WRONG_CORE
+
+    @property
+    def error(self):
+        """None: the core describes it; see `wrong`."""
+        return None
+
+    @property
+    def state(self):
+        """``disconnected``, ``connecting``, ``synchronized``, or ``sending``: an outcome is awaited."""
+        cdef lc_client *w = &self.w
+        if w.state != SYNCHRONIZED:
+            return "connecting" if w.state == CONNECTING else "disconnected"
+        return "sending" if w.open or w.runs.count else "synchronized"
+
+    @property
+    def over(self):
+        """Whether nothing more is sent and read on this connection."""
+        return bool(self.w.over)
+
+    @property
+    def wrong(self):
+        """Why the codec has ended the connection: ``answers``, ``silence`` or ``jam``; empty: it has not."""
+        return ("", "", "answers", "silence", "jam")[<int> self.w.wrong]
+
+    @property
+    def jammed_for(self):
+        """Seconds that were waited for the first outcome before the last jam."""
+        return self.w.jam.waited
+
+    @property
+    def closing(self):
+        """Whether nothing new is sent, only suspects."""
+        return bool(self.w.closing)
+
+    @closing.setter
+    def closing(self, bint value):
+        self.w.closing = value
+
+    @property
+    def wall(self):
+        """The wall clock as ids have it, in seconds since 1970."""
+        return self.w.wall
+
+    @wall.setter
+    def wall(self, double value):
+        self.w.wall = value
+
+    # -- sending
+
+    def buffers(self):
+        """Return views of the messages to send since the last `sent`."""
+        self.ensure_initialized()
+        if self.w.ready.size:
+            if self.box.views:
+                self.full.append(self.box)
+                self.box = type(self.box)()
+            if move_ready(&self.w, &self.box.wire) < 0:
+                raise MemoryError("out of memory for answers")
+        return [view[at:at + size] for view in CodecBase.buffers(self) for at, size in messages_in(view)]
+
+    def say(self, bytes text):
+        """Add a message to those to send."""
+        self.ensure_initialized()
+        if say(&self.w, <const uint8_t *> PyBytes_AS_STRING(text), len(text)) < 0:
+            raise MemoryError("out of memory for a message")
+
+    def ping(self, uint64_t token, double now):
+        """Send a ping; see `pongs`."""
+        self.ensure_initialized()
+        if send_ping(&self.w, token, now) < 0:
+            raise MemoryError("out of memory for a ping")
+
+    def set_headers(self, uint64_t first, uint64_t last):
+        """Note that the headers sent last are those of the events `first` to `last`."""
+        cdef lc_headers *h = &self.w.headers
+        h.first = first
+        h.last = last
+        h.wanted = 0
+
+    def hold_before(self, uint64_t first):
+        """Note, in any thread, that the event `first` and later ones have other headers."""
+        cdef lc_headers *h = &self.w.headers
+        h.last = min(h.last, first - 1 if first else 0)
+
+    def block(self):
+        """Encode nothing until no action is in flight."""
+        self.w.headers.wanted = 0
+        self.w.headers.blocked = True
+
+    @property
+    def wanted(self):
+        """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
+        return self.w.headers.wanted
+
+    @property
+    def blocked(self):
+        """Whether nothing is encoded until no action is in flight."""
+        return bool(self.w.headers.blocked and self.w.open)
+
+    # -- receiving
+
+    def timeout(self, double now):
+        """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
+        cdef int found
+        self.ensure_initialized()
+        found = client_timeout(&self.w, now)
+        if found == STOP_MEMORY:
+            raise MemoryError("out of memory for a ping")
+        return found
+
+    def next_message(self):
+        """Return the oldest message that the core must read, or None. Then call `read_on`."""
+        cdef lc_client *w = &self.w
+        cdef const uint8_t *p
+        cdef uint32_t size
+        if not w.stopped or w.inbox_at >= w.inbox.size:
+            return None
+        p = w.inbox.data + w.inbox_at
+        size = lc_get_frame(p)
+        w.inbox_at += HEAD + size
+        return PyBytes_FromStringAndSize(<const char *> p + HEAD, size)
+
+    def read_on(self):
+        """Take the messages that were kept, up to the next one for the core."""
+        cdef lc_client *w = &self.w
+        cdef const uint8_t *p
+        cdef uint32_t size
+        cdef int done = 1
+        self.ensure_initialized()
+        w.out = &self.out
+        w.stopped = False
+        while w.inbox_at < w.inbox.size and not w.over:
+            p = w.inbox.data + w.inbox_at
+            size = lc_get_frame(p)
+            done = receive_message(w, p + HEAD, size, w.received_at)
+            if done == 0:
+                w.stopped = True
+                return
+            w.inbox_at += HEAD + size
+            if done < 0:
+                break
+        if w.inbox_at >= w.inbox.size or w.over:
+            w.inbox.size = w.inbox_at = 0
+            trim(&w.inbox, ROOM_KEPT)
+        if done < 0:
+            raise MemoryError("out of memory for an outcome")
+
+    def undos(self):
+        """Return (sequence, message) of the syncs that failed an action, since the last call."""
+        cdef lc_wire *u = &self.w.undone
+        cdef size_t at = 0
+        cdef uint64_t seq
+        cdef uint32_t size
+        found = []
+        while at < u.size:
+            memcpy(&seq, u.data + at, 8)
+            size = lc_get_frame(u.data + at + 8)
+            found.append((seq, PyBytes_FromStringAndSize(<const char *> u.data + at + 12, size)))
+            at += 12 + size
+        u.size = 0
+        trim(u, ROOM_KEPT)
+        return found
+
+    def pongs(self):
+        """Return the tokens of pings that were answered since the last call."""
+        cdef lc_wire *r = &self.w.replies
+        cdef size_t at
+        cdef uint64_t token
+        found = []
+        for at in range(0, r.size, 8):
+            memcpy(&token, r.data + at, 8)
+            found.append(token)
+        r.size = 0
+        return found
+
+    def pong(self):
+        """Take an answer to the oldest ping."""
+        self.w.out = &self.out
+        if take_pong(&self.w) < 0:
+            raise MemoryError("out of memory for an answer")
+
+    def synced(self, double added, double now):
+        """Take an answer: the server has received all syncs up to this one."""
+        self.ensure_initialized()
+        self.w.out = &self.out
+        if take_synced(&self.w, added, now) < 0:
+            raise MemoryError("out of memory for an outcome")
+
+    def add_answer(self, int64_t added):
+        """Answer a sync of the server."""
+        self.ensure_initialized()
+        if add_answer(&self.w, added) < 0:
+            raise MemoryError("out of memory for an answer")
+        self.w.received = max(self.w.received, added)
+
+    def acknowledge(self, int64_t ms, int64_t counter, double now):
+        """Acknowledge the action with this id; return whether it was in flight."""
+        cdef uint32_t i
+        self.ensure_initialized()
+        self.w.out = &self.out
+        i = find(&self.w, ms, <uint64_t> counter)
+        if i == NONE:
+            return False
+        if acknowledge(&self.w, i, now) < 0:
+            raise MemoryError("out of memory for an outcome")
+        return True
+
+    def undo(self, int64_t ms, int64_t counter, int reason, double now):
+        """Take an undo of the action with this id.
+
+        Args:
+            ms: of the id.
+            counter: of the id.
+            reason: an ``R_`` number; ``R_ERROR`` if it may have been undone with another.
+            now: monotonic seconds.
+
+        Returns:
+            The sequence of the action, 0 if it is not in flight, and whether it has failed.
+        """
+        cdef lc_client *w = &self.w
+        cdef uint64_t seq
+        cdef uint32_t i
+        cdef int what
+        self.ensure_initialized()
+        w.out = &self.out
+        i = find(w, ms, <uint64_t> counter)
+        if i == NONE:
+            return 0, False
+        seq = w.actions[i].seq
+        what = take_undone(w, i, <uint8_t> reason, now)
+        if what < 0:
+            raise MemoryError("out of memory for an outcome")
+        return seq, what == U_FAILED
+
+    @property
+    def open(self):
+        """Actions in flight."""
+        return self.w.open
+
+    @property
+    def suspects(self):
+        """Actions that wait to be sent alone, because others may have been undone for them."""
+        return self.w.runs.count
+
+    @property
+    def awaited(self):
+        """Actions and pings without an outcome, and suspects."""
+        return self.w.open + self.w.ping_count + self.w.runs.count
+
+    @property
+    def added(self):
+        """Actions sent so far: the last ``added``."""
+        return self.w.added
+
+    @property
+    def processed(self):
+        """Actions acknowledged so far."""
+        return self.w.processed
+
+    @property
+    def received(self):
+        """The highest whole ``added`` of the server."""
+        return self.w.received
+
+    @property
+    def received_at(self):
+        """When the last message arrived, in monotonic seconds."""
+        return self.w.received_at
+
+    @property
+    def unmatched(self):
+        """Outcomes received in the usual form for actions that are not in flight."""
+        return self.w.unmatched
+
+
+# Where the messages in these bytes are, each behind its size.
+cdef list messages_in(const uint8_t[::1] view):
+    cdef Py_ssize_t at = 0
+    cdef uint32_t size
+    found = []
+    while at < view.shape[0]:
+        size = lc_get_frame(&view[at])
+        found.append((at + HEAD, <Py_ssize_t> size))
+        at += HEAD + <Py_ssize_t> size
+    return found

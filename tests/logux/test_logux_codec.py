@@ -1,0 +1,327 @@
+"""The compiled codec of Logux: equal to the one in plain Python, whatever callers and servers do."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logclient._ext.constants import K_DOCUMENT, K_RAW, PENDING, REASONS, STATUSES
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.queue import EventQueue
+from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progress, Retry, Settled
+from logclient.logux.core import DebugText, Headers, Logux
+from logclient.logux.options import Options
+from tests.oracle.logux_codec import PythonLogux
+from tests.support.examples import examples
+
+pytestmark = pytest.mark.unit
+
+PRODUCER = bytes(range(10))
+NOW, WALL, BASE = 100.0, 1_700_000_000.0, 1_700_000_000_250
+WHOLE, TIMED = 0x10, 0x20
+EVENTS: tuple[tuple[bytes, int], ...] = (
+    (b'{"n":1}', K_RAW), (b'{"n":1}', K_DOCUMENT), (b"{oops}", K_RAW), (b"[]", K_DOCUMENT),
+    (b'{"type":"a","x":[1]}', K_RAW | WHOLE), (b'{"type":"a","length":1}', K_RAW | WHOLE),
+    (b'{"type":"a","id":"mine"}', K_RAW | WHOLE), (b'{"type":1}', K_RAW | WHOLE),
+    (struct.pack("<qq", 1_700_000_000_000, 7) + b'{"type":"a"}', K_RAW | TIMED),
+    (struct.pack("<qq", -(2**63), -1) + b'{"type":"a"}', K_RAW | TIMED), (b"short", K_RAW | TIMED),
+    (b'{"big":"%b"}' % (b"x" * 700), K_RAW),
+)  # fmt: skip
+
+
+class Side:
+    """A core with its events: one of the two that are compared."""
+
+    def __init__(self, kind: type[Logux], options: dict[str, Any]) -> None:
+        self.now, self.ahead = NOW, WALL - NOW
+        self.core = kind(Options(**{"token": "t", **options}), PRODUCER)
+        self.core.set_wall_clock(lambda: self.now + self.ahead)
+        self.queue = EventQueue()
+        self.in_flight = InflightBatches(self.queue)
+        self.core.sample_clocks(NOW)
+
+    def send(self, events: int, size: int) -> list[Any]:
+        """Ask for credit and encode, as a pump does; return what can be seen of it."""
+        granted, most = self.core.credit(self.now)
+        batch = self.in_flight.pending() or self.in_flight.take(events, size)
+        if not granted or batch is None:
+            return [granted, most]
+        n = self.core.encode(batch, min(granted, events), self.now)
+        hashes = batch.hashes()
+        self.in_flight.encoded(batch)
+        return [granted, most, n, batch.statuses(), {seq: h for seq, h in hashes.items() if h}]
+
+    def lose(self) -> None:
+        self.core.connection_lost()
+        self.apply(self.core.events_received())
+        self.in_flight.requeue()
+
+    def apply(self, events: Iterable[CoreEvent]) -> list[Any]:
+        """Apply outcomes, and return all events in a form that can be compared."""
+        found: list[Any] = []
+        for event in events:
+            if isinstance(event, Settled):
+                self.in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+                found.append((event.status, event.reason, sequences(event.ranges)))
+            elif isinstance(event, Retry):
+                self.in_flight.apply(event.ranges, PENDING)
+                found.append(("again", "", sequences(event.ranges)))
+            elif isinstance(event, Fatal):
+                found.append((type(event.error), str(event.error), event.forever))
+            elif not isinstance(event, Alive) or not self.core._codec.over:
+                # Beyond the end, signs of life are counted or not: nobody waits for them.
+                found.append(type(event) if isinstance(event, (Alive, Progress)) else event)
+        return found
+
+    def seen(self) -> list[Any]:
+        """Return everything that can be seen: events, messages to send, state."""
+        core = self.core
+        events = self.apply(core.events_received())
+        self.in_flight.commit()
+        said = [b"".join(bytes(b) for b in wire.buffers) for wire in core.data_to_send()]
+        core.sent()
+        return [
+            sorted(events, key=repr), said, core.state, core.next_timeout(self.now), core.received,
+            core.awaited, core.node_id, core.unknown,
+            sorted((seq, *how) for a, b, *how in self.in_flight.take_report() for seq in range(a, b + 1)),
+        ]  # fmt: skip
+
+
+def sequences(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    return sorted(seq for first, last in ranges for seq in range(first, last + 1))
+
+
+class Pair:
+    """Two cores to which the same happens. The random server knows the ids that were sent."""
+
+    def __init__(self, random: Random, options: dict[str, Any]) -> None:
+        self.random = random
+        self.sides = [Side(Logux, options), Side(PythonLogux, options)]
+        self.flying: list[str] = []
+        self.added = 0
+        self.said: list[bytes] = []
+        self.headers = 0
+
+    def compare(self, *results: Any) -> None:
+        assert results[0] == results[1]
+        one, other = (side.seen() for side in self.sides)
+        assert one == other
+        for text in one[1]:
+            message = json.loads(text)
+            if message[0] == "sync":
+                self.added = message[1]
+                self.flying += [name(meta["id"], self.sides[0].core.node_id) for meta in message[3::2]]
+
+    def do(self, what: str) -> None:
+        random, sides = self.random, self.sides
+        results: list[Any] = []
+        message = self.message(what)
+        at_once = [message, self.message("other"), self.message("processed")] if random.random() < 0.2 else []
+        arguments = random.randint(1, 9), random.choice([100, 1 << 20]), random.random()
+        event = random.choice(EVENTS)
+        for side in sides:
+            core = side.core
+            if message is not None and at_once:
+                for one in at_once:  # as a compiled pump does, which asks the core later
+                    core._codec.receive(one, side.now)
+            elif message is not None:
+                core.receive_data(message, side.now)
+            elif what == "put":
+                for _ in range(arguments[0]):
+                    side.queue.push(event[0], 2, event[1])
+            elif what == "send":
+                results.append(side.send(*arguments[:2]))
+            elif what == "wait":
+                side.now += arguments[2] * 4
+            elif what == "clock":
+                side.ahead += 3600.0 * (-1) ** arguments[0]
+                core.sample_clocks(side.now)
+            elif what == "timeout":
+                side.now = max(side.now, core.next_timeout(side.now) or 0.0)
+                core.handle_timeout(side.now)
+            elif what == "headers":
+                core.post_command("headers", {"n": self.headers}, side.queue.next_seq, side.in_flight)
+            elif what == "ping":
+                results.append(core.call("ping"))
+            elif what == "close":
+                core.begin_close(side.now)
+            elif what == "lost":
+                side.lose()
+                core.connected(side.now, lambda: 0.5)
+                core.receive_data(json.dumps(["connected", 5, "server:x", [BASE, BASE]]).encode(), side.now)
+        self.headers = (self.headers + (what == "headers")) % 3
+        if what == "lost":
+            self.flying.clear()
+        self.compare(*results or (0, 0))
+
+    def message(self, what: str) -> bytes | None:
+        """Return a message of the server, in one of the forms that JSON allows."""
+        random = self.random
+        ids = [self.flying.pop(random.choice([0, -1])) for _ in range(min(1, len(self.flying)))]
+        meta = random.choice([{"id": 1, "time": 1}, {"id": [1, 2], "time": 3, "subprotocol": 1}])
+        if what == "processed":
+            entries = [{"id": id, "type": "logux/processed"} for id in ids]
+        elif what == "undo":
+            reason = random.choice(["error", "error", "error", "denied", "unknownType", "custom", "\\", 5])
+            action = {"type": "a", "data": random.choice([1, [{}], {"x": '}"]['}, "\ud800", 1e300])}
+            rest = random.choice([{}, {"more": [1]}, {"reason": None}, {"length": "x"}, {"length": 5}])
+            undone = {"action": action, **rest, "id": "", "reason": reason, "type": "logux/undo"}
+            entries = [{**undone, "id": id} for id in ids]
+        else:
+            self.flying += ids
+            return None if what not in MESSAGES else self.other(what)
+        if not entries or random.random() < 0.1:
+            node = self.sides[0].core.node_id
+            kind = random.choice(["logux/processed", "logux/undo"])
+            entries.append({"type": kind, "id": random.choice([f"7 {node} 0", f"7 {node}x 0", "x", 5])})
+        if random.random() < 0.1:
+            entries.append({"type": "news", "n": 1})
+        parts = [part for entry in entries for part in (entry, meta)]
+        return self.spelled(["sync", random.choice([0, 0, 3, -1, 1.5, 2**53 - 1]), *parts])
+
+    def spelled(self, message: list[Any]) -> bytes:
+        random = self.random
+        spaces = random.choice([None, (",", ":"), (",", ":"), (",", ":")])
+        text = json.dumps(message, separators=spaces, ensure_ascii=random.random() < 0.5)
+        data = text.encode("utf-8", "surrogatepass")
+        if random.random() < 0.05:
+            place = random.randrange(len(data))
+            new = random.choice([b"", b" ", b'"', b"\\", b"]", b"0", b"\xff"])
+            data = data[:place] + new + data[place + 1 :]
+        return data
+
+    def other(self, what: str) -> bytes:
+        random = self.random
+        if what == "synced":
+            return self.spelled(["synced", random.choice([self.added, self.added - 1, 0, 99.5, 10**9])])
+        return self.spelled(random.choice([
+            ["ping", 3], ["pong", 1], ["ping", 1.5], ["pong", 0], ["pong", 2], ["ping", 0],
+            ["debug", "error", "x"], ["headers", {"a": 1}], ["ready", 1], ["sync", 1],
+            ["sync", 4, {"type": "b"}, {"id": 1, "time": 1}],
+        ]))  # fmt: skip
+
+
+MESSAGES = ("processed", "undo", "synced", "other")
+STEPS = (
+    "put", "put", "send", "send", "send", "processed", "processed", "processed", "undo", "undo", "synced",
+    "other", "wait", "clock", "timeout", "headers", "ping", "lost", "error", "close",
+)  # fmt: skip
+
+
+def name(id: Any, node: str) -> str:
+    shift, *rest = id if isinstance(id, list) else [id]
+    return f"{shift + BASE} {node} {rest[0] if rest else 0}"
+
+
+class TestTraces:
+    @examples(400)
+    @given(
+        st.integers(0, 2**32), st.integers(0, 300),
+        st.sampled_from([(1, 1), (2, 3), (4, 100), (3, 2)]), st.sampled_from(["new_client", "same", "drop"]),
+        st.sampled_from(["processed", "processed", "synced"]), st.booleans(), st.sampled_from([1000, 300]),
+    )  # fmt: skip
+    def test_codec_equals_the_one_in_plain_python(
+        self, seed: int, steps: int, room: tuple[int, int], doubt: str, ack: str, strict: bool, size: int
+    ) -> None:
+        """The same events, messages, statuses and deadlines, whatever callers and the server do."""
+        pair = Pair(Random(seed), {
+            "inflight": room[0], "window": room[1], "window_bytes": size, "on_doubt": doubt, "ack": ack,
+            "silence": 9.0, "ping": 3.0, "processing_timeout": 5.0, "strict_spec": strict,
+            "subprotocol": "1.0.0",
+        })  # fmt: skip
+        pair.do("lost")
+        for _ in range(steps):
+            # The rarer ends come seldom, or nothing would follow them.
+            what = pair.random.choice(STEPS)
+            if what in ("lost", "close", "timeout", "clock") and pair.random.randrange(7):
+                what = "send"
+            pair.do(what)
+
+    @examples(2000)
+    @given(
+        st.sampled_from([
+            '["synced",2]', '["ping",5]', '["pong",5]', '["sync",7]', '["debug","error","x"]',
+            '["sync",3,{"id":"%s","type":"logux/processed"},{"id":[1,2],"time":3}]',
+            '["sync",3,{"type":"logux/processed","id":"%s"},{"id":1,"time":3,"subprotocol":1}]',
+            '["sync",3,{"action":{"a":[{"b":"}"}]},"id":"%s","reason":"error","type":"logux/undo"},{"id":1,"time":3}]',
+            '["sync",3,{"type":"logux/undo","reason":"denied","id":"%s","length":"5"},{"id":1,"time":3}]',
+        ]),
+        st.lists(st.tuples(st.integers(0, 160), st.integers(0, 2), st.sampled_from([
+            "", " ", "0", "1", "-", ".5", "e9", '"', "\\", "]", "}", "{", "[", ",", ":", "\x00", "\x1f",
+            "\xe9", "null", '"length":5,', '"id":"x",', '"type":"a",', "\\u0061", "\ud800",
+        ])), max_size=2),
+    )  # fmt: skip
+    def test_damaged_message_means_the_same_to_both(
+        self, text: str, damages: list[tuple[int, int, str]]
+    ) -> None:
+        """The codec takes nothing that is no JSON or no message, and misses nothing that is."""
+        pair = Pair(Random(1), {"subprotocol": "1.0.0", "strict_spec": True})
+        for step in ("lost", "put", "send"):
+            pair.do(step)
+        message = (text % pair.flying[0] if "%" in text else text).encode()
+        for place, gone, new in damages:
+            place %= len(message) + 1
+            message = message[:place] + new.encode("utf-8", "surrogatepass") + message[place + gone :]
+        for side in pair.sides:
+            side.core.receive_data(message, side.now)
+        pair.compare(0, 0)
+
+    def test_messages_behind_one_for_the_core_wait(self) -> None:
+        """The core reads them in order, and sends nothing before it has."""
+        core = connected()
+        for message in (b'["headers",{"a":1}]', b'["ping",1]', b'["debug","error","x"]', b'["ping",2]'):
+            assert core._codec.receive(message, NOW) == 0
+        assert core._codec.credit(NOW) == (0, 0) and core.data_to_send() == []
+        first, second = core.events_received()
+        assert (first, second) == (Inbound(Headers({"a": 1})), Inbound(DebugText("x")))
+        assert [bytes(wire.buffers[0]) for wire in core.data_to_send()] == [b'["pong",0]'] * 2
+        assert core._codec.credit(NOW)[0] == 100
+
+    def test_outcomes_that_the_core_reads_are_applied(self) -> None:
+        """In a form that JavaScript does not use; a compiled pump asks for them."""
+        core = connected()
+        side = Side(Logux, {})
+        queue, in_flight = side.queue, side.in_flight
+        for _ in range(2):
+            queue.push(b"{}", 2, K_RAW)
+        batch = in_flight.take(9, 1 << 20)
+        assert batch is not None and core.encode(batch, 9, NOW) == 2
+        in_flight.encoded(batch)
+        processed = b'["sync", 0, {"type": "logux/processed", "id": "0 %b %d"}, {"id": 1, "time": 1}]'
+        core._codec.receive(processed % (core.node_id.encode(), 1), NOW)
+        assert core.take_events(in_flight) == ([], None, False)
+        assert in_flight.take_report() == [(2, 2, "acked", "")]
+        core._codec.receive(b'["debug","error","x"]', NOW)
+        core._codec.receive(b'["error","wrong-format","x"]', NOW)
+        events, fatal, closed = core.take_events(in_flight)
+        assert [type(event) for event in events] == [Inbound, Inbound] and fatal is None and closed
+        core.connection_lost()
+        core.connected(NOW)
+        core._codec.receive(b'["error","timeout",1]', NOW)
+        events, fatal, closed = core.take_events(in_flight)
+        assert events == [] and isinstance(fatal, Fatal) and not closed
+
+    def test_messages_behind_the_end_are_dropped(self) -> None:
+        core = connected()
+        for message in (b'["error","timeout",1]', b'["ping",1]', b'["error","timeout",1]'):
+            core._codec.receive(message, NOW)
+        (event,) = core.events_received()
+        assert isinstance(event, Fatal)
+        assert core._codec.receive(b'["ping",1]', NOW) == 0
+        assert core.data_to_send() == [] and list(core.events_received()) == []
+
+
+def connected() -> Logux:
+    core = Logux(Options(token="t"), PRODUCER)
+    core.connected(NOW)
+    core.receive_data(b'["connected",5,"server:x",[%d,%d]]' % (BASE, BASE), NOW)
+    assert len(list(core.events_received())) == 1 and len(core.data_to_send()) == 1
+    core.sent()
+    return core
