@@ -227,6 +227,20 @@ def test_frames_of_any_length_are_read(length: int) -> None:
         assert receive(near, frame(BINARY, message) + frame(TEXT, b"!")) == [message or b" ", b"!"]
 
 
+def test_messages_cut_at_any_byte_are_whole() -> None:
+    messages = [b"", b"1", b"22", b"x" * 126]
+    for fin in True, False:
+        rest = b"" if fin else frame(0, b"!")
+        whole = [message or b" " if fin else message + b"!" for message in messages]
+        wires = [frame(TEXT, message, fin=fin) + rest for message in messages]
+        wire = b"".join(wires)
+        for end in range(len(wire) + 1):
+            near = ClientFrames(200)
+            found = receive(near, wire[:end])
+            assert found == whole[: sum(len(b"".join(wires[: n + 1])) <= end for n in range(4))]
+            assert found + receive(near, wire[end:]) == whole
+
+
 def test_masks_are_unpredictable() -> None:
     """They differ within one connection and between two, and no bit is constant."""
     masks = []
