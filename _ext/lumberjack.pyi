@@ -12,6 +12,8 @@ from logclient._ext.decoder import BatchDecoder, Column, Events
 
 MAX_WINDOW: Final[int]
 """10,000 events: the limit of go-lumber's server."""
+MAX_INFLIGHT: Final[int]
+"""16 windows in flight: the end of what `adaptive` allows."""
 MAX_DEPTH: Final[int]
 """1,000 levels of nesting: the limit of Logstash's JSON parser."""
 MAX_DIGITS: Final[int]
@@ -172,6 +174,9 @@ class Codec(CodecBase):
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
         inflight: bound on unacknowledged windows.
+        adaptive: `inflight` is where the bound begins; it follows the round trip up to `MAX_INFLIGHT`.
+        inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted as for
+            `window_bytes`.
         compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
         identity: insert ids into events.
         check: check that the protocol can carry raw bodies.
@@ -197,6 +202,8 @@ class Codec(CodecBase):
         frames: str = "",
         strict_spec: bool = False,
         first: int = 1,
+        adaptive: bool = False,
+        inflight_bytes: int = 33554432,
     ) -> None: ...
     @property
     def compressor(self) -> str:
@@ -204,6 +211,9 @@ class Codec(CodecBase):
     @property
     def windows(self) -> int:
         """The number of windows in flight."""
+    @property
+    def limit(self) -> int:
+        """How many windows may be in flight now."""
     @property
     def careful(self) -> int:
         """How many more windows are sent one at a time, after a break with several in flight."""

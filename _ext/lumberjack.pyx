@@ -27,6 +27,7 @@ The parts of this extension are in the folder `lumberjack/`:
 
 ============  =============================================================
 `check`       checks of bodies: whether the protocol can carry them, and their places for the id
+`limit`       how many windows may be in flight
 `writer`      events to windows, acknowledgements to outcomes: `Codec`
 `acks`        'ack' frames for collectors and tests
 `reader`      bytes to windows, for collectors: `Reader`, `Window`
@@ -125,6 +126,7 @@ from logclient._ext.jsonscan cimport (
 )
 
 MAX_WINDOW = WINDOW_LIMIT
+MAX_INFLIGHT = MOST_WINDOWS
 MAX_DEPTH = SCAN_DEPTH
 MAX_DIGITS = SCAN_DIGITS
 
@@ -144,6 +146,7 @@ cdef enum:
     ROOM_KEPT = 1 << 22          # larger buffers are freed
 
 include "lumberjack/check.pyx"
+include "lumberjack/limit.pyx"
 include "lumberjack/writer.pyx"
 include "lumberjack/acks.pyx"
 include "lumberjack/reader.pyx"

@@ -132,9 +132,10 @@ class Options(TypedDict, total=False):
     action is sent alone. Default: 256KiB."""
 
     inflight: int | None
-    """Lumberjack: Largest number of windows that are sent and not yet acknowledged. Default: 2. Logjam:
-    Largest number of requests without a reply. Default: 256. Logux: Largest number of sync messages whose
-    actions have no outcome yet. Default: 4."""
+    """Lumberjack: Largest number of windows that are sent and not yet acknowledged. By default it follows the
+    round trip; see lumberjack.md. A value fixes it. Default: 2 to 16. Logjam: Largest number of requests
+    without a reply. Default: 256. Logux: Largest number of sync messages whose actions have no outcome yet.
+    Default: 4."""
 
     compression: int | Literal["auto", "none", "zlib", "snappy", "lz4"] | None
     """Lumberjack: Level of zlib; 0 sends uncompressed frames. Default: 3. Logjam: How bodies from

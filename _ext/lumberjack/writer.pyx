@@ -12,6 +12,8 @@ ctypedef struct lc_window:
     uint32_t run                 # the run in which the next acknowledgement begins ...
     uint32_t used                # ... and how many of its events are acknowledged
     bint behind                  # it was sent while another was in flight
+    uint64_t size                # bytes of its events, as the queue counts them
+    lc_trip trip
     lc_run *items                # room for one run per event
 
 
@@ -38,11 +40,13 @@ ctypedef struct lc_writer:
     bint compress
     uint32_t window
     uint64_t window_bytes
-    uint32_t inflight
     double silence
-    lc_window *windows           # a ring of `inflight`
+    lc_limit limit
+    lc_window *windows           # a ring of `limit.most`
     uint32_t head
     uint32_t count
+    uint64_t bytes               # of the events in flight
+    uint64_t most_bytes          # bound on them beyond `limit.least` windows
     uint32_t careful
     double last_sign
     uint8_t partial[6]           # of an ack
@@ -58,8 +62,13 @@ ctypedef struct lc_writer:
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
 
 
-cdef inline uint32_t allowed_windows(lc_writer *w) noexcept nogil:
-    return 1 if w.careful else w.inflight
+# Return whether another window may be sent.
+cdef inline bint has_room(lc_writer *w) noexcept nogil:
+    if w.careful:
+        return w.count == 0
+    if w.count >= w.limit.now:
+        return False
+    return w.count < w.limit.least or w.bytes + w.window_bytes <= w.most_bytes
 
 
 # Running numbers go from 1 to 4,294,967,295, and then to 1 again.
@@ -78,7 +87,7 @@ cdef inline uint32_t numbers_between(uint32_t start, uint32_t number) noexcept n
 
 cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
     cdef lc_writer *w = <lc_writer *> self
-    if w.wrong or w.count >= allowed_windows(w):
+    if w.wrong or not has_room(w):
         events[0] = 0
         size[0] = 0
     else:
@@ -212,12 +221,12 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef uint32_t i, n = 0
     cdef uint32_t number = w.next if w.literal else 1
     cdef uint32_t head = 0 if w.announced else 6     # of the window frame
-    if w.wrong or w.count >= allowed_windows(w):
+    if w.wrong or not has_room(w):
         return 0
     if events > w.window:
         events = w.window
     begin_hashes(&unhashed)
-    window = &w.windows[(w.head + w.count) % w.inflight]
+    window = &w.windows[(w.head + w.count) % w.limit.most]
     window.n = window.acked = window.runs = window.run = window.used = 0
     if w.compress:
         to = &w.raw
@@ -298,16 +307,19 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
         p = wire.data + begin
         p[0] = w.version
         p[1] = c'W'
-        lc_put32(p + 2, w.window * w.inflight if w.literal else n)
+        lc_put32(p + 2, w.window * w.limit.least if w.literal else n)
     if w.literal:
         w.announced = True
         w.next = number
         w.unacked += n
     window.n = n
     window.behind = w.count > 0
+    window.size = taken
     if w.count == 0:
         w.last_sign = now        # the reader owed nothing until now
     w.count += 1
+    w.bytes += taken
+    limit_sent(&w.limit, &window.trip, w.count, now)
     return n
 
 
@@ -338,15 +350,18 @@ cdef int writer_wrong(lc_writer *w, int what, const uint8_t *data, size_t size) 
     return STOP_PROTOCOL
 
 
-cdef void pop_window(lc_writer *w) noexcept nogil:
-    w.head = (w.head + 1) % w.inflight
+cdef void pop_window(lc_writer *w, double now) noexcept nogil:
+    limit_acked(&w.limit, &w.windows[w.head].trip, w.count, now)
+    w.bytes -= w.windows[w.head].size
+    w.head = (w.head + 1) % w.limit.most
     w.count -= 1
     if w.careful:
         w.careful -= 1
 
 
 # Take an ack of the literal form, which covers all frames up to this number, in one or more windows.
-cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_outcomes *out) noexcept nogil:
+cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, double now,
+                          lc_outcomes *out) noexcept nogil:
     cdef uint32_t left = numbers_between(w.last_acked, number), some
     cdef lc_window *window
     if left > w.unacked or left == 0:
@@ -363,21 +378,23 @@ cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, lc_ou
             return STOP_MEMORY
         left -= some
         if window.acked == window.n:
-            pop_window(w)
+            pop_window(w, now)
     out.progress += 1
     return 0
 
 
 # Take one whole ack frame.
-cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nogil:
+cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) noexcept nogil:
     cdef uint32_t number = lc_get32(p + 2)
     cdef lc_window *window
     out.alive += 1
     if number == 0:
+        if w.count:
+            limit_busy(&w.limit)
         return 0
     w.wrong_number = number
     if w.literal:
-        return take_running_ack(w, p, number, out)
+        return take_running_ack(w, p, number, now, out)
     if w.count == 0:
         return writer_wrong(w, WRONG_TIME, p, 6)
     window = &w.windows[w.head]
@@ -390,7 +407,9 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, lc_outcomes *out) noexcept nog
         return STOP_MEMORY
     out.progress += 1
     if number == window.n:
-        pop_window(w)
+        pop_window(w, now)
+    else:
+        limit_busy(&w.limit)
     return 0
 
 
@@ -407,7 +426,7 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
         if w.partial_size == 0 and end - data >= 6:
             if (data[0] != c'2' and data[0] != c'1') or data[1] != c'A':
                 return writer_wrong(w, WRONG_FRAME, data, end - data)
-            stop = take_ack(w, data, out)
+            stop = take_ack(w, data, now, out)
             data += 6
         else:
             w.partial[w.partial_size] = data[0]
@@ -424,7 +443,7 @@ cdef int writer_receive(void *self, const uint8_t *data, size_t size, double now
             if w.partial_size < 6:
                 continue
             w.partial_size = 0
-            stop = take_ack(w, w.partial, out)
+            stop = take_ack(w, w.partial, now, out)
         if stop < 0:
             return stop
     return 0
@@ -445,6 +464,7 @@ cdef void forget_windows(lc_writer *w) noexcept nogil:
     if w.count > 1:
         w.careful = CAREFUL_WINDOWS
     w.count = 0
+    w.bytes = 0
     w.unacked = 0
     w.partial_size = 0
 
@@ -462,6 +482,9 @@ cdef class Codec(CodecBase):
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
         inflight: bound on unacknowledged windows.
+        adaptive: `inflight` is where the bound begins; it follows the round trip up to `MAX_INFLIGHT`.
+        inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted as for
+            `window_bytes`.
         compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
         identity: insert ids into events.
         check: check that the protocol can carry raw bodies.
@@ -480,9 +503,10 @@ cdef class Codec(CodecBase):
 
     def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
                  int inflight=2, int compression=3, bint identity=True, bint check=True,
-                 double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1):
+                 double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1,
+                 bint adaptive=False, int64_t inflight_bytes=1 << 25):
         cdef lc_writer *w = &self.w
-        cdef int i
+        cdef int i, most = <int> MOST_WINDOWS if adaptive else inflight
         cdef bytes name = producer.hex().encode()
         if w.windows != NULL:
             raise TypeError("__init__ has run already")
@@ -501,11 +525,15 @@ cdef class Codec(CodecBase):
         w.identity = identity
         w.check = check
         w.silence = silence
-        w.windows = <lc_window *> calloc(inflight, sizeof(lc_window))
+        assert not adaptive or inflight <= most and inflight_bytes >= 0 and not strict_spec
+        w.windows = <lc_window *> calloc(most, sizeof(lc_window))
         if w.windows == NULL:
             raise MemoryError()
-        w.inflight = inflight
-        for i in range(inflight):
+        w.limit.least = inflight
+        w.limit.most = most
+        w.most_bytes = inflight_bytes
+        limit_reset(&w.limit)
+        for i in range(most):
             w.windows[i].items = <lc_run *> malloc(window * sizeof(lc_run))
             if w.windows[i].items == NULL:
                 raise MemoryError()
@@ -526,7 +554,7 @@ cdef class Codec(CodecBase):
     def __dealloc__(self):
         cdef uint32_t i
         if self.w.windows != NULL:
-            for i in range(self.w.inflight):
+            for i in range(self.w.limit.most):
                 free(self.w.windows[i].items)
             free(self.w.windows)
         free(self.w.raw.data)
@@ -541,6 +569,11 @@ cdef class Codec(CodecBase):
     def windows(self):
         """The number of windows in flight."""
         return self.w.count
+
+    @property
+    def limit(self):
+        """How many windows may be in flight now."""
+        return 1 if self.w.careful else self.w.limit.now
 
     @property
     def careful(self):
@@ -568,6 +601,8 @@ cdef class Codec(CodecBase):
     def connected(self, double now):
         """Begin a connection."""
         self.w.count = 0
+        self.w.bytes = 0
+        limit_reset(&self.w.limit)
         self.w.announced = False
         self.w.next = self.w.first
         self.w.last_acked = number_before(self.w.first)

@@ -305,7 +305,8 @@ cdef class CompiledPump:
                 if b == NULL and self.wire.size == 0:
                     return 0
                 continue
-            encoded = self.codec.encode(self.codec.self, b, events, now, &self.wire, &self.out)
+            # A codec measures round trips, and encoding the windows before may have taken long.
+            encoded = self.codec.encode(self.codec.self, b, events, lc_monotonic(), &self.wire, &self.out)
             self.out.n = 0       # inflight_encoded finds the same in the batch
             if f.inflight == 0:
                 self.last_progress = now

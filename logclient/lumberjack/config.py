@@ -31,7 +31,9 @@ class LumberjackConfig(Config):
     inflight: int = option(
         integer(1, 64),
         "2",
-        "Largest number of windows that are sent and not yet acknowledged.",
+        "Largest number of windows that are sent and not yet acknowledged. By default it follows "
+        "the round trip; see lumberjack.md. A value fixes it.",
+        shown="2 to 16",
     )
     compression: int = option(
         integer(0, 9),

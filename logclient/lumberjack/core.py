@@ -10,7 +10,8 @@ States of a connection::
     BROKEN    as it was      refused           ignored   ignored                  ignored
 
     connected: any -> IDLE          connection_lost: any -> IDLE, the windows are forgotten
-    limit: `inflight`, or 1 for the next 10 windows after a break with more than one out
+    limit: `inflight`, with `adaptive` up to 16 by round trips (``_ext/lumberjack/limit.pyx``),
+           or 1 for the next 10 windows after a break with more than one out
 
 A window is ``W n`` and n frames, numbered from 1 in each window. With compression all of them are in one
 ``C`` frame. Acks of different windows look alike, so they are matched first in, first out, and after any
@@ -75,6 +76,8 @@ class Lumberjack(CompiledCore):
             silence=options.silence,
             frames=options.frames,
             strict_spec=options.strict_spec,
+            adaptive=options.adaptive,
+            inflight_bytes=options.inflight_bytes,
         )
         super().__init__(codec)
 
@@ -87,6 +90,11 @@ class Lumberjack(CompiledCore):
     def windows(self) -> int:
         """The number of windows in flight."""
         return int(self._codec.windows)
+
+    @property
+    def limit(self) -> int:
+        """How many windows may be in flight now."""
+        return int(self._codec.limit)
 
     @property
     def careful(self) -> int:

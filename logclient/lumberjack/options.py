@@ -17,7 +17,7 @@ class Options(NamedTuple):
     window: int = 2048
     """Bound on the events in a window; 1 to 10,000."""
     inflight: int = 2
-    """Bound on the unacknowledged windows."""
+    """Bound on the unacknowledged windows; with `adaptive`, where it begins."""
     compression: int = 3
     """0: none (version 1: stored blocks in an envelope); 1 to 9: zlib's levels."""
     identity: str = "id"
@@ -32,6 +32,10 @@ class Options(NamedTuple):
     """``json`` or ``data``; empty: the version's own, or ``json`` with `strict_spec`."""
     strict_spec: bool = False
     """Write the literal form, in version 1."""
+    adaptive: bool = False
+    """Let the bound on unacknowledged windows follow the round trip, up to 16."""
+    inflight_bytes: int = 1 << 25
+    """Bound on the bytes of unacknowledged events, beyond `inflight` windows; with `adaptive`."""
 
     @classmethod
     def from_config(cls, config: LumberjackConfig) -> Options:
@@ -47,4 +51,6 @@ class Options(NamedTuple):
             window_bytes=config.window_bytes,
             frames=config.frames,
             strict_spec=config.strict_spec,
+            adaptive="inflight" not in config.given and not config.strict_spec,
+            inflight_bytes=config.max_bytes // 2,
         )

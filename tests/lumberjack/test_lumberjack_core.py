@@ -45,7 +45,7 @@ def test_core_has_the_type_and_codec_of_a_core() -> None:
 
 class TestOptions:
     def test_defaults_of_all_options(self) -> None:
-        assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20, "", False)
+        assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20, "", False, False, 1 << 25)
 
     @pytest.mark.parametrize(("options", "words"), [
         ({"identity": "no"}, "identity: id, own or none, not 'no'"),

@@ -1,0 +1,122 @@
+# The limit: how many windows may be in flight, by round trips.
+#
+# Two windows keep a reader on the same network busy. A distant one needs as many as fit into the round trip.
+# A slow reader acknowledges late, too, but there each window waits behind the one before it. So the limit
+# grows by half while round trips stay as short as the shortest of the connection, and a growth that makes
+# them longer is taken back. Round trips over a second, keep-alives and partial acknowledgements mean a slow
+# reader.
+#
+# A round is as many windows as the limit allows, all sent after the last decision. It ends in a decision.
+
+cdef const double FOREVER = 1e18
+cdef const double LEAST_TRIP = 0.005     # seconds; below this round trip two windows are enough
+cdef const double MOST_TRIP = 1.0        # above it the reader is slow
+cdef const double REST = 10.0            # seconds without a window, after which the next one measures anew
+cdef const double SHORT = 1.25           # times the shortest round trip: no window waits for another
+cdef const double LONG = 1.5             # windows wait ...
+cdef const double LATE = 2.0             # ... most of the time
+
+cdef enum:
+    MOST_WINDOWS = 16
+    FIRST_PAUSE = 8              # rounds after a growth that was taken back; doubled each time
+    LAST_PAUSE = 1024
+
+
+ctypedef struct lc_limit:
+    uint32_t least               # the limit at the beginning of a connection
+    uint32_t most                # `least` when it never changes
+    uint32_t now                 # the limit
+    uint32_t before              # ... before it grew at the last decision; 0: it did not
+    uint32_t round               # number of the round
+    uint32_t acked               # windows of this round that are acknowledged
+    uint32_t pause               # rounds until the limit may grow again
+    uint32_t next_pause
+    double base                  # the shortest round trip of the connection
+    double shortest              # ... of this round
+    double shortest_full         # ... of its windows that were held back by the limit
+    double freed                 # when an acknowledgement ended a wait for the limit
+    double sent                  # when the last window was sent
+    double seen                  # when a window was sent or acknowledged last
+
+
+# What a window keeps for the limit.
+ctypedef struct lc_trip:
+    double sent
+    uint32_t round
+    bint full                    # it used the limit up, as soon as that was possible
+
+
+cdef void limit_reset(lc_limit *l) noexcept nogil:
+    l.now = l.least
+    l.before = 0
+    l.round += 1
+    l.acked = 0
+    l.pause = 0
+    l.next_pause = FIRST_PAUSE
+    l.base = l.shortest = l.shortest_full = FOREVER
+    l.freed = l.sent = l.seen = -FOREVER
+
+
+# Note a window that is sent as number `count` of those in flight.
+cdef void limit_sent(lc_limit *l, lc_trip *trip, uint32_t count, double now) noexcept nogil:
+    if count == 1 and now - l.seen >= REST:
+        limit_reset(l)
+    trip.sent = now
+    trip.round = l.round
+    # A window that follows at once, behind another, shows whether the reader lets it wait.
+    trip.full = count >= l.now and l.base < FOREVER and now - max(l.freed, l.sent) <= l.base / 2
+    l.sent = l.seen = now
+
+
+# Decide what the last round shows.
+cdef void limit_decide(lc_limit *l) noexcept nogil:
+    cdef uint32_t before = l.before
+    l.before = 0
+    if l.pause:
+        l.pause -= 1
+    if l.base < LEAST_TRIP:
+        l.now = l.least
+    elif before and SHORT * l.base < l.shortest_full < FOREVER:
+        l.now = before
+        l.pause = l.next_pause
+        l.next_pause = min(2 * l.next_pause, <uint32_t> LAST_PAUSE)
+    elif l.shortest > LATE * l.base:
+        l.now = max(l.least, l.now // 2)
+    elif l.shortest > LONG * l.base:
+        l.now = max(l.least, l.now - 1)
+    elif l.shortest_full <= SHORT * l.base:
+        if before:
+            l.next_pause = FIRST_PAUSE
+        if l.pause == 0 and l.now < l.most and l.base <= MOST_TRIP:
+            l.before = l.now
+            l.now = min(l.most, l.now + max(<uint32_t> 1, l.now // 2))
+    l.round += 1
+    l.acked = 0
+    l.shortest = l.shortest_full = FOREVER
+
+
+# Note the acknowledgement of a whole window, which was one of `count` in flight.
+cdef void limit_acked(lc_limit *l, const lc_trip *trip, uint32_t count, double now) noexcept nogil:
+    cdef double trip_time = now - trip.sent
+    l.seen = now
+    if count >= l.now:
+        l.freed = now
+    l.base = min(l.base, trip_time)
+    if trip.round != l.round:
+        return
+    l.acked += 1
+    l.shortest = min(l.shortest, trip_time)
+    if trip.full:
+        l.shortest_full = min(l.shortest_full, trip_time)
+    if l.acked >= l.now:
+        limit_decide(l)
+
+
+# Note that the reader works on a window: it is slow, and more windows would only wait for it.
+cdef void limit_busy(lc_limit *l) noexcept nogil:
+    l.now = l.least
+    l.before = 0
+    l.round += 1
+    l.acked = 0
+    l.pause = l.next_pause = LAST_PAUSE
+    l.shortest = l.shortest_full = FOREVER
