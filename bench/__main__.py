@@ -26,6 +26,7 @@ ROWS = {
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
     "tls": ("bench.tls", ("pylogbeat",)),
+    "delay": ("bench.delay", ("isal", "pylogbeat")),
     "logjam": ("bench.logjam", ("pyzmq",)),
     "plog": ("bench.plog", ("mmh3",)),
     "logux": ("bench.logux", ("websockets", "picows")),

@@ -150,16 +150,17 @@ def logstash_beats(
 
 
 class GoLumber:
-    """go-lumber's asynchronous client with two windows in flight: the program of tests/interop.
+    """go-lumber's asynchronous client: the program of tests/interop.
 
     A line of input starts a run. The program measures wall time from the first window to the last ack, and
     the CPU of its process.
     """
 
     def __init__(
-        self, program: Path, port: int, events: Path, window: int, level: int, ca: str | None = None
-    ) -> None:
-        options = {"port": port, "in": events, "window": window, "level": level, "inflight": 2}
+        self, program: Path, port: int, events: Path, window: int, level: int, inflight: int = 2,
+        ca: str | None = None,
+    ) -> None:  # fmt: skip
+        options = {"port": port, "in": events, "window": window, "level": level, "inflight": inflight}
         if ca is not None:
             options["ca"] = ca
         command = [str(program), "bench", *(word for k, v in options.items() for word in (f"-{k}", str(v)))]

@@ -5,6 +5,8 @@ import os
 import shutil
 import socket
 import sys
+import threading
+import time
 import zlib
 
 import pytest
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.tree
 if not (support.ROOT / "bench" / "harness.py").exists():
     pytest.skip("no benchmarks beside these tests", allow_module_level=True)
 
-from bench import certificates, data, dead, harness, sink  # noqa: E402
+from bench import certificates, data, dead, delay, harness, sink  # noqa: E402
 from bench.lumberjack import window  # noqa: E402
 
 
@@ -517,3 +519,32 @@ def test_our_client_reaches_the_logux_stub_over_tls(quickly, tmp_path):
         assert contender.name == f"{quickly.OURS}, {quickly.TLS}"
         contender.run()     # raises where the stub has not counted every action and answer
         assert server.counts().cipher
+
+
+@pytest.mark.parametrize("size", [6, 10_000_000])
+def test_relay_passes_bytes_unchanged_after_its_delay(size: int) -> None:
+    if sys.platform != "linux" or not (shutil.which("cc") or shutil.which("gcc")):
+        support.missing("no C compiler for the benchmarks' relay, or no ppoll")
+    data = os.urandom(size)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        relay = delay.Relay(listener.getsockname()[1], 40)
+        with socket.create_connection(("127.0.0.1", relay.port), PATIENCE) as near:
+            far, _ = listener.accept()
+            with far:
+                far.settimeout(PATIENCE)
+                received = bytearray()
+                start = time.monotonic()
+                writer = threading.Thread(target=near.sendall, args=(data,))
+                writer.start()
+                while len(received) < size:
+                    received += far.recv(1 << 20)
+                one_way = time.monotonic() - start
+                writer.join(PATIENCE)
+                far.sendall(data[:6])
+                answer = near.recv(6, socket.MSG_WAITALL)
+                both_ways = time.monotonic() - start
+        totals = relay.totals()
+        relay.close()
+    assert received == data and answer == data[:6]
+    assert one_way >= 0.02 and both_ways >= 0.04
+    assert (totals.bytes, totals.full) == (size + 6, 0)
