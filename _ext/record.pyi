@@ -1,7 +1,8 @@
 """Formatting: a LogRecord or a mapping becomes the bytes to send, in the caller's thread."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from logclient._ext.queue import EventQueue
@@ -90,6 +91,47 @@ class Encoder:
             EncodeError: as ``encode``.
         """
 
+class LineEncoder:
+    """Encoder of log records as Logjam's documents, each with one line.
+
+    It encodes ordinary records only, and leaves the others to ``logclient.logjam.Agent``. A record is
+    ordinary if it is a LogRecord itself, without an exception or a stack; no request is running; its texts
+    need neither change nor cut; additional fields are scalars with names that may stay; the document is no
+    longer than 8 KiB.
+
+    Args:
+        encoder: an encoder of JSON objects; the largest size of a document is its.
+        request: the context variable with the running request; None: there is none.
+        texts: called with whole seconds since 1970; returns ``started_at``, and the time of a line up to the
+            seconds. The results are kept for that second.
+        place: the fields of each document that name the machine.
+        reserved: names that no additional field may have.
+        kind: of the documents, as the queue keeps it.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        request: ContextVar[Any],
+        texts: Callable[[int], tuple[str, str]],
+        place: dict[str, str],
+        reserved: Iterable[str],
+        kind: int,
+    ) -> None: ...
+    @property
+    def kind(self) -> int: ...
+    def encode(self, record: logging.LogRecord, text: str | None = None) -> tuple[bytes, int] | None:
+        """Encode an ordinary record.
+
+        Args:
+            record: the record.
+            text: the text of the line; None: the record's message.
+
+        Returns:
+            The body, and the level as the queue keeps it; None if the record is not an ordinary one.
+        """
+
 def level_index(level: int | str) -> int:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
 
@@ -149,6 +191,7 @@ class FastHandler:
         on_wakeup_needed: Callable[[], object],
         put_fallback: Callable[[int, bytes, int, int], object],
         ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
+        line_encoder: LineEncoder | None,
         formatter: logging.Formatter,
         own_emit: bool,
         own_format: bool,

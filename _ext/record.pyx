@@ -23,6 +23,7 @@ The parts of this extension are in the folder `record/`:
 `rearrange`         moving and dropping of the application's fields, in Python objects
 `attributes`        fields made of a LogRecord's attributes
 `record_encoder`    `Encoder`
+`line_encoder`      `LineEncoder`: Logjam's documents of ordinary records
 `fast_client`       `FastClient`, base of `logclient.Client`
 `fast_handler`      `FastHandler`, base of `logclient.Handler`
 =================== ==========================================================================
@@ -30,10 +31,11 @@ The parts of this extension are in the folder `record/`:
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.contextvars cimport get_value
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL
 from logclient._ext.queue cimport EventQueue
@@ -60,5 +62,6 @@ include "record/fields.pyx"
 include "record/attributes.pyx"
 include "record/record_encoder.pyx"
 include "record/rearrange.pyx"
+include "record/line_encoder.pyx"
 include "record/fast_client.pyx"
 include "record/fast_handler.pyx"

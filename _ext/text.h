@@ -434,6 +434,14 @@ static inline void lc_minute(char *to, int64_t minutes) {
     to[16] = ':';
 }
 
+/* The six digits of microseconds. */
+static inline uint8_t *lc_micro(uint8_t *to, uint32_t us) {
+    memcpy(to, lc_pairs + 2 * (us / 10000), 2);
+    memcpy(to + 2, lc_pairs + 2 * (us / 100 % 100), 2);
+    memcpy(to + 4, lc_pairs + 2 * (us % 100), 2);
+    return to + 6;
+}
+
 /* 2026-01-01T12:34:56.789012Z from microseconds since 1970. 27 bytes. */
 static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
     int64_t minute = us / 60000000;
@@ -453,11 +461,9 @@ static inline uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last) {
     rest -= second * 1000000;
     memcpy(to + 17, lc_pairs + 2 * second, 2);
     to[19] = '.';
-    memcpy(to + 20, lc_pairs + 2 * (rest / 10000), 2);
-    memcpy(to + 22, lc_pairs + 2 * (rest / 100 % 100), 2);
-    memcpy(to + 24, lc_pairs + 2 * (rest % 100), 2);
-    to[26] = 'Z';
-    return to + 27;
+    to = lc_micro(to + 20, rest);
+    *to = 'Z';
+    return to + 1;
 }
 
 #endif

@@ -71,7 +71,7 @@ def _ways(sink: Sink, plain: list[bytes], full: list[bytes], times: int, stack: 
         file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "events"
         file.write_bytes(b"\n".join(full) + b"\n")
         for level in LEVELS:
-            go = peers.GoLumber(program, sink.port, file, WINDOW, level, sink.ca)
+            go = peers.GoLumber(program, sink.port, file, WINDOW, level, ca=sink.ca)
             stack.callback(go.close)
 
             def work(go: peers.GoLumber = go, times: int = max(1, times // 5)) -> Mapping[str, float]:

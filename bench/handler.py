@@ -2,8 +2,9 @@
 
 1,000 prepared records (log lines; every second with %-arguments, every tenth with `extra`) become complete
 ECS documents in the queue. Before the timed runs, each document is decoded and compared with its record;
-after each timed run the queue is emptied and counted. The last contender has a running sender and the C sink,
-to show the cost of a queue that is drained at the same time.
+after each timed run the queue is emptied and counted. One contender has a running sender and the C sink, to
+show the cost of a queue that is drained at the same time. Logjam's documents are made of the same records, by
+the handler and by the agent in Python, which has the rules; both make the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from bench.data import failing_records, records, source
 from bench.harness import Contender, NotExact, Row, Target, compare, judge, lines
-from bench.ours import NOWHERE, QueueOnly
+from bench.ours import LOGJAM_NOWHERE, NOWHERE, QueueOnly
 from bench.peers import EmptyHandler, drain, logstash_async, queue_handler
 from bench.sink import Sink
 
@@ -26,11 +27,14 @@ QUEUE = "QueueHandler"
 LOGSTASH = "python-logstash-async"
 EXC = "logclient.Handler, exc_info"
 FORMAT_EXC = "formatException"
+LOGJAM = "logclient.Handler, Logjam"
+AGENT = "Logjam's agent in Python"
 TARGETS = [
     Target(OURS, EMPTY, "<=", 2.0),
     Target(QUEUE, OURS, ">=", 10.0),
     Target(LOGSTASH, OURS, ">=", 40.0),
     Target(EXC, FORMAT_EXC, "<=", 1.2),
+    Target(AGENT, LOGJAM, ">=", 10.0),
 ]
 
 
@@ -99,6 +103,20 @@ def check(made: Sequence[logging.LogRecord], documents: Sequence[bytes]) -> None
             raise NotExact(f"no {missing[0]} in {body[:200]!r}")
 
 
+def check_lines(made: Sequence[logging.LogRecord], documents: Sequence[bytes], agent: Any) -> None:
+    """Compare every Logjam document with its record's line, and with what the agent makes in Python."""
+    taken: list[bytes] = []
+    sink, agent.sink = agent.sink, lambda body, level, kind: taken.append(body)
+    for record in made:
+        agent.ship(record)
+    agent.sink = sink
+    if documents != taken:
+        raise NotExact("the documents of the handler and of the agent differ")
+    for record, body in zip(made, documents, strict=True):
+        if (found := json.loads(body)["lines"][0][2]) != record.getMessage():
+            raise NotExact(f"the line is {found!r} where the record has {record.getMessage()!r}")
+
+
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     """Measure all contenders with the same records."""
     import logclient
@@ -118,6 +136,14 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         size = sum(map(len, documents)) / len(documents)
         loop(handlers[0].handle, made)()
         plain = sum(map(len, queues[0].take())) / len(made)
+        logjam = [logclient.Handler(LOGJAM_NOWHERE) for _ in range(2)]
+        waiting = []
+        for handler in logjam:
+            stack.callback(handler.close)
+            waiting.append(QueueOnly(handler.client))
+        agent: Any = logjam[1].client.documents
+        loop(logjam[0].handle, made)()
+        check_lines(made, waiting[0].take(), agent)
         sink = stack.enter_context(Sink())
         live = logclient.Handler(sink.url, compression=0)
         stack.callback(live.close)
@@ -143,6 +169,8 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             ),
             Contender(FORMAT_EXC, loop(_format_exception, failing), len(failing), None, None, forget_failing),
             Contender(OURS + ", live sender", loop(live.handle, made), n, None, delivered),
+            Contender(LOGJAM, loop(logjam[0].handle, made), n, waiting[0].count),
+            Contender(AGENT, loop(agent.ship, made), n, waiting[1].count),
             Contender("loop alone", alone(made), n),
         ]
         if (peer := logstash_async()) is not None:

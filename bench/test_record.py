@@ -8,6 +8,7 @@ import pytest
 
 from bench.data import failing_records, mapping, records
 from logclient._ext.record import Encoder, encode_mapping
+from logclient.logjam import Agent
 
 MADE = records(1000)
 FAILING = failing_records(100)
@@ -34,6 +35,17 @@ def test_one_kind(benchmark, kind):
     encode = Encoder().encode_record
     bodies = benchmark(lambda: [encode(record)[0] for record in some])
     assert json.loads(bodies[0])["message"] == some[0].getMessage()
+
+
+@pytest.mark.benchmark(group="1000 records to Logjam's documents")
+@pytest.mark.parametrize("how", ["compiled", "in Python"])
+def test_lines(benchmark, how):
+    taken = []
+    agent = Agent(lambda body, level, kind: taken.append(body), "shop-production")
+    encode = agent.line_encoder().encode if how == "compiled" else agent.ship
+    made = benchmark(lambda: [encode(record) for record in MADE])
+    assert all(made)
+    assert json.loads(made[7][0] if how == "compiled" else taken[7])["lines"][0][2] == MADE[7].getMessage()
 
 
 @pytest.mark.benchmark(group="100 records with exc_info")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import registry
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
-from logclient._ext.record import Encoder, FastClient
+from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, parse
 from logclient.delivery.contract import Core
@@ -130,8 +130,8 @@ class Client(FastClient):
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
 
     The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``put_contended`` and ``retire`` and
-    the attributes ``documents``, ``encoder`` and ``queue`` are for ``logclient.Handler``. Applications do not
-    need them.
+    the attributes ``documents``, ``encoder``, ``line_encoder`` and ``queue`` are for ``logclient.Handler``.
+    Applications do not need them.
 
     Args:
         config: the result of ``logclient.config.parse``.
@@ -146,6 +146,7 @@ class Client(FastClient):
 
     config: Config = UNMADE
     documents: Documents | None = UNMADE
+    line_encoder: LineEncoder | None = None  # in place of `documents`, for the records that it takes
     _engine: Engine = UNMADE
 
     def __init__(self, config: Config) -> None:

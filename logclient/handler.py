@@ -46,7 +46,8 @@ class Handler(FastHandler, logging.Handler):
 
     A custom formatter changes the message: a string that it returns becomes ``message``, a dict becomes
     fields like a message that is a mapping, and bytes are a JSON object that is sent unchanged except for the
-    id. Without one, or with ``EcsFormatter``, the document is made in compiled code.
+    id. Without one, or with ``EcsFormatter``, the document is made in compiled code. So is that of Logjam for
+    a record outside of any request, unless it has an exception or something else that is not ordinary.
 
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
     ignored (and counted), because a shipper that ships its own messages never ends. Records of destructors
@@ -103,6 +104,7 @@ class Handler(FastHandler, logging.Handler):
             client.ensure_sender,
             client.put_contended,
             None if documents is None else documents.ship,
+            client.line_encoder,
             EcsFormatter() if documents is None else documents.formatter,
             kind.emit is not Handler.emit,
             kind.format is not Handler.format,

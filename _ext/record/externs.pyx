@@ -134,7 +134,10 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
     void lc_prefetch(const void *p)
+    uint8_t *lc_micro(uint8_t *to, uint32_t us)
     long long llrint(double v)
+    double rint(double v)
+    double modf(double v, double *whole)
     int isfinite(double v)
 
 ECS_VERSION = "8.11.0"       # also inside the literal in _fill

@@ -66,6 +66,7 @@ cdef class FastHandler:
     cdef object on_wakeup_needed     # Client.ensure_sender()
     cdef object put_fallback         # Client.put_contended(code, body, level, kind)
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
+    cdef LineEncoder line_encoder    # ... without Python code, for ordinary records; may be None
     cdef object own_formatter
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
@@ -76,8 +77,8 @@ cdef class FastHandler:
     cdef list own_filters
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
-    def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, formatter, bint own_emit,
-              bint own_format):
+    def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, line_encoder, formatter,
+              bint own_emit, bint own_format):
         """Attach the encoder; called once, before ``logging.Handler.__init__``.
 
         Args:
@@ -87,6 +88,7 @@ cdef class FastHandler:
                 parent process's.
             ship: ships a record by another protocol, called with the record and the result of `format` or
                 None; None: the handler writes documents itself.
+            line_encoder: a `LineEncoder` of the same documents, for the records that it takes; or None.
             formatter: the value of `formatter` while the application has set none.
             own_emit: a subclass overrides ``emit``.
             own_format: a subclass overrides ``format``.
@@ -99,6 +101,7 @@ cdef class FastHandler:
         self.on_wakeup_needed = on_wakeup_needed
         self.put_fallback = put_fallback
         self.ship = ship
+        self.line_encoder = line_encoder
         self.own_formatter = formatter
         self.own_emit = own_emit
         self.own_format = own_format
@@ -229,7 +232,11 @@ cdef class FastHandler:
             self.queue.count_ignored()
             return 0
         if self.ship is not None:
-            return self._ship_by_protocol(record, made)
+            doc.heap = NULL
+            try:
+                return self._ship_by_protocol(&doc, stack, record, made)
+            finally:
+                free(doc.heap)
         status = (<encode_record_function> _encode_record)(self.encoder, &doc, stack, thread, record, made,
                                                            True, &created_us, &level)
         if status == 0:
@@ -260,13 +267,18 @@ cdef class FastHandler:
                 return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, level)
         return 0
 
-    cdef int _ship_by_protocol(self, object record, object made) except -1:
+    cdef int _ship_by_protocol(self, Document *doc, uint8_t *stack, object record, object made) except -1:
         # Ship a record of another protocol: its document, or a line of the current request.
-        cdef object name = _attribute(record, "name")
-        if _is_own_logger(<PyObject *> name):
-            self.queue.count_ignored()
-            return 0
+        cdef object name
+        cdef uint8_t level = 0
         try:
+            if self.line_encoder is not None and self.line_encoder.write(doc, stack, record, made, &level):
+                return self._put(record, doc.base, <size_t> (doc.p - doc.base), level,
+                                 self.line_encoder.kind, 0)
+            name = _attribute(record, "name")
+            if _is_own_logger(<PyObject *> name):
+                self.queue.count_ignored()
+                return 0
             self.ship(record, made)
         except Exception:
             self._report_error(record)

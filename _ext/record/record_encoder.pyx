@@ -258,6 +258,7 @@ cdef class Encoder:
                     s.extras_mixed = s.first_extra >= 0
                 elif s.first_extra < 0:
                     s.first_extra = before
+                    i = self.count       # look up all names that follow
             before = at
 
     cdef dict _take_references(self, dict attributes, Attributes *s):

@@ -23,8 +23,9 @@ from fuzz import memory
 from fuzz.target import ASAN, MEMORY, Plant, check
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient._ext.record import Encoder, FastClient, FastHandler
+from logclient._ext.record import Encoder, FastClient, FastHandler, LineEncoder
 from logclient.errors import EncodeError, EncodeTypeError
+from logclient.logjam import Agent
 from tests.oracle import ecs
 
 EXTENSIONS = ("record",)
@@ -48,6 +49,7 @@ NONE, TRUE, FALSE, BYTE, HUGE, FLOAT, ASCII, WIDE, LONG, BYTES, LIST, TUPLE, DIC
 OBJECT, STRING, NUMBER, REAL, MAPPING, BROKEN, ERROR, KEYED, ATTACKER, FORMAT, PAIR = range(14, 25)
 OPCODES = 25
 SENT, NO_MAPPING, MAKER, OWN_EMIT, EMITTED, ROOMY, ATTENTION = 3, 4, 8, 16, 32, 64, 128  # of the second
+LINES = 4  # of the second, with RECORD: Logjam's documents
 PAIRS, TRUNCATE, RECORD, HANDLER = 1, 2, 4, 8  # bits of the first byte
 FORMATTER, FILTER, TEXTED, SUBCLASS = 16, 32, 64, 128
 
@@ -59,6 +61,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = ("Encoder.encode", "Encoder.encode_record", "Encoder.put", "Encoder", "FastClient", "FastHandler")
+ROOTS += ("LineEncoder",)
 _MISTAKE = "a mistake of the caller, not of the input: tests/client/test_handler_unit.py"
 APART = {
     "__init__ has": _MISTAKE,
@@ -383,7 +386,13 @@ class Rig:
         self.sender = FastClient()
         self.sender._bind(self.encoder, lambda seq, event, level: seq)
 
-    def handler(self, program: Program, maker: Callable[..., object] | None, own_emit: bool) -> Any:
+    def handler(
+        self,
+        program: Program,
+        maker: Callable[..., object] | None,
+        line_encoder: LineEncoder | None,
+        own_emit: bool,
+    ) -> Any:
         handler: Any = OwnEmit() if own_emit else Handler()
         handler.program = program
 
@@ -391,7 +400,7 @@ class Rig:
             program.attack()
             return 0
 
-        handler._bind(self.encoder, attend, attend, maker, logging.Formatter(), own_emit, False)
+        handler._bind(self.encoder, attend, attend, maker, line_encoder, logging.Formatter(), own_emit, False)
         logging.Handler.__init__(handler)
         return handler
 
@@ -461,6 +470,15 @@ def seeds() -> Iterator[bytes]:
     for size in range(0, 256, 5):
         yield bytes([TRUNCATE | RECORD, 0, 2, 0, 1, 1, ASCII, size]) + b'a"\xe9\n' * 60
         yield bytes([TRUNCATE, 0, 2, 0, 1, 22, LONG, size]) + b'\x02a"\xc3\xa9'
+    for place in (*range(len(ATTRIBUTES)), 16):
+        for code in range(OPCODES):
+            yield bytes([RECORD, LINES, 0, 0, 1, place, code, 3]) + b"abcdefgh\x05\x01" * 4
+            yield bytes([RECORD, LINES, 0, code + 1, 1, place, code, 3]) + b"abcdefgh\x05\x01" * 4
+    for text in (b"%s", b"%d", b"%.1f", b"\x00", b"'\"\\"):
+        for value in values:
+            line = bytes([2, 1, ASCII, len(text)]) + text + bytes([2, TUPLE, 1]) + value
+            yield bytes([RECORD, LINES, 0, 0]) + line
+            yield bytes([RECORD | HANDLER, LINES | MAKER | ROOMY, 0, 0]) + line
     for n in range(10):
         arguments = bytes([2, TUPLE, 2, BYTE, n, HUGE, 129 + n])
         yield bytes([RECORD, 0, 0, 0, 2, 1, ASCII, 6]) + b"%s %d " + arguments
@@ -478,7 +496,7 @@ def run(data: memoryview) -> None:
     options = {
         "max_event_bytes": LIMITS[limit % len(LIMITS)],
         "truncate": bool(how & TRUNCATE),
-        "pairs": bool(how & PAIRS),
+        "pairs": bool(how & PAIRS) and not (how & RECORD and way & LINES),
         "text": (lambda text: {"message": text, "n": 1}) if how & TEXTED else None,
         "complete": (lambda fields: {**fields, "added": 1}) if how & TEXTED and not how & RECORD else None,
         **names._asdict(),
@@ -552,6 +570,9 @@ def _record(
     if how & HANDLER:
         _handle(program, record, how, way, failing, options)
         return
+    if way & LINES:
+        _line(program, record, failing, options)
+        return
     encoder = Encoder(**options)
     before = dict(vars(record))
     memory.fail_at(failing)
@@ -568,6 +589,30 @@ def _record(
         _check_document(made, ecs.of_record(record, names, pairs=options["pairs"]), options["pairs"])
 
 
+def _agent(options: dict[str, Any], taken: list[bytes]) -> Agent:
+    size = options["max_event_bytes"]
+    return Agent(lambda body, level, kind: taken.append(body), "shop-production", max_event_bytes=size)
+
+
+def _line(program: Program, record: logging.LogRecord, failing: int, options: dict[str, Any]) -> None:
+    taken: list[bytes] = []
+    agent = _agent(options, taken)
+    encode = agent.line_encoder().encode
+    memory.fail_at(failing)
+    try:
+        made = encode(record)
+    except ATTACKS as error:
+        _refused(error, program, failing)
+        return
+    finally:
+        memory.fail_at(0)
+    if made is not None:
+        _valid(made[0], False)
+        if not program.hostile:
+            agent.ship(record)
+            check(taken == [made[0]], "the agent makes another document", made, taken)
+
+
 def _handle(
     program: Program, record: logging.LogRecord, how: int, way: int, failing: int, options: dict[str, Any]
 ) -> None:
@@ -576,7 +621,8 @@ def _handle(
     def maker(record: logging.LogRecord, made: Any) -> None:
         program.attack()
 
-    handler = rig.handler(program, maker if way & MAKER else None, bool(way & OWN_EMIT))
+    lines = _agent(options, []).line_encoder() if way & LINES else None
+    handler = rig.handler(program, maker if way & MAKER else None, lines, bool(way & OWN_EMIT))
     if how & FORMATTER:
         handler.setFormatter(Formatter(program))
     if how & FILTER:

@@ -9,12 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from logclient._ext.constants import K_TOPIC_SHIFT
+from logclient._ext.record import LineEncoder
 from logclient.errors import EncodeError
 from logclient.logjam import document
 from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE
 from logclient.logjam.document import ERROR, INFO
 from logclient.logjam.output import DocumentOutput
-from logclient.logjam.request import Request, current, error_name, running
+from logclient.logjam.request import Request, current, error_name, innermost, running
 
 __all__ = ["Agent", "LineFormatter"]
 
@@ -43,8 +45,9 @@ class LineFormatter(logging.Formatter):
 class Agent(DocumentOutput):
     """The maker of documents of one application in one environment. A client has one.
 
-    The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``put``, ``record``, ``ship``,
-    ``text`` and ``times`` are for clients, handlers and requests. Applications do not need them.
+    The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``line_encoder``, ``put``,
+    ``record``, ``ship``, ``text`` and ``times`` are for clients, handlers and requests. Applications do not
+    need them.
 
     Args:
         sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
@@ -227,6 +230,17 @@ class Agent(DocumentOutput):
             self.complain(error, "a record")
             return False
         return True
+
+    def line_encoder(self) -> LineEncoder:
+        """Make the encoder that does the same as ``ship``, for ordinary records, in compiled code."""
+        return LineEncoder(
+            self._encoder,
+            request=innermost,
+            texts=self._clock.texts,
+            place=self.place,
+            reserved=document.OWN | _record_names(),
+            kind=LOGS << K_TOPIC_SHIFT,
+        )
 
     def event(self, label: object, **fields: Any) -> Any:
         """Ship an event of the whole application, such as a deployment.

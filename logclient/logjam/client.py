@@ -64,6 +64,7 @@ class Client(client.Client):
             lost=lost,
             moved=lambda count: engine.queue.count_changed(0, count),
         )
+        self.line_encoder = self.agent.line_encoder()
         return self.agent
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:

@@ -192,6 +192,10 @@ class Clock:
             self._second = whole, text
         return text
 
+    def texts(self, whole: int) -> tuple[str, str]:
+        """Return ``started_at`` for a whole second, and the time of a line in it without the microseconds."""
+        return self.text(whole), timestamp(whole, self._zone)[:19]
+
     def takes(self, started: object, now: float) -> bool:
         """Return whether the importer accepts this ``started_at``, of any type.
 

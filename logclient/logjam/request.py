@@ -19,7 +19,7 @@ from logclient.logjam.core import LOGS
 from logclient.logjam.document import ERROR, INFO
 from logclient.logjam.output import DocumentOutput
 
-__all__ = ["Active", "Measure", "Request", "current", "error_name", "running"]
+__all__ = ["Active", "Measure", "Request", "current", "error_name", "innermost", "running"]
 
 MAX_EXCEPTIONS = 100
 
@@ -28,7 +28,8 @@ _AGES = 1e9  # seconds; no request takes longer, and NaN counts as 0
 _HEX_ID = re.compile(r"[0-9a-f]{32}")
 _METRIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
-_innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logclient_request", default=None)
+innermost: contextvars.ContextVar[Request | None] = contextvars.ContextVar("logclient_request", default=None)
+"""The request of this context, which may have ended."""
 
 
 def current(agent: DocumentOutput | None = None) -> Request | None:
@@ -40,7 +41,7 @@ def current(agent: DocumentOutput | None = None) -> Request | None:
     Returns:
         The request, or None if there is none.
     """
-    return running(_innermost.get(), agent)
+    return running(innermost.get(), agent)
 
 
 class Request:
@@ -261,8 +262,8 @@ class Request:
         return Active(self)
 
     def __enter__(self) -> Request:
-        self._before = _innermost.get()
-        _innermost.set(self)
+        self._before = innermost.get()
+        innermost.set(self)
         return self
 
     def __exit__(
@@ -270,8 +271,8 @@ class Request:
     ) -> None:
         # Without a token, and only if this is the innermost: a generator or a task may end in another context
         # than it began in, or out of order, and must not affect the requests of others.
-        if _innermost.get() is self:
-            _innermost.set(_alive(self._before))
+        if innermost.get() is self:
+            innermost.set(_alive(self._before))
         self._before = None
         if error is not None and not isinstance(error, GeneratorExit):
             self.failed_with(error)
@@ -406,17 +407,17 @@ class Active:
         self._before: Request | None = None
 
     def __enter__(self) -> Request:
-        self._before = _innermost.get()
-        _innermost.set(self._request)
+        self._before = innermost.get()
+        innermost.set(self._request)
         return self._request
 
     def __exit__(self, *_: object) -> None:
         # Also ends requests that were entered inside and never left, such as that of a generator.
-        inner = _innermost.get()
+        inner = innermost.get()
         while inner is not None and inner is not self._request:
             inner = inner.parent
         if inner is not None:
-            _innermost.set(_alive(self._before))
+            innermost.set(_alive(self._before))
 
 
 class Measure:

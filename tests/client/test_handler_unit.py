@@ -42,6 +42,7 @@ class ClientWithoutSender:
     """A client whose sender never starts: events stay in the queue."""
 
     documents = None
+    line_encoder = None
 
     class config:
         redacted = "test://parked"
@@ -604,7 +605,7 @@ class TestSetup:
         with pytest.raises(logclient.ConfigError, match="windw"):
             Handler(NOWHERE, windw=3)
         with pytest.raises(TypeError, match="encoder"):
-            FastHandler()._bind(Encoder(), print, print, None, logging.Formatter(), False, False)
+            FastHandler()._bind(Encoder(), print, print, None, None, logging.Formatter(), False, False)
 
     def test_close_closes_only_a_client_of_its_own(self, make: Make) -> None:
         """A client of the user's stays open; a handler's own is closed."""

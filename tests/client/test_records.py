@@ -922,6 +922,16 @@ class TestRecord:
         assert "asctime" not in names
         assert dict(load_fields(Encoder().encode_record(record)[0]))["message"] == "m a"
 
+    def test_attributes_behind_fields_of_the_user_are_no_fields(self) -> None:
+        record = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
+        fields = vars(record)
+        fields["order"] = 17
+        fields["process"] = fields.pop("process")
+        made, _, _, moved = Encoder().encode_record(record)
+        document = json.loads(made)
+        assert (document["order"], document["process.pid"], moved) == (17, record.process, 0)
+        assert "labels.process" not in document
+
     def test_an_overridden_get_message_is_used(self) -> None:
         class Brace(logging.LogRecord):
             def getMessage(self) -> str:

@@ -47,6 +47,7 @@ def agent_handler(agent: Any) -> logging.Handler:
 
     class Client:
         documents = agent
+        line_encoder = None  # so that the agent's sink takes all
         encoder = Encoder(EventQueue())
 
         class config:

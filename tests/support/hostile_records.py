@@ -6,9 +6,11 @@ import gc
 import json
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from logclient._ext.record import Encoder
+from logclient._ext.record import Encoder, LineEncoder
 
 JUNK: list[bytes] = []
 
@@ -193,7 +195,42 @@ def every_attribute() -> None:
                         pass
                     attacks += attack.times > 0
     assert attacks > 1000, attacks
+    assert every_line() > 30
     print("held")
+
+
+def every_line() -> int:
+    """Records that Logjam's encoder takes, but that the message, the arguments or the clock changes them.
+
+    Returns:
+        The number of records that were changed.
+    """
+    changed = 0
+    for how in HOWS:
+        for place, what in (("lineno", "vandal"), *((p, w) for p in ("msg", "args") for w in WHATS[:5])):
+            record, attack = make(place, what, how, 0)
+            vars(record).update(name="app", funcName=fresh("f", 0)[:9], levelno=20, process=4321)
+            if place == "args" and what != "arguments":
+                record.msg = fresh("m", 1) + "%s"
+            lines = LineEncoder(
+                Encoder(),
+                request=ContextVar("request", default=None),
+                texts=partial(_texts, attack) if place == "lineno" else partial(_texts, lambda: None),
+                place={"host": "h"},
+                reserved=("host",),
+                kind=0,
+            )
+            made = lines.encode(record)
+            if made is not None:
+                assert isinstance(json.loads(made[0]), dict)
+            changed += attack.times > 0
+    return changed
+
+
+def _texts(attack: Callable[[], None], whole: int) -> tuple[str, str]:
+    """The texts of a second, after an attack."""
+    attack()
+    return "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00"
 
 
 if __name__ == "__main__":
