@@ -19,7 +19,7 @@ from logclient.errors import ConfigError
 from logclient.logux import Client
 from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.logux.peer import LoguxPeer, processed, until
-from tests.support import ROOT, clean_environment
+from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 
 
@@ -187,7 +187,7 @@ sys.stdin.read()
 def test_two_processes_do_not_share_a_file(peer: LoguxPeer, file: Path) -> None:
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", PROCESS, peer.url, str(file)], cwd=ROOT, env=clean_environment(),
+            [sys.executable, "-c", PROCESS, peer.url, str(file)], env=clean_environment(),
             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -246,7 +246,7 @@ os._exit(0)
 def test_forked_child_does_not_hold_the_file(peer: LoguxPeer, file: Path) -> None:
     """It survives when its parent is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", FORKS, peer.url, str(file)], cwd=ROOT, env=clean_environment(), text=True,
+        [sys.executable, "-c", FORKS, peer.url, str(file)], env=clean_environment(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
