@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
-from tests.nemesis.schedule import LONG, SHORT, Form, Schedule, make
+from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, make
 from tests.nemesis.shrink import shrink
 from tests.support import ROOT
 
@@ -34,9 +34,17 @@ def seeds(text: str) -> list[int]:
     return found
 
 
+def schemes(text: str) -> list[str]:
+    found = text.split(",")
+    if unknown := set(found).difference(LANES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(LANES)}")
+    return found
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis", description=__doc__)
     parser.add_argument("--seeds", type=seeds, default="1-100", help="as in 1-100 or 3,7,20-29")
+    parser.add_argument("--schemes", type=schemes, default=list(LANES), help="as in lumberjack+tls,logux+tls")
     parser.add_argument("--minutes", type=float, help="start no run after this time")
     parser.add_argument("--events", type=int, help="of each run")
     parser.add_argument("--short", action="store_true", help="the short form")
@@ -58,7 +66,7 @@ def form_of(given: argparse.Namespace) -> Form:
 
 def main() -> int:
     given = arguments()
-    schedules = [make(seed, form_of(given)) for seed in given.seeds]
+    schedules = [make(seed, form_of(given), given.schemes) for seed in given.seeds]
     if given.replay:
         schedules = [Schedule.load(given.replay)]
     if given.show:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from logclient.collectors.faults import DATA_FAULTS, Faults
 from tests.nemesis import judge, mutants, schedule
-from tests.nemesis.__main__ import STORED, seeds
+from tests.nemesis.__main__ import STORED, schemes, seeds
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
 from tests.nemesis.scene import Life, Strike
@@ -52,6 +53,12 @@ class TestSchedule:
             given = Faults(made.injected, made.lane.partition("+")[0])
             changes = [fault.name for fault in given.faults if fault.name in DATA_FAULTS]
             assert changes == [], "what is acknowledged is kept"
+
+    def test_schedules_use_the_given_schemes_in_turn(self) -> None:
+        given = schemes("logux,lumberjack+tls")
+        assert [make(seed, LONG, given).lane for seed in range(4)] == 2 * given
+        with pytest.raises(argparse.ArgumentTypeError, match="lumbermill: known are lumberjack, logjam,"):
+            schemes("logux,lumbermill")
 
     def test_lists_of_seeds_are_read(self) -> None:
         assert seeds("3,7,20-22") == [3, 7, 20, 21, 22]
