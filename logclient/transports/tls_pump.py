@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import Any
 
 from logclient._ext.pump.tls import TlsPump as CompiledTlsPump
 from logclient._ext.tls import OpenSsl, TlsContext, TlsSocket
-from logclient.delivery.contract import Fatal
-from logclient.errors import CredentialError
 from logclient.transports.attempt import sleep
+from logclient.transports.refusals import RefusalPump
 from logclient.transports.tls import TlsLink
 
 __all__ = ["CompiledTlsLink", "TlsPump", "find", "make_context"]
@@ -82,25 +80,5 @@ class CompiledTlsLink(TlsLink):
         return self._failure
 
 
-class TlsPump(CompiledTlsPump):
-    """The compiled pump, which tells a refusal of credentials from other failures."""
-
-    _fatal: Fatal | None = None
-
-    @property
-    def fatal(self) -> Fatal | None:
-        """A refusal by one side; None: there was none, or the core has the reason."""
-        return self._fatal
-
-    def connected(self) -> None:
-        """Begin a new connection."""
-        super().connected()
-        self._fatal = None
-
-    def run(self, link: Any, until: float) -> str:
-        """Move bytes until there is something to report; see ``delivery.contract.Pump``."""
-        end = super().run(link, until)
-        if end == "error" and isinstance(failure := self.failure, CredentialError):
-            self._fatal = Fatal(failure)
-            return "protocol"
-        return end
+class TlsPump(RefusalPump, CompiledTlsPump):
+    """The compiled pump; either side may refuse the other's certificate."""
