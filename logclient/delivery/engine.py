@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from logclient import threads
-from logclient._ext.constants import R_FATAL, REASONS, STATUSES
+from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle
@@ -329,7 +329,7 @@ class Engine(Intake):
         self.core.connection_lost()
         for event in self.core.events_received():  # events that the core fails rather than sends again
             if isinstance(event, Settled):
-                self.in_flight.apply(event.ranges, STATUSES.index(event.status), REASONS.index(event.reason))
+                event.apply(self.in_flight)
         self._requeue()
         refused = isinstance(error, CredentialError)
         # Without acknowledgements, events in flight have not even been taken by the transport.
@@ -395,7 +395,7 @@ class Engine(Intake):
             ledger_error=ledger.stopped if ledger is not None else "",
             url=self.url,
             tls=self._tls,
-            pump=describe_pump(self._transport, self.core, self.pump),
+            pump=describe_pump(self.pump),
             compressor=self.core.compressor,
             producer=self.producer.hex(),
         )

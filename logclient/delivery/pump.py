@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from logclient import threads
-from logclient._ext.constants import PENDING, REASONS, STATUSES
 from logclient._ext.inflight import InflightBatches
 from logclient.delivery.contract import (
     Alive,
@@ -30,7 +29,6 @@ from logclient.delivery.contract import (
 from logclient.delivery.limits import Limits
 from logclient.errors import CredentialError
 
-_REASON = {name: number for number, name in enumerate(REASONS)}
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
 
@@ -53,16 +51,18 @@ def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limi
         "progress_timeout": limits.progress_timeout,
     }
     pump = transport.pump(in_flight, core, **sizes)
-    return pump if pump is not None else PythonPump(in_flight, core, **sizes)
-
-
-def describe_pump(transport: Transport, core: Core, pump: Pump) -> str:
-    """Return ``compiled``, or ``python`` and the reason."""
-    if not isinstance(pump, PythonPump):
-        return "compiled"
+    if pump is not None:
+        return pump
     if core.codec is None:
-        return "python: the protocol's core has no compiled half"
-    return f"python: {transport.why_python() or 'the transport has none for this core'}"
+        why = "the protocol's core has no compiled half"
+    else:
+        why = transport.why_python() or "the transport has none for this core"
+    return PythonPump(in_flight, core, why=why, **sizes)
+
+
+def describe_pump(pump: Pump) -> str:
+    """Return ``compiled``, or ``python`` and the reason."""
+    return f"python: {pump.why}" if isinstance(pump, PythonPump) else "compiled"
 
 
 class PythonPump:
@@ -77,6 +77,7 @@ class PythonPump:
         progress_timeout: seconds without an acknowledgement that settles something, after which the
             connection is stalled.
         clock: monotonic seconds.
+        why: the reason for this pump.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class PythonPump:
         linger: float = 0.005,
         progress_timeout: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
+        why: str = "",
     ) -> None:
         self.in_flight = in_flight
         self.core = core
@@ -97,6 +99,7 @@ class PythonPump:
         self.linger = linger
         self.progress_timeout = progress_timeout
         self.clock = clock
+        self.why = why
         self.windows = 0
         self.bytes_sent = 0
         self.progress = 0
@@ -326,11 +329,8 @@ class PythonPump:
         """Take the core's events; return the end that they mean, or an empty string."""
         end = ""
         for event in self.core.events_received():
-            if isinstance(event, Settled):
-                reason = _REASON.get(event.reason, 0)
-                self.in_flight.apply(event.ranges, STATUSES.index(event.status), reason)
-            elif isinstance(event, Retry):
-                self.in_flight.apply(event.ranges, PENDING)
+            if isinstance(event, (Settled, Retry)):
+                event.apply(self.in_flight)
             elif isinstance(event, Progress):
                 self._last_progress = now
                 self.progress += 1
