@@ -22,6 +22,14 @@ cdef enum:
     RECEIVE = 65536          # bytes of one receive
     MAX_READS_PER_TURN = 16  # receives between two checks of stop and clock
 
+cdef extern from "poll.h" nogil:
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long n, int timeout)
+    int POLLIN, POLLOUT
+
 # Results of `_sleep`: flags for the causes of its end.
 cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
@@ -71,3 +79,4 @@ cdef class CompiledPump:
     cdef int _receive(self, double now) noexcept nogil
     cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil
     cdef int _run(self, double until) noexcept nogil
+    cdef int _wait(self, int fd, int events, int timeout) noexcept nogil

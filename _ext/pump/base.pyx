@@ -50,6 +50,7 @@ from logclient._ext.queue cimport (
     lc_mutex_unlock,
     lc_leave_fork_safe,
     lc_wake_clear,
+    lc_wake_fd,
 )
 from logclient._ext.codec cimport lc_batch, wire_reserve
 
@@ -362,6 +363,17 @@ cdef class CompiledPump:
         if stop < 0:
             return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
         return 0
+
+    cdef int _wait(self, int fd, int events, int timeout) noexcept nogil:
+        # Sleep until the descriptor has one of these events, or a caller wakes the sender. Return flags.
+        cdef pollfd fds[2]
+        fds[0].fd = fd
+        fds[0].events = <short> events
+        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
+        fds[1].events = <short> POLLIN
+        fds[0].revents = fds[1].revents = 0
+        poll(fds, 2, timeout)
+        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)
 
     cdef int _run(self, double until) noexcept nogil:
         # Return an END_ number.

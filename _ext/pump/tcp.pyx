@@ -2,12 +2,11 @@
 
 from libc.stdint cimport uint8_t
 
-from logclient._ext.queue cimport lc_wake_fd
 from logclient._ext.pump.base cimport (
     LINK_BROKEN,
     LINK_CLOSED,
-    WOKEN_BY_CALLER,
-    WOKEN_BY_PEER,
+    POLLIN,
+    POLLOUT,
     CompiledPump,
     ssize_t,
 )
@@ -16,7 +15,6 @@ from logclient._ext.pump.base cimport (
 cdef extern from *:
     """
     #include <errno.h>
-    #include <poll.h>
     #include <sys/socket.h>
     #ifdef LC_LIKE_MACOS
     #undef MSG_NOSIGNAL
@@ -26,15 +24,10 @@ cdef extern from *:
     #endif
     static inline int lc_errno(void) { return errno; }
     """
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout) nogil
     ssize_t send(int fd, const void *data, size_t size, int flags) nogil
     ssize_t recv(int fd, void *data, size_t size, int flags) nogil
     int lc_errno() nogil
-    int POLLIN, POLLOUT, EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
+    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
 
 
 cdef class TcpPump(CompiledPump):
@@ -68,12 +61,4 @@ cdef class TcpPump(CompiledPump):
                 return n if n > 0 else self._failed()
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        cdef pollfd fds[2]
-        fds[0].fd = self.fd
-        fds[0].events = <short> (POLLIN | POLLOUT) if full else <short> POLLIN
-        fds[0].revents = 0
-        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-        fds[1].events = <short> POLLIN
-        fds[1].revents = 0
-        poll(fds, 2, timeout)
-        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)
+        return self._wait(self.fd, POLLIN | POLLOUT if full else POLLIN, timeout)

@@ -2,21 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
-from logclient._ext.queue cimport lc_wake_fd
-from logclient._ext.pump.base cimport WOKEN_BY_CALLER, WOKEN_BY_PEER, CompiledPump, ssize_t
+from logclient._ext.pump.base cimport POLLIN, POLLOUT, WOKEN_BY_PEER, CompiledPump, ssize_t
 from logclient._ext.tls cimport TO_READ, TO_WRITE
-
-
-cdef extern from *:
-    """
-    #include <poll.h>
-    """
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout) nogil
-    int POLLIN, POLLOUT
 
 
 cdef class TlsPump(CompiledPump):
@@ -44,14 +31,7 @@ cdef class TlsPump(CompiledPump):
         return self.tls.read(data, size)
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        cdef pollfd fds[2]
         cdef int wanted = self.tls.interest(full)
-        fds[0].fd = self.tls.fd
-        fds[0].events = <short> ((POLLIN if wanted & TO_READ else 0) | (POLLOUT if wanted & TO_WRITE else 0))
-        fds[0].revents = 0
-        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-        fds[1].events = <short> POLLIN
-        fds[1].revents = 0
-        poll(fds, 2, 0 if self.tls.unread else timeout)
-        return ((WOKEN_BY_PEER if fds[0].revents or self.tls.unread else 0)
-                | (WOKEN_BY_CALLER if fds[1].revents else 0))
+        cdef int events = (POLLIN if wanted & TO_READ else 0) | (POLLOUT if wanted & TO_WRITE else 0)
+        cdef int woken = self._wait(self.tls.fd, events, 0 if self.tls.unread else timeout)
+        return woken | (WOKEN_BY_PEER if self.tls.unread else 0)

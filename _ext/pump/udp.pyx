@@ -9,15 +9,13 @@ datagrams wait.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memset
 
 from logclient._ext.constants cimport UDP_MANY, UDP_ONE, UDP_RUNS
-from logclient._ext.queue cimport lc_wake_fd
 from logclient._ext.codec cimport lc_get_frame, lc_put_frame
 from logclient._ext.pump.base cimport (
     LINK_BROKEN,
-    WOKEN_BY_CALLER,
-    WOKEN_BY_PEER,
+    POLLIN,
+    POLLOUT,
     CompiledPump,
     ssize_t,
 )
@@ -31,7 +29,6 @@ cdef extern from *:
     #define _GNU_SOURCE
     #endif
     #include <errno.h>
-    #include <poll.h>
     #include <stdint.h>
     #include <string.h>
     #include <sys/socket.h>
@@ -98,13 +95,8 @@ cdef extern from *:
     int lc_udp_errno() noexcept nogil
     const int LC_MMSG
     enum: LC_UDP_CALL
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout) nogil
     ssize_t recv(int fd, void *data, size_t size, int flags) nogil
-    int POLLIN, POLLOUT, EAGAIN, EWOULDBLOCK, EINTR, EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
+    int EAGAIN, EWOULDBLOCK, EINTR, EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
     int MSG_DONTWAIT, MSG_TRUNC
 
 cdef enum:
@@ -214,12 +206,6 @@ cdef class UdpPump(CompiledPump):
             return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        cdef pollfd fds[2]
-        memset(fds, 0, sizeof(fds))
-        fds[0].fd = self.fd
-        fds[0].events = <short> (POLLIN | POLLOUT) if full and not self.no_buffers else <short> POLLIN
-        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-        fds[1].events = <short> POLLIN
-        # No event reports that the system has buffers again, so check soon.
-        poll(fds, 2, min(timeout, 1) if full and self.no_buffers else timeout)
-        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)
+        if full and self.no_buffers:
+            return self._wait(self.fd, POLLIN, min(timeout, 1))      # no event reports that it has some again
+        return self._wait(self.fd, POLLIN | POLLOUT if full else POLLIN, timeout)

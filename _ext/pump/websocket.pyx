@@ -16,10 +16,13 @@ from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_S
 from logclient._ext.pump.base cimport (
     LINK_CLOSED,
     MAX_READS_PER_TURN,
+    POLLIN,
     RECEIVE,
     WOKEN_BY_CALLER,
     WOKEN_BY_PEER,
     CompiledPump,
+    poll,
+    pollfd,
     ssize_t,
 )
 from logclient._ext.queue cimport lc_wake_fd
@@ -36,17 +39,6 @@ from logclient._ext.websocket cimport (
     frames_taken,
 )
 
-
-cdef extern from *:
-    """
-    #include <poll.h>
-    """
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout) nogil
-    int POLLIN
 
 cdef enum:
     HEAD = 4                     # bytes of a message's length
@@ -140,7 +132,7 @@ cdef class WebSocketPump(CompiledPump):
                 self.broken = True
                 break
             done += HEAD + length
-        return <ssize_t> (size if self.broken else done)    # nobody gets the rest: events are sent again
+        return <ssize_t> (size if self.broken else done)    # the rest is discarded: its events are sent again
 
     cdef int _send(self, double now) noexcept nogil:
         cdef int done = CompiledPump._send(self, now)

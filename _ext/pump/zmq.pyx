@@ -20,9 +20,12 @@ from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
 from logclient._ext.pump.base cimport (
     LINK_BROKEN,
     LINK_CLOSED,
+    POLLIN,
     WOKEN_BY_CALLER,
     WOKEN_BY_PEER,
     CompiledPump,
+    poll,
+    pollfd,
     ssize_t,
 )
 
@@ -31,7 +34,6 @@ cdef extern from *:
     """
     #include <dlfcn.h>
     #include <errno.h>
-    #include <poll.h>
     /* zmq_msg_t: 64 bytes, aligned like a pointer, since 4.2. */
     typedef union { unsigned char _[64]; void *p; } lc_zmq_msg;
     typedef int (*lc_zmq_send)(void *, const void *, size_t, int);
@@ -76,15 +78,10 @@ cdef extern from *:
     ctypedef size_t (*lc_zmq_msg_size)(const lc_zmq_msg *) noexcept nogil
     ctypedef int (*lc_zmq_errno)() noexcept nogil
     ctypedef void (*lc_zmq_version)(int *, int *, int *) noexcept nogil
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long n, int timeout) nogil
     uint64_t lc_bytes_received(int fd) nogil
     void *dlopen(const char *name, int flags) nogil
     void *dlsym(void *library, const char *name) nogil
-    int POLLIN, EAGAIN, ECONNRESET, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
+    int EAGAIN, ECONNRESET, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
 
 # zmq.h
 cdef enum:
