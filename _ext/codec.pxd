@@ -183,6 +183,14 @@ cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
     return wire.data + wire.size
 
 
+# Free the memory of an unusually large unit.
+cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
+    if wire.size == 0 and wire.capacity > kept:
+        free(wire.data)
+        wire.data = NULL
+        wire.capacity = 0
+
+
 # Fail event i of a batch while it is encoded.
 cdef inline void fail_event(lc_batch *batch, uint32_t i, uint8_t reason) noexcept nogil:
     batch.status[i] = FAILED
@@ -215,4 +223,4 @@ cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
     return 0
 
 
-from libc.stdlib cimport realloc
+from libc.stdlib cimport free, realloc

@@ -6,9 +6,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport lc_wire, trim, wire_reserve
 from logclient._ext.hash cimport SEED, xxh64_of
-from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id, trim
+from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object, lc_span
 
 

@@ -110,14 +110,6 @@ cdef extern from *:
 
 # -- writers ---------------------------------------------------------------------------------------
 
-# Free the memory of an unusually large unit.
-cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
-    if wire.size == 0 and wire.capacity > kept:
-        free(wire.data)
-        wire.data = NULL
-        wire.capacity = 0
-
-
 # Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex
 # digits, not all of them 0) is named by its number, which shows whose id it could be; any other by its hash.
 cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogil:

@@ -95,6 +95,7 @@ from logclient._ext.codec cimport (
     lc_put_frame,
     lc_wire,
     outcome_add,
+    trim,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -115,7 +116,6 @@ from logclient._ext.ids cimport (
     lc_rows,
     lc_spell,
     lc_unhashed,
-    trim,
 )
 from logclient._ext.jsonscan cimport (
     SCAN_PAD,

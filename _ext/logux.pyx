@@ -68,6 +68,7 @@ from logclient._ext.codec cimport (
     lc_put_frame,
     lc_wire,
     outcome_add,
+    trim,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -83,7 +84,6 @@ from logclient._ext.ids cimport (
     lc_rows,
     lc_spell,
     lc_unhashed,
-    trim,
 )
 from logclient._ext.jsonscan cimport (
     SCAN_PAD,
@@ -108,6 +108,7 @@ from logclient._ext.jsonscan cimport (
 cdef enum:
     BODY_LIMIT = 64 << 20        # bytes of an action before its id
     HEAD = 4                     # bytes of the size before each message
+    TOKEN = 8                    # bytes of the token of a ping
     PREFIX_ROOM = 32             # ["sync",<19 digits>
     META_ROOM = 160              # commas, id, time, subprotocol, brackets
     TAIL_SIZE = 41               # ,"id":"<32 digits>"}

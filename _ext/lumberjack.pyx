@@ -89,6 +89,7 @@ from logclient._ext.codec cimport (
     lc_outcomes,
     lc_wire,
     outcome_add,
+    trim,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -110,7 +111,6 @@ from logclient._ext.ids cimport (
     lc_spell,
     lc_unhashed,
     read_id,
-    trim,
 )
 from logclient._ext.jsonscan cimport (
     SCAN_DEPTH,

@@ -80,6 +80,7 @@ from logclient._ext.codec cimport (
     lc_outcomes,
     lc_put_frame,
     lc_wire,
+    trim,
     wire_reserve,
 )
 from logclient._ext.ids cimport (
@@ -99,7 +100,6 @@ from logclient._ext.ids cimport (
     lc_rows,
     lc_spell,
     lc_unhashed,
-    trim,
 )
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_object, lc_span
 

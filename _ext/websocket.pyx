@@ -15,10 +15,11 @@ without the GIL, so that one can go on where the other stopped.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strlen
 
-from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport trim, wire_reserve
 from logclient._ext.deflate cimport (
     LC_HAS_ZLIB,
     Z_BUF_ERROR,

@@ -34,7 +34,7 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
         return python_pack(f, data, size)
     if not f.keeps_sent and lc_deflate_reset(f.packer) != Z_OK:
         return -1
-    empty(&f.squeezed)
+    trim(&f.squeezed, ROOM_KEPT)
     while True:
         some = min(size, <size_t> PIECE)
         f.packer.next_in = data
@@ -124,7 +124,7 @@ cdef int python_pack(lc_frames *f, const uint8_t *data, size_t size) noexcept wi
         small = self.python_packer.compress(<bytes> data[:size]) + self.python_packer.flush(zlib.Z_SYNC_FLUSH)
     except BaseException:            # out of memory, or an interrupt: either way no frame
         return -1
-    empty(&f.squeezed)
+    trim(&f.squeezed, ROOM_KEPT)
     to = wire_reserve(&f.squeezed, len(small))
     if to == NULL:
         return -1

@@ -13,10 +13,7 @@ cdef int fail(lc_frames *f, int over, uint16_t code, const char *words, size_t s
 
 
 cdef inline int violated(lc_frames *f, const char *words) noexcept nogil:
-    cdef size_t size = 0
-    while words[size]:
-        size += 1
-    return fail(f, OVER_BROKEN, PROTOCOL_ERROR, words, size)
+    return fail(f, OVER_BROKEN, PROTOCOL_ERROR, words, strlen(words))
 
 
 # End the connection with what `unpack` returned.
@@ -123,9 +120,8 @@ cdef int find_invalid(const uint8_t *p, int size, const char **words) noexcept n
 # Take the peer's close frame (section 5.5.1). Always returns -1.
 cdef int take_close(lc_frames *f) noexcept nogil:
     cdef const char *words = NULL
-    cdef uint8_t text[64]
+    cdef char text[64]
     cdef int place
-    cdef size_t size = 0
     cdef uint16_t code = NO_STATUS
     if f.control_size == 1:
         return violated(f, b"close frame too short")
@@ -133,8 +129,8 @@ cdef int take_close(lc_frames *f) noexcept nogil:
         code = <uint16_t> (f.control[0] << 8 | f.control[1])
         place = find_invalid(f.control + 2, <int> f.control_size - 2, &words)
         if place >= 0:
-            size = join_place(text, words, place)
-            return fail(f, OVER_BROKEN, INVALID_DATA, <const char *> text, size)
+            snprintf(text, sizeof(text), b"%s at position %d", words, place)
+            return fail(f, OVER_BROKEN, INVALID_DATA, text, strlen(text))
         if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code < 5000):
             return violated(f, b"invalid status code")
     if f.unfinished:
@@ -145,28 +141,6 @@ cdef int take_close(lc_frames *f) noexcept nogil:
     memcpy(f.reason, f.control + 2, f.reason_size)
     add_close(f, code, f.reason, f.reason_size)
     return -1
-
-
-# Write "WORDS at position PLACE"; a place has at most three digits.
-cdef size_t join_place(uint8_t *to, const char *words, int place) noexcept nogil:
-    cdef const char *joint = b" at position "
-    cdef size_t n = 0
-    cdef int unit = 100
-    while words[0]:
-        to[n] = <uint8_t> words[0]
-        n += 1
-        words += 1
-    while joint[0]:
-        to[n] = <uint8_t> joint[0]
-        n += 1
-        joint += 1
-    while unit > 1 and place < unit:
-        unit //= 10
-    while unit:
-        to[n] = <uint8_t> (c'0' + place // unit % 10)
-        n += 1
-        unit //= 10
-    return n
 
 
 # Take bytes of a control frame's payload, all of it: act on the frame. Return 0 or -1.
@@ -237,7 +211,8 @@ cdef int frames_next(lc_frames *f, const uint8_t **at, const uint8_t *end, const
     cdef int done
     if f.delivered:
         f.delivered = False
-        empty(&f.message)
+        f.message.size = 0
+        trim(&f.message, ROOM_KEPT)
     while f.over == OVER_NOT:
         if not f.in_payload:
             while f.head_size < 2 and at[0] < end:

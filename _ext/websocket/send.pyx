@@ -15,7 +15,7 @@ cdef int python_random_bytes(uint8_t *to, size_t size) noexcept with gil:
     return 0
 
 
-# A mask that nobody can predict (section 10.3), or NULL. The system is asked for many at a time.
+# Return an unpredictable mask (section 10.3), or NULL. The system is asked for many at a time.
 cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
     if f.key == KEYS:
         if lc_random_bytes(f.keys, KEYS) < 0 and python_random_bytes(f.keys, KEYS) < 0:
@@ -114,14 +114,5 @@ cdef Py_ssize_t frames_output(lc_frames *f, const uint8_t **data) noexcept nogil
 cdef void frames_taken(lc_frames *f, size_t size) noexcept nogil:
     f.sent += size
     if f.sent == f.out.size:
-        f.sent = 0
-        empty(&f.out)
-
-
-# Forget the content of a buffer, and its memory if that is large.
-cdef inline void empty(lc_wire *w) noexcept nogil:
-    w.size = 0
-    if w.capacity > ROOM_KEPT:
-        free(w.data)
-        w.data = NULL
-        w.capacity = 0
+        f.sent = f.out.size = 0
+        trim(&f.out, ROOM_KEPT)
