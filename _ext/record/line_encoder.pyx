@@ -146,7 +146,8 @@ cdef class LineEncoder:
         self.encoder = encoder
         self.request = request
         self.texts = texts
-        self.place = b"," + encoder.encode(place)[0].strip(b"{}") if place else b""
+        made = encoder.encode(place)[0]
+        self.place = b"," + made[1:len(made) - 1] if place else b""      # without the braces
         self.place_text = PyBytes_AS_STRING(self.place)
         self.place_size = <size_t> len(self.place)
         self.reserved = dict.fromkeys(reserved)
