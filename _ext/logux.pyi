@@ -96,9 +96,6 @@ class Codec(CodecBase):
     @property
     def wanted(self) -> int:
         """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
-    @property
-    def blocked(self) -> bool:
-        """Whether nothing is encoded until no action is in flight."""
     def timeout(self, now: float) -> int:
         """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
     def next_message(self) -> bytes | None:

@@ -60,11 +60,6 @@ CHANGES = [
     ),
     (
         "_ext/logux/turns.pyx",
-        "room = 2 * w.ping_room if w.ping_room else 16\n",
-        "room = w.ping_room + 1\n",
-    ),
-    (
-        "_ext/logux/turns.pyx",
         "room = 2 * r.room if r.room else 16\n",
         "room = r.room + 1\n",
     ),

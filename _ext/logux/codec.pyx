@@ -6,7 +6,6 @@
 
 cdef void client_sample(void *self, double now, double wall) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
-    w.now = now
     w.wall = wall
     sample_clocks(&w.clocks, now, wall)
     look_at_jam(w)
@@ -73,22 +72,11 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     return n
 
 
-# Keep a message for the core. -1: memory is out.
-cdef int keep_message(lc_client *w, const uint8_t *data, size_t size) noexcept nogil:
-    cdef uint8_t *p = wire_reserve(&w.inbox, HEAD + size)
-    if p == NULL:
-        return -1
-    lc_put_frame(p, <uint32_t> size)
-    memcpy(p + HEAD, data, size)
-    w.inbox.size += HEAD + size
-    return 0
-
-
 cdef int client_receive(void *self, const uint8_t *data, size_t size, double now,
                         lc_outcomes *out) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     cdef int done = 0
-    w.received_at = w.now = now
+    w.received_at = now
     w.out = out
     if w.over:
         return 0
@@ -99,7 +87,7 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
         if w.over:
             return STOP_PROTOCOL
     if done == 0:
-        if keep_message(w, data, size) < 0:
+        if append_message(&w.inbox, data, size) < 0:
             return STOP_MEMORY
         w.stopped = True
         out.events += 1
@@ -208,7 +196,7 @@ cdef class Codec(CodecBase):
         free(w.actions)
         free(w.buckets)
         free(w.doubts)
-        free(w.pings)
+        free(w.pings.data)
         free(w.inbox.data)
         free(w.undone.data)
         free(w.replies.data)
@@ -263,7 +251,7 @@ cdef class Codec(CodecBase):
         OutcomeList.outcomes(self)
         CodecBase.sent(self)
         w.state = CONNECTING
-        w.now = w.connect_at = w.received_at = w.sent_at = now
+        w.connect_at = w.received_at = w.sent_at = now
         w.awaited_since = 0
 
     def connected(self, bytes node, int64_t base, double now, double lead):
@@ -407,11 +395,6 @@ cdef class Codec(CodecBase):
         """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
         return self.w.headers.wanted
 
-    @property
-    def blocked(self):
-        """Whether nothing is encoded until no action is in flight."""
-        return bool(self.w.headers.blocked and self.w.open)
-
     # -- receiving
 
     def timeout(self, double now):
@@ -506,7 +489,6 @@ cdef class Codec(CodecBase):
         self.ensure_initialized()
         if add_answer(&self.w, added) < 0:
             raise MemoryError("out of memory for an answer")
-        self.w.received = max(self.w.received, added)
 
     def acknowledge(self, int64_t ms, int64_t counter, double now):
         """Acknowledge the action with this id; return whether it was in flight."""
@@ -560,7 +542,7 @@ cdef class Codec(CodecBase):
     @property
     def awaited(self):
         """Actions and pings without an outcome, and suspects."""
-        return self.w.open + self.w.ping_count + self.w.runs.count
+        return self.w.open + self.w.pings.size // TOKEN + self.w.runs.count
 
     @property
     def added(self):

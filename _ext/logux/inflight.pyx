@@ -109,7 +109,6 @@ ctypedef struct lc_client:
     int64_t base
     double began                 # when `connected` arrived, in monotonic seconds
     double lead                  # how far the server's clock was after base then, in ms
-    double now
     double connect_at            # when `connect` was sent
     double received_at           # the last message
     double sent_at
@@ -136,15 +135,13 @@ ctypedef struct lc_client:
     uint64_t processed
     uint64_t unmatched
     int64_t received             # the highest `added` of the server
-    uint64_t *pings              # tokens of pings without a pong; 0: our own
-    uint32_t ping_count
-    uint32_t ping_room
+    lc_wire pings                # tokens of pings without a pong, u64; 0: our own
     # for the core
     bint stopped                 # the first message in `inbox` is one for the core
     lc_wire inbox                # messages behind their size, u32
     size_t inbox_at
     lc_wire undone               # undos that failed an action: its sequence, u64, size, u32, and message
-    lc_wire replies              # tokens of pings that were answered
+    lc_wire replies              # tokens of pings that were answered, u64
     lc_clocks clocks
     double wall
     lc_wire ready                # messages to send that are no events, each behind its size
@@ -285,7 +282,7 @@ cdef void forget(lc_client *w) noexcept nogil:
     memset(w.buckets, 0xFF, (<size_t> w.mask + 1) * sizeof(uint32_t))
     w.open = 0
     w.oldest = NULL
-    w.ping_count = 0
+    w.pings.size = 0
     w.inbox.size = w.inbox_at = w.undone.size = w.replies.size = w.ready.size = 0
     w.ready_count = 0
     trim(&w.inbox, ROOM_KEPT)

@@ -30,7 +30,10 @@ cdef inline bint take_id(lc_client *w, const uint8_t **p, const uint8_t *end, in
 
 # Answer a sync of the server. -1: memory is out.
 cdef inline int add_answer(lc_client *w, int64_t added) noexcept nogil:
-    return say_number(w, b'["synced",', 10, added)
+    if say_number(w, b'["synced",', 10, added) < 0:
+        return -1
+    w.received = max(w.received, added)
+    return 0
 
 
 # Take an action's id at the end of a string, whose opening quote is in front of p.
@@ -132,7 +135,6 @@ cdef int receive_undo(lc_client *w, const uint8_t *message, size_t size, const u
         return 0
     if add_answer(w, added) < 0:
         return STOP_MEMORY
-    w.received = max(w.received, added)
     i = find(w, ms, <uint64_t> counter)
     if i == NONE:
         w.unmatched += 1
@@ -187,7 +189,6 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
     if add_answer(w, added) < 0:
         return STOP_MEMORY
     w.out.alive += 1
-    w.received = max(w.received, added)
     i = find(w, ms, <uint64_t> counter)
     if i == NONE:
         w.unmatched += 1

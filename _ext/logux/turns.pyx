@@ -132,7 +132,7 @@ cdef int64_t next_step(lc_client *w) noexcept nogil:
 
 # Start the clock of silence, unless it runs; called before something is sent that has an answer.
 cdef inline void begin_wait(lc_client *w, double now) noexcept nogil:
-    if not w.open and not w.ping_count:
+    if not w.open and not w.pings.size:
         w.awaited_since = now
 
 
@@ -156,20 +156,26 @@ cdef void send_suspect(lc_client *w, double now) noexcept nogil:
 
 # -- messages that are no events --------------------------------------------------------------------
 
+# Append a message behind its size. -1: memory is out.
+cdef int append_message(lc_wire *wire, const uint8_t *text, size_t size) noexcept nogil:
+    cdef uint8_t *p = wire_reserve(wire, HEAD + size)
+    if p == NULL:
+        return -1
+    lc_put_frame(p, <uint32_t> size)
+    memcpy(p + HEAD, text, size)
+    wire.size += HEAD + size
+    return 0
+
+
 # Add a message to those to send. -1: memory is out.
 cdef int say(lc_client *w, const uint8_t *text, size_t size) noexcept nogil:
-    cdef uint8_t *p
     if w.over or w.ready_count >= MAX_ANSWERS:
         if not w.over:
             w.wrong = WRONG_ANSWERS
             w.over = True
         return 0
-    p = wire_reserve(&w.ready, HEAD + size)
-    if p == NULL:
+    if append_message(&w.ready, text, size) < 0:
         return -1
-    lc_put_frame(p, <uint32_t> size)
-    memcpy(p + HEAD, text, size)
-    w.ready.size += HEAD + size
     w.ready_count += 1
     return 0
 
@@ -183,37 +189,33 @@ cdef inline int say_number(lc_client *w, const char *type, size_t size, int64_t 
 
 
 cdef int send_ping(lc_client *w, uint64_t token, double now) noexcept nogil:
-    cdef uint64_t *p
-    cdef uint32_t room
-    if w.ping_count == w.ping_room:
-        room = 2 * w.ping_room if w.ping_room else 16
-        p = <uint64_t *> realloc(w.pings, room * sizeof(uint64_t))
-        if p == NULL:
-            return -1
-        w.pings = p
-        w.ping_room = room
+    cdef uint8_t *p = wire_reserve(&w.pings, TOKEN)
+    if p == NULL:
+        return -1
     if say_number(w, b'["ping",', 8, w.added) < 0:
         return -1
     begin_wait(w, now)
-    w.pings[w.ping_count] = token
-    w.ping_count += 1
+    memcpy(p, &token, TOKEN)
+    w.pings.size += TOKEN
     return 0
 
 
 # Take a pong: the answer to the oldest ping. -1: memory is out.
 cdef int take_pong(lc_client *w) noexcept nogil:
+    cdef uint64_t token
     cdef uint8_t *p
-    if not w.ping_count:
+    if not w.pings.size:
         return 0
-    if w.pings[0]:
-        p = wire_reserve(&w.replies, 8)
+    memcpy(&token, w.pings.data, TOKEN)
+    if token:
+        p = wire_reserve(&w.replies, TOKEN)
         if p == NULL:
             return -1
-        memcpy(p, w.pings, 8)
-        w.replies.size += 8
+        memcpy(p, &token, TOKEN)
+        w.replies.size += TOKEN
         w.out.events += 1
-    w.ping_count -= 1
-    memmove(w.pings, w.pings + 1, w.ping_count * sizeof(uint64_t))
+    w.pings.size -= TOKEN
+    memmove(w.pings.data, w.pings.data + TOKEN, w.pings.size)
     return 0
 
 
@@ -275,13 +277,13 @@ cdef double next_timeout(lc_client *w) noexcept nogil:
         return 0
     if w.state == CONNECTING:
         return w.connect_at + w.silence
-    if not w.open and not w.ping_count:
+    if not w.open and not w.pings.size:
         return idle
     timeout = max(w.received_at, w.awaited_since) + w.silence
     jam = jam_deadline(w)
     if jam > 0:
         timeout = min(timeout, jam)
-    return timeout if w.ping_count else min(timeout, idle)
+    return timeout if w.pings.size else min(timeout, idle)
 
 
 # Send a ping, or end, if it is time. 0: that was all; 1: silence for too long; or a STOP_ number.
@@ -289,7 +291,7 @@ cdef int act_on_timeout(lc_client *w, double now) noexcept nogil:
     cdef double timeout = next_timeout(w), jam
     if w.over or timeout == 0 or now < timeout:
         return 0
-    if w.state == CONNECTING or (w.open or w.ping_count) and (
+    if w.state == CONNECTING or (w.open or w.pings.size) and (
             now >= max(w.received_at, w.awaited_since) + w.silence):
         w.over = True
         w.wrong = WRONG_SILENCE
