@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import importlib
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,7 @@ def certificate() -> Certificate:
 
 def ssl_library() -> str:
     """Return the path of the libssl that Python's ssl has loaded; without one, that of the system."""
-    import ssl  # noqa: F401
+    importlib.import_module("ssl")  # then the library is among the mapped files
 
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()

@@ -46,6 +46,14 @@ def documents() -> list[bytes]:
         return parked.take()
 
 
+def with_ids(plain: list[bytes]) -> list[bytes]:
+    """Return documents as they are on the wire: with their ids, each of its own."""
+    return [
+        body[:-1] + carriers(f"0123456789abcdef0123{i:012x}".encode()) + b"}"
+        for i, body in enumerate(plain, 1)
+    ]
+
+
 def _ways(sink: Sink, plain: list[bytes], full: list[bytes], times: int, stack: ExitStack) -> Iterator[Way]:
     many = times * len(full)
     for name in (OURS, f"{OURS} (again)"):
@@ -144,10 +152,7 @@ class Results(NamedTuple):
 def measure_all(rounds: int, seed: int, times: int, tls: Certificate | None = None) -> Results:
     """Measure all contenders with one sink, one after the other, in random order."""
     plain = documents()
-    full = [
-        body[:-1] + carriers(f"0123456789abcdef0123{i:012x}".encode()) + b"}"
-        for i, body in enumerate(plain, 1)
-    ]
+    full = with_ids(plain)
     raw = sum(map(len, full)) / len(full) + 10
     with Sink(tls=tls) as sink, ExitStack() as stack:
         if not sink.zlib:

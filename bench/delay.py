@@ -13,22 +13,21 @@ Ours begins each run with two windows in flight when it had nothing to send for 
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bench import peers
-from bench.compressed import OURS, PYLOGBEAT, documents
+from bench.compressed import OURS, PYLOGBEAT, documents, with_ids
 from bench.data import source
 from bench.harness import Row, Spread, Target, claim, judge, lines, ratio
-from bench.lumberjack import WINDOW, Way, carriers, client, measure
-from bench.sink import Sink, SinkError, compiled
+from bench.lumberjack import WINDOW, Way, client, measure
+from bench.program import Program
+from bench.sink import Sink, compiled
 
 SOURCE = Path(__file__).with_name("relay.c")
 BINARY = SOURCE.parent.parent / "build" / "bench" / "relay"
@@ -56,34 +55,14 @@ class Relay:
 
     def __init__(self, port: int, milliseconds: float) -> None:
         program = compiled(SOURCE, BINARY, ())
-        self._process = subprocess.Popen(
-            [str(program), str(port), str(round(milliseconds * 500))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.port = int(self._line()["port"])
+        self._program = Program([str(program), str(port), str(round(milliseconds * 500))], "the relay")
+        self.port = int(self._program.read()["port"])
         self.url = f"lumberjack://127.0.0.1:{self.port}"
-
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SinkError(f"the relay ended early, exit {self._process.wait()}")
-        return dict(json.loads(line))
+        self.close = self._program.close
 
     def totals(self) -> Totals:
         """Return the totals since the start."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return Totals(**self._line())
-
-    def close(self) -> None:
-        """End the relay and its connections."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        return Totals(**self._program.ask())
 
 
 class Through:
@@ -140,10 +119,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     times = 2 if quick else TIMES
     rounds = rounds or (2 if quick else ROUNDS)
     plain = documents()
-    full = [
-        body[:-1] + carriers(f"0123456789abcdef0123{i:012x}".encode()) + b"}"
-        for i, body in enumerate(plain, 1)
-    ]
+    full = with_ids(plain)
     with Sink(peek=True) as sink, ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "events"
         file.write_bytes(b"\n".join(full) + b"\n")

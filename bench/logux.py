@@ -28,7 +28,8 @@ from bench.certificates import Certificate, certificate, server_arguments
 from bench.harness import ROOT, NotExact, Row, Spread, Target, claim, judge, lines, ratio
 from bench.logux_program import CREDENTIALS
 from bench.lumberjack import SINK_BOUND
-from bench.sink import SinkError, compiled
+from bench.program import Program, SinkError
+from bench.sink import compiled
 from tests import logux_server
 
 SINK_SOURCE = Path(__file__).with_name("wssink.c")
@@ -88,27 +89,14 @@ class Stub:
     def __init__(self, tls: Certificate | None = None) -> None:
         program = compiled(SINK_SOURCE, BINARY, ("-ldl",), ())
         self.name = TLS if tls else STUB
-        self._process = subprocess.Popen(
-            [str(program), *server_arguments(tls)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        port = self._line()["port"]
+        self._program = Program([str(program), *server_arguments(tls)], "the stub")
+        port = self._program.read()["port"]
         self.address = f"{'wss' if tls else 'ws'}://127.0.0.1:{port}"
         self.url = f"{'logux+tls' if tls else 'logux'}://127.0.0.1:{port}"
         self.options: dict[str, Any] = CREDENTIALS | ({"ca": tls.ca} if tls else {})
 
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            raise SinkError(f"the stub ended early, exit {self._process.wait()}")
-        found: dict[str, Any] = json.loads(text)
-        return found
-
     def counts(self) -> Counts:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        report = self._line()
+        report = self._program.ask()
         if report["errors"]:
             raise SinkError("a client broke the protocol, see stderr")
         cpu = report["user"] + report["system"]
@@ -122,11 +110,7 @@ class Stub:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        self._program.close()
 
 
 class Real:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -15,6 +14,8 @@ from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+
+from bench.program import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -164,25 +165,13 @@ class GoLumber:
         if ca is not None:
             options["ca"] = ca
         command = [str(program), "bench", *(word for k, v in options.items() for word in (f"-{k}", str(v)))]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._program = Program(command, "go-lumber")
+        self.close = self._program.close
 
     def work(self, times: int) -> Mapping[str, float]:
         """Send all events `times` times, and return the program's clocks."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{times}\n")
-        self._process.stdin.flush()
-        line = json.loads(self._process.stdout.readline())
+        line = self._program.ask(str(times))
         return {"process": line["cpu"], "wall": line["wall"]}
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 def golumber() -> Path | None:

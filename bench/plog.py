@@ -11,10 +11,8 @@ sink counts complete messages.
 from __future__ import annotations
 
 import ctypes
-import json
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +23,8 @@ from typing import Any, NamedTuple
 
 from bench.harness import NotExact, Row, Spread, Target, claim, judge, lines, ratio
 from bench.lumberjack import Measured, Way, event, measure
-from bench.sink import SinkError, compiled
+from bench.program import Program, SinkError
+from bench.sink import compiled
 
 SINK_SOURCE = Path(__file__).with_name("udpsink.c")
 LOOP_SOURCE = Path(__file__).with_name("udploop.c")
@@ -80,28 +79,15 @@ class UdpSink:
 
     def __init__(self) -> None:
         program = compiled(SINK_SOURCE, BUILT / "udpsink", ())
-        self._process = subprocess.Popen(
-            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        line = self._line()
+        self._program = Program([str(program)], "the sink")
+        line = self._program.read()
         self.port: int = line["port"]
         self.buffer: int = line["buffer"]
         self.url = f"plog://127.0.0.1:{self.port}"
 
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            raise SinkError(f"the sink ended early, exit {self._process.wait()}")
-        found: dict[str, Any] = json.loads(text)
-        return found
-
     def counts(self) -> Counts:
         """Return the totals of everything that has arrived."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return Counts(**self._line())
+        return Counts(**self._program.ask())
 
     def wait(self, events: int, timeout: float = 10.0) -> Counts:
         """Wait until at least `events` messages are complete, and return the totals.
@@ -127,11 +113,7 @@ class UdpSink:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
+        self._program.close()
 
 
 def body_of(size: int) -> bytes:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,13 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.certificates import Certificate, server_arguments
+from bench.program import Program, SinkError
 
 SOURCE = Path(__file__).with_name("sink.c")
 BINARY = SOURCE.parent.parent / "build" / "bench" / "sink"
-
-
-class SinkError(RuntimeError):
-    """The error of a sink that cannot be built, or whose peer broke the protocol."""
 
 
 class Counts(NamedTuple):
@@ -116,8 +112,8 @@ class Sink:
         command += server_arguments(tls)
         if dump is not None:
             command += ["--dump", os.fspath(dump)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        line = self._line()
+        self._program = Program(command, "the sink")
+        line = self._program.read()
         self.port: int = line["port"]
         self.zlib = bool(line["zlib"])
         self.url = f"{'logjam' if zmtp else 'lumberjack'}{'+tls' if tls else ''}://127.0.0.1:{self.port}"
@@ -125,21 +121,11 @@ class Sink:
         self.options: dict[str, Any] = {"ca": tls.ca} if tls else {}
         self._final: Counts | None = None
 
-    def _line(self) -> dict:
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            raise SinkError(f"the sink ended early, exit {self._process.wait()}")
-        return json.loads(text)
-
     def counts(self) -> Counts:
         """Return the current totals; after `close`, the last ones."""
         if self._final is not None:
             return self._final
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return Counts(**self._line())
+        return Counts(**self._program.ask())
 
     def wait(self, events: int, timeout: float = 30.0) -> Counts:
         """Wait until at least `events` have arrived in all, and return the totals.
@@ -161,12 +147,9 @@ class Sink:
     def close(self) -> Counts:
         """End the sink and return its last totals."""
         if self._final is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._final = Counts(**self._line())
-            self._process.wait(10)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._program.end()
+            self._final = Counts(**self._program.read())
+            self._program.close()
         return self._final
 
     def __enter__(self) -> Sink:
