@@ -368,19 +368,17 @@ class SocketServer(Server):
             except OSError:
                 return
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
             with self.changed:
                 self.attempts += 1
                 self._sockets.append(sock)
                 peer = Peer(self, self._sayer(sock), self._ender(sock))
+                thread = threading.Thread(target=self._serve, args=(sock, peer), daemon=True)
                 self.peers.append(peer)
                 self._threads.append(thread)
                 self.changed.notify_all()
-            thread.peer = peer  # type: ignore[attr-defined]
             thread.start()
 
-    @staticmethod
-    def _sayer(sock: socket.socket) -> Callable[[bytes], None]:
+    def _sayer(self, sock: socket.socket) -> Callable[[bytes], None]:
         def say(data: bytes) -> None:
             try:
                 sock.sendall(data)
@@ -404,8 +402,7 @@ class SocketServer(Server):
 
         return end
 
-    def _serve(self, sock: socket.socket) -> None:
-        peer = threading.current_thread().peer  # type: ignore[attr-defined]
+    def _serve(self, sock: socket.socket, peer: Peer) -> None:
         with sock:
             while True:
                 with self.changed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +49,7 @@ class WebSocketServer(SocketServer):
         self._ends: dict[socket.socket, socket.socket] = {}
         super().__init__("by_message")
 
-    def _sayer(self, sock: socket.socket) -> Callable[[bytes], None]:  # type: ignore[override]
+    def _sayer(self, sock: socket.socket) -> Callable[[bytes], None]:
         def say(data: bytes) -> None:
             self.say_raw(sock, self.dress(data))
 
@@ -62,8 +61,7 @@ class WebSocketServer(SocketServer):
         except (OSError, ValueError):
             pass
 
-    def _serve(self, sock: socket.socket) -> None:
-        peer: Peer = threading.current_thread().peer  # type: ignore[attr-defined]
+    def _serve(self, sock: socket.socket, peer: Peer) -> None:
         peer.raw = lambda data: self.say_raw(sock, data)
         try:
             sock.settimeout(PATIENCE)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.tls import use_pump
+from tests.support.tls import Authority, use_pump
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Return the authority that our side trusts."""
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.usefixtures("tls_pump")
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
 def server(ours: Authority) -> str:
     return ours.issue("server")
 

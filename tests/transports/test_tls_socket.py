@@ -25,11 +25,6 @@ AGAIN = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
 def cert(ours: Authority) -> str:
     return ours.issue("server")
 

@@ -947,11 +947,6 @@ class TestHandshake:
             plain_link(port)
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
 def tls_context(ours: Authority, version: str) -> ssl.SSLContext:
     return context(version, ours.issue("server"))
 

@@ -357,11 +357,6 @@ class TestHostile:
         assert stats.acked == 20 and stats.resent == 0
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_events_travel_over_tls(kind: str, version: str, ours: Authority) -> None:
     tls = Tls(PATIENCE, ca=ours.ca)
