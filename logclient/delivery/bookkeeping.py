@@ -46,6 +46,9 @@ class Bookkeeper:
         self._requests = requests
         self._endpoints = endpoints
         self._diagnostics = diagnostics
+        # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
+        # events that were dropped or given up, in no more ranges than the queue has events.
+        self._unlisted: dict[tuple[str, str], list[tuple[int, int]]] = {}
 
     def open(self) -> bool:
         """Open the ledger unless it is open or has stopped.
@@ -66,6 +69,8 @@ class Bookkeeper:
             return False
         if ledger.stopped:
             self._complain(ledger)
+        else:
+            self._list_outcomes(ledger)
         return True
 
     def _complain(self, ledger: Ledger) -> None:
@@ -86,19 +91,25 @@ class Bookkeeper:
         self._submissions.restore_flush_target()
         ledger = self.ledger
         if ledger is not None and not ledger.stopped:
-            self.open()
-            lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
             for first, last, status, reason in outcomes:
-                lines.setdefault((status, reason), []).append((first, last))
-            for (status, reason), seqs in lines.items():
-                if status == "dropped":
-                    ledger.write("dropped", reason=reason, seqs=_merged(seqs))
-                else:
-                    ledger.write("outcome", status=status, reason=reason, seqs=_merged(seqs))
-            if ledger.stopped:
-                self._pump.set_ledger(-1)
-                self._complain(ledger)
+                self._unlisted.setdefault((status, reason), []).append((first, last))
+            if self.open():
+                self._list_outcomes(ledger)
+            else:
+                self._unlisted = {kind: _merged(seqs) for kind, seqs in self._unlisted.items()}
         self._submissions.settle(outcomes)
+
+    def _list_outcomes(self, ledger: Ledger) -> None:
+        """Write the lines of the outcomes that are not listed yet."""
+        lines, self._unlisted = self._unlisted, {}
+        for (status, reason), seqs in lines.items():
+            if status == "dropped":
+                ledger.write("dropped", reason=reason, seqs=_merged(seqs))
+            else:
+                ledger.write("outcome", status=status, reason=reason, seqs=_merged(seqs))
+        if lines and ledger.stopped:
+            self._pump.set_ledger(-1)
+            self._complain(ledger)
 
     def deferred(self, seqs: list[int]) -> None:
         """List events that others overtake from now on."""
@@ -127,6 +138,8 @@ class Bookkeeper:
         """
         self._take_written()
         ledger = self.ledger
+        if self._unlisted:
+            self.open()
         if ledger is None or ledger.fd < 0:
             return
         counts = self._in_flight.queue.counters()

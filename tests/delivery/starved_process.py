@@ -41,6 +41,22 @@ def descriptors(left: int) -> Iterator[None]:
             os.close(fd)
 
 
+def drops(url: str, ledger: str) -> None:
+    """Drop events from a full queue while there is no descriptor for the ledger, then deliver the others."""
+    import logclient
+
+    options = {"max_events": 100, "overflow": "drop_oldest", "backoff_min": 0.01, "backoff_max": 0.05}
+    with logclient.connect(url, ledger=ledger, **options) as client:
+        with descriptors(0):
+            first = client.submit({"n": 0})
+            for n in range(1, 500):
+                client.send({"n": n})
+            assert first.result(PATIENCE) == ("dropped", "overflow")
+            print(client.stats().last_error)
+        assert client.flush(PATIENCE) == 0
+        assert client.stats().dropped == {"overflow": 400}
+
+
 def zmq_connects(kind: str, host: str) -> None:
     """Connect ZeroMQ with each number of descriptors left: it succeeds or raises OSError."""
     import zmq

@@ -118,6 +118,16 @@ class TestDelivery:
             # No name to look up and no ledger: its files are the first that it wants a descriptor for.
             assert "oo many open files" in run_starved("delivers", url, "", "4")
 
+    def test_drops_before_the_ledger_could_be_opened_are_listed(self, tmp_path: Path) -> None:
+        with collector("lumberjack") as server:
+            said = run_starved("drops", server.url, str(tmp_path))
+            assert "the ledger cannot be opened: too many open files" in said
+        (path,) = tmp_path.glob("*.ledger")
+        books = recount(tmp_path, path.name.partition("-")[0])
+        assert books.count("dropped") == {"overflow": 400}
+        assert books.closed is not None and books.closed["dropped"] == {"overflow": 400}
+        assert len(books.outcomes) == 500
+
     @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs another user's limits")
     @pytest.mark.parametrize("scheme", ["lumberjack", "logjam"])
     def test_delivery_starts_once_there_are_threads(self, scheme: str) -> None:
