@@ -74,3 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_reporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test reports holds no line of another back, though a process has one reporter."""
     monkeypatch.setattr(error_log, "process", error_log.ErrorLog())
+
+
+@pytest.fixture(params=["compiled", "python"])
+def tls_pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with each pump for TLS; the one in Python uses the ``ssl`` of Python."""
+    from tests.support.tls import use_pump  # needs what only tests of TLS need
+
+    use_pump(request.param, monkeypatch)
+    return str(request.param)

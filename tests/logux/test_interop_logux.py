@@ -199,6 +199,7 @@ def clients_of(server: LoguxServer) -> list[str]:
     )
 
 
+@pytest.mark.usefixtures("websocket_pump")
 class TestOurClientWithTheirServer:
     def test_every_action_is_processed_unchanged_and_once(self, serve: Serve) -> None:
         server = serve()
@@ -233,7 +234,9 @@ class TestOurClientWithTheirServer:
             assert client.close(PATIENCE) == 0
         assert numbers(server) == list(range(20))
 
-    def test_actions_are_processed_over_tls(self, serve: Serve, tmp_path: Path) -> None:
+    def test_actions_are_processed_over_tls(
+        self, serve: Serve, tmp_path: Path, websocket_pump: str
+    ) -> None:
         authority = Authority(tmp_path / "ours")
         server = serve(cert=authority.issue("server"))
         with connected(server, ca=authority.ca) as client:
@@ -241,6 +244,7 @@ class TestOurClientWithTheirServer:
                 client.send({"n": n})
             assert client.close(PATIENCE) == 0
             assert client.stats().tls.startswith("TLSv1.3 ")
+            assert client.stats().pump == websocket_pump
         assert numbers(server) == list(range(1000))
 
     def test_wrong_token_is_retried_without_showing_it(
@@ -508,6 +512,7 @@ class TestOurClientWithTheirServer:
         assert abs(line["time"] - made) <= 1000
 
 
+@pytest.mark.usefixtures("websocket_pump")
 class TestInDoubt:
     """Actions that the server processed before it died without saying so."""
 
@@ -551,6 +556,7 @@ class TestInDoubt:
         assert found.total() == len(found) >= stats.acked  # nothing twice
 
 
+@pytest.mark.usefixtures("websocket_pump")
 class TestJam:
     def test_jam_is_noticed_and_left_by_a_new_client_id(self, serve: Serve) -> None:
         """The server jams in the middle of a connection, without a break."""

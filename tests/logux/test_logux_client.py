@@ -32,6 +32,7 @@ from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
 OK = Outcome("acked")
+pytestmark = pytest.mark.usefixtures("websocket_pump")
 
 
 @pytest.fixture

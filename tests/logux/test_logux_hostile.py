@@ -26,14 +26,25 @@ from websockets.exceptions import ConnectionClosed  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 
+from logclient.transports.tcp import Tcp  # noqa: E402
+from logclient.transports.websocket import WebSocket  # noqa: E402
+
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+both_pumps = pytest.mark.usefixtures("websocket_pump")
 
 PRODUCER = """
 import json
 import sys
 import logclient
 
-url, n, options = json.loads(sys.argv[1])
+why, url, n, options = json.loads(sys.argv[1])
+if why:
+    from logclient.transports.websocket import WebSocket
+
+    def load_pump(self):
+        raise ImportError(why)
+
+    WebSocket.load_pump = load_pump
 client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)
 for number in range(n):
     client.send({"n": number})
@@ -41,7 +52,8 @@ print(json.dumps("sent"), flush=True)
 for line in sys.stdin:
     left = client.flush(float(line))
     stats = client.stats()
-    print(json.dumps([left, stats.acked, stats.failed, stats.connects, stats.last_error]), flush=True)
+    report = [left, stats.acked, stats.failed, stats.connects, stats.last_error, stats.pump]
+    print(json.dumps(report), flush=True)
 """
 
 Attack = Callable[["Peer"], None]
@@ -120,10 +132,14 @@ class HostileServer:
 def attack_client(
     *attacks: Attack, n: int = 50, room: int = 8 * MIB, seconds: float = PATIENCE, **options: Any
 ) -> tuple[list[Any], HostileServer]:
-    """Attack a client with `n` events; return its report when all are settled within time and memory."""
+    """Attack a client with `n` events; return its report when all are settled within time and memory.
+
+    It uses the pump that clients of this process use.
+    """
+    why = WebSocket(Tcp(1.0)).why_python()
     with HostileServer(*attacks) as server:
         url = f"logux://127.0.0.1:{server.port}"
-        program = MeasuredProcess(PRODUCER, url, n, options)
+        program = MeasuredProcess(PRODUCER, why, url, n, options)
         try:
             assert program.read() == "sent"
             before = program.reset_peak()
@@ -131,7 +147,8 @@ def attack_client(
             report = program.ask(str(seconds), seconds + 5)
             assert time.monotonic() - began < seconds
             assert program.peak() - before < room
-            left, acked, failed, _, _ = report
+            left, acked, failed, _, _, pump = report
+            assert pump == (f"python: {why}" if why else "compiled")
             assert left == 0 and acked + sum(failed.values()) == n
             assert not server.attacks
             return report, server
@@ -156,6 +173,7 @@ def sends(data: str | bytes, welcome: bool = True) -> Attack:
     return attack
 
 
+@both_pumps
 def test_client_survives_long_and_deep_messages() -> None:
     report, _ = attack_client(
         sends(b"[" * (100 * MIB)),
@@ -185,6 +203,7 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 
 
+@both_pumps
 def test_client_survives_wrong_types_in_every_message() -> None:
     """Each comes on a connection of its own; harmless ones are ignored."""
 
@@ -202,6 +221,7 @@ def test_client_survives_wrong_types_in_every_message() -> None:
     assert len(server.nodes) >= len(WRONG)
 
 
+@both_pumps
 @pytest.mark.parametrize(
     "oddity",
     [
@@ -225,6 +245,7 @@ def test_client_ignores_outcomes_of_odd_ids(oddity: dict[str, Any]) -> None:
     assert report[1:3] == [50, {}] and len(server.nodes) == 1
 
 
+@both_pumps
 def test_client_survives_floods_of_messages() -> None:
     """Pings, outcomes of unsent ids and unknown messages come in masses, and the answers are not read."""
 
@@ -242,6 +263,7 @@ def test_client_survives_floods_of_messages() -> None:
     assert report[1:3] == [50, {}]
 
 
+@both_pumps
 def test_client_leaves_servers_that_never_answer() -> None:
     """Without an answer to `connect`, or to a sync, or with `synced` and no outcome."""
 
@@ -266,6 +288,7 @@ def test_client_leaves_servers_that_never_answer() -> None:
     assert "jam" in report[4] or "sign of life" in report[4]
 
 
+@both_pumps
 def test_client_needs_no_synced_before_outcomes() -> None:
     def attack(peer: Peer) -> None:
         peer.welcome()
@@ -277,6 +300,7 @@ def test_client_needs_no_synced_before_outcomes() -> None:
     assert report[1:3] == [2000, {}] and len(server.nodes) == 1
 
 
+@both_pumps
 def test_client_fails_events_that_are_always_undone() -> None:
     undone = 0
 
@@ -295,6 +319,7 @@ def test_client_fails_events_that_are_always_undone() -> None:
     assert undone < 4000
 
 
+@both_pumps
 def test_client_isolates_an_action_that_breaks_the_server() -> None:
     """The server says wrong-format without saying which action; the engine finds it by trials."""
 
@@ -320,6 +345,7 @@ def test_client_isolates_an_action_that_breaks_the_server() -> None:
     assert report[1:3] == [49, {"poison": 1}]
 
 
+@both_pumps
 def test_client_survives_endless_unanswered_messages() -> None:
     """They are of every kind that has no answer."""
 
@@ -346,6 +372,7 @@ def test_client_survives_endless_unanswered_messages() -> None:
     assert report[1:3] == [50, {}]
 
 
+@both_pumps
 def test_client_keeps_no_actions_without_callbacks() -> None:
     """As many as a message may have, and in as many messages."""
 

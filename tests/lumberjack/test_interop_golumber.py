@@ -319,6 +319,7 @@ def test_ping_of_go_lumber_leaves_no_event_without_asking(
     assert event["message"].startswith("logclient ping from ")
 
 
+@pytest.mark.usefixtures("tls_pump")
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
 class TestTls:
     @pytest.fixture
@@ -326,7 +327,7 @@ class TestTls:
         return Authority(tmp_path / "ours")
 
     def test_client_and_server_verify_each_others_certificate(
-        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str
+        self, golumber: Path, tmp_path: Path, ours: Authority, tls: str, tls_pump: str
     ) -> None:
         mine = ours.issue("me", "me@example.org")
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
@@ -341,6 +342,7 @@ class TestTls:
         stats = client.stats()
         assert (stats.acked, stats.resent, stats.connects, stats.last_error) == (EVENTS, 0, 1, "")
         assert stats.tls.startswith(f"TLSv{tls} ")
+        assert stats.pump.startswith(tls_pump)
         assert stats.batches == len(windows)
         assert_exact(server.events(), client, 2)
 
