@@ -307,7 +307,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         f"the clock's own {statistics.median(r.said['clock'] for r in runs):.0f} ns taken off"
         + ("; a quick run" if quick else "")
     )
-    notes.append("Logjam: requests; its documents are made by Python, those of the others by compiled code")
+    notes.append("Logjam: requests")
     return Row(
         "saturated",
         f"{THREADS} threads at full speed to sinks in C",
