@@ -5,11 +5,12 @@ an empty one as a space. The frames are in a ``ClientFrames`` of the link, which
 connection is closed. The bytes move through another compiled pump, the *carrier*, of which only the methods
 for bytes are used.
 
-Short messages are gathered and written when nothing else is to be done, or when there are many. When a write
+Short messages are gathered and written when nothing else is to be done, or when there are many. The peer's
+answers may gather for a moment, too, unless they come so fast that it would soon wait for us. When a write
 fails, what the peer had sent is received first: it may explain the end.
 """
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from logclient._ext.codec cimport lc_get_frame
 from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_SIZE
@@ -25,7 +26,7 @@ from logclient._ext.pump.base cimport (
     pollfd,
     ssize_t,
 )
-from logclient._ext.queue cimport lc_wake_fd
+from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
 from logclient._ext.websocket cimport (
     NO_STATUS,
     OVER_CLOSED,
@@ -45,6 +46,7 @@ cdef enum:
     MAX_BUFFERED = 65536         # bytes of frames that are gathered for one write
     GATHER_MS = 1                # for answers to gather: each would be a wake-up of its own
     GATHER_LEAST = 64            # events in flight from which on they are gathered
+    GATHER_SHARE = 4             # they are not when more than a fourth of those is settled in GATHER_MS
 
 
 cdef class WebSocketPump(CompiledPump):
@@ -55,6 +57,9 @@ cdef class WebSocketPump(CompiledPump):
     cdef ClientFrames frames
     cdef bint broken             # a write has failed
     cdef bint drained            # something was received, and nothing is left
+    cdef bint fast               # the peer settles events too fast to gather its answers
+    cdef double counted_at       # when that was found, and how much progress there was then
+    cdef uint64_t counted
     cdef const uint8_t *rest     # received bytes that wait until the core has taken its events
     cdef const uint8_t *rest_end
 
@@ -83,7 +88,7 @@ cdef class WebSocketPump(CompiledPump):
         """Begin a new connection."""
         CompiledPump.connected(self)
         self.carrier.connected()
-        self.broken = self.drained = False
+        self.broken = self.drained = self.fast = False
         self.rest = self.rest_end = NULL
 
     @property
@@ -196,11 +201,23 @@ cdef class WebSocketPump(CompiledPump):
             return -END_CLOSED
         return -END_ERROR
 
+    cdef bint _is_fast(self) noexcept nogil:
+        # Return whether gathering for GATHER_MS would leave the peer with too little to do.
+        cdef double now = lc_monotonic()
+        cdef double turns = (now - self.counted_at) * 1000.0 / GATHER_MS
+        if turns >= 1.0:
+            self.fast = (<double> (self.progress - self.counted) * GATHER_SHARE
+                         > turns * self.in_flight.f.inflight)
+            self.counted_at = now
+            self.counted = self.progress
+        return self.fast
+
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
         cdef pollfd wake
         if self.broken or self._has_rest():
             return self.carrier._sleep(full, 0) | WOKEN_BY_PEER
-        if self.drained and not full and timeout > GATHER_MS and self.in_flight.f.inflight >= GATHER_LEAST:
+        if (self.drained and not full and timeout > GATHER_MS
+                and self.in_flight.f.inflight >= GATHER_LEAST and not self._is_fast()):
             wake.fd = lc_wake_fd(&self.in_flight.f.queue.wake)
             wake.events = <short> POLLIN
             wake.revents = 0
