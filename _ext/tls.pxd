@@ -132,7 +132,7 @@ cdef class TlsSocket:
     cdef int error               # errno, where the system failed
 
     cdef object _failure(self)
-    cdef int flush(self) noexcept nogil
+    cdef int flush(self, bint more=*) noexcept nogil
     cdef int _fill(self) noexcept nogil
     cdef int _explain(self, int result) noexcept nogil
     cdef int _shake(self) noexcept nogil

@@ -37,6 +37,9 @@ cdef extern from *:
     #ifndef MSG_NOSIGNAL
     #define MSG_NOSIGNAL 0      /* macOS: the transport sets SO_NOSIGPIPE */
     #endif
+    #ifndef MSG_MORE
+    #define MSG_MORE 0          /* only Linux has it */
+    #endif
     static inline int lc_errno(void) { return errno; }
     static inline void lc_clear_errno(void) { errno = 0; }
     """
@@ -45,7 +48,7 @@ cdef extern from *:
     int getpid() nogil
     int lc_errno() nogil
     void lc_clear_errno() nogil
-    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
+    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_MORE
 
 cdef extern from "openssl.h":
     const char *lc_openssl_find(lc_openssl *o, void *library) nogil
@@ -83,7 +86,7 @@ cdef enum:
 cdef enum:
     RECORD = 16384               # bytes of the longest record, decrypted
     ROOM = RECORD + 1024         # bytes that are free when a record is made: its head and code fit, too
-    OUTGOING = 4 * ROOM          # encrypted bytes that wait for one call of send(); more costs more
+    OUTGOING = 16 * ROOM         # encrypted bytes for one call of send(): a peer that reads is woken once
     INCOMING = 2 * ROOM          # encrypted bytes of one call of recv()
     MAX_FILLS = 2                # calls of recv() in one of `read`
     MAX_STEPS = 16               # in one call of `do_handshake`
@@ -155,9 +158,10 @@ cdef class TlsSocket:
 
     # -- without the GIL ---------------------------------------------------------------------------
 
-    cdef int flush(self) noexcept nogil:
+    cdef int flush(self, bint more=False) noexcept nogil:
         # Pass encrypted bytes to the kernel. Return 1 when none are left, 0 when it takes no more now, or
-        # TLS_BROKEN.
+        # TLS_BROKEN. With `more`, others follow at once: the last packet may wait for them.
+        cdef int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (MSG_MORE if more else 0)
         cdef char *data = NULL
         cdef ssize_t sent
         cdef int n
@@ -167,7 +171,7 @@ cdef class TlsSocket:
                 return 1
             if self.send_failed:
                 return TLS_BROKEN
-            sent = send(self.fd, data, <size_t> n, MSG_NOSIGNAL | MSG_DONTWAIT)
+            sent = send(self.fd, data, <size_t> n, flags)
             if sent >= 0:
                 self.o.BIO_nread(self.outer, &data, <int> sent)
             elif lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
@@ -254,7 +258,7 @@ cdef class TlsSocket:
             return TLS_BROKEN
         self.reads_first = False
         while True:
-            flushed = self.flush()
+            flushed = self.flush(done < size)
             if flushed < 0 and done == 0:
                 return TLS_BROKEN
             if flushed <= 0 or done == size:
