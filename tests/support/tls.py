@@ -9,14 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from logclient.client import Client
-from logclient.lumberjack.collector import Collector
 from logclient.transports.tls import server_context
 from tests.support import need
 from tests.support.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from logclient.client import Client
+    from logclient.lumberjack.collector import Collector
 
 trustme = need("trustme")
 
