@@ -82,6 +82,5 @@ cdef class ClientFrames:
     cdef object python_packer
     cdef object python_unpacker
     cdef int window_sent
-    cdef int window_received
 
     cdef _set_input(self, bytes data)

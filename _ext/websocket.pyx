@@ -70,7 +70,9 @@ cdef class ClientFrames:
     Args:
         max_message: bytes of the largest message from the server, unpacked.
         deflate: what was negotiated for permessage-deflate: whether we keep the context between messages,
-            the bits of our window, and the same two of the server; None: no compression.
+            the bits of our window, and the same two of the server; None: no compression. Messages are unpacked
+            with a window of 15 bits, which suits every server: with less, what zlib accepts of a server that
+            exceeds its window depends on how the bytes arrive.
 
     Raises:
         ValueError: a window has other than 9 to 15 bits (the server's: 8 to 15).
@@ -93,7 +95,6 @@ cdef class ClientFrames:
         self.f.keeps_sent = keeps_sent
         self.f.keeps_received = keeps_received
         self.window_sent = window_sent
-        self.window_received = window_received
         if not LC_HAS_ZLIB:
             import zlib
             self.zlib = zlib
@@ -103,7 +104,7 @@ cdef class ClientFrames:
         done = lc_deflate_init_raw(self.f.packer, window_sent)
         if done == Z_OK:
             self.f.unpacker = zstream_new()
-            done = lc_inflate_init_raw(self.f.unpacker, window_received)
+            done = lc_inflate_init_raw(self.f.unpacker, UNPACK_BITS)
         if done != Z_OK:
             zstream_refused(done)
 

@@ -9,6 +9,7 @@ cdef extern from "libraries.h":
 cdef enum:
     PIECE = 1 << 24              # bytes that zlib gets at once: its counts have 32 bits
     TAIL = 4
+    UNPACK_BITS = 15             # of the window
 
 cdef enum:
     UNPACK_MEMORY = -1
@@ -143,7 +144,7 @@ cdef int python_unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept 
         tail = <bytes> data[:size]
         while True:
             if self.python_unpacker is None:
-                self.python_unpacker = zlib.decompressobj(wbits=-self.window_received)
+                self.python_unpacker = zlib.decompressobj(wbits=-UNPACK_BITS)
             room = min(<size_t> (f.max_message - f.message.size) + 1, <size_t> 1 << 16)
             piece = self.python_unpacker.decompress(tail, room)
             to = wire_reserve(&f.message, <size_t> len(piece) + 1)     # it may be empty

@@ -34,9 +34,9 @@ class ClientFrames:
         self._message: bytes | None = None
         self._packed = False
         if deflate is not None:
-            self._keeps_sent, self._window_sent, self._keeps_received, self._window_received = deflate
+            self._keeps_sent, self._window_sent, self._keeps_received, _ = deflate
             self._packer = zlib.compressobj(wbits=-self._window_sent, memLevel=5)
-            self._unpacker = zlib.decompressobj(wbits=-self._window_received)
+            self._unpacker = zlib.decompressobj(wbits=-15)
 
     # -- to send
 
@@ -141,7 +141,7 @@ class ClientFrames:
             self._message = b""
             self._packed = bool(first & PACKED)
             if self._packed and not self._keeps_received:
-                self._unpacker = zlib.decompressobj(wbits=-self._window_received)
+                self._unpacker = zlib.decompressobj(wbits=-15)
         self._first, self._left, self._payload = first, size, b""
         self._data = self._data[head:]
         return True
@@ -168,7 +168,7 @@ class ClientFrames:
             data = self._unpacker.unconsumed_tail
             if self._unpacker.eof:
                 data = self._unpacker.unused_data
-                self._unpacker = zlib.decompressobj(wbits=-self._window_received)
+                self._unpacker = zlib.decompressobj(wbits=-15)
 
     def _control(self, opcode: int) -> None:
         data = self._payload

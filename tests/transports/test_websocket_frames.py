@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import os
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -376,6 +377,16 @@ class TestDeflate:
         near = ClientFrames(1000, deflate=(True, 15, True, 15))
         wire = frame(TEXT, b"plain") + frame(TEXT, packed(b"thin"), bits=PACKED) + frame(TEXT, b"plain")
         assert receive(near, wire) == [b"plain", b"thin", b"plain"]
+
+    @pytest.mark.parametrize("size", [1, 4, 16])
+    def test_a_server_may_exceed_its_window(self, size: int) -> None:
+        """It said 9 bits, and repeats what lies further back, however its bytes arrive."""
+        message = os.urandom(1000) * 3
+        packer = zlib.compressobj(wbits=-15)
+        wire = frame(TEXT, packer.compress(message) + packer.flush(zlib.Z_SYNC_FLUSH)[:-4], bits=PACKED, form=126)
+        near = ClientFrames(5000, deflate=(True, 15, True, 9))
+        found = [one for n in range(0, len(wire), size) for one in receive(near, wire[n : n + size])]
+        assert found == [message]
 
     def test_an_empty_message_is_sent_as_one_byte(self) -> None:
         """Section 7.2.3.6."""
