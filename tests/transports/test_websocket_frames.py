@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import os
+import struct
 import zlib
 from collections.abc import Iterable
 from typing import Any
