@@ -57,7 +57,7 @@ APART = {
 }
 
 PLANTS = (
-    Plant("length", "_ext/websocket/receive.pyx", "        if n > f.left:\n", "        if n + 1 > f.left:\n",
+    Plant("length", "_ext/websocket/receive.pyx", "        if n > f.left:\n", "        if n > f.left + 1:\n",
           (ASAN, "says otherwise", TIMEOUT)),
     Plant("allocation", "_ext/websocket/receive.pyx", "        if length > room:\n",
           "        if wire_reserve(&f.message, length) == NULL:\n",
