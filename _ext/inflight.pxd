@@ -19,6 +19,7 @@ ctypedef struct lc_inflight:
     lc_chunk *emptied        # used up; returned to the queue the next time it is locked
     lc_batch *spare          # the last freed batch, for reuse: fresh memory would cost page faults
     uint64_t expected        # the next sequence; a later one leaves a gap: dropped events
+    uint64_t listed          # the highest sequence with a line in the ledger
     uint64_t inflight        # events in flight, over all batches
     uint64_t withheld        # events held back while others are tried
     uint32_t max_inflight    # bound on the events in flight while poison is sought; 0: none

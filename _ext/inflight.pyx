@@ -304,6 +304,11 @@ cdef class InflightBatches:
         return self.f.outcomes
 
     @property
+    def listed(self):
+        """The highest sequence with a line for the ledger; 0: there is none."""
+        return self.f.listed
+
+    @property
     def reached(self):
         """The last sequence, as of ``commit``, up to which every event is settled or in quarantine."""
         return self.f.reached

@@ -198,4 +198,5 @@ cdef int inflight_ledger(lc_inflight *f, lc_batch *b) noexcept nogil:
     if b.id_hash != NULL and _ids_line(f, b, b.listed, b.cursor) < 0:
         return -1
     b.listed = b.cursor
+    f.listed = max(f.listed, b.seq[b.listed - 1])
     return 0

@@ -143,8 +143,8 @@ class Bookkeeper:
         if ledger is None or ledger.fd < 0:
             return
         counts = self._in_flight.queue.counters()
-        if counts["inflight"]:
-            return  # listed, and its caller is not done
+        if self._in_flight.listed > counts["settled"]:
+            return  # it was sent, perhaps over a connection that broke, and its caller is not done
         ledger.write(
             "close",
             last=counts["settled"],

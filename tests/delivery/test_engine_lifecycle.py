@@ -593,6 +593,29 @@ def test_the_close_line_counts_only_settled_events(build: Make) -> None:
     assert books.closed["last"] == books.closed["acked"] == books.last == 7
 
 
+def test_no_close_line_while_a_sent_event_waits(build: Make) -> None:
+    """At exit, connections break under an event: it is in the ledger, and has no outcome."""
+    rig = build(Setup("by_id"), atexit_timeout=PATIENCE, backoff_min=0.001, backoff_max=0.01)
+    rig.many(5)
+    rig.engine.finish(time.monotonic() + PATIENCE)
+    before = rig.books().before
+    breaks = []
+
+    def cut_thrice(peer: Peer) -> None:
+        if len(breaks) < 3:
+            breaks.append(rig.books())
+            peer.cut()
+        else:
+            peer.ack()
+
+    rig.server.script = cut_thrice
+    rig.put(b"late")
+    assert [(books.last, books.before) for books in breaks] == [(6, before)] * 3
+    books = rig.books()
+    assert books.closed is not None
+    assert books.closed["last"] == books.closed["acked"] == books.last == 6
+
+
 # -- deliveries ---------------------------------------------------------------------------------------
 
 
