@@ -17,6 +17,7 @@ import logclient
 from logclient import verify
 from logclient.cli.verify import print_verdict
 from logclient.errors import ExitCode
+from logclient.lumberjack.collector import Collector
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE
@@ -158,7 +159,7 @@ def test_password_of_a_client_is_in_no_file_or_output(
     cert.with_name("me.key").write_bytes(sealed)
     monkeypatch.setenv("TLS_PASSWORD", SECRET)
     run = tmp_path / "run"
-    with rig.Collector(
+    with Collector(
         capture=str(run / "capture"), tls=rig.context("1.3", ours.issue("server"), ca=ours.ca)
     ) as collector:
         options = f"ca={ours.ca}&cert={cert}&key={cert.with_name('me.key')}&tls_password=env:TLS_PASSWORD"
