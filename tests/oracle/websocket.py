@@ -7,6 +7,7 @@ import zlib
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 FIN, PACKED = 128, 64
 TAIL = b"\x00\x00\xff\xff"
+WINDOW = 15  # bits, whatever the server has agreed to
 
 
 class ViolationError(Exception):
@@ -36,7 +37,7 @@ class ClientFrames:
         if deflate is not None:
             self._keeps_sent, self._window_sent, self._keeps_received, _ = deflate
             self._packer = zlib.compressobj(wbits=-self._window_sent, memLevel=5)
-            self._unpacker = zlib.decompressobj(wbits=-15)
+            self._unpacker = zlib.decompressobj(wbits=-WINDOW)
 
     # -- to send
 
@@ -141,7 +142,7 @@ class ClientFrames:
             self._message = b""
             self._packed = bool(first & PACKED)
             if self._packed and not self._keeps_received:
-                self._unpacker = zlib.decompressobj(wbits=-15)
+                self._unpacker = zlib.decompressobj(wbits=-WINDOW)
         self._first, self._left, self._payload = first, size, b""
         self._data = self._data[head:]
         return True
@@ -168,7 +169,7 @@ class ClientFrames:
             data = self._unpacker.unconsumed_tail
             if self._unpacker.eof:
                 data = self._unpacker.unused_data
-                self._unpacker = zlib.decompressobj(wbits=-15)
+                self._unpacker = zlib.decompressobj(wbits=-WINDOW)
 
     def _control(self, opcode: int) -> None:
         data = self._payload
