@@ -1,10 +1,9 @@
 """What the tests of Logux share."""
 
-from typing import Any
-
 import pytest
 
 from tests.support import need
+from tests.support.websocket import refuse_pump, why_python
 
 WHY = "a test needs the pump in Python"
 
@@ -13,15 +12,11 @@ WHY = "a test needs the pump in Python"
 def websocket_pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with each pump for WebSocket; return what ``stats().pump`` says."""
     need("websockets")
-    from logclient.transports.tcp import Tcp
     from logclient.transports.websocket import WebSocket
 
-    def load_pump(self: Any) -> Any:
-        raise ImportError(WHY)
-
     if request.param == "python":
-        monkeypatch.setattr(WebSocket, "load_pump", load_pump)
+        monkeypatch.setattr(WebSocket, "load_pump", refuse_pump(WHY))
         return f"python: {WHY}"
-    if why := WebSocket(Tcp(1.0)).why_python():
+    if why := why_python():
         pytest.skip(why)
     return "compiled"

@@ -19,15 +19,13 @@ import pytest
 from tests.support import need
 from tests.support.measured_process import MIB, MeasuredProcess
 from tests.support.patience import PATIENCE
+from tests.support.websocket import why_python
 
 need("websockets")
 
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
-
-from logclient.transports.tcp import Tcp  # noqa: E402
-from logclient.transports.websocket import WebSocket  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
 both_pumps = pytest.mark.usefixtures("websocket_pump")
@@ -40,11 +38,9 @@ import logclient
 why, url, n, options = json.loads(sys.argv[1])
 if why:
     from logclient.transports.websocket import WebSocket
+    from tests.support.websocket import refuse_pump
 
-    def load_pump(self):
-        raise ImportError(why)
-
-    WebSocket.load_pump = load_pump
+    WebSocket.load_pump = refuse_pump(why)
 client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)
 for number in range(n):
     client.send({"n": number})
@@ -136,7 +132,7 @@ def attack_client(
 
     It uses the pump that clients of this process use.
     """
-    why = WebSocket(Tcp(1.0)).why_python()
+    why = why_python()
     with HostileServer(*attacks) as server:
         url = f"logux://127.0.0.1:{server.port}"
         program = MeasuredProcess(PRODUCER, why, url, n, options)

@@ -1,4 +1,4 @@
-"""The server's side of WebSocket, by hand."""
+"""The server's side of WebSocket, by hand; and which pump clients use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import hashlib
 import socket
 import struct
+from collections.abc import Callable
+from typing import Any
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -41,3 +43,20 @@ def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0
     if size < 65536 and form != 127:
         return head + b"\x7e" + struct.pack("!H", size) + data
     return head + b"\x7f" + struct.pack("!Q", size) + data
+
+
+def refuse_pump(why: str) -> Callable[..., Any]:
+    """Return a `WebSocket.load_pump` for a system without the compiled pump, for this reason."""
+
+    def load_pump(self: Any) -> Any:
+        raise ImportError(why)
+
+    return load_pump
+
+
+def why_python() -> str:
+    """Return why clients of this process use the pump in Python; empty: they do not."""
+    from logclient.transports.tcp import Tcp
+    from logclient.transports.websocket import WebSocket
+
+    return WebSocket(Tcp(1.0)).why_python()
