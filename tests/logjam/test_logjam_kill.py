@@ -65,7 +65,8 @@ class TestDeviceKilled:
 
     def assert_nothing_lost(
         self, folder: Path, spark: Any, figures: Figures, show: Callable[[str], None]
-    ) -> None:
+    ) -> int:
+        """Return how many events the capture has twice: a kill between the write and its answer is rare."""
         verdict = verify(folder / "ledger", folder / "capture", spark=spark)
         counts = verdict.counts
         show(
@@ -76,10 +77,10 @@ class TestDeviceKilled:
         assert figures.kills >= KILLS
         assert figures.resent >= RESENT
         assert figures.acked == figures.sent == counts.events == counts.ok
-        assert counts.duplicated > 0  # at least one kill was between the write and its ack
         wrong = (counts.lost, counts.missing, counts.corrupted, counts.unexpected, counts.reordered)
         assert wrong == (0,) * 5
         assert verdict.exit_code == 0
+        return counts.duplicated
 
     def test_killed_device_loses_no_accepted_request(
         self, tmp_path: Path, spark: Any, monkeypatch: Any, show: Any, event: Callable[[int], Any]
@@ -107,7 +108,7 @@ class TestDeviceKilled:
             clients=2, events=REQUESTS, between=REQUESTS // 25, max_events=50_000,
         )  # fmt: skip
         assert figures.sent == REQUESTS
-        self.assert_nothing_lost(tmp_path, spark, figures, show)
+        assert self.assert_nothing_lost(tmp_path, spark, figures, show) > 0
         shutil.rmtree(tmp_path / "capture")  # most of a GB
 
     def test_logjam_client_without_resend_is_judged_lossy(
