@@ -6,14 +6,15 @@ connection is closed. The bytes move through another compiled pump, the *carrier
 for bytes are used.
 
 Short messages are gathered and written when nothing else is to be done, or when there are many. The peer's
-answers may gather for a moment, too, unless they come so fast that it would soon wait for us. When a write
-fails, what the peer had sent is received first: it may explain the end.
+answers may gather for a moment, too, unless events wait, and answers come so fast that the peer would soon
+wait for us. When a write fails, what the peer had sent is received first: it may explain the end.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from logclient._ext.codec cimport lc_get_frame
 from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_SIZE
+from logclient._ext.inflight cimport lc_inflight
 from logclient._ext.pump.base cimport (
     LINK_CLOSED,
     MAX_READS_PER_TURN,
@@ -212,12 +213,18 @@ cdef class WebSocketPump(CompiledPump):
             self.counted = self.progress
         return self.fast
 
+    cdef bint _is_behind(self) noexcept nogil:
+        # Return whether more than a window of events waits. The reads race with callers.
+        cdef lc_inflight *f = &self.in_flight.f
+        return f.queue.queued_events + f.staged_events > f.queue.full_events
+
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
         cdef pollfd wake
         if self.broken or self._has_rest():
             return self.carrier._sleep(full, 0) | WOKEN_BY_PEER
         if (self.drained and not full and timeout > GATHER_MS
-                and self.in_flight.f.inflight >= GATHER_LEAST and not self._is_fast()):
+                and self.in_flight.f.inflight >= GATHER_LEAST
+                and not (self._is_fast() and self._is_behind())):
             wake.fd = lc_wake_fd(&self.in_flight.f.queue.wake)
             wake.events = <short> POLLIN
             wake.revents = 0
