@@ -23,6 +23,7 @@ ROWS = {
     "send": ("bench.send", ("msgspec",)),
     "saturated": ("bench.saturated", ()),
     "dead": ("bench.dead", ()),
+    "spool": ("bench.spool", ("python-logstash-async",)),
     "lumberjack": ("bench.lumberjack", ("pylogbeat", "python-logstash-async")),
     "compressed": ("bench.compressed", ("isal", "pylogbeat")),
     "tls": ("bench.tls", ("pylogbeat",)),

@@ -205,25 +205,26 @@ def _turns(client: Any) -> tuple[int, bool]:
 # -- outside -------------------------------------------------------------------------------------
 
 
-def _run(name: str, seconds: float) -> Run:
-    before, kind = load(), KINDS[name]
+def run_kind(name: str, kind: Kind, seconds: float) -> Run:
+    """Do one run of a kind of handler and its sink."""
+    before = load()
     command = [sys.executable, "-m", "bench.saturated", "--seconds", str(seconds)]
     if kind.sink is None:
-        return Run(name, _said([*command, "--url", name]), 0, 0.0, before, "")
+        return Run(name, said_by([*command, "--url", name]), 0, 0.0, before, "")
     ledger = OUT / "ledger"
     shutil.rmtree(ledger, ignore_errors=True)
     with kind.sink() as sink:
         options = {**kind.options, **sink.options}
         if name == "ledger":
             options["ledger"] = str(ledger)
-        said = _said([*command, "--url", sink.url + kind.path, "--options", json.dumps(options)])
+        said = said_by([*command, "--url", sink.url + kind.path, "--options", json.dumps(options)])
         counts = sink.counts()
     said["ledger_bytes"] = sum(p.stat().st_size for p in ledger.glob("*")) if ledger.exists() else 0
     shutil.rmtree(ledger, ignore_errors=True)
     return Run(name, said, counts.events, counts.busy, before, counts.cipher)
 
 
-def _said(command: list[str]) -> dict[str, Any]:
+def said_by(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
@@ -265,7 +266,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     runs: list[Run] = []
     for _ in range(rounds or (1 if quick else RUNS)):
         order = draw.sample(list(KINDS), len(KINDS))
-        runs += [_run(kind, min(seconds, 2.0) if kind in PEERS else seconds) for kind in order]
+        runs += [run_kind(k, KINDS[k], min(seconds, 2.0) if k in PEERS else seconds) for k in order]
     verdicts: list[Verdict] = []
     notes: list[str] = []
     rows: list[Line] = []
