@@ -67,7 +67,7 @@ COLLECTOR_MODULES = {"collector", "consumer", "datagrams", "device", "injector",
 EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
     | {"ids", "jsonscan", "sent_tracker"},
-    "_ext queue": {"queue", "inflight"},
+    "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record"},
     "_ext codecs": PROTOCOLS,
     "_ext pump": {"pump", "pump.base"},

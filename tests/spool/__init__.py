@@ -1,0 +1,1 @@
+"""The spool: kills, adoption, bounds, trouble, the end of the machine."""

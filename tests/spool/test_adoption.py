@@ -1,0 +1,185 @@
+"""What dead owners left is sent by others, once, under their ids, with their ledgers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.spool.scene import NOBODY, Producer, Scene
+from tests.support.patience import wait_until
+
+
+def test_dead_owners_are_adopted_oldest_first(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        names = [scene.run(events=300).name for _ in range(3)]
+        # Their age is that of the lock file, whatever its name.
+        for age, name in enumerate(reversed(names)):
+            os.utime(scene.spool / f"{name}.lock", (age + 1, age + 1))
+        scene.drain()
+        seen = [event["@metadata"]["_id"][:20] for event in scene.events()]
+        assert [name for name in dict.fromkeys(seen) if name in names] == list(reversed(names))
+
+
+def _killed_with_a_ledger(scene: Scene, events: int) -> Producer:
+    """Kill a producer that has sent so many events, and has begun its ledger."""
+    producer = scene.start(NOBODY, events=events, end="stay")
+    wait_until(lambda: producer.sent() == events and producer.read_name(), "it has sent all")
+    wait_until(lambda: scene.parts(producer.name) == [1], "its ledger is begun")
+    producer.process.kill()
+    producer.process.communicate()
+    return producer
+
+
+def test_an_adopted_ledger_is_continued_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        producer = _killed_with_a_ledger(scene, 700)
+        scene.drain()
+        assert scene.parts(producer.name) == [1, 2]
+        lines = scene.lines(producer.name)
+        assert lines[-1]["t"] == "close"
+        assert (lines[-1]["last"], lines[-1]["acked"]) == (700, 700)
+        assert scene.verdict(monkeypatch).ok == 700
+
+
+def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(scene.url, events=400)
+        with (scene.ledger / f"{producer.name}-0001.ledger").open("ab") as file:
+            file.write(b'{"t":"batch","seqs":[[1,')
+        scene.drain()
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
+
+
+def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        first = _killed_with_a_ledger(scene, 300)
+        second = scene.start(NOBODY, events=300, end="stay")  # it adopts the first, and can send nothing
+        wait_until(lambda: scene.parts(first.name) == [1, 2], "the first is adopted")
+        second.kill()
+        scene.drain()
+        assert scene.parts(first.name) == [1, 2, 3]
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.lost, counts.unknown, counts.duplicated) == (counts.events, 0, 0, 0)
+
+
+def test_close_leaves_the_rest_for_the_next_client(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        client = scene.client(NOBODY)
+        delivery = client.submit({"message": "first"})
+        for n in range(99):
+            client.send({"message": "more", "n": n})
+        client.close(0.0)
+        assert (client.stats().stored, client.stats().queued) == (100, 0)
+        assert delivery.result(0).status == "stored"
+        scene.drain()
+        assert sum(scene.arrived().values()) == 100
+
+
+def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
+    with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
+        producer = scene.run(events=5000, sizes=(1000,), end="close")
+        assert "5000 events were left in the spool" in producer.errors
+        scene.drain()
+        arrived = [event["n"] for event in scene.events()]
+        assert arrived == list(range(1, 5001))
+
+
+def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
+        scene.run(events=5000, sizes=(1000,))
+        scene.drain()
+        arrived = [event["n"] for event in scene.events()]
+        # The first MiB was in memory; what the disk took comes whole and in order.
+        assert 0 < 5000 - len(arrived) < 2500
+        assert arrived == list(range(5001 - len(arrived), 5001))
+        counts = scene.verdict(monkeypatch)
+        assert (counts.lost, counts.unexpected) == (0, 0)
+
+
+def test_acked_events_are_not_sent_again(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        with scene.client() as client:
+            for n in range(1000):
+                client.send({"message": "kept", "n": n})
+            assert client.flush() == 0
+            # A copy of the files as a kill would leave them now.
+            assert client.stats().acked == 1000
+        scene.drain()
+        assert set(scene.arrived().values()) == {1}
+
+
+def test_files_of_a_live_owner_are_left_alone(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene, scene.client(NOBODY) as alive:
+        alive.send({"message": "mine"})
+        producer = scene.run(events=200)
+        with scene.client() as other:
+            wait_until(lambda: producer.name not in scene.owners(), "the dead owner is adopted")
+            assert alive.producer in scene.owners()
+            assert not any(name.startswith(alive.producer) for name in scene.arrived())
+            assert other.stats().queued == 0
+
+
+def test_a_client_without_a_ledger_adopts_too(tmp_path: Path) -> None:
+    with Scene(tmp_path, ledger=None) as scene:
+        producer = scene.run(events=200)
+        scene.drain()
+        assert {int(name[20:], 16) for name in scene.arrived()} == producer.returned()
+
+
+def test_locks_are_looked_at_and_process_ids_are_not(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(events=50)
+        held = os.open(scene.spool / f"{producer.name}.lock", os.O_RDWR)
+        fcntl.flock(held, fcntl.LOCK_EX)  # as if a child of the owner lived on
+        with scene.client() as client:
+            client.send({"message": "own"})
+            assert client.flush() == 0
+            assert producer.name in scene.owners()
+        os.close(held)
+        scene.drain()
+        assert len(scene.arrived()) == 51
+
+
+def test_a_forked_child_has_files_of_its_own(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene:
+        client = scene.client(NOBODY)
+        client.send({"message": "parent"})
+        parent = client.producer
+        pid = os.fork()
+        if pid == 0:
+            try:
+                client.send({"message": "child"})
+                os._exit(0 if client.producer != parent and len(scene.owners()) == 2 else 3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert parent in scene.owners()
+        client.close(0.0)
+        scene.drain()
+        assert sorted(event["message"] for event in scene.events()) == ["child", "parent"]
+
+
+def test_a_child_that_logs_nothing_leaves_no_trace(tmp_path: Path) -> None:
+    with Scene(tmp_path) as scene, scene.client() as client:
+        client.send({"message": "parent"})
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        client.send({"message": "parent"})
+        assert client.flush() == 0
+        assert scene.owners() == {client.producer}
+
+
+def test_events_that_grew_too_old_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(events=100)
+        monkeypatch.setattr("logclient.delivery.spool.adoption.time.time", lambda: 4e9)
+        scene.drain()
+        assert not scene.arrived()
+        close = scene.lines(producer.name)[-1]
+        assert (close["t"], close["dropped"]) == ("close", {"max_age": 100})

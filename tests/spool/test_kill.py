@@ -1,0 +1,76 @@
+"""Producers that are killed: what `send` returned for arrives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.spool.scene import NOBODY, Scene
+from tests.support.patience import PATIENCE, wait_until
+
+SIZES = (5, 40, 300, 301, 2000, 70_000)
+
+
+def _kill_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, set[int]]:
+    """Kill producers at random instants while four threads send; return what `send` returned, by owner."""
+    returned: dict[str, set[int]] = {}
+    for _ in range(producers):
+        before = scene.owners()
+        url = draw.choice((NOBODY, scene.url))
+        producer = scene.start(url, events=3000, threads=4, sizes=draw.sample(SIZES, 3), end="kill")
+        wanted = draw.randint(1, 2000)
+        wait_until(lambda p=producer, n=wanted: p.sent() >= n or p.process.poll() is not None, "it sends")
+        producer.kill()
+        (name,) = scene.owners() - before
+        returned[name] = producer.returned()
+        assert len(returned[name]) >= wanted
+    return returned
+
+
+def _assert_all_arrived(scene: Scene, returned: dict[str, set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived = scene.arrived()
+    for name, seqs in returned.items():
+        assert not [seq for seq in seqs if f"{name}{seq:012x}" not in arrived]
+    counts = scene.verdict(monkeypatch)
+    assert (counts.lost, counts.corrupted, counts.unexpected, counts.unknown) == (0, 0, 0, 0), counts
+    assert counts.ok == counts.events >= sum(map(len, returned.values()))
+
+
+def test_all_that_send_returned_for_survives_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        returned = _kill_many(scene, 20, random.Random(18))
+        assert sum(map(len, returned.values())) > 10_000
+        scene.drain()
+        _assert_all_arrived(scene, returned, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(60 * PATIENCE)
+@pytest.mark.parametrize("batch", range(8))
+def test_two_thousand_killed_producers(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(f"spool {batch}")
+    with Scene(tmp_path, spool_sync=draw.choice(("none", "interval", "batch"))) as scene:
+        returned: dict[str, set[int]] = {}
+        for _ in range(25):
+            returned |= _kill_many(scene, 10, draw)
+            scene.drain()
+        _assert_all_arrived(scene, returned, monkeypatch)
+
+
+@pytest.mark.parametrize("sync", ["interval", "batch"])
+def test_a_log_changes_nothing_about_kills(
+    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scene(tmp_path, spool_sync=sync) as scene:
+        returned = _kill_many(scene, 4, random.Random(sync))
+        scene.drain()
+        _assert_all_arrived(scene, returned, monkeypatch)
+
+
+def test_os_exit_keeps_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(events=500, end="_exit")
+        scene.drain()
+        _assert_all_arrived(scene, {producer.name: producer.returned()}, monkeypatch)
