@@ -75,6 +75,7 @@ ctypedef struct lc_batch:
     lc_batch *next
     uint64_t serial          # identifies the batch in Python
     uint32_t low             # events before this index have their outcome
+    uint32_t unmarked        # events with an outcome that a spool does not know of
     uint32_t chunk_count
     void **chunks            # of the queue
     uint32_t room            # events that the arrays have room for

@@ -12,6 +12,7 @@ cpdef enum:
     FAILED = 4       # given up: see the reason
     DROPPED = 5      # refused or pushed out by a bound: see the reason
     WITHHELD = 6     # held back while other events are tried alone; never leaves the batches
+    STORED = 7       # left in the spool for another client
     SETTLED = 0x80   # a flag in a batch: the event has its outcome, and is counted
 
 # Reasons for which an event failed or was dropped. Users read the names, lower-case and without the prefix,
@@ -32,7 +33,8 @@ cpdef enum:
     R_UNKNOWN_TYPE = 12  # failed: the server does not know events of this type
     R_ERROR = 13         # failed: the server broke on it, and again when it came alone
     R_DOUBT = 14         # failed: sent, then the connection broke, and it is not to be sent twice
-    R_COUNT = 15         # how many reasons there are
+    R_SPOOL_FULL = 15    # dropped: spool_bytes
+    R_COUNT = 16         # how many reasons there are
 
 # The kind of an event: the form of its body, and flags that the formatter sets.
 cpdef enum:
@@ -52,6 +54,7 @@ cpdef enum:
     PUT_FORKED = -1      # this is a child process: the queue has to be renewed first
     PUT_FULL = -2        # policies `block` and `raise`: nothing was taken
     PUT_MEMORY = -3      # out of memory; counted as dropped
+    PUT_UNOPENED = -4    # the spool is to be opened first: nothing was taken
 
 # Reasons for which a codec stops.
 cpdef enum:

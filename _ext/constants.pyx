@@ -3,10 +3,11 @@
 The numbers are defined in ``constants.pxd``; the names stand here in their order.
 """
 
-STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "withheld")
+STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "withheld", "stored")
 REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
     "fatal", "poison", "denied", "unknown_type", "error", "doubt",
+    "spool_full",
 )
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",

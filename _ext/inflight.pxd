@@ -34,9 +34,17 @@ ctypedef struct lc_inflight:
     uint64_t acked
     uint64_t handed
     uint64_t failed[16]
+    uint64_t dropped[16]     # that grew too old
     uint64_t freed_events
     uint64_t freed_bytes
     lc_outcomes report       # outcomes since the last report, merged
+    uint32_t mirrored        # of these, how many are in the spool's journal
+    uint32_t passed          # of these, how many were given to the spool's log
+    uint64_t passed_to       # the last sequence of the last of them
+    uint32_t journal_base    # where in the journal they begin
+    uint64_t stored
+    uint64_t listed_before   # events up to this sequence are in the ledger of the process that queued them
+    uint8_t adopted          # another process has queued the events: gaps are its own
     lc_wire line             # scratch: ledger lines
     lc_wire packed           # scratch: their packed columns
 

@@ -26,14 +26,15 @@ from logclient._ext.constants cimport (
     PENDING,
     R_MAX_AGE,
     R_NONE,
-    R_OVERFLOW,
     SETTLED,
     WITHHELD,
 )
 from logclient._ext.queue cimport (
+    JOURNAL,
     EventQueue,
     lc_chunk,
     lc_free_chunks,
+    lc_journal,
     lc_queue,
     lc_mutex_lock,
     lc_mutex_unlock,
@@ -161,7 +162,7 @@ cdef class InflightBatches:
         b = self.f.quarantine
         while b != NULL:
             following = b.next
-            _free_suspect(b)
+            _free_suspect(&self.f, b)
             b = following
         chains[0] = self.f.ordinary.head
         chains[1] = self.f.kept.head
@@ -461,8 +462,46 @@ cdef class InflightBatches:
         self.report_gaps()
         return count
 
-    def expire(self, uint64_t seq):
-        """Fail the events up to this sequence that are not in flight, with the reason ``max_age``."""
+    def keep(self):
+        """Leave every event without an outcome in the spool, for another client; all are settled then.
+
+        Events in memory are copied there. Those that find no place fail with the reason ``closed``.
+        """
+        cdef lc_batch *b
+        inflight_commit(&self.f)           # marks those that have their outcome
+        while inflight_take(&self.f, 2048, 1 << 20) != NULL:
+            pass
+        b = self.f.head
+        while b != NULL:
+            _keep(&self.f, b)
+            b = b.next
+        b = self.f.quarantine
+        while b != NULL:
+            _keep(&self.f, b)
+            b = b.next
+        _free_settled_suspects(&self.f)
+        self.report_gaps()
+
+    def adopt(self, uint64_t listed_before):
+        """Take the queue's events for those of another process, which are sent under its ids.
+
+        Args:
+            listed_before: events up to this sequence are in its ledger.
+        """
+        cdef lc_journal *journal = self.f.queue.spool.journal if self.f.queue.spool != NULL else NULL
+        if journal != NULL:
+            self.f.journal_base = <uint32_t> min(journal.n, <uint64_t> JOURNAL)
+        self.f.adopted = True
+        self.f.listed_before = listed_before
+
+    def expire(self, uint64_t seq, bint drop=False):
+        """Fail the events up to this sequence that are not in flight, with the reason ``max_age``.
+
+        Args:
+            seq: a sequence.
+            drop: count them as dropped: the spool keeps no older ones.
+        """
+        cdef uint8_t status = <uint8_t> (DROPPED if drop else FAILED)
         cdef lc_queue *h = self.f.queue
         cdef lc_batch *b
         cdef uint32_t i
@@ -480,14 +519,14 @@ cdef class InflightBatches:
             if b.pending:
                 for i in range(b.low, b.n):
                     if b.status[i] == PENDING and b.seq[i] <= seq:
-                        b.status[i] = <uint8_t> FAILED
+                        b.status[i] = status
                         b.reason[i] = <uint8_t> R_MAX_AGE
                 inflight_encoded(&self.f, b)
             b = b.next
         b = self.f.quarantine
         while b != NULL:
             if b.seq[0] <= seq and b.inflight == 0 and not b.status[0] & SETTLED:
-                b.status[0] = <uint8_t> FAILED
+                b.status[0] = status
                 b.reason[0] = <uint8_t> R_MAX_AGE
                 inflight_encoded(&self.f, b)
             b = b.next
@@ -503,7 +542,8 @@ cdef class InflightBatches:
         lc_mutex_unlock(&h.mutex)
         first = min(first, _first_seq(&self.f.ordinary), _first_seq(&self.f.kept))
         if first > self.f.expected:
-            outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW)
+            if not self.f.adopted:
+                outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, h.full_reason)
             self.f.expected = first
 
     def commit(self):
@@ -520,11 +560,25 @@ cdef class InflightBatches:
         cdef lc_outcome *o
         cdef lc_outcomes *out = &self.f.report
         cdef list found = []
+        if self.f.queue.spool != NULL and self.f.queue.spool.logs and out.n:
+            lc_mutex_lock(&self.f.queue.mutex)
+            _pass_to_log(&self.f)
+            lc_mutex_unlock(&self.f.queue.mutex)
+        self.f.passed = 0
         for i in range(out.n):
             o = &out.items[i]
             found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
         out.n = 0
+        self.f.journal_base += self.f.mirrored
+        self.f.mirrored = 0
         return found
+
+    def recorded(self):
+        """Note that the ledger has all outcomes that were taken: a spool need not keep them any longer."""
+        if self.f.queue.spool != NULL and self.f.queue.spool.journal != NULL:
+            self.f.queue.spool.journal.n = 0
+        self.f.journal_base = 0
+        self.f.mirrored = 0
 
     @property
     def has_report(self):

@@ -231,6 +231,17 @@ LC_INLINE void lc_wake_close(lc_wake *w) {
 }
 #endif
 
+/* Store a word after everything that was stored before it, for whoever reads the memory once this process is
+ * gone. */
+#if defined(_MSC_VER)
+LC_INLINE void lc_publish(uint64_t *word, uint64_t value) {
+    MemoryBarrier();
+    *(volatile uint64_t *)word = value;
+}
+#else
+LC_INLINE void lc_publish(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+#endif
+
 /* A counter that is cheap to read and only tells whether a few microseconds have passed: reading the wall
  * clock costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; 0: there is no counter, and
  * the clock is always read. */

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from logclient._ext.codec cimport lc_outcomes
+
 
 cdef extern from "platform.h" nogil:
     ctypedef struct lc_mutex:
@@ -21,6 +23,7 @@ cdef extern from "platform.h" nogil:
     double lc_monotonic()
     int64_t lc_wall_us()
     uint64_t lc_ticks()
+    void lc_publish(uint64_t *word, uint64_t value)
     uint64_t LC_SOON
     const char *LC_WAKE
     void *lc_pages(size_t size)
@@ -34,8 +37,17 @@ cdef extern from "platform.h" nogil:
     void lc_wake_close(lc_wake *w)
 
 
+cdef enum:
+    PLACE = 65536            # bytes of a place in a spool
+    PLACES = 64              # of a segment
+    SEGMENT_HEAD = 4096      # bytes before its first place
+    JOURNAL_AT = 1024        # where its journal begins
+    JOURNAL = 120            # outcomes in the journal
+    EVENT_SETTLED = 0x80     # a flag of an event's level: it has its outcome
+
 # The header of each body in a chunk. Bodies are padded to 8 bytes, the last one of a full chunk to its end:
-# no other event can use that room, so it counts.
+# no other event can use that room, so it counts. In a spool `seq` is stored last, and that of the place
+# behind it is 0 before that: so a reader finds whole events only, whenever this process is killed.
 ctypedef struct lc_event:
     uint64_t seq
     int64_t created_us
@@ -54,11 +66,71 @@ ctypedef struct lc_chunk:
     uint32_t last            # where the newest event begins
     uint32_t count
     uint32_t owners
-    uint32_t size_class      # SIZE_CLASSES: freed once it is empty, not reused
+    uint32_t place           # in a spool: 1 + its first place, counted over all segments; 0: in memory
+    uint32_t logged          # in a spool with a log: bytes that the log has
+    uint32_t log_before      # of the chunks that the log has not whole: the places of the neighbours; 0: none
+    uint32_t log_behind
+    uint8_t size_class       # SIZE_CLASSES: freed once it is empty, not reused
+    uint8_t kept             # of the list `kept`
+    uint8_t stays            # left in the spool for another process: its places are not used again
+    uint8_t to_log           # in the list of the log
+    uint64_t live            # in a spool: the next sequence when it was begun, stored last; 0: free
 
 ctypedef struct lc_list:
     lc_chunk *head
     lc_chunk *tail
+
+# A segment of a spool: a file that is mapped, with 64 places for chunks.
+ctypedef struct lc_segment:
+    uint8_t *base            # of the file; NULL: not mapped
+    uint64_t free            # bit i: place i is free
+    uint64_t touched         # bytes whose pages are there: a store into others costs a page fault
+    uint8_t whole            # all of them
+
+# Outcomes since the ledger was written, in the head of a spool's first segment.
+ctypedef struct lc_journal_item:
+    uint64_t first
+    uint64_t last
+    uint8_t status
+    uint8_t reason
+
+ctypedef struct lc_journal:
+    uint64_t n               # stored last
+    uint64_t full            # some outcomes found no room
+    uint64_t unspooled       # 1: some events are in memory only
+    lc_journal_item items[JOURNAL]
+
+# The memory of a queue in mapped files (spool.pyx). Protected by the queue's mutex.
+ctypedef struct lc_spool:
+    lc_segment *segments
+    uint32_t most            # entries of `segments`
+    uint32_t limit           # segments that may be mapped: fewer than `most` once the disk was full
+    uint32_t mapped          # segments that are mapped
+    uint32_t untouched       # of these, how many are not whole
+    uint32_t free_places
+    uint32_t free_touched    # in whole segments
+    uint32_t least_free      # the lowest free_places since it was looked at
+    uint32_t ready           # free touched places below which more are prepared
+    uint8_t always           # every event goes here; else only what memory_bytes cannot take
+    uint8_t asked            # more places are wanted
+    uint8_t closed           # no segment will be added
+    uint8_t woken            # its thread is to look around
+    uint8_t logs             # a log is written, for what the machine's end would take
+    uint8_t logs_first       # nothing is sent before the log has it
+    uint32_t first_to_log    # chunks that the log has not whole: places; 0: none
+    uint32_t last_to_log
+    uint64_t logged          # every event up to this sequence is on the disk
+    lc_outcomes to_log       # outcomes that the log has not
+    int (*write_log)(lc_spool *s) noexcept nogil
+    void *log                # of spool.pyx
+    uint32_t log_waiters     # callers that wait until the disk has their event
+    uint8_t log_asked        # one of them, at once
+    lc_cond log_more         # `log_asked` or `closed` was set
+    lc_journal *journal      # NULL: no segment is mapped
+    uint64_t memory_bytes    # bound on the chunks in memory
+    uint64_t chunk_bytes     # of the chunks in memory that are used
+    uint64_t unspooled       # events that were put into memory
+    lc_cond more             # `asked` or `closed` was set
 
 # The place of a caller that waits for room. Granted room counts as held.
 ctypedef struct lc_turn:
@@ -109,9 +181,14 @@ ctypedef struct lc_queue:
     uint64_t granted_bytes
     uint64_t max_events
     uint64_t max_bytes
+    uint64_t own_events      # these bounds without a spool
+    uint64_t own_bytes
     uint32_t max_event_bytes
     uint64_t full_events     # a full window: wakes a lingering sender
     uint64_t full_bytes
+    lc_spool *spool          # NULL: none
+    uint8_t unopened         # the spool is to be opened before the next event
+    uint8_t full_reason      # of events that are dropped at a bound
     uint8_t policy
     uint8_t keep_level
     uint8_t closed
@@ -134,6 +211,7 @@ ctypedef struct lc_queue:
     uint64_t inflight        # of the held: sent, without an outcome
     uint64_t acked
     uint64_t handed
+    uint64_t stored
     uint64_t resent
     uint64_t sanitized
     uint64_t moved_fields
@@ -149,6 +227,10 @@ cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
 cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil
 cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil
 cdef void lc_leave_fork_safe(lc_queue *h) noexcept nogil
+
+cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
+cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
+cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
 
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)

@@ -26,6 +26,7 @@ from logclient._ext.constants cimport (
     PUT_FORKED,
     PUT_FULL,
     PUT_MEMORY,
+    PUT_UNOPENED,
     R_CLOSED,
     R_COUNT,
     R_OVERFLOW,
@@ -38,6 +39,7 @@ cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
 include "queue/memory.pyx"
+include "queue/places.pyx"
 include "queue/put.pyx"
 include "queue/turn.pyx"
 
@@ -72,8 +74,8 @@ cdef class EventQueue:
                   double free_after=10.0):
         cdef lc_queue like
         lc_watch_forks()
-        like.max_events = max_events
-        like.max_bytes = max_bytes
+        like.own_events = max_events
+        like.own_bytes = max_bytes
         # A larger event would find no room in an empty queue, and a caller that blocks for it would never
         # wake.
         like.max_event_bytes = <uint32_t> min(
@@ -95,8 +97,8 @@ cdef class EventQueue:
         lc_mutex_init(&h.mutex)
         lc_cond_init(&h.changed)
         h.generation = lc_forks
-        h.max_events = like.max_events
-        h.max_bytes = like.max_bytes
+        h.max_events = h.own_events = like.own_events
+        h.max_bytes = h.own_bytes = like.own_bytes
         h.max_event_bytes = like.max_event_bytes
         h.policy = like.policy
         h.keep_level = like.keep_level
@@ -106,6 +108,7 @@ cdef class EventQueue:
         h.next_seq = 1
         h.needs_sender = 1
         h.sender_state = SENDER_BUSY
+        h.full_reason = <uint8_t> R_OVERFLOW
         self.h = h
         return 0
 
@@ -121,6 +124,9 @@ cdef class EventQueue:
             lc_free_chunks(h.free[i])
         if not h.wake_closed:
             lc_wake_close(&h.wake)
+        if h.spool != NULL:
+            free(h.spool.segments)
+            free(h.spool)
         free(h)
 
     cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
@@ -173,6 +179,15 @@ cdef class EventQueue:
     def forked(self):
         """Whether this process was forked since the queue was made."""
         return self.h.generation != lc_forks
+
+    @property
+    def unopened(self):
+        """Whether the spool is to be opened before the next event: a push returns ``PUT_UNOPENED``."""
+        return self.h.unopened != 0
+
+    @unopened.setter
+    def unopened(self, bint value):
+        self.h.unopened = value
 
     @property
     def needs_sender(self):
@@ -255,7 +270,7 @@ cdef class EventQueue:
             h.dropped[<int> R_CLOSED] += 1
         else:
             h.next_seq += 1
-            h.dropped[<int> R_OVERFLOW] += 1
+            h.dropped[h.full_reason] += 1
         lc_mutex_unlock(&h.mutex)
 
     def close(self):
@@ -426,6 +441,42 @@ cdef class EventQueue:
                 return done
             PyErr_CheckSignals()
 
+    def wait_stored(self, uint64_t seq, double seconds):
+        """Sleep, without the GIL, until the disk has every event up to `seq`.
+
+        Args:
+            seq: a sequence.
+            seconds: how long to wait at most.
+
+        Returns:
+            Whether it has, or their outcomes are there. False at once if no log is written.
+        """
+        cdef lc_queue *h = self.h
+        cdef lc_spool *s = h.spool
+        cdef double end = lc_monotonic() + seconds
+        cdef double left
+        cdef bint done, over
+        while True:
+            left = end - lc_monotonic()
+            with nogil:
+                lc_mutex_lock(&h.mutex)
+                done = h.settled >= seq or (s != NULL and s.logged >= seq)
+                over = s == NULL or not s.logs
+                if not done and not over and left <= 0:
+                    s.log_asked = True       # for whoever looks again
+                    lc_cond_wake_all(&s.log_more)
+                if not done and not over and left > 0:
+                    s.log_asked = True
+                    lc_cond_wake_all(&s.log_more)
+                    s.log_waiters += 1
+                    lc_cond_wait(&h.changed, &h.mutex, min(left, SIGNAL_CHECK_MS / 1000.0))
+                    s.log_waiters -= 1
+                    done = h.settled >= seq or s.logged >= seq
+                lc_mutex_unlock(&h.mutex)
+            if done or over or left <= 0:
+                return done
+            PyErr_CheckSignals()
+
     def count_changed(self, uint64_t sanitized=0, uint64_t moved=0):
         """Count changes that encoding made necessary.
 
@@ -464,6 +515,7 @@ cdef class EventQueue:
             "inflight": now.inflight,
             "acked": now.acked,
             "handed": now.handed,
+            "stored": now.stored,
             "failed": {REASONS[i]: now.failed[i] for i in range(<int> R_COUNT) if now.failed[i]},
             "dropped": {REASONS[i]: now.dropped[i] for i in range(<int> R_COUNT) if now.dropped[i]},
             "resent": now.resent,

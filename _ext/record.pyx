@@ -37,7 +37,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
-from logclient._ext.constants cimport PUT_FORKED, PUT_FULL
+from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient._ext.queue cimport EventQueue
 from logclient._ext.codec cimport (
     K_DOCUMENT,

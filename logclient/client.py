@@ -20,7 +20,7 @@ from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, parse
 from logclient.delivery.contract import Core
-from logclient.delivery.engine import Engine, Limits
+from logclient.delivery.engine import Engine, Limits, SpoolOptions
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
@@ -30,6 +30,7 @@ from logclient.files import open_to_all, private_directory
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from logclient.delivery.spool.adoption import Estate
     from logclient.options import Options
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
@@ -163,14 +164,8 @@ class Client(FastClient):
                 **self._ledger_metadata(config),
             }
             ledger = (private_directory(config.ledger, "ledger"), about)
-        self._engine = Engine(
-            self._core_factory(config),
-            transport.from_config(config),
-            config.endpoints,
-            _limits(config),
-            ledger=ledger,
-            url=config.redacted,
-        )
+        make_engine = _engine_maker(config, self._core_factory(config), transport, ledger)
+        self._engine = make_engine(None)
         self.documents = self._documents(config, self._engine)
         encoder = Encoder(
             self._engine.queue,
@@ -375,6 +370,39 @@ def _is_here(host: str) -> bool:
         return False
     inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (inner or address).is_loopback
+
+
+def _engine_maker(
+    config: Config,
+    make_core: Callable[[bytes], Core],
+    transport: Any,
+    ledger: tuple[str, dict[str, str]] | None,
+) -> Callable[[Estate | None], Engine]:
+    """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
+    spool = None
+    if config.spool is not None:
+        spool = SpoolOptions(
+            config.spool,
+            config.spool_mode == "always",
+            config.spool_bytes,
+            config.spool_age,
+            config.spool_sync,
+        )
+
+    def make(estate: Estate | None) -> Engine:
+        return Engine(
+            make_core,
+            transport.from_config(config),
+            config.endpoints,
+            _limits(config),
+            ledger=ledger,
+            url=config.redacted,
+            spool=spool,
+            make_adopter=make,
+            estate=estate,
+        )
+
+    return make
 
 
 def _limits(config: Config) -> Limits:

@@ -98,6 +98,25 @@ class Options(TypedDict, total=False):
     linger: float | str | None
     """The sender's pause between two looks at the queue while traffic flows. Default: 5ms."""
 
+    spool: str | PathLike[str] | None
+    """Directory in which events outlive the process; none: they are in memory only. See spool.md. Default:
+    none."""
+
+    spool_mode: Literal["overflow", "always"] | None
+    """overflow: only events for which max_bytes has no room go to the spool; always: all of them. Default:
+    overflow."""
+
+    spool_sync: Literal["none", "interval", "batch"] | None
+    """When the disk has what is spooled. none: when the kernel writes it; interval: within 100 ms; batch:
+    before it is sent. The last two need spool_mode=always. Default: none."""
+
+    spool_bytes: int | str | None
+    """Largest size of the files that one process has in the spool; beyond it, overflow decides. Default:
+    256MiB."""
+
+    spool_age: float | str | None
+    """Events that have waited longer in the spool are dropped as max_age. Default: 24h."""
+
     ledger: str | PathLike[str] | None
     """Directory of the ledger; none: no ledger. See formats.md. Default: none."""
 

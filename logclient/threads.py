@@ -47,7 +47,7 @@ __all__ = [
     "without_switching",
 ]
 
-SENDER, CALLBACKS = NAMES = ("logclient-sender", "logclient-callbacks")
+SENDER, CALLBACKS, SPOOL = NAMES = ("logclient-sender", "logclient-callbacks", "logclient-spool")
 """The names of our threads, as debuggers show them."""
 
 SHORTEST = 0.0005

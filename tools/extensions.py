@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-NOT_ON_WINDOWS = {"pump", "tls", "udpreceive"}
+NOT_ON_WINDOWS = {"pump", "spool", "tls", "udpreceive"}
 """Extensions and sub-packages that are built on POSIX systems only."""
 
 PARTS = {".pyx", ".pxi", ".h"}

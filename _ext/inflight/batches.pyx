@@ -14,13 +14,16 @@ from logclient._ext.constants cimport (
     K_MASK,
     K_TOMB,
     PENDING,
+    R_CLOSED,
     R_COUNT,
     R_NONE,
-    R_OVERFLOW,
     SETTLED,
+    STORED,
     WITHHELD,
 )
 from logclient._ext.queue cimport (
+    EVENT_SETTLED,
+    JOURNAL,
     chunk_data,
     event_room,
     event_takes,
@@ -29,9 +32,12 @@ from logclient._ext.queue cimport (
     lc_event,
     lc_free_chunks,
     lc_grant_room,
+    lc_journal,
+    lc_keep_chunk,
     lc_queue,
     lc_list,
     lc_monotonic,
+    lc_publish,
     lc_mutex_lock,
     lc_mutex_unlock,
     lc_release_chunk,
@@ -88,6 +94,7 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
     cdef lc_chunk *c
     cdef lc_chunk *surplus
     cdef uint64_t queued, kept, low
+    cdef bint waits
     low = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
     while f.emptied != NULL:
@@ -116,8 +123,13 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
             h.kept_bytes -= c.used - c.read
             _move_chunk(&h.kept, &f.kept)
     surplus = lc_take_surplus(h)
+    waits = h.spool != NULL and h.spool.logs_first and f.staged_events and h.spool.logged + 1 < h.next_seq
     lc_mutex_unlock(&h.mutex)
     lc_free_chunks(surplus)
+    if waits and min(_first_seq(&f.ordinary), _first_seq(&f.kept)) > h.spool.logged:
+        h.spool.write_log(h.spool)           # spool_sync=batch: the disk has it before the server
+    if waits and h.spool.logs_first:
+        f.horizon = min(f.horizon, h.spool.logged + 1)
 
 
 cdef lc_event *_next_event(lc_inflight *f, lc_list **source) noexcept nogil:
@@ -193,8 +205,8 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         room = event_takes(e)
         if n and taken + room > size:
             break
-        if e.seq > f.expected:
-            if outcome_add(&f.report, f.expected, e.seq - 1, <uint8_t> DROPPED, <uint8_t> R_OVERFLOW) < 0:
+        if e.seq > f.expected and not f.adopted:
+            if outcome_add(&f.report, f.expected, e.seq - 1, <uint8_t> DROPPED, f.queue.full_reason) < 0:
                 break
         f.expected = e.seq + 1
         c = source.head
@@ -215,6 +227,8 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         if e.kind & K_MASK == K_TOMB:
             b.status[n] = <uint8_t> FAILED
             b.reason[n] = b.body[n][0]
+        if e.seq <= f.listed_before:
+            b.listed = n + 1
         n += 1
         taken += room
         c.read += <uint32_t> room
@@ -274,10 +288,15 @@ cdef void _settle(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     cdef uint8_t status = b.status[i]
     cdef uint8_t reason = b.reason[i]
     f.freed_events += 1
+    b.unmarked += 1
     if status == ACKED:
         f.acked += 1
     elif status == HANDED:
         f.handed += 1
+    elif status == STORED:
+        f.stored += 1
+    elif status == DROPPED:
+        f.dropped[reason] += 1
     else:
         status = <uint8_t> FAILED
         if reason >= R_COUNT:
@@ -373,8 +392,11 @@ cdef int inflight_apply(lc_inflight *f, lc_outcomes *out) noexcept nogil:
     return 0
 
 
-cdef void _free_suspect(lc_batch *b) noexcept nogil:
-    free(<void *> b.body[0])
+cdef void _free_suspect(lc_inflight *f, lc_batch *b) noexcept nogil:
+    if b.chunk_count:
+        _disown(f, <lc_chunk *> b.chunks[0])
+    else:
+        free(<void *> b.body[0])
     free(b.id_hash)
     free(b.id_second)
     free(b)
@@ -393,7 +415,64 @@ cdef void _free_settled_suspects(lc_inflight *f) noexcept nogil:
         if f.alone == b:
             f.alone = NULL
         f.freed_bytes += b.bytes
-        _free_suspect(b)
+        if f.queue.spool != NULL:
+            _write_journal(f)
+            _mark_settled(b)
+        _free_suspect(f, b)
+
+
+cdef bint _write_journal(lc_inflight *f) noexcept nogil:
+    # Copy the outcomes that the ledger has not into the spool, before their events are marked or leave it:
+    # whoever adopts the spool lists them. Return whether half of the journal is full. Mutex not held: only
+    # the sender writes it.
+    cdef lc_journal *j = f.queue.spool.journal
+    cdef lc_outcome *o
+    cdef uint32_t i = f.mirrored - 1 if f.mirrored else 0     # the last one may have grown
+    if j == NULL:
+        return False
+    while i < f.report.n:
+        if f.journal_base + i >= JOURNAL:
+            j.full = 1
+            break
+        o = &f.report.items[i]
+        j.items[f.journal_base + i].first = o.first
+        j.items[f.journal_base + i].last = o.last
+        j.items[f.journal_base + i].status = o.status
+        j.items[f.journal_base + i].reason = o.reason
+        i += 1
+    f.mirrored = i
+    lc_publish(&j.n, <uint64_t> (f.journal_base + i))
+    return f.journal_base + i > JOURNAL // 2
+
+
+cdef void _pass_to_log(lc_inflight *f) noexcept nogil:
+    # Give the spool's log the outcomes since the last call. Those that find no memory are not in it: after
+    # the end of the machine their events are sent again. Mutex held.
+    cdef lc_outcome *o
+    cdef uint64_t first
+    cdef uint32_t i = f.passed - 1 if f.passed else 0     # the last one may have grown
+    while i < f.report.n:
+        o = &f.report.items[i]
+        first = f.passed_to + 1 if f.passed and i == f.passed - 1 else o.first
+        if o.status != STORED and first <= o.last:
+            outcome_add(&f.queue.spool.to_log, first, o.last, o.status, o.reason)
+        f.passed_to = o.last
+        i += 1
+    f.passed = i
+
+
+cdef void _mark_settled(lc_batch *b) noexcept nogil:
+    # Mark the events that have their outcome, in the queue's memory: nobody is to send them again.
+    cdef lc_event *e
+    cdef uint32_t i
+    cdef uint8_t status
+    for i in range(b.n):
+        status = b.status[i] & ~SETTLED
+        # WITHHELD: it is in quarantine.
+        if b.status[i] & SETTLED and status != STORED and status != WITHHELD:
+            e = <lc_event *> b.body[i] - 1
+            e.level |= EVENT_SETTLED
+    b.unmarked = 0
 
 
 cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
@@ -412,8 +491,12 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     cdef bint granted = False
     if f.alone != NULL and f.alone.low == f.alone.n:
         _free_settled_suspects(f)
+    if h.spool != NULL:
+        reached = _write_journal(f)
     while b != NULL:
         following = b.next
+        if h.spool != NULL and b.unmarked:
+            _mark_settled(b)
         if b.low == b.n:
             f.freed_bytes += b.bytes
             if before == NULL:
@@ -432,6 +515,8 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     else:
         first = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
     lc_mutex_lock(&h.mutex)
+    if h.spool != NULL and h.spool.logs:
+        _pass_to_log(f)
     h.held_events -= f.freed_events
     h.held_bytes -= f.freed_bytes
     while f.emptied != NULL:
@@ -447,11 +532,13 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     h.inflight = f.inflight
     h.acked += f.acked
     h.handed += f.handed
+    h.stored += f.stored
     h.resent += f.resent
     for i in range(<uint32_t> R_COUNT):
         h.failed[i] += f.failed[i]
-        f.failed[i] = 0
-    f.acked = f.handed = f.resent = f.freed_events = f.freed_bytes = 0
+        h.dropped[i] += f.dropped[i]
+        f.failed[i] = f.dropped[i] = 0
+    f.acked = f.handed = f.stored = f.resent = f.freed_events = f.freed_bytes = 0
     h.settled = first - 1
     if h.flush_target and h.settled >= h.flush_target:
         h.flush_target = 0
@@ -490,24 +577,59 @@ cdef void inflight_requeue(lc_inflight *f) noexcept nogil:
     f.inflight = 0
 
 
+cdef lc_chunk *_chunk_of(lc_batch *b, uint32_t i) noexcept nogil:
+    # Return the chunk in which event i lies.
+    cdef lc_chunk *c = NULL
+    cdef uint32_t k
+    for k in range(b.chunk_count):
+        c = <lc_chunk *> b.chunks[k]
+        if chunk_data(c) <= b.body[i] <= chunk_data(c) + c.capacity:
+            break
+    return c
+
+
+cdef void _keep(lc_inflight *f, lc_batch *b) noexcept nogil:
+    # Leave the events of a batch that have no outcome in the spool; those that find no place fail.
+    cdef lc_chunk *c
+    cdef uint32_t i
+    for i in range(b.low, b.n):
+        if b.status[i] & SETTLED:
+            continue
+        c = _chunk_of(b, i)
+        if c.stays or lc_keep_chunk(f.queue, c):
+            b.status[i] = <uint8_t> STORED
+        else:
+            b.status[i] = <uint8_t> FAILED
+            b.reason[i] = <uint8_t> R_CLOSED
+    inflight_encoded(f, b)
+
+
 cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noexcept nogil:
     # Put a batch of one event, with a copy of its body, into its place in the quarantine. Return NULL when
-    # memory is out.
+    # memory is out. With a spool the event stays in its chunk, which lives longer than this process.
     cdef uint64_t room = event_room(b.size[i])   # the waste at the end of its chunk stays with the batch
     cdef lc_batch *own = _allocate(1)
-    cdef uint8_t *body = <uint8_t *> malloc(b.size[i] + 1)
+    cdef uint8_t *body = NULL
     cdef lc_batch **at = &f.quarantine
-    if own == NULL or body == NULL:
-        free(own)
-        free(body)
+    if own == NULL:
         return NULL
-    memcpy(body, b.body[i], b.size[i])
+    if f.queue.spool != NULL:
+        own.body[0] = b.body[i]
+        own.chunks[0] = _chunk_of(b, i)
+        own.chunk_count = 1
+        (<lc_chunk *> own.chunks[0]).owners += 1
+    else:
+        body = <uint8_t *> malloc(b.size[i] + 1)
+        if body == NULL:
+            free(own)
+            return NULL
+        memcpy(body, b.body[i], b.size[i])
+        own.body[0] = body
     own.n = 1
     own.bytes = room
     own.seq[0] = b.seq[i]
     own.created_us[0] = b.created_us[i]
     own.hash[0] = b.hash[i]
-    own.body[0] = body
     own.size[0] = b.size[i]
     own.kind[0] = b.kind[i]
     own.level[0] = b.level[i]

@@ -8,6 +8,7 @@
 cdef enum:
     CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
     KEPT_FREE = 1 << 22       # bytes of free chunks that are never freed
+    AHEAD = 8 << 20           # bytes before memory is full at which a spool prepares its files, and beyond
 
 
 cdef inline uint32_t _class_of(uint64_t room, uint64_t *size) noexcept nogil:
@@ -57,36 +58,90 @@ cdef void _shrink_free(lc_queue *h, uint64_t size) noexcept nogil:
             h.surplus = c
 
 
-cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room) noexcept nogil:
-    # Return a free chunk or a fresh one; NULL when memory is out. Call with the mutex held.
+cdef inline uint64_t _memory_used(lc_queue *h) noexcept nogil:
+    # Return the bytes of events in memory; with a spool those of their chunks.
+    return h.queued_bytes + h.held_bytes if h.spool == NULL else h.spool.chunk_bytes
+
+
+cdef inline uint64_t _memory_bound(lc_queue *h) noexcept nogil:
+    return h.max_bytes if h.spool == NULL else h.spool.memory_bytes
+
+
+cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
+    # Return a free chunk or a fresh one, in the spool where it goes first; NULL when there is no memory and
+    # no place for it. Call with the mutex held.
+    cdef lc_chunk *c
+    cdef lc_spool *s = h.spool
+    if s == NULL:
+        return _chunk_in_memory(h, room, kept)
+    if s.always:
+        c = _take_places(h, room, kept)
+        if c != NULL:
+            return c
+        # A caller that may wait gets memory: its event is within max_bytes.
+        if s.chunk_bytes + room > s.memory_bytes and h.policy != BLOCK and h.policy != RAISE:
+            return NULL
+        return _chunk_in_memory(h, room, kept)
+    if s.chunk_bytes + room + AHEAD > s.memory_bytes and s.free_touched < s.ready:
+        _ask(s)
+    if s.chunk_bytes + room <= s.memory_bytes:
+        return _chunk_in_memory(h, room, kept)
+    c = _take_places(h, room, kept)
+    if c == NULL and (h.policy == BLOCK or h.policy == RAISE or (
+            s.mapped < s.limit and s.chunk_bytes + room <= s.memory_bytes + AHEAD)):
+        c = _chunk_in_memory(h, room, kept)    # the next segment is on its way
+    return c
+
+
+cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
+    # Return a free chunk of the heap or a fresh one; NULL when memory is out. Call with the mutex held.
     cdef lc_chunk *c = NULL
     cdef uint64_t size, all_
     cdef uint32_t size_class = _class_of(room, &size)
     if size_class < SIZE_CLASSES:
         c = _pop_free(h, size_class)
     if c == NULL:
-        all_ = h.queued_bytes + h.held_bytes + h.free_bytes + size
-        if all_ > h.max_bytes and h.free_bytes > KEPT_FREE:
-            _shrink_free(h, min(all_ - h.max_bytes, h.free_bytes - KEPT_FREE))
+        all_ = _memory_used(h) + h.free_bytes + size
+        if all_ > _memory_bound(h) and h.free_bytes > KEPT_FREE:
+            _shrink_free(h, min(all_ - _memory_bound(h), h.free_bytes - KEPT_FREE))
         c = <lc_chunk *> lc_pages(size)
         if c == NULL:
             return NULL
-        c.size_class = size_class
+        c.size_class = <uint8_t> size_class
     # The rest of a larger class stays unused: it would count as waste.
     c.capacity = <uint32_t> (CHUNK if size_class == 0 else room)
+    c.place = 0
+    _begin_chunk(c, kept)
+    if h.spool != NULL:
+        h.spool.chunk_bytes += _size_of(c)
+    return c
+
+
+cdef inline void _begin_chunk(lc_chunk *c, bint kept) noexcept nogil:
     c.next = NULL
     c.used = 0
     c.read = 0
     c.count = 0
     c.owners = 0
-    return c
+    c.kept = kept
+    c.stays = 0
+    c.to_log = 0
 
 
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_take_surplus.
-    cdef uint64_t free_ = h.free_bytes + _size_of(c)
+    cdef uint64_t free_
+    if c.place:
+        if not c.stays:
+            _free_places(h, c)
+        return
+    free_ = h.free_bytes + _size_of(c)
+    if h.spool != NULL:
+        h.spool.chunk_bytes -= _size_of(c)
+        if h.spool.chunk_bytes == 0 and h.spool.journal != NULL:
+            h.spool.journal.unspooled = 0    # what became of them is in the journal, or in the ledger
     if c.size_class < SIZE_CLASSES and (
-            free_ <= KEPT_FREE or h.queued_bytes + h.held_bytes + free_ <= h.max_bytes):
+            free_ <= KEPT_FREE or _memory_used(h) + free_ <= _memory_bound(h)):
         c.next = h.free[c.size_class]
         h.free[c.size_class] = c
         h.free_bytes = free_
@@ -116,5 +171,6 @@ cdef void lc_free_chunks(lc_chunk *chain) noexcept nogil:
     cdef lc_chunk *following
     while chain != NULL:
         following = chain.next
-        lc_pages_free(chain, _size_of(chain))
+        if chain.place == 0:         # the others are a spool's
+            lc_pages_free(chain, _size_of(chain))
         chain = following

@@ -16,6 +16,8 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
         return 0
     e = <lc_event *> (chunk_data(c) + c.read)
     room = event_takes(e)
+    if h.spool != NULL:
+        e.level |= EVENT_SETTLED
     c.read += <uint32_t> room
     c.count -= 1
     h.queued_events -= 1
@@ -23,7 +25,7 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
     if list == &h.kept:
         h.kept_events -= 1
         h.kept_bytes -= room
-    h.dropped[<int> R_OVERFLOW] += 1
+    h.dropped[h.full_reason] += 1
     if c.read == c.used:
         list.head = c.next
         if list.head == NULL:
@@ -152,6 +154,9 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     room = event_room(size)
     ticks = lc_ticks()
     lc_mutex_lock(&h.mutex)
+    if h.unopened:
+        lc_mutex_unlock(&h.mutex)
+        return PUT_UNOPENED
     if created_us == 0:
         if ticks - h.clock_ticks >= LC_SOON:
             h.clock_ticks = ticks
@@ -180,18 +185,23 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
                 return PUT_FULL
             # The sequence is used up: its gap records the drop, also in the ledger.
             h.next_seq += 1
-            h.dropped[<int> R_OVERFLOW] += 1
+            h.dropped[h.full_reason] += 1
             lc_mutex_unlock(&h.mutex)
             return PUT_DROPPED
     waste = _waste(list, room)
     c = list.tail
     if c == NULL or c.capacity - c.used < room:
-        c = _new_chunk(h, room)
+        c = _new_chunk(h, room, keep)
+        while c == NULL and h.spool != NULL and h.policy == DROP_OLDEST and (
+                _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
+            # There is room, but no place: none is large enough, or chunks are held by their last event.
+            c = _new_chunk(h, room, keep)
         if c == NULL:
             h.next_seq += 1
-            h.dropped[<int> R_OVERFLOW] += 1
+            h.dropped[h.full_reason] += 1
             lc_mutex_unlock(&h.mutex)
             return PUT_MEMORY
+        waste = _waste(list, room)
         if list.tail == NULL:
             list.head = c
         else:
@@ -202,7 +212,6 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     seq = h.next_seq
     h.next_seq = seq + 1
     e = <lc_event *> (chunk_data(c) + c.used)
-    e.seq = seq
     e.created_us = created_us
     e.size = size
     e.level = level
@@ -211,6 +220,14 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     c.last = c.used
     memcpy(<uint8_t *> (e + 1), body, size)
     c.used += <uint32_t> room
+    if c.place:
+        if c.capacity - c.used >= 8:
+            (<lc_event *> (chunk_data(c) + c.used)).seq = 0
+    elif h.spool != NULL:
+        h.spool.unspooled += 1
+        if h.spool.journal != NULL:
+            h.spool.journal.unspooled = 1
+    lc_publish(&e.seq, seq)
     c.count += 1
     h.queued_events += 1
     h.queued_bytes += room

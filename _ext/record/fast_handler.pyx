@@ -291,14 +291,14 @@ cdef class FastHandler:
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
         seq = self.queue.put(body, <uint32_t> size, level, kind, created_us)
-        if seq == PUT_FORKED or seq == PUT_FULL or self.queue.sender_needed():
+        if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.sender_needed():
             self._put_fallback(record, seq, body, size, level, kind)
         return 0
 
     cdef int _put_fallback(self, object record, int64_t seq, const uint8_t *body, size_t size, uint8_t level,
                      uint8_t kind) except -1:
         try:
-            if seq == PUT_FORKED or seq == PUT_FULL:
+            if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED:
                 self.put_fallback(seq, PyBytes_FromStringAndSize(<const char *> body, size), level, kind)
             else:
                 self.on_wakeup_needed()

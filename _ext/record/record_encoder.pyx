@@ -149,7 +149,8 @@ cdef class Encoder:
         try:
             if self._encode_mapping(&doc, stack, obj) < 0:
                 reason = doc.reason if doc.reason != R_NONE else <uint8_t> R_UNENCODABLE
-                if self.queue.put(&reason, 1, level, <uint8_t> K_TOMB, 0) == PUT_FULL:
+                seq = self.queue.put(&reason, 1, level, <uint8_t> K_TOMB, 0)
+                if seq == PUT_FULL or seq == PUT_UNOPENED:
                     self.queue.refuse()
                 raise _error(doc.reason, obj, self.max_event_bytes)
             seq = self.queue.put(doc.base, <uint32_t> (doc.p - doc.base), level,

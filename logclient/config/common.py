@@ -27,6 +27,9 @@ __all__ = ["Config", "Endpoint"]
 Endpoint = tuple[str, int]
 """Host and port."""
 
+LARGEST_SPOOLED = (4 << 20) - 4096
+"""Bytes of the largest event that a segment of a spool can hold."""
+
 _DAY = 86400.0
 
 
@@ -168,6 +171,32 @@ class Config:
         "5ms",
         "The sender's pause between two looks at the queue while traffic flows.",
     )
+    spool: str | None = option(
+        optional(directory),
+        "none",
+        "Directory in which events outlive the process; none: they are in memory only. See spool.md.",
+    )
+    spool_mode: str = option(
+        choice("overflow", "always"),
+        "overflow",
+        "overflow: only events for which max_bytes has no room go to the spool; always: all of them.",
+    )
+    spool_sync: str = option(
+        choice("none", "interval", "batch"),
+        "none",
+        "When the disk has what is spooled. none: when the kernel writes it; interval: within 100 ms; batch: "
+        "before it is sent. The last two need spool_mode=always.",
+    )
+    spool_bytes: int = option(
+        size(8 << 20, 1 << 40),
+        "256MiB",
+        "Largest size of the files that one process has in the spool; beyond it, overflow decides.",
+    )
+    spool_age: float = option(
+        duration(1, 365 * _DAY),
+        "24h",
+        "Events that have waited longer in the spool are dropped as max_age.",
+    )
     ledger: str | None = option(
         optional(directory),
         "none",
@@ -240,6 +269,16 @@ class Config:
             if "max_event_bytes" in given:
                 raise ConfigError("max_event_bytes: must not be above max_bytes")
             values["max_event_bytes"] = values["max_bytes"]
+        if values["spool"] is None:
+            for name in ("spool_mode", "spool_sync", "spool_bytes", "spool_age"):
+                if name in given:
+                    raise ConfigError(f"{name}: needs spool")
+        elif values["spool_sync"] != "none" and values["spool_mode"] != "always":
+            raise ConfigError("spool_sync: needs spool_mode=always")
+        elif values["max_event_bytes"] > LARGEST_SPOOLED:
+            if "max_event_bytes" in given:
+                raise ConfigError(f"max_event_bytes: must not be above {LARGEST_SPOOLED} with spool")
+            values["max_event_bytes"] = LARGEST_SPOOLED
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -263,8 +302,8 @@ class Config:
         return type(self)(**{**self.__dict__, **changes})
 
     def without_files(self) -> Self:
-        """Return a copy that keeps no ledger and no state: for clients that only test a server."""
-        return self.replace(ledger=None)
+        """Return a copy that keeps no ledger, spool and state: for clients that only test a server."""
+        return self.replace(ledger=None, spool=None)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: a Config cannot be changed; replace() makes another")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logclient.delivery.diagnostics import describe_error
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from logclient._ext.inflight import InflightBatches
     from logclient.delivery.contract import Pump
     from logclient.delivery.diagnostics import Diagnostics
@@ -14,6 +16,28 @@ if TYPE_CHECKING:
     from logclient.delivery.ledger import Ledger
     from logclient.delivery.requests import Requests
     from logclient.delivery.submissions import Submissions
+
+
+class History(NamedTuple):
+    """What happened to a producer's events before this process took them over.
+
+    Attributes:
+        counts: the number of events by status and reason.
+        complete: whether every event that is not queued here is among them.
+    """
+
+    counts: dict[tuple[str, str], int]
+    complete: bool
+
+    def add_to(self, counts: dict[str, Any]) -> dict[str, Any]:
+        """Return the counters of a queue with these added."""
+        total = {**counts, "failed": dict(counts["failed"]), "dropped": dict(counts["dropped"])}
+        for (status, reason), n in self.counts.items():
+            if status in ("failed", "dropped"):
+                total[status][reason] = total[status].get(reason, 0) + n
+            else:
+                total[status] += n
+        return total
 
 
 class Bookkeeper:
@@ -49,6 +73,7 @@ class Bookkeeper:
         # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
         # events that were dropped or given up, in no more ranges than the queue has events.
         self._unlisted: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self.history: History | None = None
 
     def open(self) -> bool:
         """Open the ledger unless it is open or has stopped.
@@ -95,14 +120,19 @@ class Bookkeeper:
                 self._unlisted.setdefault((status, reason), []).append((first, last))
             if self.open():
                 self._list_outcomes(ledger)
+                self._in_flight.recorded()
             else:
                 self._unlisted = {kind: _merged(seqs) for kind, seqs in self._unlisted.items()}
+        else:
+            self._in_flight.recorded()
         self._submissions.settle(outcomes)
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""
         lines, self._unlisted = self._unlisted, {}
         for (status, reason), seqs in lines.items():
+            if status == "stored":  # whoever sends them lists their outcome
+                continue
             if status == "dropped":
                 ledger.write("dropped", reason=reason, seqs=_merged(seqs))
             else:
@@ -110,6 +140,19 @@ class Bookkeeper:
         if lines and ledger.stopped:
             self._pump.set_ledger(-1)
             self._complain(ledger)
+
+    def take_over(self, lines: dict[tuple[str, str], list[tuple[int, int]]], history: History) -> None:
+        """Go on with a producer whose process has ended.
+
+        Args:
+            lines: outcomes that its ledger has not, by status and reason.
+            history: what its ledger and these lines say.
+        """
+        self.history = history
+        if self.ledger is not None:
+            self._unlisted = {kind: list(seqs) for kind, seqs in lines.items()}
+        if self.open() and not self._unlisted:
+            self._in_flight.recorded()
 
     def deferred(self, seqs: list[int]) -> None:
         """List events that others overtake from now on."""
@@ -145,6 +188,12 @@ class Bookkeeper:
         counts = self._in_flight.queue.counters()
         if self._in_flight.listed > counts["settled"]:
             return  # it was sent, perhaps over a connection that broke, and its caller is not done
+        if counts["stored"]:
+            return  # another client goes on
+        if self.history is not None:
+            if not self.history.complete:
+                return
+            counts = self.history.add_to(counts)
         ledger.write(
             "close",
             last=counts["settled"],

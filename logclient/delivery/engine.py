@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient._ext.constants import R_FATAL
@@ -43,12 +43,18 @@ from logclient.delivery.intake import Intake
 from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
+from logclient.delivery.limits import SpoolOptions as SpoolOptions
 from logclient.delivery.pump import describe_pump, make_pump
 from logclient.delivery.requests import Requests
+from logclient.delivery.sender import LONGEST
+from logclient.delivery.shutdown import SpoolSide
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
 from logclient.errors import CredentialError, is_shortage
+
+if TYPE_CHECKING:
+    from logclient.delivery.spool.adoption import Adoption, Estate
 
 
 class Engine(Intake):
@@ -62,6 +68,9 @@ class Engine(Intake):
         ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
         log: the error log; None: that of the process.
+        spool: where events outlive the process; None: nowhere.
+        make_adopter: makes an engine for what a dead owner left in the spool.
+        estate: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
 
     Raises:
@@ -78,6 +87,9 @@ class Engine(Intake):
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         log: error_log.ErrorLog | None = None,
+        spool: SpoolOptions | None = None,
+        make_adopter: Callable[[Estate], Engine] | None = None,
+        estate: Estate | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
     ) -> None:
         threads.check()
@@ -96,7 +108,8 @@ class Engine(Intake):
         )
         self.in_flight = InflightBatches(self.queue)
         self.diagnostics = Diagnostics(url, self.error_log, self.queue)
-        self.submissions = Submissions(self.queue, limits.max_events, self.error_log)
+        has_log = spool is not None and spool.sync != "none"
+        self.submissions = Submissions(self.queue, limits.max_events, self.error_log, has_log)
         self.requests = Requests(on_event)
         self.keeps_connected = False
         self.closed = False
@@ -105,13 +118,21 @@ class Engine(Intake):
         self._transport = transport
         self._endpoints = endpoints
         self._ledger_place = ledger
+        self._spool_options = spool
+        self._make_adopter = make_adopter
+        self._estate = estate
+        self.spool: SpoolSide | None = None
         self._begin()
+        if estate is not None:
+            self.spool = self._adopt(estate)
+        elif spool is not None:
+            self._open_spool()
         lifecycle.watch(self)
 
     def _begin(self) -> None:
         super()._begin()
         limits, transport, endpoints = self.limits, self._transport, self._endpoints
-        self.producer = os.urandom(10)
+        self.producer = os.urandom(10) if self._estate is None else self._estate.producer
         self.core = self._make_core(self.producer)
         self.core.set_wall_clock(time.time)
         self.core.sample_clocks(time.monotonic())  # before the first event
@@ -121,7 +142,15 @@ class Engine(Intake):
         self.submissions.begin(self.pump.poke)
         self.requests.begin()
         self.endpoints = Endpoints(endpoints, limits, self.diagnostics)
-        ledger = make_ledger(self._ledger_place, self.producer)
+        record = None
+        if self._estate is not None and self._ledger_place is not None:
+            from logclient.delivery.spool.adoption import read_record
+
+            record = read_record(self._ledger_place[0], self.producer.hex())
+        self._record = record
+        ledger = make_ledger(
+            self._ledger_place, self.producer, *((record.parts, record.size) if record else ())
+        )
         self.books = Bookkeeper(
             ledger,
             self.in_flight,
@@ -139,11 +168,82 @@ class Engine(Intake):
         self.disconnects = 0
         self.turns = 0
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
+        self._spool_ages = None if self._spool_options is None else Ages(self._spool_options.age)
         self.connection = ConnectionRecord(self.in_flight, self.pump)
         self._tls = ""
         self._outcomes = 0  # of events in flight, that were looked at
         self._progress = 0  # the pump's, that was looked at
         self._attempt: WakingAttempt | None = None  # to connect, while it is under way
+        self._begin_spool()
+
+    # -- the spool ---------------------------------------------------------------------------------
+
+    def _begin_spool(self) -> None:
+        """In a new client or a forked child, have the spool opened before the first event."""
+        self.spool = None
+        if self._spool_options is not None and self._estate is None and not self.closed:
+            from logclient.delivery.spool.owner import Spool  # only Linux has it
+
+            ledger = self._ledger_place[0] if self._ledger_place is not None else None
+            memory = self.limits.max_bytes
+            self.spool = Spool(
+                self._spool_options, self.queue, memory, self.diagnostics, self._engine_for, ledger
+            )
+            self.queue.unopened = True
+
+    def _open_spool(self) -> None:
+        if self.spool is not None:
+            self.spool.open(self.producer)
+
+    def _engine_for(self, estate: Estate) -> Engine:
+        assert self._make_adopter is not None
+        return self._make_adopter(estate)
+
+    def _adopt(self, estate: Estate) -> Adoption:
+        """Queue what a dead owner left, and continue its ledger."""
+        from logclient.delivery.spool.adoption import Adoption
+
+        age = self._spool_options.age if self._spool_options is not None else None
+        adoption = Adoption(estate, self.queue, self.in_flight, self._record, self.diagnostics, age)
+        self.books.take_over(adoption.unlisted, adoption.history)
+        return adoption
+
+    def begin_adoption(self) -> None:
+        """Send what a dead owner left, then end."""
+        self.closed = True
+        self.queue.close()
+        self._leave_until(time.monotonic() + LONGEST)
+        self.end_idle()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client has ended."""
+        return self._ended
+
+    def _start(self, wait: bool = False) -> bool:
+        started = super()._start(wait)
+        if self.spool is not None and not self._forking:
+            self.spool.start()
+        return started
+
+    def park(self, pause: bool) -> None:
+        """Before a fork: ask all threads to end; see ``Sender.park``."""
+        if self.spool is not None:
+            self.spool.park()
+        super().park(pause)
+
+    def wait_parked(self, deadline: float) -> None:
+        """Wait, until the monotonic `deadline`, for the threads that were asked to end."""
+        super().wait_parked(deadline)
+        if self.spool is not None:
+            self.spool.wait_parked(deadline - time.monotonic())
+
+    def unpark(self) -> bool:
+        """Go on in the parent after a fork; return whether a sender has work."""
+        has_work = super().unpark()
+        if self.spool is not None:
+            self.spool.unpark()
+        return has_work
 
     # -- a turn ------------------------------------------------------------------------------------
 
@@ -168,7 +268,9 @@ class Engine(Intake):
         self.queue.reopen_wake()
         self.core.sample_clocks(time.monotonic())
         if self._ages is not None:
-            until = self._expire(self._ages, until)
+            until = self._expire(self._ages, until, drop=False)
+        if self._spool_ages is not None:
+            until = self._expire(self._spool_ages, until, drop=True)
         if self.fatal is not None:
             self.in_flight.fail(R_FATAL)
             self.in_flight.commit()
@@ -210,12 +312,12 @@ class Engine(Intake):
         self.in_flight.commit()
         self.books.record()
 
-    def _expire(self, ages: Ages, until: float) -> float:
-        """Fail events that have waited too long; return when to look again, `until` at most."""
+    def _expire(self, ages: Ages, until: float, drop: bool) -> float:
+        """Fail or drop events that have waited too long; return when to look again, `until` at most."""
         now = time.monotonic()
         old = ages.look(now, self.queue.next_seq - 1)
         if old:
-            self.in_flight.expire(old)
+            self.in_flight.expire(old, drop)
         return min(until, now + ages.every) if self.trials.unsent else until
 
     def _rest(self, until: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient._ext.constants import PUT_FORKED, PUT_FULL
+from logclient._ext.constants import PUT_FORKED, PUT_FULL, PUT_UNOPENED
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.contract import FOREVER
 from logclient.delivery.outcomes import Delivery, Outcome
@@ -68,6 +68,9 @@ class Intake(Lifetime):
         if code == PUT_FORKED:
             self.after_fork()
             code = self.submissions.push(body, level, kind, delivery)
+        if code == PUT_UNOPENED:
+            self._open_spool()
+            code = self.submissions.push(body, level, kind, delivery)
         if code == PUT_FULL and self.limits.overflow == "block":
             self.ensure_sender()
             if deadline is None:
@@ -78,6 +81,10 @@ class Intake(Lifetime):
         if self.queue.needs_sender:
             self.ensure_sender()
         return max(code, 0)
+
+    def _open_spool(self) -> None:
+        """Open the spool before the first event of this process."""
+        raise NotImplementedError
 
     def _push_in_turn(
         self, body: bytes, level: int, kind: int, delivery: Delivery | None, deadline: float
@@ -164,7 +171,8 @@ class Intake(Lifetime):
             elif self.queue.needs_sender:
                 self.ensure_sender()
         if not seq:
-            delivery._settle(Outcome("dropped", "closed" if self.closed else "overflow"))
+            full = "overflow" if self.spool is None else "spool_full"
+            delivery._settle(Outcome("dropped", "closed" if self.closed else full))
         return delivery
 
     def _wait_uncrowded(self, deadline: float) -> bool:

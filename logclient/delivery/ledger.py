@@ -17,17 +17,23 @@ ROTATE_AT = 256 << 20
 """Bytes of a part after which a new one is begun."""
 
 
-def make_ledger(place: tuple[str, dict[str, Any]] | None, producer: bytes) -> Ledger | None:
-    """Make the ledger of a producer.
+def make_ledger(
+    place: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int = 0, size: int = 0
+) -> Ledger | None:
+    """Make the ledger of a producer, or continue it.
 
     Args:
         place: the directory, and the fields of the ``open`` lines; None: there is no ledger.
         producer: 10 bytes.
+        parts: how many another process has written; this one begins the next.
+        size: their bytes.
     """
     if place is None:
         return None
     directory, about = place
-    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()})
+    if parts:
+        about = {**about, "continues": True}
+    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()}, parts, size)
 
 
 class Ledger:
@@ -37,13 +43,17 @@ class Ledger:
         directory: of all parts.
         producer: 20 hexadecimal digits.
         about: fields of the ``open`` lines.
+        parts: how many parts there are.
+        size: their bytes.
 
     Attributes:
         fd: the descriptor of the part; -1: there is none.
         stopped: the reason for which no more is written; empty: it goes on.
     """
 
-    def __init__(self, directory: str, producer: str, about: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: str, producer: str, about: dict[str, Any], parts: int = 0, size: int = 0
+    ) -> None:
         self.directory = directory
         self.producer = producer
         self.fd = -1
@@ -53,9 +63,9 @@ class Ledger:
 
         self._dumps = dumps
         self._about = about
-        self._part = 0
+        self._part = parts
         self._size = 0
-        self._earlier = 0
+        self._earlier = size
 
     @staticmethod
     def now_us() -> int:

@@ -25,3 +25,21 @@ class Limits(NamedTuple):
     max_age: float | None = None
     poison: str = "fail"
     atexit_timeout: float = 2.0
+
+
+class SpoolOptions(NamedTuple):
+    """Where events outlive their process.
+
+    Attributes:
+        directory: of the files.
+        always: every event goes there; else only what memory cannot take.
+        size: bytes of all files of one process.
+        age: seconds after which an event is dropped.
+        sync: when the disk has them: ``none`` (the kernel decides), ``interval`` or ``batch``.
+    """
+
+    directory: str
+    always: bool
+    size: int
+    age: float
+    sync: str

@@ -23,7 +23,8 @@ class Outcome(NamedTuple):
     """The final state of an event.
 
     Attributes:
-        status: ``acked``, ``handed``, ``failed`` or ``dropped``.
+        status: ``acked``, ``handed``, ``failed`` or ``dropped``; ``stored`` when the client ended and left
+            the event in its spool.
         reason: why it failed or was dropped (docs/operations.md); empty otherwise.
     """
 
@@ -112,6 +113,26 @@ class Delivery:
         done.wait(timeout)
         return self._outcome
 
+    def stored(self, timeout: float | None = None) -> bool:
+        """Wait until the disk has the event, so that it survives the end of the machine.
+
+        Args:
+            timeout: seconds; None: no limit.
+
+        Returns:
+            Whether the disk has it, or the server, or it was handed over. False when it failed or was
+            dropped, after `timeout`, and once the spool writes no log any more.
+
+        Raises:
+            ValueError: the client has no ``spool_sync``.
+        """
+        while self._outcome is None:
+            if not lifecycle.cannot_wait(0) and self._runner.wait_stored(self.seq, timeout):
+                return self._outcome is None or self._outcome.status not in ("failed", "dropped")
+            if self._outcome is None:
+                return False
+        return self._outcome.status not in ("failed", "dropped")
+
     def _request_flush(self) -> None:
         """Have the event sent, and its outcome reported, without delay: a caller waits for it."""
         if self._outcome is None:
@@ -175,6 +196,7 @@ class CallbackThread:
         report: called with (kind, text) about exceptions of callbacks.
         request_flush: returns the function to call with the sequence of an event whose outcome a caller
             waits for; None: its owner is gone.
+        wait_stored: returns the function that waits, for so many seconds, until the disk has an event.
         is_crowded: returns the function that decides whether ``queue_or_run`` must run a callback in the
             calling thread.
     """
@@ -184,8 +206,10 @@ class CallbackThread:
         report: Callable[[str, str], object],
         request_flush: Callable[[], Callable[[int], object] | None] = lambda: None,
         is_crowded: Callable[[], Callable[[], bool] | None] = lambda: None,
+        wait_stored: Callable[[], Callable[[int, float | None], bool] | None] = lambda: None,
     ) -> None:
         self._report = report
+        self._wait_stored = wait_stored
         self._request_flush = request_flush
         self._is_crowded = is_crowded
         self._begin()
@@ -211,6 +235,11 @@ class CallbackThread:
         request_flush = self._request_flush()
         if request_flush is not None:
             request_flush(seq)
+
+    def wait_stored(self, seq: int, timeout: float | None) -> bool:
+        """Wait until the disk has this event; return whether it has."""
+        wait_stored = self._wait_stored()
+        return wait_stored is not None and wait_stored(seq, timeout)
 
     @property
     def waiting(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from logclient import threads
 from logclient._ext.constants import R_CLOSED
@@ -42,6 +42,38 @@ OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
 
 
+class SpoolSide(Protocol):
+    """What the end of a client asks of its spool: its own, or that of a dead owner which it adopts."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events can be left there."""
+
+    def open(self, producer: bytes) -> None:
+        """Make the files of a producer (10 bytes)."""
+
+    def make_room(self) -> None:
+        """Make room there for all events in memory."""
+
+    def close(self, deadline: float) -> None:
+        """End by the monotonic second `deadline`; the files go, unless events are left in them."""
+
+    def abandon(self) -> None:
+        """In a forked child, let go of the parent's files."""
+
+    def start(self) -> None:
+        """Have its thread run."""
+
+    def park(self) -> None:
+        """Before a fork, ask its thread to end."""
+
+    def wait_parked(self, timeout: float) -> None:
+        """Wait for the end of that thread."""
+
+    def unpark(self) -> None:
+        """Go on in the parent after a fork."""
+
+
 class Lifetime(Sender):
     """Begins and ends delivery. A base class of `Engine`.
 
@@ -63,6 +95,7 @@ class Lifetime(Sender):
     trials: Trials
     closed: bool
     keeps_connected: bool
+    spool: SpoolSide | None
     on_end: Callable[[], object]
     _transport: Transport
     _attempt: WakingAttempt | None
@@ -261,22 +294,35 @@ class Lifetime(Sender):
             self.queue.close()
             self._end()
 
-    def _fail_rest(self) -> int:
-        """Fail the events that have no outcome; return how many."""
-        left = self.in_flight.fail(R_CLOSED)
+    def _settle_rest(self) -> int:
+        """Leave the events that have no outcome in the spool, or fail them; return how many failed."""
+        if self.spool is None or not self.spool.is_open:
+            left = self.in_flight.fail(R_CLOSED)
+            self.in_flight.commit()
+            return left
+        self.spool.make_room()
+        before = self.queue.counters()
+        self.in_flight.keep()
         self.in_flight.commit()
-        return left
+        after = self.queue.counters()
+        if stored := after["stored"] - before["stored"]:
+            what = error_log.counted(stored, "event")
+            text = f"{self.url}: {what} left in the spool, for the next client that opens it"
+            self.diagnostics.complain(text, "stored")
+        return int(after["failed"].get("closed", 0) - before["failed"].get("closed", 0))
 
     def _end(self) -> None:
         """End, and fail the events without an outcome. The caller holds the role."""
         if self._ended:
             return
-        left = self._fail_rest()
+        left = self._settle_rest()
         self.books.record()
         self.submissions.settle_rest(Outcome("failed", "closed"))
         self.books.close()
         self._give_up(left)
         self._disconnect(self._leave_by)
+        if self.spool is not None:
+            self.spool.close(self._leave_by)
         self._transport.close()
         self._ended = True
         self.queue.needs_sender = True
@@ -352,7 +398,7 @@ class Lifetime(Sender):
             self.queue.set_flush_target(target)
             self.turn(min(self._leave_by, now + SLICE))
         if self.queue.settled < target:
-            self._give_up(self._fail_rest())
+            self._give_up(self._settle_rest())
         self._drain_at_exit(self._leave_by)
         self.books.record()
         self.books.write_totals()
@@ -385,7 +431,7 @@ class Lifetime(Sender):
         if self.endpoints.attempt_at:
             # It is stuck there and touches nothing else: its events fail here, and are listed.
             self._bypassed = True
-            left = self._fail_rest()
+            left = self._settle_rest()
             self.books.open()
             self.books.record()
             self.books.write_totals()
@@ -399,6 +445,8 @@ class Lifetime(Sender):
         attempt = self._attempt
         self.error_log.after_fork()
         self.submissions.callbacks.after_fork()
+        if self.spool is not None:
+            self.spool.abandon()
         self.queue.renew()
         self.in_flight.renew()
         self._begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 COUNTED = (
-    "sent", "queued", "queued_bytes", "inflight", "acked", "handed", "failed", "resent",
+    "sent", "queued", "queued_bytes", "inflight", "acked", "handed", "stored", "failed", "resent",
     "sanitized", "moved", "ignored",
 )  # fmt: skip
 """Fields of `Stats` that ``EventQueue.counters`` has."""
@@ -14,8 +14,9 @@ COUNTED = (
 class Stats(NamedTuple):
     """Counts since the client was created (in a forked child: since the fork).
 
-    In every snapshot, ``sent`` is the sum of ``queued``, ``inflight``, ``acked``, ``handed`` and of all
-    values of ``failed`` and ``dropped``. Events after close get no sequence and count only in ``refused``.
+    In every snapshot, ``sent`` is the sum of ``queued``, ``inflight``, ``acked``, ``handed``, ``stored`` and
+    of all values of ``failed`` and ``dropped``. Events after close get no sequence and count only in
+    ``refused``.
 
     Attributes:
         sent: events given to the client while it was open.
@@ -24,6 +25,7 @@ class Stats(NamedTuple):
         inflight: events that were sent and have no outcome yet.
         acked: events that the server has acknowledged.
         handed: events that the kernel or ZeroMQ has taken, in protocols without acknowledgements.
+        stored: events that were left in the spool when the client ended, for the next one that opens it.
         failed: the number of events that were given up, by reason.
         dropped: the number of events that were refused or removed because of a bound, by reason. They were
             never sent.
@@ -61,6 +63,7 @@ class Stats(NamedTuple):
     inflight: int
     acked: int
     handed: int
+    stored: int
     failed: dict[str, int]
     dropped: dict[str, int]
     refused: int

@@ -17,6 +17,10 @@ MAX_UNREPORTED_DELIVERIES = 100_000
 """Submitted events, in addition to `max_events`, whose outcome or callback is still due."""
 
 
+LONGEST = 4e6
+"""Seconds of the longest wait for the disk."""
+
+
 class Submissions:
     """The submitted events of one client.
 
@@ -24,14 +28,19 @@ class Submissions:
         queue: the queue.
         max_events: how many events the client may hold.
         log: for exceptions in callbacks.
+        has_log: whether the spool has a log, so that callers can wait for the disk.
     """
 
-    def __init__(self, queue: EventQueue, max_events: int, log: ErrorLog) -> None:
+    def __init__(self, queue: EventQueue, max_events: int, log: ErrorLog, has_log: bool = False) -> None:
         self._queue = queue
+        self.has_log = has_log
         self._most = max_events + MAX_UNREPORTED_DELIVERIES
         # Weak references: an engine without references is freed at once, also at exit.
         self.callbacks = CallbackThread(
-            log.complain, weakref.WeakMethod(self.request_flush), weakref.WeakMethod(self.is_crowded)
+            log.complain,
+            weakref.WeakMethod(self.request_flush),
+            weakref.WeakMethod(self.is_crowded),
+            weakref.WeakMethod(self.wait_stored),
         )
 
     def begin(self, poke: Callable[[], object]) -> None:
@@ -78,6 +87,16 @@ class Submissions:
         if self._queue.settled >= seq:
             self._poke()  # it is there, and was not reported yet
         self._queue.wake()
+
+    def wait_stored(self, seq: int, timeout: float | None) -> bool:
+        """Wait until the disk has every event up to this one; see ``Delivery.stored``."""
+        if self._queue.forked:
+            return False
+        if not self.has_log:
+            raise ValueError("stored: needs spool_sync=interval or batch")
+        if threads.is_green():
+            return bool(threads.wait_until(lambda: self._queue.wait_stored(seq, 0.0), timeout))
+        return self._queue.wait_stored(seq, LONGEST if timeout is None else timeout)
 
     def restore_flush_target(self) -> None:
         """Set the target of `request_flush` again: the queue has one at a time."""

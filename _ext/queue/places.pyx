@@ -1,0 +1,156 @@
+# Places: memory for chunks in the mapped files of a spool (spool.pyx). Included by queue.pyx.
+#
+# A caller takes a place that is mapped, and nothing else: no file is opened, no space allocated. The spool's
+# thread touches pages ahead of need, so that a store makes no page fault. Places are taken from the lowest
+# segment that has one, so that few pages of the files change.
+
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    static __inline uint32_t lc_lowest_bit(uint64_t v) {
+        unsigned long i;
+        _BitScanForward64(&i, v);
+        return (uint32_t)i;
+    }
+    #else
+    static inline uint32_t lc_lowest_bit(uint64_t v) { return (uint32_t)__builtin_ctzll(v); }
+    #endif
+    """
+    uint32_t lc_lowest_bit(uint64_t v) nogil
+
+
+cdef inline uint32_t _places_of(uint64_t room) noexcept nogil:
+    return <uint32_t> ((room + (PLACE - CHUNK) + PLACE - 1) // PLACE)
+
+
+cdef inline lc_chunk *_chunk_at(lc_spool *s, uint32_t place) noexcept nogil:
+    # Return the chunk that begins at a place, counted over all segments from 0.
+    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
+
+
+cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
+    # Return the bits at which `n` free places in a row begin.
+    cdef uint32_t step
+    while n > 1 and free_:
+        step = n // 2
+        free_ &= free_ >> step
+        n -= step
+    return free_
+
+
+cdef inline uint64_t _mask(uint32_t first, uint32_t n) noexcept nogil:
+    return (~(<uint64_t> 0) if n >= PLACES else ((<uint64_t> 1) << n) - 1) << first
+
+
+cdef void _ask(lc_spool *s) noexcept nogil:
+    # Ask the spool's thread to prepare places. Mutex held.
+    if not s.asked and not s.closed and (s.untouched or s.mapped < s.limit):
+        s.asked = True
+        lc_cond_wake_all(&s.more)
+
+
+cdef lc_chunk *_take_places(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
+    # Return a chunk in the spool, or NULL when it has no such place now. Mutex held.
+    cdef lc_spool *s = h.spool
+    cdef lc_chunk *c
+    cdef uint64_t found
+    cdef uint32_t n = _places_of(room)
+    cdef uint32_t i, first
+    if n > PLACES:
+        return NULL
+    found = 0
+    for i in range(s.most):
+        if s.segments[i].free:
+            found = _runs(s.segments[i].free, n)
+            if found:
+                break
+    if not found:
+        _ask(s)
+        return NULL
+    first = lc_lowest_bit(found)
+    s.segments[i].free &= ~_mask(first, n)
+    s.free_places -= n
+    s.least_free = min(s.least_free, s.free_places)
+    if s.segments[i].whole:
+        s.free_touched -= n
+    if s.free_touched < s.ready:
+        _ask(s)
+    c = _chunk_at(s, i * PLACES + first)
+    c.size_class = <uint8_t> SIZE_CLASSES
+    c.capacity = n * PLACE - (PLACE - CHUNK)
+    c.place = 1 + i * PLACES + first
+    _begin_chunk(c, kept)
+    c.logged = 0
+    if s.logs:
+        lc_begin_to_log(s, c)
+    (<lc_event *> chunk_data(c)).seq = 0
+    lc_publish(&c.live, h.next_seq)
+    return c
+
+
+cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
+    # Append a chunk to those that the log has not whole. Mutex held.
+    c.to_log = 1
+    c.log_before = s.last_to_log
+    c.log_behind = 0
+    if s.last_to_log:
+        _chunk_at(s, s.last_to_log - 1).log_behind = c.place
+    else:
+        s.first_to_log = c.place
+    s.last_to_log = c.place
+
+
+cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
+    # Take a chunk out of that list. Mutex held.
+    c.to_log = 0
+    if c.log_before:
+        _chunk_at(s, c.log_before - 1).log_behind = c.log_behind
+    else:
+        s.first_to_log = c.log_behind
+    if c.log_behind:
+        _chunk_at(s, c.log_behind - 1).log_before = c.log_before
+    else:
+        s.last_to_log = c.log_before
+
+
+cdef void _free_places(lc_queue *h, lc_chunk *c) noexcept nogil:
+    # Give back the places of a chunk. Mutex held.
+    cdef lc_spool *s = h.spool
+    cdef uint32_t n = (c.capacity + (PLACE - CHUNK)) // PLACE
+    cdef uint32_t first = c.place - 1
+    cdef uint32_t i
+    if c.to_log:
+        lc_end_to_log(s, c)
+    # Bodies lay where other chunks may begin: there is none, for whoever reads the file.
+    for i in range(1, n):
+        _chunk_at(s, first + i).live = 0
+    lc_publish(&c.live, 0)
+    s.segments[first // PLACES].free |= _mask(first % PLACES, n)
+    s.free_places += n
+    if s.segments[first // PLACES].whole:
+        s.free_touched += n
+
+
+cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
+    # Leave a chunk to whoever opens the spool next: as it is, or, from memory, as a copy. Return whether it
+    # found its places. Mutex not held.
+    cdef lc_chunk *copy
+    cdef lc_event *first = <lc_event *> chunk_data(c)
+    cdef lc_event *target
+    if c.place == 0:
+        lc_mutex_lock(&h.mutex)
+        copy = _take_places(h, c.used, c.kept != 0)
+        lc_mutex_unlock(&h.mutex)
+        if copy == NULL:
+            return False
+        copy.stays = 1
+        copy.used = c.used
+        target = <lc_event *> chunk_data(copy)
+        memcpy(<uint8_t *> target + 8, <uint8_t *> first + 8, c.used - 8)
+        if copy.capacity - c.used >= 8:
+            (<lc_event *> (chunk_data(copy) + c.used)).seq = 0
+        lc_publish(&copy.live, first.seq)
+        lc_publish(&target.seq, first.seq)
+    c.stays = 1
+    return True

@@ -1,0 +1,643 @@
+"""A spool: the memory of a queue in mapped files, so that events outlive the process that queued them.
+
+A segment is a file of 4 MiB and a head. It has 64 places of 64 KiB, into which the queue puts its chunks
+(``queue/places.pyx``). What a caller stored there is in the page cache: the kernel writes it, however the
+process ends. docs/formats.md describes the file; ``logclient/delivery/spool`` names, locks and removes it.
+"""
+
+import os
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.errno cimport EIO, ENOENT, ENOSPC, errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, qsort, realloc
+from libc.string cimport memcpy, memset, strcpy, strerror
+
+from logclient._ext.constants cimport R_COUNT, R_SPOOL_FULL, STORED
+from logclient._ext.queue cimport (
+    EVENT_SETTLED,
+    JOURNAL_AT,
+    PLACE,
+    PLACES,
+    SEGMENT_HEAD,
+    EventQueue,
+    chunk_data,
+    event_room,
+    event_takes,
+    lc_begin_to_log,
+    lc_chunk,
+    lc_cond_init,
+    lc_cond_wait,
+    lc_cond_wake_all,
+    lc_end_to_log,
+    lc_event,
+    lc_forks,
+    lc_journal,
+    lc_list,
+    lc_monotonic,
+    lc_mutex,
+    lc_mutex_init,
+    lc_mutex_lock,
+    lc_mutex_unlock,
+    lc_publish,
+    lc_put,
+    lc_queue,
+    lc_segment,
+    lc_spool,
+    lc_wall_us,
+)
+from logclient._ext.codec cimport lc_outcome, lc_wire, wire_reserve
+from logclient._ext.hash cimport xxh64_of
+
+cdef extern from "spool.h" nogil:
+    const int LC_MAPS
+    int lc_allocate(int fd, size_t size)
+    void *lc_map(int fd, size_t size)
+    void *lc_map_read(int fd, size_t size)
+    int lc_touch(uint8_t *p, size_t size)
+    void lc_touch_to_read(uint8_t *p, size_t size)
+    void lc_unmap(void *p, size_t size)
+    int lc_create(const char *path, uint64_t *device, uint64_t *inode)
+    void lc_close(int fd)
+    ssize_t lc_write(int fd, const void *data, size_t size)
+    int lc_sync(int fd)
+    uint64_t lc_salt()
+    void lc_remove(const char *path)
+    int lc_exists(const char *path)
+    ctypedef struct lc_head:
+        uint8_t magic[8]
+        uint32_t order
+        uint32_t version
+        uint8_t boot[16]
+        uint8_t producer[16]
+        uint64_t device
+        uint64_t inode
+        uint32_t number
+        uint32_t head
+        uint32_t size
+        uint32_t chunk
+        uint64_t always
+        uint64_t pid
+        uint64_t salt
+        uint64_t created_us
+        uint64_t sum
+
+cdef enum:
+    CHUNK_HEAD = 64          # bytes of a place that are no event's
+    LEVELS = 5               # the highest level of an event
+    FILE_SIZE = SEGMENT_HEAD + PLACES * PLACE
+    TOUCHED = 4 * PLACE      # bytes that are touched at a time
+    PATH = 4096              # bytes of a path at most
+    READY = 4 * PLACES       # free touched places below which more are prepared
+    VERSION = 1
+    BYTE_ORDER = 0x01020304
+
+
+CHUNK_STRUCT = sizeof(lc_chunk)
+"""Bytes before the first event of a place."""
+
+HEAD = SEGMENT_HEAD
+"""Bytes before the first place of a segment."""
+
+SEGMENT = HEAD + PLACES * PLACE
+"""Bytes of a segment."""
+
+JOURNAL = JOURNAL_AT
+"""Where the journal begins in the first segment."""
+
+LARGEST_EVENT = PLACES * PLACE - 4096
+"""Bytes of an event that fits into a segment, with some room for its header."""
+
+SUPPORTED = LC_MAPS != 0
+"""Whether this system can map files for a spool."""
+
+
+cdef int _by_first(const void *one, const void *other) noexcept nogil:
+    # Compare two chunks by the sequence of their first pending event.
+    cdef lc_chunk *a = (<lc_chunk **> one)[0]
+    cdef lc_chunk *b = (<lc_chunk **> other)[0]
+    cdef uint64_t x = (<lc_event *> (chunk_data(a) + a.read)).seq
+    cdef uint64_t y = (<lc_event *> (chunk_data(b) + b.read)).seq
+    return (x > y) - (x < y)
+
+
+cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if ranges[2 * i] <= seq <= ranges[2 * i + 1]:
+            return True
+    return False
+
+
+cdef inline lc_chunk *place_chunk(lc_spool *s, uint32_t place) noexcept nogil:
+    # Return the chunk that begins at a place, counted over all segments from 0.
+    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
+
+
+cdef class Segments:
+    """The mapped segments of one owner, from which its queue takes memory.
+
+    One thread at a time adds segments.
+
+    Args:
+        queue: the queue; it keeps the bounds below until the process ends.
+        directory: of the files.
+        producer: the owner's, 10 bytes.
+        boot: identifies the boot of this machine: 16 bytes.
+        pid: of this process, for people.
+        most: segments at most.
+        always: every event goes into a segment; else only events for which `memory_bytes` has no room.
+        memory_bytes: bound on the memory that events take beside the segments.
+    """
+
+    cdef EventQueue queue
+    cdef lc_queue *h
+    cdef lc_spool *s
+    cdef uint64_t generation
+    cdef double trim_at
+    cdef str directory
+    cdef lc_head head
+    cdef char prefix[PATH - 16]
+    cdef char lock_path[PATH]
+
+    def __cinit__(self, EventQueue queue not None, str directory not None, bytes producer not None,
+                  bytes boot not None, uint64_t pid, uint32_t most, bint always, uint64_t memory_bytes):
+        cdef lc_spool *s
+        path = os.fsencode(os.path.join(directory, producer.hex())) + b"."
+        if len(path) >= PATH - 16 or len(producer) != 10 or len(boot) != 16:
+            raise ValueError(f"spool: {directory}: the path is too long")
+        strcpy(self.prefix, path)
+        snprintf(self.lock_path, PATH, b"%slock", self.prefix)
+        self.directory = directory
+        memset(&self.head, 0, sizeof(lc_head))
+        memcpy(self.head.magic, b"lcspool\x01", 8)
+        memcpy(self.head.boot, PyBytes_AS_STRING(boot), 16)
+        memcpy(self.head.producer, PyBytes_AS_STRING(producer), 10)
+        self.head.order = BYTE_ORDER
+        self.head.version = VERSION
+        self.head.head = SEGMENT_HEAD
+        self.head.size = FILE_SIZE
+        self.head.chunk = sizeof(lc_chunk)
+        self.head.always = always
+        self.head.pid = pid
+        s = <lc_spool *> calloc(1, sizeof(lc_spool))
+        if s != NULL:
+            s.segments = <lc_segment *> calloc(most, sizeof(lc_segment))
+        if s == NULL or s.segments == NULL:
+            free(s)
+            raise MemoryError
+        self.queue = queue
+        self.h = queue.h
+        self.s = s
+        self.generation = lc_forks
+        s.most = most
+        s.limit = most
+        s.ready = READY
+        s.always = always
+        s.memory_bytes = memory_bytes
+        lc_cond_init(&s.more)
+        lc_cond_init(&s.log_more)
+        lc_mutex_lock(&self.h.mutex)
+        self.h.spool = s
+        self.h.max_events = <uint64_t> 1 << 62
+        self.h.full_reason = <uint8_t> R_SPOOL_FULL
+        self._set_bounds()
+        lc_mutex_unlock(&self.h.mutex)
+
+    cdef void _set_bounds(self) noexcept nogil:
+        # Bound the events by what the segments and the memory may hold. A few places are left for the ends of
+        # both lists, and for chunks that one event holds. Mutex held.
+        cdef lc_spool *s = self.s
+        cdef uint64_t places = <uint64_t> s.limit * PLACES
+        cdef uint64_t size = (places - min(places // 8, <uint64_t> 8)) * (PLACE - CHUNK_HEAD)
+        if not s.always or s.limit < s.most:
+            size += s.memory_bytes
+        self.h.max_bytes = size
+
+    cdef int _add(self, uint32_t number) noexcept nogil:
+        # Make, allocate and map a segment, and give its places to the queue; return 0, or an errno. Pages are
+        # touched later: callers that come first do that themselves, 2 us for each.
+        cdef lc_spool *s = self.s
+        cdef char path[PATH]
+        cdef lc_head head = self.head
+        cdef uint8_t *base = NULL
+        cdef int error, fd
+        if not lc_exists(self.lock_path):
+            return ENOENT
+        snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, number)
+        fd = lc_create(path, &head.device, &head.inode)
+        if fd < 0:
+            return errno
+        error = lc_allocate(fd, FILE_SIZE)
+        if error == 0:
+            base = <uint8_t *> lc_map(fd, FILE_SIZE)
+            error = errno if base == NULL else lc_touch(base, SEGMENT_HEAD)
+        lc_close(fd)
+        if error:
+            if base != NULL:
+                lc_unmap(base, FILE_SIZE)
+            lc_remove(path)
+            return error
+        head.number = number
+        head.created_us = <uint64_t> lc_wall_us()
+        head.sum = xxh64_of(<const uint8_t *> &head, sizeof(lc_head) - 8, 42)
+        memcpy(base + 8, <const uint8_t *> &head + 8, sizeof(lc_head) - 8)
+        lc_publish(<uint64_t *> base, (<const uint64_t *> &head)[0])
+        lc_mutex_lock(&self.h.mutex)
+        s.segments[number].base = base
+        s.segments[number].free = ~(<uint64_t> 0)
+        s.segments[number].touched = SEGMENT_HEAD
+        s.segments[number].whole = False
+        s.mapped += 1
+        s.free_places += PLACES
+        s.untouched += 1
+        if number == 0:
+            s.journal = <lc_journal *> (base + JOURNAL_AT)
+            s.journal.unspooled = s.chunk_bytes > 0
+        s.limit = max(s.limit, s.mapped)
+        self._set_bounds()
+        lc_mutex_unlock(&self.h.mutex)
+        return 0
+
+    cdef void _touch(self) noexcept nogil:
+        # Touch the pages of the lowest segment that is not whole, as long as callers find a place.
+        cdef lc_spool *s = self.s
+        cdef lc_segment *g
+        cdef uint32_t i
+        cdef uint64_t free_
+        for i in range(s.most):
+            g = &s.segments[i]
+            if g.base == NULL or g.whole:
+                continue
+            while g.touched < FILE_SIZE and (s.free_places >= PLACES or s.mapped >= s.limit):
+                lc_touch(g.base + g.touched, TOUCHED)
+                g.touched += TOUCHED
+            if g.touched >= FILE_SIZE:
+                lc_mutex_lock(&self.h.mutex)
+                g.whole = True
+                s.untouched -= 1
+                free_ = g.free
+                while free_:
+                    free_ &= free_ - 1
+                    s.free_touched += 1
+                lc_mutex_unlock(&self.h.mutex)
+            return
+
+    cdef int _prepare(self) noexcept nogil:
+        # Do a part of what callers asked for; return 0, or an errno.
+        cdef lc_spool *s = self.s
+        cdef int error = 0
+        if s.mapped < s.limit and (s.untouched == 0 or s.free_places < PLACES):
+            error = self._grow()
+        elif s.untouched:
+            self._touch()
+        lc_mutex_lock(&self.h.mutex)
+        s.asked = s.free_touched < s.ready and (s.untouched or s.mapped < s.limit)
+        lc_mutex_unlock(&self.h.mutex)
+        return error
+
+    cdef int _grow(self) noexcept nogil:
+        # Add the segment with the lowest free number; return 0, or an errno.
+        cdef uint32_t i
+        for i in range(self.s.most):
+            if self.s.segments[i].base == NULL:
+                return self._add(i)
+        return 0
+
+    def grow(self):
+        """Add a segment. Its pages are touched later.
+
+        Raises:
+            OSError: the disk is full, the file system cannot allocate or map, or the lock file is gone.
+        """
+        cdef int error
+        if self.s.mapped >= self.s.limit:
+            return
+        with nogil:
+            error = self._grow()
+        if error:
+            raise OSError(error, strerror(error).decode(), self.directory)
+
+    def limit(self, bint on):
+        """Let the queue go on with the segments that it has (the disk is full), or let it have all again."""
+        cdef lc_spool *s = self.s
+        lc_mutex_lock(&self.h.mutex)
+        s.limit = s.mapped if on else s.most
+        s.asked = False
+        self._set_bounds()
+        lc_mutex_unlock(&self.h.mutex)
+
+    def serve(self, double seconds, double trim_every):
+        """Add segments whenever they are wanted, without the GIL, for so many seconds or until woken.
+
+        Args:
+            seconds: how long.
+            trim_every: seconds from one removal of a segment that was not needed to the next.
+
+        Raises:
+            OSError: see ``grow``.
+        """
+        cdef lc_spool *s = self.s
+        cdef double now = lc_monotonic()
+        cdef double end = now + seconds
+        cdef int error = 0
+        cdef bint over = False
+        with nogil:
+            if s.always and s.free_touched < s.ready and s.untouched:
+                s.asked = True               # before the first event
+            while error == 0 and not over:
+                if s.asked and not s.woken:
+                    error = self._prepare()
+                    continue
+                lc_mutex_lock(&self.h.mutex)
+                now = lc_monotonic()
+                if not s.asked and not s.closed and not s.woken and now < end:
+                    lc_cond_wait(&s.more, &self.h.mutex, min(end - now, max(self.trim_at - now, 0.001)))
+                    now = lc_monotonic()
+                over = s.closed or s.woken or now >= end
+                s.woken = False
+                lc_mutex_unlock(&self.h.mutex)
+                if now >= self.trim_at:
+                    self.trim_at = now + trim_every
+                    self._trim()
+        if error:
+            raise OSError(error, strerror(error).decode(), self.directory)
+
+    def wake(self):
+        """End a ``serve``, or the next one."""
+        lc_mutex_lock(&self.h.mutex)
+        self.s.woken = True
+        lc_cond_wake_all(&self.s.more)
+        lc_cond_wake_all(&self.s.log_more)
+        lc_mutex_unlock(&self.h.mutex)
+
+    def places_for(self, uint64_t size):
+        """Return how many segments are to be added so that events in memory of `size` bytes find places."""
+        cdef lc_spool *s = self.s
+        cdef uint64_t wanted = size // (PLACE - CHUNK_HEAD) * 9 // 8 + 4
+        cdef uint64_t there, left
+        lc_mutex_lock(&self.h.mutex)
+        there = s.free_places
+        left = s.limit - s.mapped
+        lc_mutex_unlock(&self.h.mutex)
+        return min(left, (wanted - there + PLACES - 1) // PLACES) if wanted > there else 0
+
+    cdef void _trim(self) noexcept nogil:
+        # Remove a segment that was not needed since the last call. As many free places as a burst needs stay,
+        # and the first segment always. In the mode `always` all stay.
+        cdef lc_spool *s = self.s
+        cdef char path[PATH]
+        cdef uint8_t *base = NULL
+        cdef uint32_t i
+        lc_mutex_lock(&self.h.mutex)
+        if not s.always and s.least_free >= READY + 2 * PLACES:
+            for i in range(s.most - 1, 0, -1):
+                if s.segments[i].base != NULL and s.segments[i].free == ~(<uint64_t> 0):
+                    base = s.segments[i].base
+                    s.segments[i].base = NULL
+                    s.segments[i].free = 0
+                    s.mapped -= 1
+                    s.free_places -= PLACES
+                    if s.segments[i].whole:
+                        s.free_touched -= PLACES
+                    else:
+                        s.untouched -= 1
+                    break
+        s.least_free = s.free_places
+        lc_mutex_unlock(&self.h.mutex)
+        if base != NULL:
+            lc_unmap(base, FILE_SIZE)
+            snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, i)
+            lc_remove(path)
+
+    @property
+    def mapped(self):
+        """The numbers of the segments that are mapped."""
+        return [i for i in range(self.s.most) if self.s.segments[i].base != NULL]
+
+    @property
+    def is_used(self):
+        """Whether any chunk lies in the segments."""
+        return self.s.free_places < self.s.mapped * PLACES
+
+    @property
+    def memory_used(self):
+        """Bytes of the chunks in memory."""
+        return self.s.chunk_bytes
+
+    @property
+    def unspooled(self):
+        """Events that were put into memory, and not into a segment."""
+        return self.s.unspooled
+
+    def close(self):
+        """Unmap all segments, in the end or in the child of a fork. The queue must be empty, or renewed."""
+        cdef lc_spool *s = self.s
+        cdef uint32_t i
+        cdef bint own = self.generation == lc_forks
+        if own:
+            lc_mutex_lock(&self.h.mutex)
+        s.closed = True
+        s.journal = NULL
+        s.free_places = 0
+        for i in range(s.most):
+            s.segments[i].free = 0
+            if s.segments[i].base != NULL:
+                lc_unmap(s.segments[i].base, FILE_SIZE)
+                s.segments[i].base = NULL
+        s.mapped = 0
+        s.first_to_log = s.last_to_log = 0
+        if own:
+            # Of what is left there, nothing may be touched any more.
+            self.h.ordinary.head = self.h.ordinary.tail = NULL
+            self.h.kept.head = self.h.kept.tail = NULL
+            lc_cond_wake_all(&s.log_more)
+            lc_cond_wake_all(&s.more)
+            lc_mutex_unlock(&self.h.mutex)
+
+    def restore(self, list fds not None, list settled not None, uint64_t after, int64_t oldest_us=0):
+        """Map the segments of a dead owner, and queue the events without an outcome that lie there.
+
+        Args:
+            fds: (number, descriptor) of its segments, whose heads are checked.
+            settled: (first, last) sequences that have their outcome, in addition to those that are marked.
+            after: the highest sequence that is known otherwise.
+            oldest_us: events made before that, in microseconds since 1970, are dropped.
+
+        Returns:
+            The (first, last) sequences that were queued, those that were dropped, and the number of chunks
+            that make no sense.
+
+        Raises:
+            OSError: a file cannot be mapped.
+        """
+        cdef lc_spool *s = self.s
+        cdef lc_queue *h = self.h
+        cdef lc_chunk **found = NULL
+        cdef lc_chunk **more
+        cdef size_t n = 0
+        cdef size_t room = 0
+        cdef uint32_t damaged = 0
+        cdef bint good
+        cdef uint32_t i, p, k
+        cdef int fd
+        cdef uint8_t *base
+        cdef lc_chunk *c
+        cdef uint64_t *ranges = <uint64_t *> calloc(2 * len(settled) + 1, 8)
+        cdef Py_ssize_t count = len(settled)
+        cdef uint64_t last = after
+        cdef list pending = []
+        cdef list expired = []
+        if ranges == NULL:
+            raise MemoryError
+        try:
+            for k in range(<uint32_t> count):
+                ranges[2 * k], ranges[2 * k + 1] = settled[k]
+            for i, fd in fds:
+                base = <uint8_t *> lc_map(fd, FILE_SIZE)
+                if base == NULL:
+                    raise OSError(errno, strerror(errno).decode())
+                lc_touch_to_read(base, FILE_SIZE)
+                s.segments[i].base = base
+                s.segments[i].whole = True
+                s.mapped += 1
+                if i == 0:
+                    s.journal = <lc_journal *> (base + JOURNAL_AT)
+                p = 0
+                while p < PLACES:
+                    c = <lc_chunk *> (base + SEGMENT_HEAD + <size_t> p * PLACE)
+                    k = (c.capacity + CHUNK_HEAD) // PLACE
+                    good = False
+                    if c.live == 0:
+                        k = 1
+                    elif k == 0 or k > PLACES - p or (c.capacity + CHUNK_HEAD) % PLACE:
+                        damaged += 1
+                        k = 1
+                    else:
+                        self._read_chunk(c, 1 + i * PLACES + p, ranges, count, &last, oldest_us, pending,
+                                         expired)
+                        good = c.count > 0
+                    if not good:
+                        self._free(c, i, p, k)
+                    else:
+                        if n == room:
+                            room = 2 * room + 64
+                            more = <lc_chunk **> realloc(found, room * sizeof(lc_chunk *))
+                            if more == NULL:
+                                raise MemoryError
+                            found = more
+                        found[n] = c
+                        n += 1
+                    p += k
+            if n:
+                qsort(found, n, sizeof(lc_chunk *), &_by_first)
+            lc_mutex_lock(&h.mutex)
+            for p in range(<uint32_t> n):
+                c = found[p]
+                if not self._link(c):
+                    damaged += 1
+                    k = (c.capacity + CHUNK_HEAD) // PLACE
+                    self._free(c, (c.place - 1) // PLACES, (c.place - 1) % PLACES, k)
+            h.next_seq = last + 1
+            lc_mutex_unlock(&h.mutex)
+            return pending, expired, damaged
+        finally:
+            free(found)
+            free(ranges)
+
+    cdef void _free(self, lc_chunk *c, uint32_t segment, uint32_t place, uint32_t n) noexcept nogil:
+        # Give up the places of a chunk with nothing to send. Bodies lay where other chunks may begin.
+        cdef uint32_t i
+        for i in range(1, n):
+            place_chunk(self.s, segment * PLACES + place + i).live = 0
+        if c.live:
+            lc_publish(&c.live, 0)
+        self.s.segments[segment].free |= (~(<uint64_t> 0) >> (PLACES - n)) << place
+        self.s.free_places += n
+
+    cdef int _read_chunk(self, lc_chunk *c, uint32_t place, const uint64_t *ranges, Py_ssize_t n,
+                         uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:
+        # Find the events of a chunk that have no outcome and are not too old, and set up its head. The room
+        # of the others goes to the event before them.
+        cdef lc_event *e
+        cdef lc_event *before = NULL
+        cdef uint64_t at = 0
+        cdef uint64_t seq = c.live - 1
+        cdef uint64_t room
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bint settled
+        c.next = NULL
+        c.place = place
+        c.read = 0
+        c.used = 0
+        c.count = 0
+        c.owners = 0
+        c.stays = 0
+        while at + sizeof(lc_event) <= c.capacity:
+            e = <lc_event *> (chunk_data(c) + at)
+            room = event_room(e.size)
+            # The owner trusted its own memory, and so does this; but a file may be damaged.
+            if e.seq <= seq or room > c.capacity - at or (e.level & ~EVENT_SETTLED) > LEVELS:
+                break
+            seq = e.seq
+            last[0] = max(last[0], seq)
+            if e.pad:                # a store would make the page dirty
+                e.pad = 0
+            settled = e.level & EVENT_SETTLED or _is_in(ranges, n, seq)
+            if not settled and e.created_us < oldest_us:
+                expired.append((seq, seq))
+                settled = True
+            if settled:
+                e.level |= EVENT_SETTLED
+                if before != NULL:
+                    if before.pad + room > 0xFFFF:
+                        break
+                    before.pad += <uint16_t> room
+            else:
+                if before == NULL:
+                    c.read = <uint32_t> at
+                before = e
+                c.count += 1
+                if first and seq != end + 1:
+                    pending.append((first, end))
+                    first = 0
+                first = first or seq
+                end = seq
+            at += room
+        c.used = <uint32_t> at
+        if first:
+            pending.append((first, end))
+        return 0
+
+    cdef bint _link(self, lc_chunk *c) noexcept nogil:
+        # Append a chunk to its list, unless its events are not behind those before. Mutex held.
+        cdef lc_queue *h = self.h
+        cdef lc_list *list = &h.kept if c.kept else &h.ordinary
+        cdef lc_event *e
+        cdef uint64_t at
+        if list.tail != NULL:
+            at = list.tail.last
+            e = <lc_event *> (chunk_data(list.tail) + at)
+            if (<lc_event *> (chunk_data(c) + c.read)).seq <= e.seq:
+                return False
+        at = c.read
+        while at < c.used:
+            c.last = <uint32_t> at
+            at += event_takes(<lc_event *> (chunk_data(c) + at))
+        if list.tail == NULL:
+            list.head = c
+        else:
+            list.tail.next = c
+        list.tail = c
+        h.queued_events += c.count
+        h.queued_bytes += c.used - c.read
+        if c.kept:
+            h.kept_events += c.count
+            h.kept_bytes += c.used - c.read
+        return True
+
+
+include "spool/log.pyx"
+include "spool/recovery.pyx"

@@ -1,0 +1,428 @@
+"""The spool of one client in one process: opening, growth, adoption of what dead owners left.
+
+A thread of its own adds segments ahead of need, because that makes system calls; it does without the GIL.
+Another looks for dead owners, and a third one writes the log, if there is one. The sender marks outcomes and
+frees places (``_ext/inflight``); callers only store (``_ext/queue``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from logclient import threads
+from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
+from logclient.delivery import hosts
+from logclient.delivery.diagnostics import describe_error
+from logclient.delivery.spool import owner_files
+from logclient.delivery.spool.adoption import Estate, read_estate
+from logclient.delivery.spool.owner_files import OwnerFiles
+from logclient.errors import LedgerError
+from logclient.files import private_directory
+
+if TYPE_CHECKING:
+    from logclient._ext.queue import EventQueue
+    from logclient.delivery.diagnostics import Diagnostics
+    from logclient.delivery.limits import SpoolOptions
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks for dead owners, and for segments that are not needed."""
+
+LONGEST = 3600.0
+"""Seconds for which the thread that adds segments stays without the GIL."""
+
+SYNC_EVERY = 0.05
+"""Seconds from one beginning of a sync to the next, so that the disk has every event within 100 ms."""
+
+SEGMENTS_SHARE = 0.4
+"""Of the bytes of a spool with a log, how many the segments may have: the log has the rest."""
+
+BEGIN = 0.1
+"""Seconds that a caller waits for a new thread to begin its work."""
+
+TRY_AGAIN = 10.0
+"""Seconds after which a disk that was full is tried again."""
+
+
+class Adopter(Protocol):
+    """Sends what a dead owner left: an engine of its own.
+
+    Attributes:
+        on_end: called when it has ended.
+    """
+
+    on_end: Callable[[], object]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has sent all, or given up."""
+
+    def begin_adoption(self) -> None:
+        """Begin to send."""
+
+    def close(self, timeout: float) -> int:
+        """End within `timeout` seconds, and leave the rest in the files."""
+
+
+class Spool:
+    """The spool of one client.
+
+    Args:
+        options: where, and how much.
+        queue: whose memory it is.
+        memory_bytes: bound on the memory of events that are not spooled.
+        diagnostics: reports what cannot be done.
+        adopt: makes the engine for what a dead owner left.
+        ledger: the directory of ledgers; None: there is none.
+    """
+
+    def __init__(
+        self,
+        options: SpoolOptions,
+        queue: EventQueue,
+        memory_bytes: int,
+        diagnostics: Diagnostics,
+        adopt: Callable[[Estate], Adopter],
+        ledger: str | None,
+    ) -> None:
+        self._options = options
+        self._queue = queue
+        self._memory_bytes = memory_bytes
+        self._diagnostics = diagnostics
+        self._adopt = adopt
+        self._ledger = ledger
+        self._lock = threads.RLock()
+        self._opening = False
+        self._files: OwnerFiles | None = None
+        self._segments: Segments | None = None
+        self._producer = b""
+        self._boot = b""
+        self._log: Log | None = None
+        self._thread: threads.AnyThread | None = None
+        self._log_thread: threads.AnyThread | None = None
+        self._look_thread: threads.AnyThread | None = None
+        self._growing = threads.RLock()  # by one thread at a time
+        self._look_now = threads.Event()
+        self._serving = threads.Event()
+        self._stopping = False
+        self._closed = False
+        self._full_until = 0.0
+        self._adopter: Adopter | None = None
+        self._refused: set[str] = set()
+
+    # -- opening -----------------------------------------------------------------------------------
+
+    def open(self, producer: bytes) -> None:
+        """Make the files of this owner; delivery goes on in memory if that cannot be done.
+
+        Args:
+            producer: 10 bytes.
+        """
+        if self._opening:  # a signal handler logs while this very thread opens the spool
+            return
+        with self._lock:
+            if self._files is not None or self._closed:
+                return
+            self._opening = True
+            try:
+                self._open(producer)
+            except (OSError, LedgerError) as error:
+                self._complain(describe_error(error) if isinstance(error, OSError) else str(error))
+                self._discard()
+            finally:
+                self._queue.unopened = False
+                self._opening = False
+        if self._segments is not None and (self._options.always or self._has_others()):
+            self.start()  # else the sender does
+
+    def _has_others(self) -> bool:
+        """Return whether there may be something to adopt."""
+        try:
+            return sum(1 for _ in owner_files.owners(self._options.directory)) > 1
+        except OSError:
+            return False
+
+    def _open(self, producer: bytes) -> None:
+        options = self._options
+        if not SUPPORTED:
+            raise LedgerError("spool: only Linux can map its files")
+        private_directory(options.directory, "spool")
+        if words := owner_files.refusal(options.directory):
+            raise LedgerError(f"spool: {options.directory}: {words}")
+        files = OwnerFiles(options.directory, producer.hex())
+        files.create()
+        self._files = files
+        self._producer = producer
+        self._boot = owner_files.boot_id()
+        logs = options.sync != "none"
+        most = max(2, round(options.size * (SEGMENTS_SHARE if logs else 1.0) / SEGMENT))
+        segments = Segments(
+            self._queue,
+            options.directory,
+            producer,
+            self._boot,
+            os.getpid(),
+            most,
+            options.always,
+            self._memory_bytes,
+        )
+        self._segments = segments
+        if logs:
+            size = int(options.size * (1 - SEGMENTS_SHARE))
+            self._log = Log(segments, options.sync == "batch", size)
+        if options.always:
+            # All of them: a burst is faster than a disk that is busy.
+            for _ in range(most):
+                segments.grow()
+
+    def _complain(self, text: str) -> None:
+        text = f"{self._diagnostics.url}: the spool stopped, delivery goes on in memory: {text}"
+        self._diagnostics.complain(text, "spool")
+
+    def _complain_of_log(self, error: OSError) -> None:
+        words = f"the spool's log ended, events are not safe from the machine's end: {describe_error(error)}"
+        self._diagnostics.complain(f"{self._diagnostics.url}: {words}", "spool log")
+
+    def _discard(self) -> None:
+        """Remove what an attempt to open has made."""
+        segments, files = self._segments, self._files
+        if segments is not None:
+            segments.limit(True)
+        elif files is not None:
+            files.remove()
+            self._files = None
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Have the thread run, unless it does, or none can."""
+        segments = self._segments
+        if self._closed or self._stopping or segments is None:
+            return
+        if hosts.forks_unseen():  # no thread would come along into a child: callers do its work
+            with self._growing:
+                self._serve(segments, 0.0)
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._serving.clear()
+            self._thread = _started(self._thread, self._grow)
+            if self._thread is not None and not threads.is_green():
+                # A burst would use up the segments before a thread that is new gets the GIL.
+                self._serving.wait(BEGIN)
+        self._look_thread = _started(self._look_thread, self._look_around)
+        if self._log is not None:
+            self._log_thread = _started(self._log_thread, self._write_log)
+
+    def _write_log(self) -> None:
+        log = self._log
+        try:
+            while log is not None and not self._stopping and not self._closed:
+                log.serve(1.0, SYNC_EVERY)
+        except OSError as error:
+            self._complain_of_log(error)
+
+    def _grow(self) -> None:
+        """Add segments, in a thread that needs no GIL for it: a caller never waits for this one."""
+        segments = self._segments
+        while segments is not None and not self._stopping and not self._closed:
+            with self._growing:
+                self._serve(segments, LONGEST)
+
+    def _serve(self, segments: Segments, seconds: float) -> None:
+        """Add segments for so long; when the disk is full, go on with those that are there."""
+        if self._closed or self._stopping:
+            return
+        if self._full_until:
+            seconds = min(seconds, max(0.0, self._full_until - time.monotonic()))
+        try:
+            self._serving.set()
+            segments.serve(seconds, LOOK_EVERY)
+            if self._full_until and time.monotonic() >= self._full_until:
+                self._full_until = 0.0
+                segments.limit(False)
+        except OSError as error:
+            segments.limit(True)
+            self._full_until = time.monotonic() + TRY_AGAIN
+            self._complain(describe_error(error))
+
+    def _look_around(self) -> None:
+        """Look for dead owners now and then."""
+        while not self._stopping and not self._closed:
+            self._look_for_dead()
+            self._look_now.wait(LOOK_EVERY)
+            self._look_now.clear()
+
+    # -- adoption ----------------------------------------------------------------------------------
+
+    def _look_for_dead(self) -> None:
+        """Have the next dead owner's events sent, if there is one, and none is being adopted."""
+        with self._lock:
+            if self._closed or self._stopping:
+                return
+            if self._adopter is not None:
+                if not self._adopter.ended:
+                    return
+                self._adopter = None
+            estate = self._next_estate()
+            if estate is None:
+                return
+            try:
+                self._adopter = self._adopt(estate)
+                self._adopter.on_end = self._look_now.set
+                self._adopter.begin_adoption()
+            except (OSError, RuntimeError, MemoryError) as error:
+                estate.files.unlock()
+                self._complain(f"{estate.files.lock_path}: {error}")
+
+    def _next_estate(self) -> Estate | None:
+        """Lock and read the files of the oldest owner that has ended."""
+        own = self._files.producer if self._files is not None else ""
+        try:
+            found = list(owner_files.owners(self._options.directory))
+        except OSError:
+            return None
+        for files in found:
+            if files.producer == own or files.producer in self._refused or not files.lock():
+                continue
+            try:
+                estate, words = read_estate(files, self._boot, self._ledger)
+            except (OSError, ValueError) as error:
+                self._refused.add(files.producer)
+                files.unlock()
+                self._report(f"cannot adopt {files.lock_path}: {error}")
+                continue
+            if words:
+                self._report(f"{files.lock_path}: {words}")
+            if estate is not None:
+                return estate
+            files.remove()
+        return None
+
+    def _report(self, text: str) -> None:
+        self._diagnostics.complain(f"{self._diagnostics.url}: spool: {text}", "adoption")
+
+    @property
+    def adopting(self) -> bool:
+        """Whether what a dead owner left is being sent."""
+        adopter = self._adopter
+        return adopter is not None and not adopter.ended
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """Add segments until all events in memory find places there, as far as possible: delivery ends."""
+        segments = self._segments
+        if segments is None:
+            return
+        self._stopping = True
+        segments.wake()
+        with self._growing:
+            try:
+                for _ in range(segments.places_for(segments.memory_used)):
+                    segments.grow()
+            except OSError as error:
+                self._complain(describe_error(error))
+            finally:
+                self._stopping = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events can be left here."""
+        return self._segments is not None and not self._closed
+
+    def close(self, deadline: float) -> None:
+        """End: stop adopting, and remove the files unless events are left in them.
+
+        Args:
+            deadline: the monotonic second by which an adopter must end.
+        """
+        self._closed = True
+        self._look_now.set()
+        if self._segments is not None:
+            self._segments.wake()
+        with self._lock:
+            adopter, self._adopter = self._adopter, None
+        if adopter is not None:
+            adopter.close(max(0.0, min(deadline - time.monotonic(), 1.0)))
+        segments, files = self._segments, self._files
+        if segments is None or files is None:
+            return
+        segments.wake()
+        with self._growing:
+            used = segments.is_used
+            self._close_log(segments, used)
+            segments.close()
+            if used:
+                files.unlock()
+            else:
+                files.remove()
+            self._files = None
+
+    def _close_log(self, segments: Segments, used: bool) -> None:
+        """Have the disk keep what is left in the segments, and end the log."""
+        log = self._log
+        if log is None and used:
+            log = Log(segments, False, 1 << 62)
+        if log is None:
+            return
+        if used:
+            try:
+                log.write_all()
+            except OSError as error:
+                self._complain_of_log(error)
+        log.close(used)
+        if self._log_thread is not None:
+            threads.join(self._log_thread, 1.0)
+
+    # -- forks -------------------------------------------------------------------------------------
+
+    def park(self) -> None:
+        """Before a fork: ask the thread to end."""
+        self._stopping = True
+        self._look_now.set()
+        if self._segments is not None:
+            self._segments.wake()
+
+    def wait_parked(self, timeout: float) -> None:
+        """Wait for the end of the thread that was asked to end."""
+        deadline = time.monotonic() + timeout
+        for thread in (self._thread, self._look_thread, self._log_thread):
+            if thread is not None and thread.is_alive():
+                threads.join(thread, max(0.0, deadline - time.monotonic()))
+
+    def unpark(self) -> None:
+        """Go on in the parent after a fork."""
+        self._stopping = False
+        if self._thread is not None:
+            self.start()
+
+    def abandon(self) -> None:
+        """In a forked child: unmap the parent's files, and close its lock."""
+        self._lock = threads.RLock()
+        self._growing = threads.RLock()
+        self._look_now = threads.Event()
+        self._closed = True
+        self._thread = self._log_thread = self._look_thread = None
+        self._adopter = None
+        if self._log is not None:
+            self._log.abandon()
+        if self._segments is not None:
+            self._segments.close()
+        if self._files is not None:
+            with suppress(OSError):
+                self._files.unlock()
+
+
+def _started(thread: threads.AnyThread | None, target: Callable[[], object]) -> threads.AnyThread | None:
+    """Return a thread that runs `target`: `thread` if it does; None if none can be started."""
+    if thread is not None and thread.is_alive():
+        return thread
+    thread = threads.make_thread(target, threads.SPOOL)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        return None
+    return thread
