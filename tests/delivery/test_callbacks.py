@@ -52,7 +52,7 @@ class Gate:
 
 def test_public_attributes_of_a_delivery() -> None:
     public = {name for name in dir(Delivery) if not name.startswith("_")}
-    assert public == {"add_done_callback", "cancel", "done", "result", "seq"}
+    assert public == {"add_done_callback", "cancel", "done", "result", "seq", "stored"}
 
 
 # -- whatever a callback raises -------------------------------------------------------------------------

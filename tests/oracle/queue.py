@@ -233,6 +233,7 @@ class EventQueue:
             "queued": events + self.held_events - self.counts["inflight"],
             "queued_bytes": size + self.held_bytes,
             **self.counts,
+            "stored": 0,
             "failed": {name: n for name, n in self.failed.items() if n},
             "dropped": {name: n for name, n in self.dropped.items() if n},
             "sanitized": 0,

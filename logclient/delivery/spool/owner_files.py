@@ -24,7 +24,7 @@ except ImportError:  # Windows, which has no spool
     fcntl: Any = None  # type: ignore[no-redef]
 
 MAGIC = b"lcspool\x01"
-LOG_MAGIC = b"lcsplog\x01"
+LOG_MAGIC = bytes.fromhex("6c6373706c6f6701")
 VERSION = 1
 BYTE_ORDER = 0x01020304
 
