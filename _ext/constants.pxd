@@ -34,7 +34,8 @@ cpdef enum:
     R_ERROR = 13         # failed: the server broke on it, and again when it came alone
     R_DOUBT = 14         # failed: sent, then the connection broke, and it is not to be sent twice
     R_SPOOL_FULL = 15    # dropped: spool_bytes
-    R_COUNT = 16         # how many reasons there are
+    R_PURGED = 16        # dropped: removed from a spool by hand
+    R_COUNT = 17         # how many reasons there are
 
 # The kind of an event: the form of its body, and flags that the formatter sets.
 cpdef enum:

@@ -31,6 +31,7 @@ R_UNKNOWN_TYPE: Final[int]
 R_ERROR: Final[int]
 R_DOUBT: Final[int]
 R_SPOOL_FULL: Final[int]
+R_PURGED: Final[int]
 R_COUNT: Final[int]
 
 K_DOCUMENT: Final[int]

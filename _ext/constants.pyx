@@ -7,7 +7,7 @@ STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "with
 REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
     "fatal", "poison", "denied", "unknown_type", "error", "doubt",
-    "spool_full",
+    "spool_full", "purged",
 )
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",

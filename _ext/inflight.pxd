@@ -33,8 +33,8 @@ ctypedef struct lc_inflight:
     uint64_t resent          # since the last commit, as are the next five
     uint64_t acked
     uint64_t handed
-    uint64_t failed[16]
-    uint64_t dropped[16]     # that grew too old
+    uint64_t failed[24]
+    uint64_t dropped[24]     # that grew too old
     uint64_t freed_events
     uint64_t freed_bytes
     lc_outcomes report       # outcomes since the last report, merged

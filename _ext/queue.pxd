@@ -216,8 +216,8 @@ ctypedef struct lc_queue:
     uint64_t sanitized
     uint64_t moved_fields
     uint64_t ignored
-    uint64_t failed[16]
-    uint64_t dropped[16]
+    uint64_t failed[24]
+    uint64_t dropped[24]
 
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_turn *turn) noexcept nogil

@@ -427,6 +427,25 @@ cdef class Segments:
         return self.s.chunk_bytes
 
     @property
+    def events(self):
+        """Events that lie in the segments; while others are in memory, without those in flight."""
+        cdef lc_queue *h = self.h
+        cdef lc_chunk *c
+        cdef uint64_t n = 0
+        cdef uint32_t k
+        lc_mutex_lock(&h.mutex)
+        if self.s.mapped and self.s.chunk_bytes == 0:
+            n = h.queued_events + h.held_events - h.granted_events
+        elif self.s.mapped:
+            for k in range(2):
+                c = h.kept.head if k else h.ordinary.head
+                while c != NULL:
+                    n += c.count if c.place else 0
+                    c = c.next
+        lc_mutex_unlock(&h.mutex)
+        return n
+
+    @property
     def unspooled(self):
         """Events that were put into memory, and not into a segment."""
         return self.s.unspooled

@@ -138,6 +138,7 @@ cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     cdef lc_chunk *copy
     cdef lc_event *first = <lc_event *> chunk_data(c)
     cdef lc_event *target
+    cdef uint64_t end
     if c.place == 0:
         lc_mutex_lock(&h.mutex)
         copy = _take_places(h, c.used, c.kept != 0)
@@ -148,8 +149,10 @@ cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
         copy.used = c.used
         target = <lc_event *> chunk_data(copy)
         memcpy(<uint8_t *> target + 8, <uint8_t *> first + 8, c.used - 8)
-        if copy.capacity - c.used >= 8:
-            (<lc_event *> (chunk_data(copy) + c.used)).seq = 0
+        # Behind the last event, not behind `used`: the unused end of a chunk in memory has anything.
+        end = c.last + event_room((<lc_event *> (chunk_data(c) + c.last)).size)
+        if copy.capacity - end >= 8:
+            (<lc_event *> (chunk_data(copy) + end)).seq = 0
         lc_publish(&copy.live, first.seq)
         lc_publish(&target.seq, first.seq)
     c.stays = 1

@@ -34,6 +34,7 @@ _COMMANDS = (
     ("doctor", "find out why events do not reach a server, and how to fix it", "lumberjack+tls://logs.example.org"),
     ("stat", "print the counters of plog servers and Logjam devices", "plog://logs.example.org:23456"),
     ("envi", "print the settings of plog servers, which include secrets", "plog://logs.example.org:23456"),
+    ("spool", "list, send, remove or check the events that ended processes left", "ls /var/lib/shop/spool"),
     ("decode", "show captured bytes as frames, with their errors",
      "lumberjack run/capture --limit 20"),
     ("completion", "print a script that completes this command line in a shell", "zsh > ~/.zfunc/_logclient"),

@@ -495,6 +495,8 @@ class Engine(Intake):
             turns=self.turns,
             last_error=self.diagnostics.last_error,
             ledger_error=ledger.stopped if ledger is not None else "",
+            spooled=self.spool.events if self.spool is not None else 0,
+            spool_error=self.spool.error if self.spool is not None else "",
             url=self.url,
             tls=self._tls,
             pump=describe_pump(self.pump),

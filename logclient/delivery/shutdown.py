@@ -46,6 +46,18 @@ class SpoolSide(Protocol):
     """What the end of a client asks of its spool: its own, or that of a dead owner which it adopts."""
 
     @property
+    def directory(self) -> str:
+        """Where the files are."""
+
+    @property
+    def events(self) -> int:
+        """Events that lie in the files now."""
+
+    @property
+    def error(self) -> str:
+        """Why it stopped; empty: it goes on."""
+
+    @property
     def is_open(self) -> bool:
         """Whether events can be left there."""
 
@@ -307,7 +319,9 @@ class Lifetime(Sender):
         after = self.queue.counters()
         if stored := after["stored"] - before["stored"]:
             what = error_log.counted(stored, "event")
-            text = f"{self.url}: {what} left in the spool, for the next client that opens it"
+            where = self.spool.directory
+            how = f"the next client that opens it sends them, or: logclient spool drain {where} --to URL"
+            text = f"{self.url}: {what} left in the spool {where}: {how}"
             self.diagnostics.complain(text, "stored")
         return int(after["failed"].get("closed", 0) - before["failed"].get("closed", 0))
 

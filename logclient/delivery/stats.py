@@ -48,6 +48,9 @@ class Stats(NamedTuple):
         last_error: the last error in one line, or empty.
         ledger_error: the reason for which the ledger stopped, or empty. A stopped ledger lists no further
             events.
+        spooled: events that lie in the files of the spool now.
+        spool_error: the reason for which the spool stopped, or could not be opened, or empty. Events are in
+            memory only then.
         url: the URL, without secrets.
         tls: protection of the newest connection: version, cipher, and whether the certificate is not
             verified.
@@ -82,6 +85,8 @@ class Stats(NamedTuple):
     turns: int
     last_error: str
     ledger_error: str
+    spooled: int
+    spool_error: str
     url: str
     tls: str
     pump: str

@@ -221,23 +221,22 @@ class Adoption:
             path = estate.files.lock_path
             text = f"{diagnostics.url}: spool: {damaged} damaged chunks beside {path}: their events are lost"
             diagnostics.complain(text, "adoption")
-        complete = estate.whole and journal.complete and not journal.unspooled and not damaged
-        known = record.settled if record is not None else []
-        self.unlisted: dict[tuple[str, str], Ranges] = {}
-        for first, last, status, reason in journal.outcomes:
-            if fresh := without([(first, last)], known):
-                self.unlisted.setdefault((status, reason), []).extend(fresh)
-        if expired:
-            self.unlisted[("dropped", "max_age")] = merged(expired)
-        if complete:
-            # Whatever is neither here nor listed was dropped, and the owner had no time to say so.
-            gone = merged([*known, *settled, *pending, *expired])
-            if missing := without([(1, queue.next_seq - 1)] if queue.next_seq > 1 else [], gone):
-                self.unlisted.setdefault(("dropped", "spool_full"), []).extend(missing)
-        counts = dict(record.counts) if record is not None else {}
-        for kind, ranges in self.unlisted.items():
-            counts[kind] = counts.get(kind, 0) + sum(last - first + 1 for first, last in ranges)
-        self.history = History(counts, complete)
+        self.unlisted, self.history = settle(estate, record, pending, expired, queue.next_seq - 1, damaged > 0)
+
+    @property
+    def directory(self) -> str:
+        """Where the files are."""
+        return self._files.directory
+
+    @property
+    def events(self) -> int:
+        """Events that lie in the files now."""
+        return self._segments.events
+
+    @property
+    def error(self) -> str:
+        """Nothing stops it."""
+        return ""
 
     @property
     def is_open(self) -> bool:
@@ -329,6 +328,43 @@ def read_record(directory: str, producer: str) -> Record:
                     counts[kind] = counts.get(kind, 0) + sum(end - first + 1 for first, end in ranges)
                     settled += ranges
     return Record(parts, last, listed, merged(settled), counts, size)
+
+
+def settle(
+    estate: Estate, record: Record | None, pending: Ranges, expired: Ranges, last: int, damaged: bool
+) -> tuple[dict[tuple[str, str], Ranges], History]:
+    """Find out what became of a dead owner's events.
+
+    Args:
+        estate: what it left.
+        record: what its ledger says; None: it has none.
+        pending: sequences without an outcome.
+        expired: sequences that are dropped, because they are too old.
+        last: the highest sequence that is known.
+        damaged: whether some events could not be read.
+
+    Returns:
+        Outcomes that its ledger has not, by status and reason, and all outcomes.
+    """
+    journal = estate.journal
+    complete = estate.whole and journal.complete and not journal.unspooled and not damaged
+    known = record.settled if record is not None else []
+    unlisted: dict[tuple[str, str], Ranges] = {}
+    for first, end, status, reason in journal.outcomes:
+        if fresh := without([(first, end)], known):
+            unlisted.setdefault((status, reason), []).extend(fresh)
+    if expired:
+        unlisted[("dropped", "max_age")] = merged(expired)
+    if complete:
+        # Whatever is neither here nor listed was dropped, and the owner had no time to say so.
+        settled = [(first, end) for first, end, _, _ in journal.outcomes]
+        gone = merged([*known, *settled, *pending, *expired])
+        if missing := without([(1, last)] if last else [], gone):
+            unlisted.setdefault(("dropped", "spool_full"), []).extend(missing)
+    counts = dict(record.counts) if record is not None else {}
+    for kind, ranges in unlisted.items():
+        counts[kind] = counts.get(kind, 0) + sum(end - first + 1 for first, end in ranges)
+    return unlisted, History(counts, complete)
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -112,6 +112,7 @@ class Spool:
         self._full_until = 0.0
         self._adopter: Adopter | None = None
         self._refused: set[str] = set()
+        self.error = ""  # why it stopped
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -179,6 +180,7 @@ class Spool:
                 segments.grow()
 
     def _complain(self, text: str) -> None:
+        self.error = text
         text = f"{self._diagnostics.url}: the spool stopped, delivery goes on in memory: {text}"
         self._diagnostics.complain(text, "spool")
 
@@ -243,6 +245,7 @@ class Spool:
             if self._full_until and time.monotonic() >= self._full_until:
                 self._full_until = 0.0
                 segments.limit(False)
+                self.error = ""
         except OSError as error:
             segments.limit(True)
             self._full_until = time.monotonic() + TRY_AGAIN
@@ -275,7 +278,7 @@ class Spool:
                 self._adopter.begin_adoption()
             except (OSError, RuntimeError, MemoryError) as error:
                 estate.files.unlock()
-                self._complain(f"{estate.files.lock_path}: {error}")
+                self._report(f"cannot adopt {estate.files.lock_path}: {error}")
 
     def _next_estate(self) -> Estate | None:
         """Lock and read the files of the oldest owner that has ended."""
@@ -327,6 +330,16 @@ class Spool:
                 self._complain(describe_error(error))
             finally:
                 self._stopping = False
+
+    @property
+    def directory(self) -> str:
+        """Where the files are."""
+        return self._options.directory
+
+    @property
+    def events(self) -> int:
+        """Events that lie in the files now."""
+        return self._segments.events if self._segments is not None else 0
 
     @property
     def is_open(self) -> bool:

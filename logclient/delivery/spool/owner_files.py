@@ -108,14 +108,19 @@ class Journal(NamedTuple):
     def decode(cls, data: bytes) -> Journal:
         """Read it from the head of the first segment; items that make no sense are left out."""
         n, full, unspooled = _JOURNAL.unpack_from(data, JOURNAL)
-        found = []
         at = JOURNAL + _JOURNAL.size
         room = (HEAD - at) // _ITEM.size
-        for i in range(min(n, room)):
-            first, last, status, reason = _ITEM.unpack_from(data, at + i * _ITEM.size)
-            if 0 < first <= last and status < len(STATUSES) and reason < len(REASONS):
-                found.append((first, last, STATUSES[status], REASONS[reason]))
+        found = decode_outcomes(data[at : at + min(n, room) * _ITEM.size])
         return cls(found, not full and len(found) == n, bool(unspooled))
+
+
+def decode_outcomes(data: bytes) -> list[tuple[int, int, str, str]]:
+    """Read outcomes as the journal and the log have them; those that make no sense are left out."""
+    return [
+        (first, last, STATUSES[status], REASONS[reason])
+        for first, last, status, reason in _ITEM.iter_unpack(data[: len(data) // _ITEM.size * _ITEM.size])
+        if 0 < first <= last and status < len(STATUSES) and reason < len(REASONS)
+    ]
 
 
 class OwnerFiles:

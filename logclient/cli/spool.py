@@ -1,0 +1,262 @@
+"""``logclient spool``: list, send, remove or check what ended processes left (docs/spool.md)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from logclient.cli.parser import UsageError, duration
+from logclient.errors import ExitCode
+from logclient.readable import escape
+
+if TYPE_CHECKING:
+    from logclient.delivery.spool.contents import Owner
+
+__all__ = ["add_arguments", "run"]
+
+_LOOK_S = 0.25
+"""Seconds between two looks at the files while they are sent."""
+_OLDEST = "365d"
+"""The age of events that ``drain`` sends, unless the URL has ``spool_age``: who drains wants them all."""
+_OPTIONS = {
+    "drain": {"to", "ledger", "timeout"},
+    "purge": {"ledger", "owner", "yes"},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=["ls", "drain", "purge", "check"],
+        help="ls: what each process has; drain: send what dead ones left; purge: remove it; check: test files",
+    )
+    parser.add_argument("folder", metavar="DIR", help="directory of the spool")
+    parser.add_argument("--to", metavar="URL", help="drain: the server")
+    parser.add_argument(
+        "--ledger", metavar="DIR", help="drain, purge: continue the ledgers in this directory"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help="drain: give up after this time without progress (default: 30s)",
+    )
+    parser.add_argument("--owner", metavar="PRODUCER", help="purge: only what this one left")
+    parser.add_argument("--yes", action="store_true", help="purge: do not ask")
+    parser.add_argument("--json", action="store_true", help="print JSON, one line per owner")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is asked.
+
+    Returns:
+        OK; BROKEN: something is left, or damaged.
+    """
+    action: str = arguments.action
+    for name in ("to", "ledger", "timeout", "owner", "yes"):
+        if getattr(arguments, name) and name not in _OPTIONS.get(action, ()):
+            raise UsageError(f"--{name}: is not for {action}")
+    from logclient.delivery.spool import contents
+
+    contents.check_directory(arguments.folder)
+    return {"ls": _list, "drain": _drain, "purge": _purge, "check": _check}[action](arguments)
+
+
+def _facts(owner: Owner) -> dict[str, Any]:
+    facts = owner._asdict()
+    for name in ("pending", "last", "outcomes"):
+        del facts[name]
+    facts["oldest"] = _time(owner.oldest_us)
+    facts["damages"] = [damage._asdict() for damage in owner.damages]
+    return facts
+
+
+def _time(us: int) -> str:
+    """Return a time in UTC; empty: there is none, or it makes no sense."""
+    try:
+        return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if us > 0 else ""
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _describe(owner: Owner) -> str:
+    words = [f"{owner.producer} {'alive' if owner.alive else 'dead'}"]
+    if owner.version:
+        words.append(f"pid {owner.pid}, {owner.mode}, version {owner.version}")
+    words.append(f"{_counted(owner.segments, 'segment')}, {owner.bytes} bytes on disk")
+    words.append(f"{_counted(owner.events, 'event')} waiting, {owner.body_bytes} bytes")
+    if owner.oldest_us:
+        words.append(f"oldest {_time(owner.oldest_us)}")
+    if owner.boot == "earlier":
+        words.append("from before a restart or a copy")
+    if owner.damages:
+        words.append(f"{_counted(len(owner.damages), 'fault')}: see logclient spool check")
+    return ", ".join(words)
+
+
+# -- ls and check
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from logclient.delivery.spool import contents
+
+    for owner in contents.read(arguments.folder):
+        print(json.dumps(_facts(owner)) if arguments.json else _describe(owner), flush=True)
+    return ExitCode.OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from logclient.delivery.spool import contents
+
+    owners = damages = 0
+    for owner in contents.read(arguments.folder):
+        owners += 1
+        damages += len(owner.damages)
+        if arguments.json:
+            print(json.dumps(_facts(owner)))
+        else:
+            for damage in owner.damages:
+                print(escape(damage.line))
+    if not arguments.json:
+        print(f"{_counted(owners, 'owner')}, {_counted(damages, 'fault')}")
+    return ExitCode.BROKEN if damages else ExitCode.OK
+
+
+# -- drain
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    if not arguments.to:
+        raise UsageError("drain: needs --to URL")
+    from logclient import config
+    from logclient.cli.messages import ClientMessages
+    from logclient.cli.signals import TerminationSignals
+    from logclient.client import connect
+
+    given = config.parse(arguments.to, ledger=arguments.ledger)
+    options: dict[str, Any] = {"spool": arguments.folder, "spool_mode": "overflow"}
+    if arguments.ledger is not None:
+        options["ledger"] = arguments.ledger
+    for name in ("spool_sync", "spool_bytes"):
+        if name in given.given:
+            raise UsageError(f"--to: {name}: is not for drain")
+    if "spool_age" not in given.given:
+        options["spool_age"] = _OLDEST
+    before = _left(arguments.folder)
+    with TerminationSignals() as signals, ClientMessages(f"{given.redacted}: ") as messages:
+        if before:
+            client = connect(arguments.to, **options)
+            try:
+                _wait(arguments, before, signals, messages)
+            finally:
+                client.close(1.0)
+        messages.print()
+    left = _left(arguments.folder)
+    events = sum(before.values())
+    rest = sum(left.values())
+    result = {
+        "owners": len(before),
+        "events": events,
+        "left_owners": len(left),
+        "left": rest,
+        "exit": int(ExitCode.BROKEN if left else ExitCode.OK),
+    }
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        owners = _counted(len(before), "dead owner")
+        print(f"{_counted(events, 'event')} of {owners}: {rest} left" + (f" in {len(left)}" if left else ""))
+    if signals.word:
+        print(f"logclient: {signals.word}", file=sys.stderr)
+    return ExitCode.BROKEN if left else ExitCode.OK
+
+
+def _left(folder: str) -> dict[str, int]:
+    """Return how many events wait, by dead owner."""
+    from logclient.delivery.spool import contents
+
+    return {owner.producer: owner.events for owner in contents.read(folder) if not owner.alive}
+
+
+def _wait(arguments: argparse.Namespace, before: dict[str, int], signals: Any, messages: Any) -> None:
+    """Wait until the files of dead owners are gone, or nothing has changed for the time-out."""
+    from logclient.cli.progress import ProgressLine, RateEstimate
+    from logclient.delivery.spool import contents
+
+    progress, estimate = ProgressLine(), RateEstimate()
+    events = sum(before.values())
+    timeout = arguments.timeout or 30.0
+    state: tuple[int, int] | None = None
+    since = time.monotonic()
+    try:
+        while not signals.first:
+            # While one is adopted its lock is ours: the names tell.
+            owners = [owner for owner in contents.read(arguments.folder) if owner.producer in before]
+            if not owners:
+                return
+            now, left = time.monotonic(), sum(owner.events for owner in owners)
+            if state != (len(owners), left):
+                state, since = (len(owners), left), now
+            if now - since >= timeout:
+                return
+            text = estimate.text(now, events - left, (events - left) / events if events else None)
+            text += f"left {left} of {events}, owners {len(owners)}"
+            progress.show(f"{text}; {messages.kept[-1]}" if messages.kept else text)
+            time.sleep(_LOOK_S)
+    finally:
+        progress.clear()
+
+
+# -- purge
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    from logclient.delivery.spool import contents, owner_files
+    from logclient.delivery.spool.purge import purge
+
+    found = [owner for owner in contents.read(arguments.folder) if arguments.owner in (None, owner.producer)]
+    if arguments.owner is not None and not found:
+        raise UsageError(f"--owner: {arguments.folder} has no {arguments.owner[:40]!r}")
+    if arguments.owner is not None and found[0].alive:
+        raise UsageError(f"--owner: {arguments.owner} is alive: its process has the files")
+    dead = [owner for owner in found if not owner.alive]
+    for owner in dead:
+        if not arguments.json:
+            print(_describe(owner), flush=True)
+    if dead and not arguments.yes and not _confirmed(dead):
+        return ExitCode.BROKEN
+    code = ExitCode.OK
+    for owner in dead:
+        files = owner_files.OwnerFiles(arguments.folder, owner.producer)
+        removed, words = purge(files, arguments.ledger)
+        if words:
+            print(escape(f"logclient: spool: {words}"), file=sys.stderr)
+        if not removed:
+            code = ExitCode.BROKEN
+        if arguments.json:
+            print(json.dumps({**_facts(owner), "removed": removed}))
+    if not arguments.json:
+        print(
+            f"{_counted(len(dead), 'owner')}, {_counted(sum(one.events for one in dead), 'event')} removed"
+            if code == ExitCode.OK
+            else "not everything was removed"
+        )
+    return code
+
+
+def _confirmed(dead: list[Owner]) -> bool:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("purge: needs --yes where nobody can be asked")
+    events = sum(owner.events for owner in dead)
+    answer = input(f"remove {_counted(events, 'event')} of {_counted(len(dead), 'owner')}? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")
