@@ -10,6 +10,7 @@ import argparse
 import errno
 import ipaddress
 import json
+import os
 import shutil
 import socket
 import sys
@@ -17,6 +18,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient import config, registry
@@ -30,7 +32,8 @@ from logclient.cli.ping import (
     milliseconds,
 )
 from logclient.cli.progress import ProgressLine
-from logclient.errors import ExitCode
+from logclient.errors import ExitCode, LedgerError
+from logclient.files import private_directory
 from logclient.readable import escape
 from logclient.transports.tcp import resolve
 
@@ -72,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         UNREACHABLE when a step failed, else OK.
     """
-    given = config.parse(arguments.url).without_files()
+    whole = config.parse(arguments.url)
+    given = whole.without_files()
     progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     passed = 0
@@ -82,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(escape(f"{given.scheme}://{name}"), flush=True)
         with ClientMessages():  # the findings include them
-            for finding in examine(given, endpoint, arguments.timeout, event=not arguments.no_event):
+            steps = examine(given, endpoint, arguments.timeout, event=not arguments.no_event)
+            for finding in chain(_spool(whole), steps):
                 progress.clear()
                 findings.append(finding)
                 if not arguments.json:
@@ -92,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         healthy = all(finding.status != FAILED for finding in findings)
         passed += healthy
         if arguments.json:
-            steps = [finding._asdict() for finding in findings]
-            print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": healthy, "steps": steps}))
+            found = [finding._asdict() for finding in findings]
+            print(json.dumps({"endpoint": name, "protocol": given.protocol, "ok": healthy, "steps": found}))
     return ExitCode.OK if passed == len(given.endpoints) else ExitCode.UNREACHABLE
 
 
@@ -151,6 +156,40 @@ def examine(
             return
     [check] = check_endpoints(given.replace(endpoints=(endpoint,)), timeout, event=event)
     yield from _findings(check, stream)
+
+
+def _spool(given: config.Config) -> Iterator[Finding]:
+    """Look at the directory of the spool, if there is one."""
+    directory = given.spool
+    if directory is None:
+        return
+    from logclient._ext.spool import SUPPORTED
+    from logclient.delivery.spool import owner_files
+
+    if not SUPPORTED:
+        yield Finding("spool", FAILED, "only Linux can map its files", "leave spool out of the URL")
+        return
+    try:
+        private_directory(directory, "spool")
+        writable = os.access(directory, os.R_OK | os.W_OK | os.X_OK)
+        read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+        words = owner_files.refusal(directory)
+        kind = owner_files.file_system(directory)
+        free = shutil.disk_usage(directory).free
+    except (OSError, LedgerError) as error:
+        text = str(error).removeprefix("spool: ")
+        yield Finding("spool", FAILED, text, "give spool a directory of its own that this user can make")
+        return
+    if not writable or read_only:
+        fix = "give this user the right to read and write there"
+        yield Finding("spool", FAILED, f"{directory}: cannot be written to", fix)
+    elif words:
+        yield Finding("spool", FAILED, f"{directory}: {words}", "choose a directory on ext4, xfs or tmpfs")
+    elif free < given.spool_bytes:
+        found = f"{directory}: {free >> 20} MiB are free, spool_bytes is {given.spool_bytes >> 20} MiB"
+        yield Finding("spool", WARNING, found, "make room, or lower spool_bytes")
+    else:
+        yield Finding("spool", OK, f"{directory} is on {kind or 'a file system'}, {free >> 20} MiB are free")
 
 
 _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")

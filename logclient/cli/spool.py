@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         metavar="ACTION",
         choices=["ls", "drain", "purge", "check"],
-        help="ls: what each process has; drain: send what dead ones left; purge: remove it; check: test files",
+        help="ls: what each process has; drain: send what dead ones left; purge: remove that; check: test it",
     )
     parser.add_argument("folder", metavar="DIR", help="directory of the spool")
     parser.add_argument("--to", metavar="URL", help="drain: the server")

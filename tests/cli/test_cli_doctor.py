@@ -286,3 +286,39 @@ def test_wrong_doctor_usage_is_explained(capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert cli.main(arguments) == 2
         assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can map the files of a spool")
+class TestSpool:
+    def test_a_directory_that_can_be_used_passes(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        with Collector(keep=True) as server:
+            found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}&spool_bytes=8MiB")
+        assert found["spool"]["status"] == "ok"
+        assert re.fullmatch(rf"{tmp_path}/spool is on \w+, \d+ MiB are free", found["spool"]["found"])
+        assert list((tmp_path / "spool").iterdir()) == []
+
+    def test_a_directory_of_others_fails(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        (tmp_path / "spool").mkdir()
+        (tmp_path / "spool").chmod(0o777)
+        with Collector(keep=True) as server:
+            found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}", code=3)
+        assert found["spool"]["status"] == "failed" and "others" in found["spool"]["found"]
+        assert found["event"]["status"] == "ok"
+
+    def test_a_shared_file_system_fails_with_its_name(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("logclient.delivery.spool.owner_files.file_system", lambda directory: "nfs4")
+        with Collector(keep=True) as server:
+            found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}", code=3)
+        assert found["spool"]["status"] == "failed" and "nfs4 may be shared" in found["spool"]["found"]
+
+    def test_too_little_space_is_a_warning(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+        with Collector(keep=True) as server:
+            found = examine(capsys, f"{server.url}?spool={tmp_path / 'spool'}&spool_bytes={free * 2}")
+        assert found["spool"]["status"] == "warning" and "spool_bytes is" in found["spool"]["found"]

@@ -221,7 +221,8 @@ class Adoption:
             path = estate.files.lock_path
             text = f"{diagnostics.url}: spool: {damaged} damaged chunks beside {path}: their events are lost"
             diagnostics.complain(text, "adoption")
-        self.unlisted, self.history = settle(estate, record, pending, expired, queue.next_seq - 1, damaged > 0)
+        last = queue.next_seq - 1
+        self.unlisted, self.history = settle(estate, record, pending, expired, last, damaged > 0)
 
     @property
     def directory(self) -> str:

@@ -1,4 +1,4 @@
-"""What lies in the files of a spool, for people: read with ``pread``, nothing is mapped, changed or kept locked.
+"""What lies in the files of a spool, for people: read with ``pread``; nothing is mapped or changed.
 
 The files of an owner that is alive change while they are read: its figures are those of a moment, and its
 events are not tested. docs/formats.md ("Spool") has the offsets.
