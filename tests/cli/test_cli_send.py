@@ -237,11 +237,12 @@ class TestFiles:
             assert cli.main(["send", server.url, str(file), "--json"]) == 1
             out, err = capsys.readouterr()
             acked = json.loads(out)["acked"]
-            assert 0 < acked < len(lines)
+            assert acked >= 1000
             got = messages(server, acked)
-            # Damage may show late: gzip has a checksum at the end alone.
+            # Damage may show late: gzip has a checksum at its end and bzip2 at the end of a block, and what
+            # a decoder makes of the bytes between may have any number of lines.
             assert got[:1000] == lines[:1000]
-            assert file == damaged or got == lines[:acked]
+            assert file == damaged or (acked < len(lines) and got == lines[:acked])
             assert err.startswith(f"logclient: {file}: ")
             assert why in err
             assert f"{method} data" in err
