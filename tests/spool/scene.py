@@ -26,18 +26,22 @@ from tests.support.patience import PATIENCE, wait_until
 NOBODY = "lumberjack://127.0.0.1:9"
 
 PRODUCER = """
-import json, mmap, os, sys, threading
+import json, mmap, os, sys, threading, time
 import logclient
-url, options, threads, told, sizes, end = json.loads(sys.argv[1])
+url, options, threads, told, sizes, end, rest = json.loads(sys.argv[1])
 client = logclient.connect(url, **options)
 
 def send(k):
+    with open(os.path.join(told, f"thread-{k}"), "w") as file:
+        print(threading.get_native_id(), file=file)
     with open(os.path.join(told, str(k)), "r+b") as file:
         seen = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
     for n in range(1, len(seen)):
         # What `send` returned lies in a file of its own before the count says so.
         seen[n] = client.send({"message": "m" * sizes[(n * 7 + k) % len(sizes)], "n": n})
         seen[0] = n
+        if rest:
+            time.sleep(rest)
 
 workers = [threading.Thread(target=send, args=(k,)) for k in range(threads)]
 for worker in workers:
@@ -107,15 +111,16 @@ class Scene:
         threads: int = 1,
         sizes: Sequence[int] = (10, 300, 2000),
         end: str = "kill",
+        rest: float = 0.0,
         **options: Any,
     ) -> Producer:
-        """Start a producer."""
+        """Start a producer, whose threads rest for so many seconds after each event."""
         self._told += 1
         told = self.folder / f"told-{self._told}"
         told.mkdir()
         for k in range(threads):
             (told / str(k)).write_bytes(bytes(8 * (events + 1)))
-        given = [url, {**self.options, **options}, threads, str(told), list(sizes), end]
+        given = [url, {**self.options, **options}, threads, str(told), list(sizes), end, rest]
         self._producers.append(Producer(given, told))
         return self._producers[-1]
 
@@ -183,17 +188,23 @@ class Producer:
 
     def sent(self) -> int:
         """Return how many calls of `send` have returned so far."""
-        return sum(struct.unpack("Q", path.read_bytes()[:8])[0] for path in self._told.iterdir())
+        return sum(struct.unpack("Q", path.read_bytes()[:8])[0] for path in self._told.glob("[0-9]"))
 
     def returned(self) -> set[int]:
         """Return the sequences that `send` returned, without drops."""
         found: set[int] = set()
-        for path in self._told.iterdir():
+        for path in self._told.glob("[0-9]"):
             with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
                 seen = memoryview(data).cast("Q")
                 found.update(seen[1 : 1 + seen[0]])
                 seen.release()
         return found - {0}
+
+    def threads(self) -> list[int]:
+        """Return the kernel's ids of the threads that send, once all have begun."""
+        paths = sorted(self._told.glob("thread-*"))
+        wait_until(lambda: all(path.read_text().endswith("\n") for path in paths), "the threads begin")
+        return [int(path.read_text()) for path in paths]
 
     def read_name(self) -> str:
         """Wait for the producer's name, which it says once it has sent all."""

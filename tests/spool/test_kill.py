@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
+from tests.spool import stepper
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE, wait_until
 
@@ -31,6 +33,8 @@ def _kill_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, s
 
 def _assert_all_arrived(scene: Scene, returned: dict[str, set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     arrived = scene.arrived()
+    for event in scene.events():
+        assert event["message"] == "m" * len(event["message"])
     for name, seqs in returned.items():
         assert not [seq for seq in seqs if f"{name}{seq:012x}" not in arrived]
     counts = scene.verdict(monkeypatch)
@@ -55,6 +59,49 @@ def test_two_thousand_killed_producers(batch: int, tmp_path: Path, monkeypatch: 
         returned: dict[str, set[int]] = {}
         for _ in range(25):
             returned |= _kill_many(scene, 10, draw)
+            scene.drain()
+        _assert_all_arrived(scene, returned, monkeypatch)
+
+
+def _stop_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, set[int]]:
+    """Kill producers with one of their four threads between two instructions of a push."""
+    returned: dict[str, set[int]] = {}
+    stopped = 0
+    while stopped < producers:
+        before = scene.owners()
+        sizes = (*draw.sample(SIZES[:-1], 3) * 8, 9000)
+        producer = scene.start(events=10_000, threads=4, sizes=sizes, end="stay", rest=5e-5)
+        wanted = draw.randint(1, 500)
+        wait_until(lambda p=producer, n=wanted: p.sent() >= n or p.process.poll() is not None, "it sends")
+        thread = draw.choice(producer.threads())
+        _, inside = stepper.kill_inside_push(producer.process.pid, thread, draw, signal.SIGKILL)
+        producer.wait()
+        stopped += inside
+        (name,) = scene.owners() - before
+        returned[name] = producer.returned()
+    return returned
+
+
+NEEDS_STEPS = pytest.mark.skipif(bool(stepper.refusal()), reason=stepper.refusal())
+
+
+@NEEDS_STEPS
+def test_a_push_may_stop_at_any_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path) as scene:
+        returned = _stop_many(scene, 5, random.Random(5))
+        scene.drain()
+        _assert_all_arrived(scene, returned, monkeypatch)
+
+
+@pytest.mark.long
+@NEEDS_STEPS
+@pytest.mark.timeout(60 * PATIENCE)
+def test_two_hundred_pushes_stop_at_any_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random("instructions")
+    with Scene(tmp_path) as scene:
+        returned: dict[str, set[int]] = {}
+        for _ in range(20):
+            returned |= _stop_many(scene, 10, draw)
             scene.drain()
         _assert_all_arrived(scene, returned, monkeypatch)
 
