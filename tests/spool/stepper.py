@@ -13,12 +13,14 @@ from pathlib import Path
 
 from logclient._ext import queue
 
-SEIZE, INTERRUPT, SINGLESTEP, PEEK, GETREGSET = 0x4206, 0x4207, 9, 2, 0x4204
+SEIZE, INTERRUPT, SINGLESTEP, CONTINUE, PEEK, POKE_USER, GETREGSET = 0x4206, 0x4207, 9, 7, 2, 6, 0x4204
+DEBUG_REGISTERS = 848
+"""Their offset in ``struct user``: the first has an address to stop at, the eighth says whether to."""
 ANY_CHILD = 0x40000000
 """``__WALL``: wait for threads, too."""
 NT_PRSTATUS = 1
 PUSH = "lc_put"
-PATIENCE_STEPS = 4_000_000
+MOST_STEPS = 4_000_000
 
 
 class Registers(ctypes.Structure):
@@ -98,17 +100,24 @@ class Stepper:
 
     def enter(self) -> int:
         """Run to the first instruction of a push; return where it returns to, or 0: the thread has ended."""
-        for _ in range(PATIENCE_STEPS):
-            address = self.step()
-            if address == 0:
-                return 0
-            if address == self.entry:
-                stack = self._registers()[19]
-                return self._call(PEEK, stack) & (1 << 64) - 1
-        raise AssertionError("the thread pushes nothing")
+        if not self.run_to(self.entry):
+            return 0
+        return self._call(PEEK, self._registers()[19]) & (1 << 64) - 1
 
-    def run_to(self, address: int, most: int = PATIENCE_STEPS) -> int:
-        """Run to an address, and `most` instructions at most; return how many were run."""
+    def run_to(self, address: int) -> bool:
+        """Run to an address at full speed; return whether it came there."""
+        self._call(POKE_USER, DEBUG_REGISTERS, address)
+        self._call(POKE_USER, DEBUG_REGISTERS + 7 * 8, 1)
+        while not self.over:
+            self._call(CONTINUE)
+            self._wait()
+            if not self.over and self._registers()[16] == address:
+                self._call(POKE_USER, DEBUG_REGISTERS + 7 * 8, 0)
+                return True
+        return False
+
+    def steps_to(self, address: int, most: int = MOST_STEPS) -> int:
+        """Step to an address, by `most` instructions at most; return how many were run."""
         for n in range(most):
             if self.step() in (0, address):
                 return n + 1
@@ -131,10 +140,10 @@ def kill_inside_push(pid: int, thread: int, draw: random.Random, kill: int) -> t
     stepper = Stepper(pid, thread)
     done, inside = 0, False
     if back := stepper.enter():
-        length = stepper.run_to(back)
+        length = stepper.steps_to(back)
         if back := stepper.enter():
             most = draw.randint(1, draw.choice((200, 600, max(length, 1))))
-            done = stepper.run_to(back, most)
+            done = stepper.steps_to(back, most)
             inside = done == most and not stepper.over
     os.kill(pid, kill)
     stepper.reap()
