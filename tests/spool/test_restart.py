@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import logclient
 from logclient.delivery.spool import owner_files
+from logclient.lumberjack.collector import Collector
 from tests.spool.scene import NOBODY, Scene
+from tests.support.patience import PATIENCE
 
 HEAD = 128
 
@@ -79,42 +82,87 @@ def _damage(path: Path, draw: random.Random) -> None:
     path.write_bytes(data)
 
 
+class History:
+    """Events of one client that its log has, and what the disk has for certain after each sync.
+
+    Some are acknowledged before their server ends; the others wait for ever.
+    """
+
+    def __init__(self, scene: Scene, draw: random.Random) -> None:
+        self.messages: list[str] = []
+        self.synced: list[tuple[dict[str, int], int]] = []  # sizes of the logs, and events stored
+        server = Collector()
+        server.__enter__()
+        url = f"lumberjack://127.0.0.1:{server.port}"
+        client = scene.client(url, spool_sync=draw.choice(("interval", "batch")))
+        self.producer = client.producer
+        self._send(client, draw, draw.choice((0, 30, 200)))
+        assert client.flush(PATIENCE) == 0
+        self.acked = len(self.messages)
+        server.__exit__(None, None, None)
+        for _ in range(3):
+            self._send(client, draw, draw.choice((1, 20, 150)))
+            delivery = client.submit({"message": self._message(draw), "n": len(self.messages) - 1})
+            assert delivery.stored(PATIENCE)
+            sizes = {path.name: path.stat().st_size for path in scene.spool.glob("*.log")}
+            self.synced.append((sizes, len(self.messages)))
+        self.files = {path.name: path.read_bytes() for path in scene.spool.iterdir()}
+        client.close(0.0)
+        shutil.rmtree(scene.spool)
+
+    def _message(self, draw: random.Random) -> str:
+        text = f"event {len(self.messages)} " + "m" * draw.choice((0, 50, 900, 5000))
+        self.messages.append(text)
+        return text
+
+    def _send(self, client: logclient.Client, draw: random.Random, count: int) -> None:
+        for _ in range(count):
+            client.send({"message": self._message(draw), "n": len(self.messages) - 1})
+
+    def make_image(self, folder: Path, draw: random.Random) -> int:
+        """Write files as after a power cut: one sync, and any mixture of later pages; return what was stored."""
+        sizes, stored = draw.choice(self.synced)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name, data in self.files.items():
+            synced = sizes.get(name, 0)
+            path = folder / name
+            path.write_bytes(data[synced:])
+            if not name.endswith(".lock"):
+                _damage(path, draw)
+            path.write_bytes(data[:synced] + path.read_bytes())
+        return stored
+
+
 def _images(scene: Scene, count: int, draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recover many images of one spool, each damaged in another way."""
-    client = scene.client(NOBODY, spool_sync="interval")
-    for n in range(300):
-        client.send({"message": f"event {n} " + "m" * draw.choice((0, 50, 900)), "n": n})
-    assert client.submit({"message": "event 300 ", "n": 300}).stored(30.0)
-    (log,) = scene.spool.glob("*.log")
-    synced = log.stat().st_size
-    for n in range(301, 400):
-        client.send({"message": f"event {n} ", "n": n})
-    assert client.submit({"message": "event 400 ", "n": 400}).stored(30.0)
-    producer, later = client.producer, log.read_bytes()
-    saved = scene.folder / "saved"
-    shutil.copytree(scene.spool, saved)
-    client.close(0.0)
-    shutil.rmtree(scene.spool)
+    history = History(scene, draw)
     _reboot(monkeypatch)
     seen = 0
     for _ in range(count):
-        shutil.copytree(saved, scene.spool, dirs_exist_ok=True)
-        for path in scene.spool.glob("*.seg"):
-            _damage(path, draw)
-        # What was synced is there; of what came later any mixture.
-        tail = scene.folder / "tail"
-        tail.write_bytes(later[synced:])
-        _damage(tail, draw)
-        (scene.spool / log.name).write_bytes(later[:synced] + tail.read_bytes())
+        stored = history.make_image(scene.spool, draw)
         scene.drain()
-        arrived = [event for event in scene.events()[seen:] if event["@metadata"]["_id"].startswith(producer)]
+        arrived = scene.events()[seen:]
         seen += len(arrived)
-        numbers = [event["n"] for event in arrived]
-        assert numbers[:301] == list(range(301))
-        assert numbers == list(range(len(numbers)))
-        assert all(event["message"].startswith(f"event {event['n']} ") for event in arrived)
+        mine = [event for event in arrived if event["@metadata"]["_id"].startswith(history.producer)]
+        numbers = [event["n"] for event in mine]
+        assert [event["message"] for event in mine] == [history.messages[n] for n in numbers]
+        assert numbers == sorted(set(numbers))
+        assert set(range(history.acked, stored)) <= set(numbers)
 
 
 def test_damaged_images_keep_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scene(tmp_path, ledger=None, spool_bytes="8MiB") as scene:
-        _images(scene, 10, random.Random(3), monkeypatch)
+        _images(scene, 25, random.Random(3), monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(60 * PATIENCE)
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_damaged_images(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(f"power {part}")
+    for k in range(20):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with monkeypatch.context() as patch, Scene(folder, ledger=None, spool_bytes="8MiB") as scene:
+            _images(scene, 50, draw, patch)
+        shutil.rmtree(folder)
