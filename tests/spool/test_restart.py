@@ -120,7 +120,11 @@ class History:
             client.send({"message": self._message(draw), "n": len(self.messages) - 1})
 
     def make_image(self, folder: Path, draw: random.Random) -> int:
-        """Write files as after a power cut: one sync, and any mixture of later pages; return what was stored."""
+        """Write files as after a power cut: those of one sync, and any mixture of later pages.
+
+        Returns:
+            How many events were stored by then.
+        """
         sizes, stored = draw.choice(self.synced)
         folder.mkdir(mode=0o700, exist_ok=True)
         for name, data in self.files.items():
