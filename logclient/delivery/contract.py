@@ -184,6 +184,13 @@ class Core:
         """
         raise NotImplementedError
 
+    def take_over(self, name: bytes) -> None:
+        """Continue for a producer whose process has ended; called before the first connection.
+
+        Args:
+            name: 10 random bytes, for what must differ from that process.
+        """
+
     def connected(self, now: float, random: Callable[[], float]) -> None:
         """Begin a new connection, on which nothing is in flight."""
         raise NotImplementedError

@@ -206,6 +206,7 @@ class Engine(Intake):
         age = self._spool_options.age if self._spool_options is not None else None
         adoption = Adoption(estate, self.queue, self.in_flight, self._record, self.diagnostics, age)
         self.books.take_over(adoption.unlisted, adoption.history)
+        self.core.take_over(os.urandom(10))
         return adoption
 
     def begin_adoption(self) -> None:

@@ -99,6 +99,12 @@ def _letters(number: int, digits: int) -> str:
     return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
 
 
+def _name_parts(name: bytes) -> tuple[str, str]:
+    """Make the second and the third part of a node id from 10 bytes."""
+    number = int.from_bytes(name, "big")
+    return _letters(number, 8), _letters(number >> 48, 6)
+
+
 class Logux(CompiledCore):
     """The client's side of one connection at a time. See ``delivery.contract.Core``.
 
@@ -121,12 +127,10 @@ class Logux(CompiledCore):
         self.unknown = 0
         """Messages of unknown types."""
         self._unmatched = 0
-        number = int.from_bytes(producer, "big")
-        self.client = _letters(number, 8)
+        self.client, self._tab = _name_parts(producer)
         """The second part of our first node id."""
         self.clients = 1
         """Client ids used so far."""
-        self._tab = _letters(number >> 48, 6)
         self.node_id = self._make_node_id()
         self._history = HeaderHistory()
         self._token = 0
@@ -169,6 +173,18 @@ class Logux(CompiledCore):
         self.client, self.clients = client, clients
         self.node_id = self._make_node_id()
         self._last_received = self._reported_received = received
+
+    def take_over(self, name: bytes) -> None:
+        """Continue for a producer whose process has ended; see ``delivery.contract.Core``.
+
+        Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break: `same`
+        keeps the client id, all else takes another one. The ids of its actions are unknown, so that they are
+        sent under new ones.
+        """
+        client, self._tab = _name_parts(name)
+        if self.options.on_doubt != "same":
+            self.client = client
+        self.node_id = self._make_node_id()
 
     @property
     def received(self) -> int | float:

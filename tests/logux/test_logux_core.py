@@ -231,6 +231,16 @@ class TestConnect:
         found |= {Logux(Options(), bytes([*range(9), i])).node_id for i in range(200)}
         assert len(found) == 400 and len({node.split(":")[1] for node in found}) > 1
 
+    @pytest.mark.parametrize("policy", ["new_client", "same", "drop"])
+    def test_an_adopter_uses_another_node_id(self, policy: str) -> None:
+        core = Logux(Options(on_doubt=policy), bytes(range(10)))
+        before = core.node_id.split(":")
+        core.take_over(bytes(range(50, 60)))
+        after = core.node_id.split(":")
+        assert after[0] == before[0] and after[2] != before[2]
+        assert (after[1] == before[1]) is (policy == "same")
+        assert core.node_id.split(":")[1] == core.client
+
     def test_reconnect_tells_the_last_received_number(self) -> None:
         core = connected_core()
         receive(core, "ping", 3)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from logclient.collectors.capture import CaptureReader
+from logclient.logux.collector import Collector
+from logclient.logux.messages import Connect, Sync, parse
 from tests.spool.scene import NOBODY, Producer, Scene
 from tests.support.patience import wait_until
 
@@ -183,3 +186,33 @@ def test_events_that_grew_too_old_are_dropped(tmp_path: Path, monkeypatch: pytes
         assert not scene.arrived()
         close = scene.lines(producer.name)[-1]
         assert (close["t"], close["dropped"]) == ("close", {"max_age": 100})
+
+
+def test_adopted_actions_come_from_a_new_client_id(tmp_path: Path) -> None:
+    collector = Collector(capture=str(tmp_path / "actions"))
+    with Scene(tmp_path, ledger=None) as scene, collector:
+        url = f"logux://127.0.0.1:{collector.port}"
+        producer = scene.start(url, events=50, end="stay")
+        producer.read_name()
+        wait_until(lambda: len(_actions(tmp_path / "actions")[1]) == 50, "the actions arrive")
+        producer.kill()
+        left = scene.run("logux://127.0.0.1:9", events=50)
+        scene.drain(url=url)
+        nodes, ids = _actions(tmp_path / "actions")
+        clients = [node.split(":")[1] for node in nodes]
+        assert len(clients) == len(set(clients)) >= 2
+        assert {name for name in ids if name.startswith(left.name)} == {
+            f"{left.name}{seq:012x}" for seq in left.returned()
+        }
+
+
+def _actions(capture: Path) -> tuple[list[str], list[str]]:
+    """Return the node ids of the connections, and the ids of the actions that arrived."""
+    nodes, ids = [], []
+    for unit in CaptureReader(capture):
+        message = parse(unit.raw) if unit.direction == 0 else None
+        if isinstance(message, Connect):
+            nodes.append(message.node_id)
+        elif isinstance(message, Sync):
+            ids += [action["id"] for action, _ in message.entries]
+    return nodes, ids
