@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from logclient.collectors.capture import CaptureReader
+from logclient.delivery.spool import contents
 from logclient.logux.collector import Collector
 from logclient.logux.core import Logux, Options
 from logclient.logux.messages import Connect, Sync, parse
@@ -105,16 +106,17 @@ def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path, monkeypatch: 
         assert (counts.lost, counts.unexpected) == (0, 0)
 
 
-def test_acked_events_are_not_sent_again(tmp_path: Path) -> None:
-    with Scene(tmp_path) as scene:
-        with scene.client() as client:
-            for n in range(1000):
-                client.send({"message": "kept", "n": n})
-            assert client.flush() == 0
-            # A copy of the files as a kill would leave them now.
-            assert client.stats().acked == 1000
+@pytest.mark.parametrize("ledger", [True, False])
+def test_acked_events_are_not_sent_again(ledger: bool, tmp_path: Path) -> None:
+    with Scene(tmp_path, **({} if ledger else {"ledger": None})) as scene:
+        producer = scene.start(scene.url, events=1000, end="stay")
+        producer.read_name()
+        wait_until(lambda: [owner.events for owner in contents.read(str(scene.spool))] == [0], "all is acked")
+        producer.kill()
+        left = scene.run(events=100)
         scene.drain()
-        assert set(scene.arrived().values()) == {1}
+        ids = [f"{one.name}{seq:012x}" for one in (producer, left) for seq in one.returned()]
+        assert scene.arrived() == dict.fromkeys(ids, 1)
 
 
 def test_files_of_a_live_owner_are_left_alone(tmp_path: Path) -> None:
