@@ -129,10 +129,17 @@ class Answer(NamedTuple):
 
 
 class Load:
-    """Clients that order, each one order after the other, all the time. A context manager."""
+    """Clients that order, each one order after the other, all the time. A context manager.
 
-    def __init__(self, port: int, clients: int = 6) -> None:
+    Args:
+        port: of the server.
+        clients: how many.
+        name: what all their orders begin with.
+    """
+
+    def __init__(self, port: int, clients: int = 6, name: str = "") -> None:
         self.port = port
+        self.name = name
         self.answers: list[Answer] = []
         self.refused = 0
         self._stop = threading.Event()
@@ -159,7 +166,7 @@ class Load:
         while not self._stop.is_set():
             number += 1
             try:
-                self.answers.append(ask(self.port, f"{k}-{number}"))
+                self.answers.append(ask(self.port, f"{self.name}{k}-{number}"))
             except (OSError, http.client.HTTPException):
                 self.refused += 1
             self._stop.wait(0.004)  # a load, not a flood
