@@ -241,8 +241,8 @@ class Adoption:
 
     @property
     def is_open(self) -> bool:
-        """Whether events can be left in the files: they stay where they are."""
-        return self._files.locked
+        """Whether events can be left in the files: they stay where they are, unless somebody removed them."""
+        return self._files.locked and self._files.exist()
 
     def open(self, producer: bytes) -> None:
         """Do nothing: the files are there."""

@@ -192,10 +192,15 @@ class Spool:
         """Remove what an attempt to open has made."""
         segments, files = self._segments, self._files
         if segments is not None:
-            segments.limit(True)
+            self._pause_growth(segments)
         elif files is not None:
             files.remove()
             self._files = None
+
+    def _pause_growth(self, segments: Segments) -> None:
+        """Go on with the segments that are there, and try again later: the disk is full."""
+        segments.limit(True)
+        self._full_until = time.monotonic() + TRY_AGAIN
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -247,8 +252,7 @@ class Spool:
                 segments.limit(False)
                 self.error = ""
         except OSError as error:
-            segments.limit(True)
-            self._full_until = time.monotonic() + TRY_AGAIN
+            self._pause_growth(segments)
             self._complain(describe_error(error))
 
     def _look_around(self) -> None:
@@ -343,8 +347,9 @@ class Spool:
 
     @property
     def is_open(self) -> bool:
-        """Whether events can be left here."""
-        return self._segments is not None and not self._closed
+        """Whether events can be left here: not when the directory was removed meanwhile."""
+        files = self._files
+        return files is not None and self._segments is not None and not self._closed and files.exist()
 
     def close(self, deadline: float) -> None:
         """End: stop adopting, and remove the files unless events are left in them.

@@ -144,6 +144,10 @@ class OwnerFiles:
         """Whether this process has the lock."""
         return self._fd >= 0
 
+    def exist(self) -> bool:
+        """Return whether the lock file is there still: without it nobody finds the others."""
+        return os.path.exists(self.lock_path)
+
     @property
     def lock_path(self) -> str:
         """The lock file, which is never mapped."""
