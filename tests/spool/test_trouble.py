@@ -293,6 +293,26 @@ def test_a_disk_that_fills_up_drops_and_counts(
         assert (counts.ok, counts.dropped) == (stats.queued + stats.inflight, stats.dropped["spool_full"])
 
 
+def test_a_log_without_room_ends_and_delivery_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval") as scene:
+        scene.collector.__exit__(None, None, None)  # it keeps its port
+        # Two segments, and less than a MiB for the log.
+        with mounted(scene.spool, "size=9m"), scene.client(backoff_min=0.01, backoff_max=0.1) as client:
+            assert client.submit({"message": "first"}).stored(PATIENCE)
+            for _ in range(5000):
+                client.send({"message": "m" * 600})
+            assert not client.submit({"message": "last"}).stored(PATIENCE)
+            assert client.stats().spooled == 5002
+            scene.collector.__enter__()
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().acked == 5002
+        assert len(_said(capfd, "the spool's log ended")) == 1
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.lost, counts.unknown) == (5002, 0, 0)
+
+
 # -- a directory that goes --------------------------------------------------------------------------------
 
 
