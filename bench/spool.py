@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import statistics
 import subprocess
@@ -282,6 +283,13 @@ def _end_to_end(rounds: int, seed: int) -> tuple[list[Line], list[Verdict], list
     )
     adopted = statistics.median(rates["adopted"])
     notes = [f"what a killed process left: {adopted:,.0f} events/s, from `connect` on"]
+    waits: dict[str, list[float]] = {"": [], "none": []}
+    for _ in range(max(1, rounds // 2)):
+        for way in draw.sample(("", "none"), 2):
+            waits[way].append(_returned(way))
+    plain, spooled = (EVENTS / statistics.median(waits[way]) for way in ("", "none"))
+    words = f"{spooled:,.0f} events/s, {spooled / plain:.2f} of that without a spool"
+    notes.append(f"what waited in the spool for a dead server, after its return: {words}")
     return rows, verdicts, notes
 
 
@@ -317,6 +325,33 @@ def _adopted(sink: Sink) -> float:
         with logclient.connect(sink.url, compression=0, **given):
             sink.wait(before + EVENTS, 60.0)
             return time.perf_counter() - begun
+
+
+def _returned(way: str) -> float:
+    """Return the seconds from a dead server's return until it has all that waited for it."""
+    import logclient
+
+    with ExitStack() as stack:
+        bound = socket.socket()
+        bound.bind(("127.0.0.1", 0))  # and nobody listens there
+        port = bound.getsockname()[1]
+        memory = {"max_bytes": 1 << 30, "max_events": EVENTS}
+        given = options(stack.enter_context(folder()), way) if way else memory
+        url = f"lumberjack://127.0.0.1:{port}"
+        client = stack.enter_context(
+            logclient.connect(url, compression=0, backoff_min=0.001, backoff_max=0.01, **given)
+        )
+        body = event(300)
+        for _ in range(EVENTS):
+            client.send(body)
+        bound.close()
+        sink = stack.enter_context(Sink(port=port))
+        begun = time.perf_counter()
+        sink.wait(EVENTS, 60.0)
+        seconds = time.perf_counter() - begun
+        if client.flush(60.0) or client.stats().acked != EVENTS:
+            raise NotExact("events were not acknowledged")
+        return seconds
 
 
 def _saturated(seconds: float, runs: int) -> tuple[list[Line], list[Verdict]]:
