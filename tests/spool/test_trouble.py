@@ -242,6 +242,20 @@ def test_a_disk_that_is_full_at_the_start(
         assert scene.verdict(monkeypatch).ok == 1000
 
 
+def test_events_without_a_place_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scene(tmp_path, spool_bytes="16MiB") as scene, mounted(scene.spool, "size=6m"):
+        with scene.client(NOBODY) as client:
+            for _ in range(20_000):
+                client.send({"message": "m" * 300})
+            client.close(0.0)
+            stats = client.stats()
+            assert stats.sent == 20_000 == stats.stored + stats.failed["closed"]
+            assert 2 * MIB < stats.stored * 300 < 4 * MIB
+        scene.drain()
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.lost, counts.unknown) == (stats.stored, 0, 0)
+
+
 def test_a_disk_that_has_room_again_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "TRY_AGAIN", 0.01)
     options = {"spool_bytes": "16MiB", "max_bytes": "64KiB", "overflow": "drop_new"}
