@@ -115,6 +115,7 @@ ctypedef struct lc_spool:
     uint8_t asked            # more places are wanted
     uint8_t closed           # no segment will be added
     uint8_t woken            # its thread is to look around
+    uint8_t awaited          # callers wait for a segment: memory is full, and no place is free
     uint8_t logs             # a log is written, for what the machine's end would take
     uint8_t logs_first       # nothing is sent before the log has it
     uint32_t first_to_log    # chunks that the log has not whole: places; 0: none

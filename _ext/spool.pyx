@@ -33,6 +33,7 @@ from logclient._ext.queue cimport (
     lc_end_to_log,
     lc_event,
     lc_forks,
+    lc_grant_room,
     lc_journal,
     lc_list,
     lc_monotonic,
@@ -257,8 +258,16 @@ cdef class Segments:
             s.journal.unspooled = s.chunk_bytes > 0
         s.limit = max(s.limit, s.mapped)
         self._set_bounds()
+        self._end_wait()
         lc_mutex_unlock(&self.h.mutex)
         return 0
+
+    cdef void _end_wait(self) noexcept nogil:
+        # Let callers that wait for a segment try again. Mutex held.
+        if self.s.awaited:
+            self.s.awaited = 0
+            if lc_grant_room(self.h):
+                lc_cond_wake_all(&self.h.changed)
 
     cdef void _touch(self) noexcept nogil:
         # Touch the pages of the lowest segment that is not whole, as long as callers find a place.
@@ -326,6 +335,7 @@ cdef class Segments:
         s.limit = s.mapped if on else s.most
         s.asked = False
         self._set_bounds()
+        self._end_wait()
         lc_mutex_unlock(&self.h.mutex)
 
     def serve(self, double seconds, double trim_every):
@@ -458,6 +468,7 @@ cdef class Segments:
         if own:
             lc_mutex_lock(&self.h.mutex)
         s.closed = True
+        s.awaited = 0
         s.journal = NULL
         s.free_places = 0
         for i in range(s.most):

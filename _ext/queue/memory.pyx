@@ -8,6 +8,7 @@
 cdef enum:
     CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
     KEPT_FREE = 1 << 22       # bytes of free chunks that are never freed
+    BODIES = PLACES * PLACE - (PLACE - CHUNK)    # bytes of events that a segment has room for, in one chunk
     AHEAD = 8 << 20           # bytes before memory is full at which a spool prepares its files, and beyond
 
 
@@ -87,10 +88,18 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     if s.chunk_bytes + room <= s.memory_bytes:
         return _chunk_in_memory(h, room, kept)
     c = _take_places(h, room, kept)
-    if c == NULL and (h.policy == BLOCK or h.policy == RAISE or (
-            s.mapped < s.limit and s.chunk_bytes + room <= s.memory_bytes + AHEAD)):
-        c = _chunk_in_memory(h, room, kept)    # the next segment is on its way
-    return c
+    if c != NULL:
+        return c
+    if _is_segment_coming(s) and room <= BODIES:
+        if s.chunk_bytes + room <= s.memory_bytes + AHEAD:
+            return _chunk_in_memory(h, room, kept)
+    elif h.policy == BLOCK or h.policy == RAISE:
+        return _chunk_in_memory(h, room, kept)    # its event is within max_bytes
+    return NULL
+
+
+cdef inline bint _is_segment_coming(lc_spool *s) noexcept nogil:
+    return s.mapped < s.limit and not s.closed
 
 
 cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
@@ -131,6 +140,8 @@ cdef inline void _begin_chunk(lc_chunk *c, bint kept) noexcept nogil:
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_take_surplus.
     cdef uint64_t free_
+    if h.spool != NULL:
+        h.spool.awaited = 0
     if c.place:
         if not c.stays:
             _free_places(h, c)

@@ -37,7 +37,8 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
 cdef inline bint _is_over(lc_queue *h, uint64_t room) noexcept nogil:
     # Return whether an event of this room would exceed a bound.
     return (h.queued_bytes + h.held_bytes + room > h.max_bytes
-            or h.queued_events + h.held_events >= h.max_events)
+            or h.queued_events + h.held_events >= h.max_events
+            or (h.spool != NULL and h.spool.awaited))
 
 
 cdef inline bint _cannot_fit(lc_queue *h, uint64_t room, bint keep) noexcept nogil:
@@ -196,6 +197,11 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
                 _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
             # There is room, but no place: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
+        if c == NULL and (h.policy == BLOCK or h.policy == RAISE) and h.spool != NULL and (
+                _is_segment_coming(h.spool)):
+            h.spool.awaited = 1
+            lc_mutex_unlock(&h.mutex)
+            return PUT_FULL
         if c == NULL:
             h.next_seq += 1
             h.dropped[h.full_reason] += 1

@@ -1,0 +1,64 @@
+"""How much memory events take beside the files, until the next segment is there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from logclient._ext.constants import PUT_FULL
+from logclient._ext.queue import EventQueue
+from logclient._ext.spool import Segments
+from logclient.delivery.spool.owner_files import OwnerFiles, boot_id
+from tests.support.patience import PATIENCE
+
+MEMORY = 1 << 20
+AHEAD = 8 << 20
+CHUNK = 1 << 16
+BODY = b"m" * 1000
+
+
+def _segments(queue: EventQueue, folder: Path) -> Segments:
+    files = OwnerFiles(str(folder), "00" * 10)
+    files.create()
+    return Segments(queue, files.directory, bytes(10), boot_id(), os.getpid(), 4, False, MEMORY)
+
+
+@pytest.mark.parametrize("policy", ["block", "raise", "drop_new", "drop_oldest"])
+def test_memory_is_bounded_while_a_segment_is_made(policy: str, tmp_path: Path) -> None:
+    queue = EventQueue(max_bytes=MEMORY, policy=policy)
+    segments = _segments(queue, tmp_path)
+    try:
+        codes = [queue.push(BODY, 1, 0) for _ in range(20_000)]
+        assert MEMORY < segments.memory_used <= MEMORY + AHEAD + CHUNK
+        dropped = queue.counters()["dropped"]
+        if policy in ("block", "raise"):
+            assert codes[-1] == PUT_FULL and not dropped
+        else:
+            assert sum(dropped.values()) > 1000
+        segments.grow()
+        assert queue.push(BODY, 1, 0) > 0
+        assert segments.memory_used <= MEMORY + AHEAD + CHUNK
+    finally:
+        segments.close()
+
+
+def test_a_caller_goes_on_when_a_segment_is_there(tmp_path: Path) -> None:
+    queue = EventQueue(max_bytes=MEMORY, policy="block")
+    segments = _segments(queue, tmp_path)
+    try:
+        while queue.push(BODY, 1, 0) > 0:
+            pass
+        turn = queue.turn(len(BODY))
+        assert not turn.is_ready()
+        ready: list[bool] = []
+        caller = threading.Thread(target=lambda: ready.append(turn.wait(PATIENCE)))
+        caller.start()
+        segments.grow()
+        caller.join(PATIENCE)
+        assert ready == [True]
+        assert queue.push(BODY, 1, 0, 0, turn) > 0
+    finally:
+        segments.close()
