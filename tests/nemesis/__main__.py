@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
-from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, make
+from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, make, with_spool
 from tests.nemesis.shrink import shrink
 from tests.support import ROOT
 
@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schemes", type=schemes, default=list(LANES), help="as in lumberjack+tls,logux+tls")
     parser.add_argument("--minutes", type=float, help="start no run after this time")
     parser.add_argument("--events", type=int, help="of each run")
+    parser.add_argument("--spool", action="store_true", help="give all producers a spool, and kill more")
     parser.add_argument("--short", action="store_true", help="the short form")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="earlier results: skip their seeds")
@@ -67,6 +68,8 @@ def form_of(given: argparse.Namespace) -> Form:
 def main() -> int:
     given = arguments()
     schedules = [make(seed, form_of(given), given.schemes) for seed in given.seeds]
+    if given.spool:
+        schedules = [with_spool(schedule) for schedule in schedules]
     if given.replay:
         schedules = [Schedule.load(given.replay)]
     if given.show:
@@ -75,7 +78,7 @@ def main() -> int:
     if given.mutants is not None:
         from tests.nemesis import mutants
 
-        return mutants.run(given.mutants, given.seeds, given.jobs)
+        return mutants.run(given.mutants, given.seeds, given.jobs, given.spool)
     from logclient.verify.job import Session
 
     folder = given.resume or FOLDER

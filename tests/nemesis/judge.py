@@ -5,9 +5,11 @@ from __future__ import annotations
 import bisect
 import json
 import signal
+import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from logclient.delivery.spool.adoption import read_record, without
 from tests.nemesis.scene import Evidence, Life, Strike
 from tests.nemesis.schedule import ONE_WAY, Schedule
 
@@ -169,10 +171,14 @@ def of_verdict(verdict: Any, evidence: Evidence, schedule: Schedule) -> list[str
         for word in ("lost", "corrupted", "unexpected")
         if getattr(counts, word)
     ]
-    if schedule.lane in ONE_WAY and counts.duplicated:
+    if schedule.lane in ONE_WAY and counts.duplicated and not schedule.spooled:
         wrong.append(f"{counts.duplicated} duplicated by a protocol without resends")
     if not verdict.capture["complete"]:
         wrong.append(f"the capture is not whole: {verdict.problems}")
+    if schedule.durable:
+        wrong += of_accepted(evidence.folder)
+        if counts.unknown:
+            wrong.append(f"{counts.unknown} unknown, although the spool was drained")
     pids = producer_pids(evidence.folder / "ledger")
     whole = orderly(evidence.lives, schedule)
     for producer in verdict.producers:
@@ -189,6 +195,20 @@ def of_verdict(verdict: Any, evidence: Evidence, schedule: Schedule) -> list[str
             wrong.append(f"{of.unknown} unknown of {name}, although its process ended normally")
         if of.missing and schedule.lane not in ONE_WAY:
             wrong.append(f"{of.missing} of {name} never arrived, although its process ended normally")
+    return wrong
+
+
+def of_accepted(folder: Path) -> list[str]:
+    """Return the violations in the ledgers of clients that drop nothing: an event without an outcome."""
+    wrong = []
+    for path in folder.glob("*.told"):
+        told = path.read_bytes()
+        name, (last,) = told[:20].decode(), struct.unpack("=Q", told[24:])
+        record = read_record(str(folder / "ledger"), name)
+        if left := without([(1, last)] if last else [], record.settled):
+            wrong.append(f"{path.stem}: events of {name} were accepted and have no outcome: {left[:5]}")
+        if dropped := [reason for status, reason in record.counts if status == "dropped"]:
+            wrong.append(f"{path.stem}: events of {name} were accepted and dropped: {dropped}")
     return wrong
 
 

@@ -11,7 +11,8 @@ import struct
 import subprocess
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
 
@@ -118,6 +119,23 @@ class Clock:
 
     def environment(self, names: Names) -> dict[str, str]:
         return {"LD_PRELOAD": libraries(), "CLOCK_SHIFT": str(self.path), "NEMESIS_HOSTS": str(names.path)}
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """Have a file system of `size` MiB in a folder.
+
+    Raises:
+        OSError: this process may not mount one.
+    """
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}m,mode=700", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{folder}: no file system of {size} MiB: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class Certificates:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.mutants.__main__ import Mutant, applied, copy_tree, environment, read_list
 
 LIST = Path(__file__).parent / "engine_mutants.toml"
+SPOOL_LIST = Path(__file__).parent / "spool_mutants.toml"
 PATIENCE = "6"
 """The patience, in seconds, for mutants that cause a hang; waits last five times as long."""
 
@@ -25,13 +26,13 @@ class Catch(NamedTuple):
     words: str
 
 
-def listed(words: Sequence[str] = ()) -> list[Mutant]:
+def listed(words: Sequence[str] = (), spool: bool = False) -> list[Mutant]:
     """Return the mutants whose name or file contains one of `words`; without words, all."""
-    mutants = read_list(LIST)
+    mutants = read_list(SPOOL_LIST if spool else LIST)
     return [m for m in mutants if not words or any(w in m.name or w in m.file for w in words)]
 
 
-def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
+def nemesis(tree: Path, seeds: Sequence[int], jobs: int, spool: bool = False) -> Catch | None:
     """Run these seeds briefly, until one fails.
 
     Raises:
@@ -39,6 +40,7 @@ def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
     """
     chosen = ",".join(map(str, seeds))
     command = [sys.executable, "-m", "tests.nemesis", "--short", "--stop", "--again", "0"]
+    command += ["--spool"] if spool else []
     done = subprocess.run(
         [*command, "--seeds", chosen, "--jobs", str(jobs)],
         cwd=tree, env={**environment(tree), "LOGCLIENT_PATIENCE": PATIENCE}, capture_output=True, text=True,
@@ -55,9 +57,9 @@ def nemesis(tree: Path, seeds: Sequence[int], jobs: int) -> Catch | None:
     return None
 
 
-def run(words: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
+def run(words: Sequence[str], seeds: Sequence[int], jobs: int, spool: bool = False) -> int:
     """Try each mutant with these seeds, and return the exit code."""
-    mutants = listed(words)
+    mutants = listed(words, spool)
     survived = 0
     with tempfile.TemporaryDirectory(prefix="nemesis-mutants-") as folder:
         tree = Path(folder) / "tree"
@@ -65,7 +67,7 @@ def run(words: Sequence[str], seeds: Sequence[int], jobs: int) -> int:
         for mutant in mutants:
             begin = time.monotonic()
             with applied(tree, mutant):
-                catch = nemesis(tree, seeds, jobs)
+                catch = nemesis(tree, seeds, jobs, spool)
             survived += catch is None
             words_ = f"caught by run {catch.runs}: {catch.words}" if catch else "SURVIVED"
             print(f"{mutant.name}: {words_} ({time.monotonic() - begin:.0f} s)", flush=True)

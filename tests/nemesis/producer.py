@@ -14,6 +14,7 @@ import gc
 import json
 import logging
 import logging.config
+import mmap
 import os
 import random
 import resource
@@ -44,6 +45,7 @@ class Setting(NamedTuple):
     ending: str
     report: str
     samples: str
+    told: str
     one_way: bool
 
 
@@ -75,7 +77,8 @@ class Sampler(threading.Thread):
         os.write(self._file, b"%d %d %d %d\n" % (time.monotonic_ns(), inflight, queued, settled))
 
     def check(self, client: Any, stats: Any) -> None:
-        outcomes = stats.acked + stats.handed + sum(stats.failed.values()) + sum(stats.dropped.values())
+        outcomes = stats.acked + stats.handed + stats.stored
+        outcomes += sum(stats.failed.values()) + sum(stats.dropped.values())
         if stats.sent != stats.queued + stats.inflight + outcomes:
             self.complain(f"counts do not add up: {stats}")
         before = self._before.get(id(client))
@@ -119,6 +122,11 @@ class Producer:
         options = {**setting.options, "overflow": "block"}
         self.client = logclient.connect(setting.url, **options)
         self.sampler.clients.append(self.client)
+        # Outlives this process: the newest event that `send` returned for.
+        with open(setting.told, "wb+") as file:
+            file.write(self.client.producer.encode().ljust(24) + bytes(8))
+            file.flush()
+            self.told = memoryview(mmap.mmap(file.fileno(), 32)).cast("Q")
         self.handler: Any = None
         self.configure()
         shares = {self.send: 5, self.log: 4, self.follow: 1}  # of ten
@@ -148,7 +156,7 @@ class Producer:
         event = {"message": f"event {number} of {self.setting.name}", "n": number, "pad": "p" * size}
         if number % 2_000 == 1_999:
             event["large"] = LARGE
-        self.client.send(event)
+        self.told[3] = self.client.send(event) or self.told[3]
 
     def log(self, number: int) -> None:
         logging.getLogger("nemesis.log").info("line %d of %s", number, self.setting.name)

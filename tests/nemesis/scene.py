@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from tests.nemesis import machine
 from tests.nemesis.relay import Relay
@@ -143,6 +144,7 @@ class Producer(Process):
         self.report = folder / f"{name}.json"
         self.samples = folder / f"{name}.samples"
         paths = {"name": name, "report": str(self.report), "samples": str(self.samples)}
+        paths["told"] = str(folder / f"{name}.told")
         command = ["-m", "tests.nemesis.producer", json.dumps({**setting, **paths})]
         super().__init__(command, folder / f"{name}.err", environment)
         self.base = self.rss = self.descriptors = 0
@@ -161,7 +163,8 @@ class Producer(Process):
     def look(self) -> None:
         proc = Path(f"/proc/{self.popen.pid}")
         with suppress(OSError, IndexError, ValueError):
-            self.rss = max(self.rss, int((proc / "statm").read_text().split()[1]) * 4096)
+            resident, shared = map(int, (proc / "statm").read_text().split()[1:3])
+            self.rss = max(self.rss, (resident - shared) * 4096)
             links = []
             for entry in (proc / "fd").iterdir():
                 with suppress(OSError):
@@ -198,6 +201,7 @@ class Scene:
         self.names = machine.Names(folder)
         self.clocks = {who: machine.Clock(folder / f"clock-{who}") for who in ("producers", "servers")}
         self.tls = machine.Certificates(folder) if "tls" in schedule.lane else None
+        self.spool = folder / "spool"
         self.ports = machine.ports(2 * len(SERVERS))
         self.gates = dict(zip(SERVERS, self.ports, strict=False))
         self.upstream = dict(zip(SERVERS, self.ports[len(SERVERS) :], strict=True))
@@ -230,15 +234,26 @@ class Scene:
         if code != 0 and not collector.killed:
             self.wrong.append(f"{server} ended with {code}: {collector.errors.read_text(errors='replace')}")
 
-    def start_producer(self, name: str, events: int, seconds: float) -> None:
-        schedule = self.schedule
+    @property
+    def url(self) -> str:
+        lane = self.schedule.lane
         hosts = ",".join(f"{server}.nemesis:{self.gates[server]}" for server in SERVERS)
-        options = {**schedule.options, "ledger": str(self.folder / "ledger")}
+        return f"{lane}://{hosts}{PATHS.get(lane, '')}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        options = {**self.schedule.options, "ledger": str(self.folder / "ledger")}
         if self.tls:
             options["ca"] = str(self.tls.ca)
+        if self.schedule.spooled:
+            options["spool"] = str(self.spool)
+        return options
+
+    def start_producer(self, name: str, events: int, seconds: float) -> None:
+        schedule = self.schedule
         setting = {
-            "url": f"{schedule.lane}://{hosts}{PATHS.get(schedule.lane, '')}",
-            "options": options,
+            "url": self.url,
+            "options": self.options,
             "events": events,
             "seconds": seconds,
             "ending": schedule.ending,
@@ -274,6 +289,18 @@ class Scene:
         return Evidence(self.folder, self.strikes, self.lives, self.wrong)
 
     def _run(self) -> None:
+        if self.schedule.disk:
+            self.spool.mkdir(mode=0o700)
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(machine.small_disk(self.spool, self.schedule.disk))
+                except OSError as error:
+                    raise Trouble(str(error)) from None
+                self._run_processes()
+        else:
+            self._run_processes()
+
+    def _run_processes(self) -> None:
         for server in SERVERS:
             self.start_collector(server)
         for collector in self.collectors.values():
@@ -289,6 +316,8 @@ class Scene:
             self._strike_all()
             self._heal()
             self._finish()
+            if self.schedule.spooled:
+                self._drain()
         finally:
             over.set()
             watcher.join()
@@ -415,6 +444,21 @@ class Scene:
             self.relay.order(server, "accept")
         for producer in self.producers.values():
             producer.signal(signal.SIGCONT)
+
+    def _drain(self) -> None:
+        """Send what ended producers have left in the spool."""
+        options = {name: value for name, value in self.options.items() if not name.startswith("spool")}
+        ledger = options.pop("ledger")
+        command = ["-m", "logclient", "spool", "drain", str(self.spool), "--ledger", ledger]
+        command += ["--to", f"{self.url}?{urlencode(options)}", "--timeout", str(LONG_ENOUGH)]
+        errors = self.folder / "drain.err"
+        drain = Process(command, errors, self.clocks["producers"].environment(self.names))
+        code = drain.wait(2 * LONG_ENOUGH)
+        if code is None:
+            drain.kill()
+        drain.close()
+        if code != 0:
+            self.wrong.append(f"the spool was not drained ({code}): {errors.read_text(errors='replace')}")
 
     def _finish(self) -> None:
         for producer in self.producers.values():

@@ -91,11 +91,25 @@ class Schedule(NamedTuple):
     ending: str
     """The end of producers: ``close``, ``exit`` or ``sigterm``."""
     faults: tuple[Fault, ...]
+    disk: int = 0
+    """The size of the spool's file system in MiB; 0: that of the run's folder, which does not become full."""
+
+    @property
+    def spooled(self) -> bool:
+        """Whether producers have a spool."""
+        return "spool_mode" in self.options
+
+    @property
+    def durable(self) -> bool:
+        """Whether every event that was accepted outlives its process."""
+        return self.options.get("spool_mode") == "always" and not self.disk
 
     def text(self) -> str:
         options = " ".join(f"{name}={value}" for name, value in sorted(self.options.items()))
         head = f"seed {self.seed}: {self.lane}, {self.events} events in {self.seconds:g} s, "
         head += f"latency {self.latency * 1000:g} ms, end by {self.ending}"
+        if self.disk:
+            head += f", a disk of {self.disk} MiB"
         injected = self.injected or "collectors without faults of their own"
         return "\n".join([head, f"  {options}", f"  {injected}", *(f"  {fault}" for fault in self.faults)])
 
@@ -133,6 +147,29 @@ def make(seed: int, form: Form = LONG, lanes: Sequence[str] = LANES) -> Schedule
         latency=random.choice((0.002, 0.01, 0.03)),
         ending=random.choice(("close", "close", "exit", "sigterm")),
         faults=tuple(sorted(faults)),
+    )
+
+
+def with_spool(made: Schedule) -> Schedule:
+    """Return the schedule with a spool for all producers, which are killed more often."""
+    random = Random(f"spool {made.seed}")
+    mode = random.choice(("overflow", "always", "always"))
+    options = {
+        "spool_mode": mode,
+        "spool_sync": random.choice(("none", "interval", "batch")) if mode == "always" else "none",
+        "spool_bytes": random.choice((8 << 20, 32 << 20)),
+        "spool_age": 90 * 86_400,  # far more than all jumps of the clock
+    }
+    kills = [
+        Fault(
+            round(random.uniform(0.3, made.seconds - 0.3), 2), "kill-producer", random.choice(PRODUCERS)
+        )
+        for _ in range(random.randint(1, 4))
+    ]
+    return made._replace(
+        options={**made.options, **options},
+        faults=tuple(sorted((*made.faults, *kills))),
+        disk=random.choice((6, 14, 40)) if random.random() < 0.2 else 0,
     )
 
 

@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from logclient._ext.spool import SUPPORTED
 from logclient.collectors.faults import DATA_FAULTS, Faults
 from tests.nemesis import judge, mutants, schedule
 from tests.nemesis.__main__ import STORED, schemes, seeds
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
 from tests.nemesis.scene import Life, Strike
-from tests.nemesis.schedule import LANES, LONG, SHORT, Fault, Schedule, kinds_of, make
+from tests.nemesis.schedule import LANES, LONG, SHORT, Fault, Schedule, kinds_of, make, with_spool
 from tests.nemesis.shrink import ENOUGH, RUNS, fails, shrink
 from tests.support import ROOT
+
+SPOOL_SEEDS = (2, 8, 3)
+"""Of the short form: with `always`, and with `overflow`."""
 
 SEEDS = (22, 9, 17, 6, 4, 7, 5)
 """Of the short form: one for each lane."""
@@ -59,6 +63,23 @@ class TestSchedule:
         assert [make(seed, LONG, given).lane for seed in range(4)] == 2 * given
         with pytest.raises(argparse.ArgumentTypeError, match="lumbermill: known are lumberjack, logjam,"):
             schemes("logux,lumbermill")
+
+    def test_a_spool_changes_only_what_it_adds(self) -> None:
+        for seed in range(1, 101):
+            made = make(seed)
+            spooled = with_spool(made)
+            assert with_spool(make(seed)) == spooled
+            assert set(made.faults) <= set(spooled.faults)
+            assert made.options.items() <= spooled.options.items()
+            assert {fault.kind for fault in set(spooled.faults) - set(made.faults)} == {"kill-producer"}
+
+    def test_spools_have_all_modes_and_some_small_disks(self) -> None:
+        plans = [with_spool(make(seed)) for seed in range(1, 101)]
+        ways = {(plan.options["spool_mode"], plan.options["spool_sync"]) for plan in plans}
+        assert len(ways) == 4
+        assert 5 < sum(plan.disk > 0 for plan in plans) < 40
+        assert all(plan.spooled for plan in plans)
+        assert 20 < sum(plan.durable for plan in plans) < 80
 
     def test_lists_of_seeds_are_read(self) -> None:
         assert seeds("3,7,20-22") == [3, 7, 20, 21, 22]
@@ -181,6 +202,16 @@ class TestRuns:
         assert sum(result.resent for result in results) >= 50
         assert len({kind for result in results for kind in result.hits}) >= 8
 
+    @pytest.mark.skipif(not SUPPORTED, reason="only Linux has spools")
+    def test_a_short_run_with_spools_finds_no_violation(
+        self, run: Callable[[list[Schedule]], list[Result]]
+    ) -> None:
+        plans = [with_spool(make(seed, SHORT)) for seed in SPOOL_SEEDS]
+        assert [plan.durable for plan in plans] == [True, True, False]
+        results = run(plans)
+        assert [text for result in results for text in result.violations] == []
+        assert sum(result.hits.get("kill-producer", 0) for result in results) >= len(plans)
+
     @pytest.mark.long
     @pytest.mark.timeout(3600)
     def test_stored_schedules_pass_now(self, run: Callable[[list[Schedule]], list[Result]]) -> None:
@@ -191,8 +222,9 @@ class TestRuns:
 
 
 @pytest.mark.tree
-def test_every_mutant_still_applies() -> None:
-    found = mutants.listed()
+@pytest.mark.parametrize("spool", [False, True])
+def test_every_mutant_still_applies(spool: bool) -> None:
+    found = mutants.listed(spool=spool)
     assert len(found) >= 10
     assert not [m.name for m in found if (ROOT / m.file).read_text().count(m.old) != 1]
 
