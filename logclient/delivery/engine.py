@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from logclient.delivery.spool.adoption import Adoption, Estate
 
 
+ADOPTER_LINGER_S = 30.0
+"""How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
+
+
 class Engine(Intake):
     """Delivery of one client.
 
@@ -214,6 +218,7 @@ class Engine(Intake):
         self.closed = True
         self.queue.close()
         self._leave_until(time.monotonic() + LONGEST)
+        self._most_linger = ADOPTER_LINGER_S
         self.end_idle()
 
     @property

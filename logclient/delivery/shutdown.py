@@ -117,6 +117,7 @@ class Lifetime(Sender):
         self._ended = False  # closed, and every event has its outcome
         self._orphaned = False
         self._leave_by = FOREVER  # when the sender stops trying, and ends
+        self._most_linger = LONGEST  # seconds for what the transport holds at the end
         self._leave_at = 0  # the sequence with whose outcome it may end before that; 0: the last
         self._part_at = FOREVER  # when it leaves the remaining events to callers
         self._parting = False  # it will, at exit
@@ -356,7 +357,7 @@ class Lifetime(Sender):
         """Close the link; data that the transport holds may drain until `deadline`."""
         link, self.link = self.link, None
         if link is not None:
-            link.close(max(0.0, min(deadline - time.monotonic(), LONGEST)))
+            link.close(max(0.0, min(deadline - time.monotonic(), self._most_linger)))
             self.requests.connection_lost()
 
     def drain_callbacks(self, deadline: float, when: str = "before exit") -> int:

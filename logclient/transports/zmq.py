@@ -50,6 +50,9 @@ __all__ = ["Zmq", "ZmqLink", "curve_keys", "frames_of", "join"]
 
 Endpoint = tuple[str, int]
 
+MOST_LINGER_MS = (1 << 31) - 1
+"""The longest time to wait at a close that ZeroMQ takes."""
+
 RECEIVE = 65536
 """Bytes returned by one receive, and the bound of a message from a peer."""
 
@@ -284,7 +287,7 @@ class ZmqLink(Link):
         """Close the socket; wait up to `linger` seconds for messages that ZeroMQ has not written yet."""
         if self._pid != os.getpid() or self.socket.closed:
             return
-        milliseconds = int(linger * 1000) if self.drains_on_close else 0
+        milliseconds = min(int(linger * 1000), MOST_LINGER_MS) if self.drains_on_close else 0
         _drop(self.socket, self.monitor, milliseconds)
         if milliseconds:
             self._end()

@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="no such shells"), pytest.mark.unit]
 
-COMMANDS = "demo send collect verify evidence ping doctor stat envi decode completion"
+COMMANDS = "demo send collect verify evidence ping doctor stat envi spool decode completion"
 URLS = "lumberjack:// lumberjack+tls:// logjam:// logjam+push:// plog:// plog+tcp:// logux:// logux+tls://"
 
 LINES = {

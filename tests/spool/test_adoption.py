@@ -214,3 +214,13 @@ def _actions(capture: Path) -> tuple[list[str], list[str]]:
         elif isinstance(message, Sync):
             ids += [action["id"] for action, _ in message.entries]
     return nodes, ids
+
+
+def test_what_was_left_is_pushed_over_zeromq(tmp_path: Path) -> None:
+    device = pytest.importorskip("logclient.logjam.collector")
+    collector = device.Collector(push_port=0, capture=str(tmp_path / "pushed"))
+    with Scene(tmp_path, ledger=None) as scene, collector:
+        scene.run("logjam+push://127.0.0.1:9/app-test", events=50)
+        assert scene.owners()
+        scene.drain(url=f"logjam+push://127.0.0.1:{collector.push_port}/app-test")
+        wait_until(lambda: sum(u.direction == 0 for u in CaptureReader(tmp_path / "pushed")) == 50, "arrival")
