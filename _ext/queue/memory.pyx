@@ -77,7 +77,7 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
         return _chunk_in_memory(h, room, kept)
     if s.always:
         c = _take_places(h, room, kept)
-        if c != NULL:
+        if c != NULL or not _is_incomplete(s):
             return c
         # A caller that may wait gets memory: its event is within max_bytes.
         if s.chunk_bytes + room > s.memory_bytes and h.policy != BLOCK and h.policy != RAISE:
@@ -98,8 +98,18 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     return NULL
 
 
+cdef inline bint _is_incomplete(lc_spool *s) noexcept nogil:
+    # Return whether the disk did not take all segments, or the spool has ended.
+    return s.limit < s.most or s.closed
+
+
 cdef inline bint _is_segment_coming(lc_spool *s) noexcept nogil:
     return s.mapped < s.limit and not s.closed
+
+
+cdef inline bint _is_place_coming(lc_spool *s, uint64_t room) noexcept nogil:
+    # Return whether a caller without a place may wait for one: a segment, or a chunk whose events are sent.
+    return _is_segment_coming(s) or (s.always and room <= BODIES and not _is_incomplete(s))
 
 
 cdef lc_chunk *_chunk_in_memory(lc_queue *h, uint64_t room, bint kept) noexcept nogil:

@@ -198,7 +198,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
             # There is room, but no place: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
         if c == NULL and (h.policy == BLOCK or h.policy == RAISE) and h.spool != NULL and (
-                _is_segment_coming(h.spool)):
+                _is_place_coming(h.spool, room)):
             h.spool.awaited = 1
             lc_mutex_unlock(&h.mutex)
             return PUT_FULL

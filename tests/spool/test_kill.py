@@ -50,6 +50,22 @@ def test_all_that_send_returned_for_survives_kills(tmp_path: Path, monkeypatch: 
         _assert_all_arrived(scene, returned, monkeypatch)
 
 
+@pytest.mark.parametrize("policy", ["block", "drop_new", "drop_oldest"])
+def test_no_event_is_only_in_memory_when_places_are_in_pieces(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two segments: in each, one of 3 MB leaves pieces of 1 MB, which together have room for one of 1.2 MB.
+    options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB", "block_timeout": 0.05}
+    with Scene(tmp_path, overflow=policy, **options) as scene:
+        producer = scene.run(events=3, sizes=[1_200_000, 3_000_000, 3_000_000])
+        assert producer.returned() == ({1, 2, 3} if policy == "drop_oldest" else {1, 2})
+        scene.drain()
+        arrived = {int(name[20:], 16) for name in scene.arrived()}
+        assert arrived == ({2, 3} if policy == "drop_oldest" else {1, 2})
+        counts = scene.verdict(monkeypatch)
+        assert (counts.lost, counts.corrupted, counts.unexpected) == (0, 0, 0), counts
+
+
 @pytest.mark.long
 @pytest.mark.timeout(60 * PATIENCE)
 @pytest.mark.parametrize("batch", range(8))
