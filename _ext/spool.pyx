@@ -87,6 +87,7 @@ cdef extern from "spool.h" nogil:
 cdef enum:
     CHUNK_HEAD = 64          # bytes of a place that are no event's
     LEVELS = 5               # the highest level of an event
+    SEQUENCE_BITS = 48       # what an id has room for
     FILE_SIZE = SEGMENT_HEAD + PLACES * PLACE
     TOUCHED = 4 * PLACE      # bytes that are touched at a time
     PATH = 4096              # bytes of a path at most
@@ -609,7 +610,8 @@ cdef class Segments:
             e = <lc_event *> (chunk_data(c) + at)
             room = event_room(e.size)
             # The owner trusted its own memory, and so does this; but a file may be damaged.
-            if e.seq <= seq or room > c.capacity - at or (e.level & ~EVENT_SETTLED) > LEVELS:
+            if e.seq <= seq or e.seq >> SEQUENCE_BITS or room > c.capacity - at or (
+                    (e.level & ~EVENT_SETTLED) > LEVELS):
                 break
             seq = e.seq
             last[0] = max(last[0], seq)

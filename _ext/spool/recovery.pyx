@@ -91,7 +91,8 @@ cdef class LogReader:
         cdef uint64_t last = 0
         while at + sizeof(lc_event) <= size:
             e = <lc_event *> (data + at)
-            if e.seq <= last or event_room(e.size) > size - at or (e.level & ~EVENT_SETTLED) > LEVELS:
+            if e.seq <= last or e.seq >> SEQUENCE_BITS or event_room(e.size) > size - at or (
+                    (e.level & ~EVENT_SETTLED) > LEVELS):
                 break                # the unused end of a chunk
             last = e.seq
             at += event_room(e.size)

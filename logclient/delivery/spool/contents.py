@@ -29,6 +29,9 @@ from logclient.files import open_regular
 PLACE = 65536
 SETTLED = 0x80
 LEVELS = 5
+LAST_SEQUENCE = (1 << 48) - 1
+"""What an id has room for."""
+
 LOG_HEAD = 120
 EVENTS, OUTCOMES = 1, 2
 """Kinds of blocks in a log."""
@@ -341,7 +344,7 @@ def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, N
     while end - at >= _EVENT.size:
         seq, created_us, size, level, _, _ = _EVENT.unpack_from(data, at)
         room = _EVENT.size + (size + 7 & ~7)
-        if seq <= last or room > end - at or level & ~SETTLED > LEVELS:
+        if not last < seq <= LAST_SEQUENCE or room > end - at or level & ~SETTLED > LEVELS:
             break
         last = seq
         yield Event(seq, created_us, size, bool(level & SETTLED), at + _EVENT.size)
