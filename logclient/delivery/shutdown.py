@@ -233,7 +233,10 @@ class Lifetime(Sender):
         self.retire(ORPHAN_TIMEOUT)
         if self.inline:
             self.wait_left(time.monotonic() + patience, 0.0)
-        elif self.may_be_reachable:
+            return
+        if not self._running and self.spool is not None:
+            self._start()  # nothing is queued, but files have to go
+        if self.may_be_reachable:
             self._join(patience)
 
     def orphan(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+import logclient
 from logclient.collectors.capture import CaptureReader
 from logclient.delivery.spool import contents
 from logclient.logux.collector import Collector
@@ -224,3 +226,14 @@ def test_what_was_left_is_pushed_over_zeromq(tmp_path: Path) -> None:
         assert scene.owners()
         scene.drain(url=f"logjam+push://127.0.0.1:{collector.push_port}/app-test")
         wait_until(lambda: sum(u.direction == 0 for u in CaptureReader(tmp_path / "pushed")) == 50, "arrival")
+
+
+@pytest.mark.parametrize("mode", ["always", "overflow"])
+def test_a_handler_without_records_removes_its_files(mode: str, tmp_path: Path) -> None:
+    with Scene(tmp_path, spool_mode=mode) as scene:
+        before = set(threading.enumerate())
+        handler = logclient.Handler(scene.url, **scene.options)
+        assert handler.client.flush(0.0) == 0
+        handler.close()
+        wait_until(lambda: not list(scene.spool.glob("*")), "its files are gone")
+        wait_until(lambda: set(threading.enumerate()) <= before, "its threads have ended")
