@@ -8,6 +8,7 @@ written is reported and never stops delivery.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from typing import Any
 
@@ -86,6 +87,7 @@ class Ledger:
         """Begin the next part."""
         path = os.path.join(self.directory, f"{self.producer}-{self._part + 1:04d}.ledger")
         try:
+            _remove_empty(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             # Windows would write each newline as two bytes.
             fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
@@ -160,3 +162,13 @@ class Ledger:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
+
+
+def _remove_empty(path: str) -> None:
+    """Remove a part without a line: a process was killed between making and writing it."""
+    try:
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+            os.unlink(path)
+    except OSError:
+        pass

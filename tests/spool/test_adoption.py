@@ -61,6 +61,20 @@ def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path, monkeypatch:
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_part_without_a_line_is_written_anew(
+    whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scene(tmp_path) as scene:
+        producer = scene.run(scene.url if whole else NOBODY, events=400)
+        # As of an owner that was killed between making a part and writing its first line.
+        (scene.ledger / f"{producer.name}-{whole + 1:04d}.ledger").write_bytes(b"")
+        scene.drain()
+        assert scene.parts(producer.name) == list(range(1, whole + 2))
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
+
+
 def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scene(tmp_path) as scene:
         first = _killed_with_a_ledger(scene, 300)

@@ -298,8 +298,11 @@ class Record(NamedTuple):
 
 
 def read_record(directory: str, producer: str) -> Record:
-    """Read the parts of a ledger as far as they are whole; the last line may be torn."""
-    parts = listed = last = size = 0
+    """Read the parts of a ledger as far as they are whole; the last line may be torn.
+
+    A last part without a line does not count: its owner was killed before it wrote one.
+    """
+    parts = listed = last = size = part_size = 0
     settled: Ranges = []
     counts: dict[tuple[str, str], int] = {}
     while True:
@@ -309,9 +312,10 @@ def read_record(directory: str, producer: str) -> Record:
         except OSError:
             break
         parts += 1
+        part_size = 0
         with os.fdopen(fd, "rb") as file:
             for line in file:
-                size += len(line)
+                part_size += len(line)
                 if not line.endswith(b"\n"):
                     break
                 # Other kinds of lines are long, and of no use here.
@@ -328,6 +332,9 @@ def read_record(directory: str, producer: str) -> Record:
                     kind = ("dropped" if entry["t"] == "dropped" else entry["status"], entry["reason"])
                     counts[kind] = counts.get(kind, 0) + sum(end - first + 1 for first, end in ranges)
                     settled += ranges
+        size += part_size
+    if parts and not part_size:
+        parts -= 1
     return Record(parts, last, listed, merged(settled), counts, size)
 
 
