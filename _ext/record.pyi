@@ -32,6 +32,9 @@ class Encoder:
         trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
         flat: the protocol turns mappings into text, so they are not objects.
         labels: the prefix of fields that move.
+        fields: fields of every document, encoded once. The application's own win.
+        bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
+            `fields`; None: there is none.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class Encoder:
         trust_metadata: bool = False,
         flat: bool = False,
         labels: str = "labels.",
+        fields: dict[str, Any] | None = None,
+        bound: ContextVar[Any] | None = None,
     ) -> None: ...
     @property
     def queue(self) -> EventQueue | None: ...

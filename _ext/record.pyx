@@ -21,6 +21,7 @@ The parts of this extension are in the folder `record/`:
 `field_names`       meaning and placement of the application's fields, conflicts between names
 `fields`            writing of fields at the top of a document
 `rearrange`         moving and dropping of the application's fields, in Python objects
+`splice`            fields of the client and of the context, encoded once
 `attributes`        fields made of a LogRecord's attributes
 `record_encoder`    `Encoder`
 `line_encoder`      `LineEncoder`: Logjam's documents of ordinary records
@@ -62,6 +63,7 @@ include "record/fields.pyx"
 include "record/attributes.pyx"
 include "record/record_encoder.pyx"
 include "record/rearrange.pyx"
+include "record/splice.pyx"
 include "record/line_encoder.pyx"
 include "record/fast_client.pyx"
 include "record/fast_handler.pyx"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from logclient.client import Client as Client
     from logclient.client import connect as connect
     from logclient.client import flush_on_sigterm as flush_on_sigterm
+    from logclient.context import bind as bind
+    from logclient.context import bound as bound
+    from logclient.context import unbind as unbind
     from logclient.delivery.outcomes import Delivery as Delivery
     from logclient.errors import ConfigError as ConfigError
     from logclient.errors import ConnectFailed as ConnectFailed
@@ -51,8 +54,11 @@ __all__ = [
     "Options",
     "ProtocolError",
     "QueueFull",
+    "bind",
+    "bound",
     "connect",
     "flush_on_sigterm",
+    "unbind",
 ]
 
 _WHERE = {
@@ -61,8 +67,11 @@ _WHERE = {
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
     "Options": "options",
+    "bind": "context",
+    "bound": "context",
     "connect": "client",
     "flush_on_sigterm": "client",
+    "unbind": "context",
 }
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logclient import registry
+from logclient import context, registry
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, parse
+from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits, SpoolOptions
 from logclient.delivery.lifecycle import flush_on_sigterm
@@ -175,6 +176,7 @@ class Client(FastClient):
             text=None if self.documents is None else self.documents.text,
             identity=config.identity,
             trust_metadata=config.options.get("trust") == "metadata",
+            **_common_fields(config),
             **self._encoder_options(config),
         )
         self._bind(encoder, _send_fallback(self._engine, encoder, config))
@@ -355,6 +357,27 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
     for name, path in files.items():
         if open_to_all(path):
             yield name, f"{name}: every user of this machine may read or change its file; chmod 600 it"
+
+
+def _common_fields(config: Config) -> dict[str, Any]:
+    """Return the arguments of `Encoder` about fields that all events have.
+
+    Those of ``fields`` win over the other options, and these over ``enrich``.
+    """
+    if not isinstance(config, DocumentConfig):
+        return {}
+    found: dict[str, Any] = {}
+    if config.enrich:
+        from logclient import place
+
+        found = place.fields_of(config.enrich)
+    if config.service is not None:
+        found["service.name"] = config.service
+    if config.environment is not None:
+        found["service.environment"] = config.environment
+    if config.tags:
+        found["tags"] = list(config.tags)
+    return {"fields": {**found, **config.fields}, "bound": context.current}
 
 
 def _is_here(host: str) -> bool:

@@ -30,7 +30,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from logclient import context
 from logclient._ext.record import ECS_VERSION, Encoder
 
 __all__ = ["DOCUMENTS", "ECS_VERSION", "EcsFormatter", "timestamp"]
@@ -44,11 +47,16 @@ class EcsFormatter(logging.Formatter):
 
     Use it with other handlers, for example to write the documents that a server gets to a file as well.
     ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB.
+
+    Args:
+        fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
+            option ``fields`` for that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self._encoder = Encoder(max_event_bytes=1 << 31)
+        self.fields = dict(fields or {})
+        self._encoder = Encoder(max_event_bytes=1 << 31, fields=self.fields, bound=context.current)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the document of a record: a JSON object on one line.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from logclient.config import Secret
 
@@ -141,6 +141,24 @@ class Options(TypedDict, total=False):
     """TLS: full: check the server's certificate and name; none: accept any certificate, for tests only.
     Default: full."""
 
+    fields: str | Mapping[str, Any] | None
+    """Lumberjack, Logux: Fields of every event, by name; in a URL a JSON object. An event's own field of the
+    same name wins. See fields.md. Default: none."""
+
+    service: str | None
+    """Lumberjack, Logux: Name of the service: the field service.name. Default: none."""
+
+    environment: str | None
+    """Lumberjack, Logux: Where it runs, such as production: the field service.environment. Default: none."""
+
+    tags: str | list[str] | tuple[str, ...] | str | None
+    """Lumberjack, Logux: Words to find the events by: the field tags, a list. Default: none. plog: Further
+    tags of each event, separated by commas. Default: none."""
+
+    enrich: str | list[str] | tuple[str, ...] | None
+    """Lumberjack, Logux: What every event says about its place: host, container and kubernetes, with commas
+    between them, or all. It is read once. See fields.md. Default: none."""
+
     window: int | None
     """Lumberjack: Largest number of events in a window. Servers refuse more than 10000. Default: 2048. Logux:
     Largest number of actions in a sync message. Default: 100."""
@@ -236,9 +254,6 @@ class Options(TypedDict, total=False):
     unboxed: bool | None
     """plog: Send events without a header where possible; the server then neither notices lost events nor
     checks a hash. Default: false."""
-
-    tags: str | None
-    """plog: Further tags of each event, separated by commas. Default: none."""
 
     pace: int | None
     """plog: Packets per second; 0: no limit. Default: 10000."""

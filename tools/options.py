@@ -11,6 +11,7 @@ from pathlib import Path
 
 from logclient import registry
 from logclient.config import Config, Option, all_options, declared_options
+from logclient.config.documents import DocumentConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "options.md"
@@ -47,7 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from logclient.config import Secret
 
@@ -66,6 +67,7 @@ KEYWORD_TYPES = {
     "boolean": "bool",
     "directory": "str | PathLike[str]",
     "duration": "float | str",
+    "fields": "str | Mapping[str, Any]",
     "headers": "str | Mapping[str, str | Secret]",
     "host": "str",
     "level": "int | str",
@@ -99,6 +101,7 @@ def page() -> str:
     groups = [
         ("Every protocol", "", [option for option in common if not option.tls_only]),
         ("TLS", "For schemes that end in `+tls`.", [option for option in common if option.tls_only]),
+        ("Lumberjack and Logux", "Fields of every event.", own_options(DocumentConfig)),
         *((of.title, "", own_options(of)) for of in classes()),
     ]
     lines = [PAGE_HEAD.rstrip("\n")]
@@ -121,7 +124,12 @@ def keyword_type(option: Option) -> str:
 
 def scope(option: Option) -> str:
     """Say for which schemes an option is, if not for all."""
-    titles = [of.title for of in classes() if option in own_options(of)]
+    shared = own_options(DocumentConfig)
+    titles = [
+        of.title
+        for of in classes()
+        if option in own_options(of) or (option in shared and issubclass(of, DocumentConfig))
+    ]
     if option.tls_only:
         titles.insert(0, "TLS")
     return f"{', '.join(titles)}: " if titles else ""

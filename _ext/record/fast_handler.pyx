@@ -141,6 +141,10 @@ cdef class FastHandler:
 
     @formatter.setter
     def formatter(self, value):
+        if value is not None and type(value) is type(self.own_formatter) and getattr(value, "fields", None):
+            from logclient.errors import ConfigError
+
+            raise ConfigError("formatter: give its fields to the handler, as the option fields")
         with cython.critical_section(self):
             self.user_formatter = None if value is None or type(value) is type(self.own_formatter) else value
             self._update_direct()

@@ -22,6 +22,7 @@ cdef enum:
     MAX_COMPARED_NAMES = 64  # `_has_name_conflict` compares up to so many names
     MAX_NAME_CHARS = 256     # ... of up to so many characters
     MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
+    MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
 
 cdef inline int _our_key(PyObject *key) noexcept nogil:
@@ -188,8 +189,9 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
     cdef bint first = True
     cached.own_bit = cached.parent_bits = 0
     if not PyUnicode_IS_COMPACT_ASCII(key):
+        cached.own_bit = ~<uint64_t> 0              # could be any
         if cached.what == NAME_DOTTED:
-            cached.parent_bits = ~<uint64_t> 0      # could be any
+            cached.parent_bits = ~<uint64_t> 0
         return
     s = <const uint8_t *> PyUnicode_DATA(key)
     cached.own_bit = _name_bit(s, n)

@@ -22,6 +22,9 @@ cdef class Encoder:
         trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
         flat: the protocol turns mappings into text, so they are not objects.
         labels: the prefix of fields that move.
+        fields: fields of every document, encoded once. The application's own win.
+        bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
+            `fields`; None: there is none.
     """
 
     cdef readonly EventQueue queue
@@ -49,10 +52,15 @@ cdef class Encoder:
     cdef object record_type
     cdef object get_message
     cdef object format_exception
+    cdef dict fields
+    cdef Splice splice               # of `fields`; None: there are none
+    cdef object bound
+    cdef object key                  # of this encoder, for splices that are kept elsewhere
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
-                  str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels."):
+                  str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
+                  fields=None, bound=None):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -80,6 +88,10 @@ cdef class Encoder:
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
+        self.fields = dict(fields) if fields else {}
+        self.bound = bound
+        self.key = object()
+        self.splice = _make_splice(self, self.fields) if self.fields else None
 
     def __dealloc__(self):
         cdef int i
@@ -181,6 +193,25 @@ cdef class Encoder:
         finally:
             free(doc.heap)
 
+    cdef inline Splice _current_splice(self):
+        # Return the splice for a document that is made now; None: there is none.
+        cdef object fields
+        if self.bound is None:
+            return self.splice
+        fields = get_value(self.bound)
+        return self.splice if fields is None else self._bound_splice(fields)
+
+    cdef Splice _bound_splice(self, object bound):
+        # Other threads may do the same at the same time: either result is right.
+        cdef dict made = bound.made
+        cdef object found = made.get(self.key)
+        if found is None:
+            found = _make_splice(self, {**self.fields, **bound.fields})
+            if len(made) >= MAX_SPLICES:
+                made.clear()         # of clients that are gone
+            made[self.key] = found
+        return <Splice> found
+
     # Mappings.
 
     cdef int _encode_mapping(self, Document *doc, uint8_t *stack, object obj) except -2:
@@ -215,14 +246,22 @@ cdef class Encoder:
         cdef int status
         cdef size_t start = <size_t> (doc.p - doc.base)
         cdef dict source = d.copy() if LC_SHARED else d
+        cdef Splice splice = self._current_splice()
         # A document that is cut gets a field of ours, with which others may conflict.
         status = 1
         if doc.mode == WHOLE:
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+            if status == 0 and splice is not None:
+                status = 1
+                if not _conflicts_with_splice(self, doc, splice, <PyObject *> source, 0, NULL):
+                    status = _write_splice(doc, splice)
         if status == 1:
             doc.p = doc.base + start
             doc.sanitized = doc.pairs = doc.moved = 0
-            source = _rearrange(self, doc, _clean_dict(doc, d, None), False)
+            source = _clean_dict(doc, d, None)
+            if splice is not None and source is not None:
+                source = {**splice.fields, **source}
+            source = _rearrange(self, doc, source, False)
             if source is None:
                 return -1
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
@@ -307,6 +346,7 @@ cdef class Encoder:
         cdef object text = None
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
+        cdef Splice splice = self._current_splice()
         cdef int status, step = 0
         level[0] = _level_index(s.values[A_LEVELNO])
         if not _timestamp_us(s.values[A_CREATED], created_us):
@@ -333,14 +373,26 @@ cdef class Encoder:
         if fields is None and s.first_extra >= 0:
             doc.overridden = _scan_fields(self, doc, <PyObject *> attributes, s.first_extra,
                                           standard if s.extras_mixed else NULL, &rearrange)
+            if splice is not None and not rearrange:
+                rearrange = _conflicts_with_splice(self, doc, splice, <PyObject *> attributes, s.first_extra,
+                                                   standard if s.extras_mixed else NULL)
             if rearrange or doc.mode != WHOLE:
                 attributes = self._take_references(attributes, s)
-                fields = _rearrange(self, doc, _clean_dict(doc, attributes, self.standard), True)
+                fields = _clean_dict(doc, attributes, self.standard)
+                if splice is not None and fields is not None:
+                    fields = {**splice.fields, **fields}
+                    splice = None
+                fields = _rearrange(self, doc, fields, True)
                 if fields is None:
                     return -1
                 doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
         elif fields is not None:
             doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
+            if splice is not None and (rearrange or doc.mode != WHOLE or _conflicts_with_splice(
+                    self, doc, splice, <PyObject *> fields, 0, NULL)):
+                fields = {**splice.fields, **fields}
+                splice = None
+                rearrange = True
             if rearrange or doc.mode != WHOLE:
                 fields = _rearrange(self, doc, fields, True)
             if isinstance(fields.get("message"), str):
@@ -370,6 +422,8 @@ cdef class Encoder:
             if status < 0:
                 return status
         if _mark_truncated(doc) < 0:
+            return -1
+        if splice is not None and _write_splice(doc, splice) < 0:
             return -1
         if fields is not None:
             status = _write_user_fields(self, doc, <PyObject *> fields, 0, None, True)

@@ -7,7 +7,7 @@ value, or raises ValueError with the rule; the caller puts the option's name bef
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from logclient.config.echo import echo
@@ -21,6 +21,7 @@ __all__ = [
     "curve_key",
     "directory",
     "duration",
+    "fields",
     "file_path",
     "host",
     "integer",
@@ -33,6 +34,7 @@ __all__ = [
     "secret",
     "size",
     "text",
+    "words",
 ]
 
 _TRUE = frozenset(("true", "yes", "on", "1"))
@@ -263,6 +265,39 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """Read fields by name: a mapping, or a JSON object as text."""
+    found = value
+    if isinstance(value, str):
+        from json import loads
+
+        try:
+            found = loads(value) if value else {}
+        except ValueError:
+            found = None
+    if not isinstance(found, Mapping):
+        raise ValueError(f"must be a mapping, or a JSON object, got {echo(value)}")
+    for name in found:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"must have texts as names, got {echo(name)}")
+    return dict(found)
+
+
+def words(*known: str) -> Reader:
+    """Make a reader of some of these words, with commas between them; ``all`` is all, ``none`` is none."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        found = _names(value)
+        if found in (("none",), ("all",)):
+            return () if found == ("none",) else known
+        for word in found:
+            if word not in known:
+                raise ValueError(f"must be some of {', '.join(known)}, all or none, got {echo(word)}")
+        return tuple(word for word in known if word in found)
+
+    return Reader("names", read)
+
+
 # -- places and keys
 
 
@@ -304,6 +339,7 @@ boolean = Reader("boolean", _boolean)
 level = Reader("level", _level)
 text = Reader("text", _text)
 names = Reader("names", _names)
+fields = Reader("fields", _fields)
 directory = Reader("directory", _path_reader("the path of a directory"))
 file_path = Reader("path", _path_reader("a path"))
 host = Reader("host", _host)

@@ -19,22 +19,22 @@ ROTATE_AT = 256 << 20
 
 
 def make_ledger(
-    place: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int = 0, size: int = 0
+    place: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int | None = None, size: int = 0
 ) -> Ledger | None:
     """Make the ledger of a producer, or continue it.
 
     Args:
         place: the directory, and the fields of the ``open`` lines; None: there is no ledger.
         producer: 10 bytes.
-        parts: how many another process has written; this one begins the next.
+        parts: how many another process has written, whose producer it was; None: it is ours.
         size: their bytes.
     """
     if place is None:
         return None
     directory, about = place
-    if parts:
+    if parts is not None:
         about = {**about, "continues": True}
-    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()}, parts, size)
+    return Ledger(directory, producer.hex(), {**about, "pid": os.getpid()}, parts or 0, size)
 
 
 class Ledger:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from logclient.config.common import Config
+from logclient.config.documents import DocumentConfig
 from logclient.config.echo import echo
 from logclient.config.option import option, redeclared
 from logclient.config.readers import Reader, boolean, choice, duration, file_path, integer, secret, size
@@ -104,7 +105,7 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
 subprotocol_version = Reader("version", _subprotocol)
 
 
-class LoguxConfig(Config):
+class LoguxConfig(DocumentConfig):
     """The configuration of a Logux client."""
 
     title = "Logux"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logclient.config.common import Config
+from logclient.config.documents import DocumentConfig
 from logclient.config.option import option
 from logclient.config.readers import boolean, choice, integer, size
 from logclient.errors import ConfigError
@@ -12,7 +12,7 @@ from logclient.errors import ConfigError
 __all__ = ["LumberjackConfig"]
 
 
-class LumberjackConfig(Config):
+class LumberjackConfig(DocumentConfig):
     """The configuration of a Lumberjack client."""
 
     title = "Lumberjack"

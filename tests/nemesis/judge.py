@@ -218,13 +218,13 @@ def of_accepted(folder: Path) -> list[str]:
 
 
 def producer_pids(ledger: Path) -> dict[str, int]:
-    """Return the process id for each producer, from its ledger."""
+    """Return the process id for each producer, from its ledger, unless others wrote all of it."""
     found = {}
     for path in ledger.glob("*-0001.ledger"):
         with path.open() as file:
             line = file.readline()
-        if line.endswith("\n"):
-            found[path.name[:20]] = int(json.loads(line)["pid"])
+        if line.endswith("\n") and "continues" not in (head := json.loads(line)):
+            found[path.name[:20]] = int(head["pid"])
     return found
 
 

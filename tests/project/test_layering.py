@@ -18,14 +18,17 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "files", "lazy", "options", "readable", "registry", "threads"}
+LEAVES = {"errors", "config", "context", "files", "lazy", "options", "place", "readable", "registry"}
+LEAVES |= {"threads"}
 LEAVES_OWN = {
+    "context": set(),
     "errors": set(),
     "files": {"errors"},
     "lazy": set(),
     "registry": {"errors"},
     "config": {"config", "errors", "registry"},
     "options": {"config"},
+    "place": set(),
     "readable": set(),
     "threads": {"errors"},
 }

@@ -71,6 +71,8 @@ def test_a_part_without_a_line_is_written_anew(
         (scene.ledger / f"{producer.name}-{whole + 1:04d}.ledger").write_bytes(b"")
         scene.drain()
         assert scene.parts(producer.name) == list(range(1, whole + 2))
+        opened = [line for line in scene.lines(producer.name) if line["t"] == "open"]
+        assert ["continues" in line for line in opened] == [False] * whole + [True]
         counts = scene.verdict(monkeypatch)
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 

@@ -1,0 +1,167 @@
+# Fields that many documents have: those of the client, and those that the program has bound to its context.
+# They are encoded once, and copied into each document as bytes. A document with a field of the same name, or
+# with one that conflicts, is made from Python objects instead: its own fields win.
+
+cdef frozenset NOT_SPLICED = frozenset((*RECORD_NAMES, "log.flags"))
+cdef frozenset SHARED_OBJECTS = frozenset(("ecs", "error", "event", "log", "process"))
+
+
+@cython.final
+cdef class Splice:
+    """Fields as the bytes of a document.
+
+    Attributes:
+        fields: the fields by name, for documents that need them one by one.
+    """
+
+    cdef dict fields
+    cdef tuple names         # as given, and as written
+    cdef bytes text          # ,"name":value for each; in a pair block the pairs
+    cdef uint32_t pairs
+    cdef uint32_t sanitized
+    cdef uint32_t moved
+    cdef uint8_t seen        # SEEN_...
+    cdef bint wide           # some names are not ASCII
+    cdef bint has_labels
+    cdef uint64_t name_bits
+    cdef uint64_t parent_bits
+    cdef uint64_t head_bits  # of all that is before a dot in a name
+
+
+cdef int _add_spliceable(Encoder e, dict made, str name, object value, int depth) except -1:
+    """Add a field under a name that is free in every record: others are set for each event anew."""
+    cdef str head = name.partition(".")[0]
+    if head in SHARED_OBJECTS and isinstance(value, Mapping) and depth < MAX_MERGE_LEVELS:
+        for key, deep in value.items():
+            _add_spliceable(e, made, f"{name}.{key}", deep, depth + 1)
+        return 0
+    if name in NOT_SPLICED or name in e.carriers or head == "@metadata" or f"{name}.".startswith("event.id."):
+        name = e.labels + name.replace(".", "_").lstrip("@")
+    made[name] = value
+    return 0
+
+
+cdef bint _can_encode(Encoder e, object name, object value) except -1:
+    cdef uint8_t stack[STACK]
+    cdef Document doc
+    cdef dict alone = {name: value}
+    doc.heap = NULL
+    try:
+        _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
+        doc.rearranged = True
+        return _write_user_fields(e, &doc, <PyObject *> alone, 0, None, False) == 0
+    except Exception:
+        return False
+    finally:
+        free(doc.heap)
+
+
+cdef Splice _make_splice(Encoder e, dict fields):
+    # Encode fields; a value without an encoding becomes null, and is counted in each document.
+    cdef uint8_t stack[STACK]
+    cdef Document doc
+    cdef Splice made = Splice.__new__(Splice)
+    cdef CachedName *cached
+    cdef CachedName uncached
+    cdef dict written
+    cdef size_t start
+    cdef int status
+    cdef uint32_t lost = 0
+    doc.heap = NULL
+    made.fields = {}
+    written = _clean_dict(&doc, fields, None)
+    for name, value in written.items():
+        _add_spliceable(e, made.fields, name, value, 0)
+    for name, value in list(made.fields.items()):
+        if not _can_encode(e, name, value):
+            made.fields[name] = None
+            lost += 1
+    try:
+        _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
+        start = <size_t> (doc.p - doc.base)
+        written = _rearrange(e, &doc, made.fields.copy(), True)
+        status = _write_user_fields(e, &doc, <PyObject *> written, 0, None, False)
+        if status != 0:
+            raise _error(doc.reason, fields, e.max_event_bytes)
+        made.text = PyBytes_FromStringAndSize(<char *> doc.base + start, doc.p - doc.base - start)
+        made.pairs = doc.pairs
+        made.sanitized = doc.sanitized + lost
+        made.moved = doc.moved
+    finally:
+        free(doc.heap)
+    made.names = tuple({**made.fields, **written})
+    for name in made.names:
+        made.wide |= not name.isascii()
+        made.has_labels |= name == "labels" or name.startswith(e.labels)
+        cached = e.find_name(<PyObject *> name, &uncached)
+        made.name_bits |= cached.own_bit
+        made.parent_bits |= cached.parent_bits
+        made.head_bits |= _head_bits(<PyObject *> name)
+    for name, value in written.items():
+        if "." in name:
+            made.seen |= SEEN_BELOW
+        if isinstance(value, (Mapping, list, tuple)) or not _is_inert(<PyObject *> value):
+            made.seen |= SEEN_MAPPING
+    return made
+
+
+cdef uint64_t _head_bits(PyObject *name) noexcept nogil:
+    cdef const uint8_t *s
+    cdef size_t i
+    cdef uint64_t bits = 0
+    if PyUnicode_IS_COMPACT_ASCII(name):
+        s = <const uint8_t *> PyUnicode_DATA(name)
+        for i in range(<size_t> PyUnicode_GET_LENGTH(name)):
+            if s[i] == c'.':
+                bits |= _name_bit(s, i)
+    return bits
+
+
+# Return whether a field of the application has the name of a spliced one, or one name is the prefix of the
+# other up to a dot. `standard`: NULL, or the names to skip.
+cdef bint _meets_splice(Splice s, PyObject *d, Py_ssize_t at, PyObject *standard) noexcept nogil:
+    cdef PyObject *names = <PyObject *> s.names
+    cdef uint64_t bits = s.name_bits | s.head_bits
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef const char *one
+    cdef const char *two
+    cdef Py_ssize_t i, n, m
+    while PyDict_Next(d, &at, &k, &v):
+        if not PyUnicode_CheckExact(k) or not PyUnicode_IS_COMPACT_ASCII(k):
+            return True
+        if standard != NULL and lc_find(standard, k) != NULL:
+            continue
+        one = <const char *> PyUnicode_DATA(k)
+        n = PyUnicode_GET_LENGTH(k)
+        if not bits & _name_bit(<const uint8_t *> one, <size_t> n) and memchr(one, c'.', <size_t> n) == NULL:
+            continue
+        for i in range(PyTuple_GET_SIZE(names)):
+            two = <const char *> PyUnicode_DATA(PyTuple_GET_ITEM(names, i))
+            m = PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(names, i))
+            if memcmp(one, two, <size_t> min(n, m)) == 0 and (
+                    n == m or (one[m] == c'.' if n > m else two[n] == c'.')):
+                return True
+    return False
+
+
+# Return whether fields that stay where they are conflict with spliced ones. They have been seen: `doc` has
+# the bits of their names.
+cdef bint _conflicts_with_splice(Encoder e, Document *doc, Splice s, PyObject *d, Py_ssize_t at,
+                                 PyObject *standard) noexcept nogil:
+    cdef uint8_t seen = doc.seen | s.seen
+    if s.wide or s.has_labels and (doc.moved or doc.seen & SEEN_MOVING):
+        return True
+    if (not e.ecs or doc.name_bits & (s.name_bits | s.parent_bits) or doc.parent_bits & s.name_bits
+            or seen & SEEN_BELOW and seen & SEEN_MAPPING):
+        return _meets_splice(s, d, at, standard)
+    return False
+
+
+cdef int _write_splice(Document *doc, Splice s) except -2:
+    if _append(doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0:
+        return -1
+    doc.pairs += s.pairs
+    doc.sanitized += s.sanitized
+    doc.moved += s.moved
+    return 0

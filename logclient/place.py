@@ -1,0 +1,119 @@
+"""Where this process runs, as fields of ECS: the host, the container, the Kubernetes pod.
+
+Everything is read once, from files and the environment; nothing asks another machine. What cannot be read is
+left out.
+
+=============================== ======================================================================
+``host.name``                   the machine's name, in a pod that of the pod
+``host.id``                     ``/etc/machine-id``
+``host.architecture``           such as ``x86_64``
+``host.os.type``                ``linux``, ``macos`` or ``windows``
+``host.os.kernel``              the kernel's version
+``host.os.platform``            from ``/etc/os-release``, with ``host.os.name`` and ``host.os.version``
+``container.id``                64 hexadecimal digits, from ``/proc/self/cgroup`` or ``/proc/self/mountinfo``
+``kubernetes.pod.name``         ``POD_NAME``, or the file ``name``; else the name of the host
+``kubernetes.pod.uid``          ``POD_UID``, or the file ``uid``
+``kubernetes.pod.ip``           ``POD_IP``
+``kubernetes.namespace``        ``POD_NAMESPACE``, or the file ``namespace``; else that of the service account
+``kubernetes.node.name``        ``NODE_NAME``
+``kubernetes.labels.<name>``    the file ``labels``; a dot in a name becomes ``_``
+=============================== ======================================================================
+
+The files are those of a volume of the downward API at ``/etc/podinfo``. Outside of Kubernetes
+(``KUBERNETES_SERVICE_HOST`` is not set) there are no ``kubernetes`` fields.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["fields_of"]
+
+PODINFO = "etc/podinfo"
+MOST = 1 << 16
+"""Bytes that are read of a file at most."""
+
+_CONTAINER = re.compile(r"(?:^|[/:\-])([0-9a-f]{64})(?:\.scope)?(?=[/\s]|$)")
+_LABEL = re.compile(r'^([^=\s"]{1,317})="((?:[^"\\]|\\.)*)"$')
+
+
+def fields_of(
+    words: Iterable[str], root: str = "/", environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return the fields that some words stand for.
+
+    Args:
+        words: of ``host``, ``container``, ``kubernetes``.
+        root: the directory below which files are read.
+        environment: the variables of the process.
+    """
+    makers = {"host": _host, "container": _container, "kubernetes": _kubernetes}
+    found: dict[str, Any] = {}
+    for word in words:
+        found |= makers[word](root, environment)
+    return {name: value for name, value in found.items() if value}
+
+
+def _read(root: str, path: str) -> str:
+    """Return the text of a file, without blanks around it; empty: it cannot be read."""
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            return file.read(MOST).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _host(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    import platform
+
+    release = {}
+    for line in _read(root, "etc/os-release").splitlines():
+        name, _, value = line.partition("=")
+        release[name] = value.strip("\"'")
+    types = {"linux": "linux", "darwin": "macos", "win32": "windows"}
+    return {
+        "host.name": platform.node(),
+        "host.id": _read(root, "etc/machine-id"),
+        "host.architecture": platform.machine(),
+        "host.os.type": types.get(sys.platform, ""),
+        "host.os.kernel": platform.release(),
+        "host.os.platform": release.get("ID", ""),
+        "host.os.name": release.get("NAME", ""),
+        "host.os.version": release.get("VERSION_ID", ""),
+    }
+
+
+def _container(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    # Version 1 of cgroups has the id in the path; with version 2 only what is mounted tells.
+    mounts = [line for line in _read(root, "proc/self/mountinfo").splitlines() if "/containers/" in line]
+    for text in (_read(root, "proc/self/cgroup"), "\n".join(mounts)):
+        match = _CONTAINER.search(text)
+        if match:
+            return {"container.id": match[1]}
+    return {}
+
+
+def _kubernetes(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    if not environment.get("KUBERNETES_SERVICE_HOST"):
+        return {}
+    account = _read(root, "var/run/secrets/kubernetes.io/serviceaccount/namespace")
+    found = {
+        "kubernetes.pod.name": environment.get("POD_NAME")
+        or _read(root, f"{PODINFO}/name")
+        or environment.get("HOSTNAME", ""),
+        "kubernetes.pod.uid": environment.get("POD_UID") or _read(root, f"{PODINFO}/uid"),
+        "kubernetes.pod.ip": environment.get("POD_IP", ""),
+        "kubernetes.namespace": environment.get("POD_NAMESPACE")
+        or _read(root, f"{PODINFO}/namespace")
+        or account,
+        "kubernetes.node.name": environment.get("NODE_NAME", ""),
+    }
+    for line in _read(root, f"{PODINFO}/labels").splitlines():
+        match = _LABEL.match(line)
+        if match:
+            found[f"kubernetes.labels.{match[1].replace('.', '_')}"] = re.sub(r"\\(.)", r"\1", match[2])
+    return found

@@ -1,0 +1,333 @@
+"""Fields of the client and of the context: in every document, encoded once, and the event's own win."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import logclient
+from logclient import ConfigError, context, place
+from logclient._ext.record import Encoder
+from logclient.formatters import EcsFormatter
+from logclient.lumberjack.collector import Collector, decode
+from tests.support.examples import examples
+from tests.support.patience import PATIENCE
+
+NAMES = st.sampled_from(
+    (
+        "a", "a.b", "a.b.c", "b", "b.a", "user", "user.id", "user.name", "service", "service.name", "labels",
+        "labels.a", "labels.user", "event", "event.kind", "event.id", "error", "error.code", "error.type",
+        "log", "log.level", "log.flags", "process.pid", "message", "@timestamp", "@metadata", "tags", "é", "é.x",
+        "trace.id", "host", "host.name", "",
+    )
+)  # fmt: skip
+VALUES = st.one_of(
+    st.integers(-5, 5),
+    st.text(max_size=5),
+    st.none(),
+    st.just([1, "x"]),
+    st.dictionaries(st.sampled_from(("b", "id", "name", "x.y", "type")), st.integers(0, 9), max_size=2),
+)
+FIELDS = st.dictionaries(NAMES, VALUES, max_size=4)
+OURS = frozenset(
+    json.loads(Encoder().encode_record(logging.LogRecord("n", 20, "/a/b.py", 3, "m", (), None, "f"))[0])
+)
+
+
+def _record(extra: Mapping[str, Any], msg: Any = "text %d", args: Any = (1,)) -> logging.LogRecord:
+    record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 7, msg, args, None, "pay")
+    record.__dict__.update({name: value for name, value in extra.items() if name not in record.__dict__})
+    return record
+
+
+def _assert_sound(document: Mapping[str, Any]) -> None:
+    """Assert that no name is both a value and an object."""
+    for name in document:
+        for other in document:
+            if other.startswith(f"{name}."):
+                assert isinstance(document[name], dict), (name, other)
+
+
+def _pairs(body: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object, none of which may occur twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs), pairs
+        return dict(pairs)
+
+    found: dict[str, Any] = json.loads(body, object_pairs_hook=unique)
+    return found
+
+
+class TestAgainstMerging:
+    """Each document equals that of an event that has all the fields itself."""
+
+    @examples(400)
+    @given(FIELDS, FIELDS, FIELDS)
+    def test_mappings_equal_merged_ones(
+        self, own: dict[str, Any], bound: dict[str, Any], event: dict[str, Any]
+    ) -> None:
+        encoder = Encoder(fields=own, bound=context.current)
+        with context.bind(bound) if bound else nullcontext():
+            body, kind, _, _ = encoder.encode(event)
+        made = _pairs(body)
+        _assert_sound(made)
+        plain = {n: v for n, v in {**own, **bound}.items() if n not in OURS and not self.is_special(n, v)}
+        if len(plain) == len({**own, **bound}):
+            merged, flags, _, _ = Encoder().encode({**plain, **event})
+            assert (made, kind) == (_pairs(merged), flags)
+
+    @examples(400)
+    @given(FIELDS, FIELDS, FIELDS)
+    def test_records_equal_merged_ones(
+        self, own: dict[str, Any], bound: dict[str, Any], extra: dict[str, Any]
+    ) -> None:
+        encoder = Encoder(fields=own, bound=context.current)
+        extra.pop("message", None)
+        with context.bind(bound) if bound else nullcontext():
+            body, kind, _, _ = encoder.encode_record(_record(extra))
+        made = _pairs(body)
+        _assert_sound(made)
+        plain = {n: v for n, v in {**own, **bound}.items() if n not in OURS and not self.is_special(n, v)}
+        if len(plain) == len({**own, **bound}):
+            record = _record({**plain, **extra})
+            merged, flags, _, _ = Encoder().encode_record(record)
+            assert {**made, "@timestamp": ""} == {**_pairs(merged), "@timestamp": ""}
+            assert kind == flags
+
+    @staticmethod
+    def is_special(name: str, value: Any) -> bool:
+        """Return whether a field is one that only the event itself may set."""
+        return name.partition(".")[0] in (
+            "log",
+            "error",
+            "event",
+            "message",
+            "@timestamp",
+            "@metadata",
+            "process",
+        )
+
+
+def test_a_record_keeps_its_own_fields() -> None:
+    encoder = Encoder(
+        fields={"log.level": "x", "message": "x", "process": {"pid": 1}, "@metadata": {"_id": "x"}}
+    )
+    made = _pairs(encoder.encode_record(_record({}))[0])
+    assert (made["log.level"], made["message"]) == ("info", "text 1")
+    assert made["labels.log_level"] == made["labels.message"] == "x"
+    assert made["labels.process_pid"] == 1
+    assert made["labels.metadata"] == {"_id": "x"}
+
+
+def test_a_value_without_encoding_costs_only_itself() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    encoder = Encoder(fields={"a": cycle, "b": 2})
+    body, _, sanitized, _ = encoder.encode({"c": 3})
+    assert (_pairs(body), sanitized) == ({"c": 3, "a": None, "b": 2}, 1)
+
+
+@pytest.mark.parametrize("mode", ["mapping", "record", "message"])
+def test_truncated_documents_have_the_fields(mode: str) -> None:
+    encoder = Encoder(fields={"service.name": "shop"}, max_event_bytes=600, truncate=True)
+    if mode == "mapping":
+        made = _pairs(encoder.encode({"message": "m" * 1000})[0])
+    elif mode == "record":
+        made = _pairs(encoder.encode_record(_record({}, "m" * 1000, ()))[0])
+    else:
+        made = _pairs(encoder.encode_record(_record({"k": 1}, {"message": "m" * 1000}, ()))[0])
+    assert made["service.name"] == "shop"
+    assert made["log.flags"] == ["truncated"]
+    assert 0 < len(made["message"]) < 600
+
+
+def test_pair_blocks_have_the_fields() -> None:
+    body = Encoder(pairs=True, fields={"service.name": "shop"}).encode({"message": "m"})[0]
+    assert body == (b"\0\0\0\2\0\0\0\7message\0\0\0\1m\0\0\0\x0cservice.name\0\0\0\4shop")
+
+
+class TestBind:
+    def test_blocks_nest_and_end(self) -> None:
+        assert context.bound() == {}
+        with logclient.bind(a=1) as outer:
+            with logclient.bind({"user.id": 7}, a=2):
+                assert logclient.bound() == {"a": 2, "user.id": 7}
+            assert logclient.bound() == {"a": 1} == outer.fields
+        assert logclient.bound() == {}
+
+    def test_names_can_be_taken_away(self) -> None:
+        with logclient.bind(a=1, b=2, c=3):
+            logclient.unbind("a", "unknown")
+            assert logclient.bound() == {"b": 2, "c": 3}
+            logclient.unbind()
+            assert logclient.bound() == {}
+        logclient.unbind("a")
+
+    def test_names_must_be_strings(self) -> None:
+        with pytest.raises(TypeError, match="fields: each name must be a string, got int"):
+            logclient.bind({1: 2})  # type: ignore[dict-item]
+        assert logclient.bound() == {}
+
+    def test_each_task_and_thread_has_its_own(self) -> None:
+        seen: dict[str, dict[str, Any]] = {}
+
+        async def task(name: str) -> None:
+            with logclient.bind(task=name):
+                await asyncio.sleep(0)
+                seen[name] = logclient.bound()
+
+        async def main() -> None:
+            logclient.bind(main=True)
+            await asyncio.gather(task("one"), task("two"))
+
+        asyncio.run(main())
+        thread = threading.Thread(target=lambda: seen.update(thread=logclient.bound()))
+        with logclient.bind(a=1):
+            thread.start()
+            thread.join(PATIENCE)
+        assert seen == {
+            "one": {"main": True, "task": "one"},
+            "two": {"main": True, "task": "two"},
+            "thread": {},
+        }
+
+    def test_many_clients_in_one_context(self) -> None:
+        encoders = [Encoder(fields={"n": n}, bound=context.current) for n in range(50)]
+        with logclient.bind(a=1):
+            for _ in range(3):
+                for n, encoder in enumerate(encoders):
+                    assert _pairs(encoder.encode({})[0]) == {"n": n, "a": 1}
+
+    def test_a_formatter_writes_them(self) -> None:
+        with logclient.bind(request_id="r"):
+            made = json.loads(EcsFormatter({"service.name": "shop"}).format(_record({})))
+        assert (made["request_id"], made["service.name"]) == ("r", "shop")
+
+    def test_a_handler_refuses_fields_of_a_formatter(self) -> None:
+        handler = logclient.Handler("lumberjack://127.0.0.1:9")
+        with pytest.raises(ConfigError, match="formatter: give its fields to the handler"):
+            handler.setFormatter(EcsFormatter({"a": 1}))
+        handler.setFormatter(EcsFormatter())
+        handler.close()
+
+
+def test_all_events_of_a_client_have_the_fields(tmp_path: Path) -> None:
+    options = {"fields": {"build": 7}, "service": "shop", "environment": "test", "tags": ["a", "b"]}
+    logger = logging.getLogger("test-fields")
+    logger.propagate = False
+    with Collector(capture=str(tmp_path)) as collector:
+        handler = logclient.Handler(f"lumberjack://127.0.0.1:{collector.port}", **options)
+        logger.addHandler(handler)
+        try:
+            with logclient.bind(request_id="r-1"):
+                logger.warning("one", extra={"build": 8})
+                handler.client.send({"message": "two", "n": 1})
+                assert handler.client.submit("three").result(PATIENCE) == ("acked", "")
+            handler.client.send(b'{"message":"four"}')
+            assert handler.client.flush(PATIENCE) == 0
+        finally:
+            logger.removeHandler(handler)
+            handler.client.close()
+        from logclient.collectors.capture import CaptureReader
+
+        units = (unit for unit in CaptureReader(tmp_path) if unit.direction == 0)
+        found = {event["message"]: event for unit in units for event in decode(unit.raw)}
+    common = {"service.name": "shop", "service.environment": "test", "tags": ["a", "b"]}
+    for message, build in (("one", 8), ("two", 7), ("three", 7)):
+        assert found[message].items() >= {**common, "build": build, "request_id": "r-1"}.items()
+    assert "build" not in found["four"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fields": 5}, "fields: must be a mapping, or a JSON object, got 5"),
+        ({"fields": "[1]"}, "fields: must be a mapping"),
+        ({"fields": {1: 2}}, "fields: must have texts as names, got 1"),
+        ({"enrich": "hots"}, "enrich: must be some of host, container, kubernetes, all or none"),
+        ({"service": 5}, "service: must be text"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says.replace("(", r"\(")):
+        logclient.connect("lumberjack://h", **options)
+
+
+def test_fields_may_stand_in_the_url() -> None:
+    client = logclient.connect('lumberjack://h?fields={"a":1}&service=shop&tags=x,y&enrich=all')
+    assert client.config.options["fields"] == {"a": 1}
+    assert client.config.options["enrich"] == ("host", "container", "kubernetes")
+    client.close()
+
+
+class TestPlace:
+    ID = "0123456789abcdef" * 4
+
+    def put(self, root: Path, path: str, text: str) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+    def test_this_host_is_named(self) -> None:
+        import platform
+
+        found = place.fields_of(["host"])
+        assert found["host.name"] == platform.node()
+        assert found["host.architecture"] == platform.machine()
+
+    def test_a_distribution_is_named(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "etc/os-release", 'NAME="Debian GNU/Linux"\nID=debian\nVERSION_ID="12"\n')
+        self.put(tmp_path, "etc/machine-id", "abc\n")
+        found = place.fields_of(["host"], str(tmp_path))
+        assert found["host.os.name"] == "Debian GNU/Linux"
+        assert (found["host.os.platform"], found["host.os.version"], found["host.id"]) == (
+            "debian",
+            "12",
+            "abc",
+        )
+
+    @pytest.mark.parametrize(
+        ("path", "line"),
+        [
+            ("proc/self/cgroup", "12:pids:/docker/{id}"),
+            ("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope"),
+            ("proc/self/mountinfo", "1 2 0:1 /var/lib/docker/containers/{id}/hostname /etc/hostname rw"),
+        ],
+    )
+    def test_a_container_is_found(self, path: str, line: str, tmp_path: Path) -> None:
+        self.put(tmp_path, path, f"0::/\n{line.format(id=self.ID)}\n")
+        assert place.fields_of(["container"], str(tmp_path)) == {"container.id": self.ID}
+
+    def test_outside_of_containers_there_is_nothing(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "proc/self/cgroup", "0::/user.slice\n")
+        assert place.fields_of(["container", "kubernetes"], str(tmp_path), {}) == {}
+
+    def test_a_pod_is_described(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "etc/podinfo/labels", 'app="shop"\nhelm.sh/chart="a \\"b\\""\nbroken\n')
+        self.put(tmp_path, "etc/podinfo/uid", "u-1")
+        self.put(tmp_path, "var/run/secrets/kubernetes.io/serviceaccount/namespace", "prod")
+        variables = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "shop-1", "NODE_NAME": "node-7"}
+        assert place.fields_of(["kubernetes"], str(tmp_path), variables) == {
+            "kubernetes.pod.name": "shop-1",
+            "kubernetes.pod.uid": "u-1",
+            "kubernetes.namespace": "prod",
+            "kubernetes.node.name": "node-7",
+            "kubernetes.labels.app": "shop",
+            "kubernetes.labels.helm_sh/chart": 'a "b"',
+        }
+
+    def test_variables_win_over_files(self, tmp_path: Path) -> None:
+        self.put(tmp_path, "etc/podinfo/name", "of-the-file")
+        variables = {"KUBERNETES_SERVICE_HOST": "h", "POD_NAME": "of-the-variable", "POD_NAMESPACE": "n"}
+        found = place.fields_of(["kubernetes"], str(tmp_path), variables)
+        assert (found["kubernetes.pod.name"], found["kubernetes.namespace"]) == ("of-the-variable", "n")
