@@ -96,6 +96,9 @@ class Encoder:
             EncodeError: as ``encode``.
         """
 
+class Splice:
+    """Fields as the bytes of a document, for `Encoder` alone."""
+
 class LineEncoder:
     """Encoder of log records as Logjam's documents, each with one line.
 

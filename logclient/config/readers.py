@@ -268,11 +268,13 @@ def _names(value: Any) -> tuple[str, ...]:
 def _fields(value: Any) -> dict[str, Any]:
     """Read fields by name: a mapping, or a JSON object as text."""
     found = value
-    if isinstance(value, str):
+    if value == "":
+        found = {}
+    elif isinstance(value, str):
         from json import loads
 
         try:
-            found = loads(value) if value else {}
+            found = loads(value)
         except ValueError:
             found = None
     if not isinstance(found, Mapping):

@@ -27,8 +27,8 @@ NAMES = st.sampled_from(
     (
         "a", "a.b", "a.b.c", "b", "b.a", "user", "user.id", "user.name", "service", "service.name", "labels",
         "labels.a", "labels.user", "event", "event.kind", "event.id", "error", "error.code", "error.type",
-        "log", "log.level", "log.flags", "process.pid", "message", "@timestamp", "@metadata", "tags", "é", "é.x",
-        "trace.id", "host", "host.name", "",
+        "log", "log.level", "log.flags", "process.pid", "message", "@timestamp", "@metadata", "tags", "é",
+        "é.x", "trace.id", "host", "host.name", "",
     )
 )  # fmt: skip
 VALUES = st.one_of(

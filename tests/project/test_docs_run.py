@@ -578,11 +578,6 @@ STAGES: dict[str, list[Stage]] = {
     "docs/events.md": [
         Stage(SHIPPED, "[event] = server.events(1)\nprint(json.dumps(event))", shows=True),
         Stage(
-            "import socket\n" + SHIPPED,
-            "logging.info('hello')\n[event] = server.events(1)\n"
-            "assert event['service.name'] == 'shop' and event['host.name']\n",
-        ),
-        Stage(
             "from datetime import datetime, timezone\n" + SHIPPED,
             "client.send({'message': 'bare'})\n"
             "paid, bare = server.events(2)\n"
@@ -599,6 +594,14 @@ STAGES: dict[str, list[Stage]] = {
             "assert json.loads(twice['message']) == {'text': 'twice'}\n"
             "assert once['text'] == 'once' and 'message' not in once\n",
         ),
+    ],
+    "docs/fields.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
+            "logging.getLogger().addHandler(handler)\nlogging.error('hello')\n[event] = server.events(1)\n"
+            "assert event['service.name'] == 'shop' and event['host.name'] and event['tags'][0] == 'eu'\n",
+        ),
+        Stage(SHIPPED, "[event] = server.events(1)\nassert event['request_id'] == '7c9e'\n"),
     ],
     "docs/examples/README.md": [
         Stage(
@@ -721,7 +724,7 @@ OTHERS = {
     *STORIES[1:2],
     "docs/spark-clusters.md",
     *("docs/dataframes.md", "docs/dataframes.md sql"),
-    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/fields.md yaml"),
 }
 
 
