@@ -32,6 +32,7 @@ class Encoder:
         trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
         flat: the protocol turns mappings into text, so they are not objects.
         labels: the prefix of fields that move.
+        timestamp: give mappings the field ``@timestamp``, unless they have it.
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
             `fields`; None: there is none.
@@ -52,6 +53,7 @@ class Encoder:
         trust_metadata: bool = False,
         flat: bool = False,
         labels: str = "labels.",
+        timestamp: bool = False,
         fields: dict[str, Any] | None = None,
         bound: ContextVar[Any] | None = None,
     ) -> None: ...
@@ -75,6 +77,8 @@ class Encoder:
     def flat(self) -> bool: ...
     @property
     def labels(self) -> str: ...
+    @property
+    def timestamp(self) -> bool: ...
     def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int, int]:
         """Encode a mapping or a string.
 

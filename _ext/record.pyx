@@ -39,7 +39,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
-from logclient._ext.queue cimport EventQueue
+from logclient._ext.queue cimport EventQueue, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
     K_ID1_TAKEN,

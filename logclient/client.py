@@ -377,7 +377,8 @@ def _common_fields(config: Config) -> dict[str, Any]:
         found["service.environment"] = config.environment
     if config.tags:
         found["tags"] = list(config.tags)
-    return {"fields": {**found, **config.fields}, "bound": context.current}
+    fields = {**found, **config.fields}
+    return {"fields": fields, "bound": context.current, "timestamp": bool(config.options.get("timestamp"))}
 
 
 def _is_here(host: str) -> bool:

@@ -191,6 +191,9 @@ class Options(TypedDict, total=False):
     Default: false. Logux: Follow the protocol's text where released servers differ from it; see logux.md.
     Default: false."""
 
+    timestamp: bool | None
+    """Lumberjack: Give mappings and texts without an @timestamp the time of their call. Default: true."""
+
     trust: Literal["none", "metadata"] | None
     """Lumberjack: metadata: send the application's @metadata, except its _id; none: leave it out. Raw bytes
     are not changed. Default: none."""

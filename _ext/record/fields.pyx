@@ -125,6 +125,21 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
     return 0
 
 
+cdef int _write_timestamp(Document *doc, dict source) except -2:
+    """Give a mapping the time of now, unless it has a field of that name or below it."""
+    if "@timestamp" in source:
+        return 0
+    if doc.rearranged or doc.parent_bits & _name_bit(<const uint8_t *> b"@timestamp", 10):
+        for name in source:
+            if name.startswith("@timestamp."):
+                return 0
+    if _reserve(doc, 4 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, KEY_TIMESTAMP, True)
+    doc.p = lc_time(doc.p, doc.created_us, &lc_this_thread)
+    return _close_field(doc, True)
+
+
 cdef int _mark_truncated(Document *doc) noexcept nogil:
     # Add the flag with which Filebeat marks a line that it cut.
     if doc.mode == WHOLE:

@@ -40,7 +40,8 @@ ctypedef struct Document:
     bint pair_block          # a pair block, not a JSON object
     bint unquoted            # write strings unescaped: at the top of a pair block
     bint skip_own            # refuse records of our own loggers
-    lc_here *thread          # the thread's cache; records only
+    lc_here *thread          # the thread's cache; records, and mappings that get a time
+    int64_t created_us       # of a mapping that gets a time
 
 
 cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, size_t limit, bint pair_block,

@@ -22,6 +22,7 @@ cdef class Encoder:
         trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
         flat: the protocol turns mappings into text, so they are not objects.
         labels: the prefix of fields that move.
+        timestamp: give mappings the field ``@timestamp``, unless they have it.
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
             `fields`; None: there is none.
@@ -37,6 +38,7 @@ cdef class Encoder:
     cdef readonly bint trust_metadata
     cdef readonly bint flat
     cdef readonly str labels
+    cdef readonly bint timestamp
     cdef bint checks_names           # some names need a check
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
@@ -60,7 +62,7 @@ cdef class Encoder:
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  fields=None, bound=None):
+                  bint timestamp=False, fields=None, bound=None):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -68,6 +70,7 @@ cdef class Encoder:
         self.trust_metadata = trust_metadata
         self.flat = flat or pairs
         self.labels = labels
+        self.timestamp = timestamp
         self.lumberjack = "@metadata" in carriers
         self.sets_event_id = self.lumberjack and identity != "none"
         self.reserves_carriers = len(carriers) and not self.lumberjack and identity == "id"
@@ -166,7 +169,7 @@ cdef class Encoder:
                     self.queue.refuse()
                 raise _error(doc.reason, obj, self.max_event_bytes)
             seq = self.queue.put(doc.base, <uint32_t> (doc.p - doc.base), level,
-                                   <uint8_t> K_DOCUMENT | doc.flags, 0)
+                                   <uint8_t> K_DOCUMENT | doc.flags, doc.created_us)
             if doc.sanitized or doc.moved:
                 self.queue.count_changed(doc.sanitized, doc.moved)
         finally:
@@ -218,6 +221,7 @@ cdef class Encoder:
         cdef int status
         cdef dict d
         _start_document(doc, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
+        doc.created_us = lc_wall_us() if self.timestamp else 0
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
@@ -251,6 +255,8 @@ cdef class Encoder:
         status = 1
         if doc.mode == WHOLE:
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+            if status == 0 and self.timestamp:
+                status = _write_timestamp(doc, source)
             if status == 0 and splice is not None:
                 status = 1
                 if not _conflicts_with_splice(self, doc, splice, <PyObject *> source, 0, NULL):
@@ -263,6 +269,9 @@ cdef class Encoder:
                 source = {**splice.fields, **source}
             source = _rearrange(self, doc, source, False)
             if source is None:
+                return -1
+            # First: nothing may follow @metadata, whose end stays open for the id.
+            if self.timestamp and _write_timestamp(doc, source) < 0:
                 return -1
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
             if status == 1:

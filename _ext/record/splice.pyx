@@ -35,7 +35,8 @@ cdef int _add_spliceable(Encoder e, dict made, str name, object value, int depth
         for key, deep in value.items():
             _add_spliceable(e, made, f"{name}.{key}", deep, depth + 1)
         return 0
-    if name in NOT_SPLICED or name in e.carriers or head == "@metadata" or f"{name}.".startswith("event.id."):
+    if (name in NOT_SPLICED or name in e.carriers or head in ("@metadata", "@timestamp")
+            or f"{name}.".startswith("event.id.")):
         name = e.labels + name.replace(".", "_").lstrip("@")
     made[name] = value
     return 0

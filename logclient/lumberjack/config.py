@@ -57,6 +57,11 @@ class LumberjackConfig(DocumentConfig):
         "false",
         "Follow the protocol's text where released servers differ from it; see lumberjack.md.",
     )
+    timestamp: bool = option(
+        boolean,
+        "true",
+        "Give mappings and texts without an @timestamp the time of their call.",
+    )
     trust: str = option(
         choice("none", "metadata"),
         "none",

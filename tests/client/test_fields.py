@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +333,33 @@ class TestPlace:
         variables = {"KUBERNETES_SERVICE_HOST": "h", "POD_NAME": "of-the-variable", "POD_NAMESPACE": "n"}
         found = place.fields_of(["kubernetes"], str(tmp_path), variables)
         assert (found["kubernetes.pod.name"], found["kubernetes.namespace"]) == ("of-the-variable", "n")
+
+
+class TestTimestamp:
+    @pytest.mark.parametrize("trust", ["none", "metadata"])
+    def test_mappings_and_texts_get_the_time_of_their_call(self, trust: str) -> None:
+        now = time.time()
+        given = [{"n": 1}, "text", {"@metadata": {"pipeline": "p"}}, {"@timestamp": "2001-01-01"}]
+        with (
+            Collector(keep=True) as server,
+            logclient.connect(server.url, trust=trust, compression=0) as client,
+        ):
+            for event in given:
+                client.send(event)
+            client.send(b'{"raw":1}')
+            assert client.flush(PATIENCE) == 0
+            *made, given_time, raw = (event.get("@timestamp") for event in server.events(5, PATIENCE))
+        for text in made:
+            assert abs(datetime.fromisoformat(text).timestamp() - now) < 60
+        assert (given_time, raw) == ("2001-01-01", None)
+
+    def test_it_can_be_switched_off(self) -> None:
+        with Collector(keep=True) as server, logclient.connect(server.url, timestamp=False) as client:
+            client.send({"n": 1})
+            assert "@timestamp" not in server.events(1, PATIENCE)[0]
+
+    @examples(100)
+    @given(FIELDS)
+    def test_no_name_is_a_value_and_an_object(self, event: dict[str, Any]) -> None:
+        event = {**event, **({"@timestamp.zone": 1} if "tags" in event else {})}
+        _assert_sound(_pairs(Encoder(timestamp=True, trust_metadata=True).encode(event)[0]))

@@ -192,7 +192,7 @@ def test_forged_ids_in_log_records_are_moved(tmp_path: Path) -> None:
 def test_trusted_metadata_keeps_its_id(tmp_path: Path) -> None:
     with (
         lumberjack.Collector(keep=True, capture=str(tmp_path)) as server,
-        logclient.connect(server.url, trust="metadata", compression=0) as client,
+        logclient.connect(server.url, trust="metadata", compression=0, timestamp=False) as client,
     ):
         client.send({"@metadata": {"pipeline": "p", "_id": client.event_id(7)}})
         client.send({"@metadata": {"_id": "x"}})
@@ -208,7 +208,7 @@ def test_trusted_metadata_keeps_its_id(tmp_path: Path) -> None:
 
 def test_raw_bytes_with_ids_are_unchanged_and_listed(tmp_path: Path) -> None:
     with lumberjack.Collector(keep=True) as server:
-        client = logclient.connect(server.url, ledger=str(tmp_path / "ledger"))
+        client = logclient.connect(server.url, ledger=str(tmp_path / "ledger"), timestamp=False)
         forged = client.event_id(1)
         client.send({"n": 1})
         given = [{"@metadata": {"_id": forged}}, {"event.id": "mine"}]

@@ -150,8 +150,9 @@ def test_go_lumber_server_receives_every_event_exactly(
 ) -> None:
     with Server(golumber, tmp_path / "out") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01
-        )
+            server.url, version=version, compression=compression, overflow="block", backoff_min=0.01,
+            timestamp=False,
+        )  # fmt: skip
         for n in range(EVENTS):
             client.send(event(version, n))
         assert client.close(PATIENCE) == 0
@@ -172,8 +173,9 @@ def test_only_two_windows_of_10000_events_are_in_flight(
     meanwhile goes in windows of 10,000, the most that go-lumber accepts."""
     with Server(golumber, tmp_path / "out", "-hold") as server:
         client = logclient.connect(
-            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20
-        )
+            server.url, version=version, compression=compression, window=10_000, window_bytes=16 << 20,
+            timestamp=False,
+        )  # fmt: skip
         client.send(event(version, 0))
         first = server.read_line()["held"]
         sent = 1
@@ -201,7 +203,7 @@ def test_killed_go_lumber_server_loses_no_acknowledged_event(
     server = Server(golumber, tmp_path / "out0", "-die", "2000")
     client = logclient.connect(
         server.url, version=version, overflow="block", window=200, max_events=2000,
-        backoff_min=0.001, backoff_max=0.01,
+        backoff_min=0.001, backoff_max=0.01, timestamp=False,
     )  # fmt: skip
     done = threading.Event()
 
@@ -333,8 +335,9 @@ class TestTls:
         options = ["-cert", ours.issue("server"), "-ca", ours.ca, "-tls", tls]
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
-                server.url.replace("://", "+tls://"), ca=ours.ca, cert=mine, overflow="block", inflight=8
-            )
+                server.url.replace("://", "+tls://"), ca=ours.ca, cert=mine, overflow="block", inflight=8,
+                timestamp=False,
+            )  # fmt: skip
             for n in range(EVENTS):
                 client.send(event(2, n))
             assert client.close(PATIENCE) == 0
@@ -357,7 +360,7 @@ class TestTls:
         with Server(golumber, tmp_path / "out", *options) as server:
             client = logclient.connect(
                 server.url.replace("://", "+tls://"), ca=ours.ca, auth_backoff_min=0.05, auth_backoff_max=0.1,
-                cert=None if shown == "nothing" else str(mine),
+                cert=None if shown == "nothing" else str(mine), timestamp=False,
             )  # fmt: skip
             for n in range(100):
                 client.send(event(2, n))
