@@ -78,7 +78,9 @@ def address_of(fd: int) -> str:
     """Return the peer's address of one of libzmq's connections, "" when the connection has ended."""
     try:
         with socket.fromfd(fd, socket.AF_INET, socket.SOCK_STREAM) as sock:
-            return host_port(*sock.getpeername()[:2])
+            found = sock.getpeername()
+            # The descriptor may be another socket's by now, of a kind that has no address.
+            return host_port(*found[:2]) if isinstance(found, tuple) else ""
     except (OSError, ValueError):
         return ""
 

@@ -41,6 +41,7 @@ from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
+from logclient.logjam import zeromq  # noqa: E402
 from logclient.logjam.collector import Collector, decode  # noqa: E402
 from logclient.logjam.device import Device  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
@@ -959,3 +960,11 @@ class TestHostile:
                     sock.sendall(b"\4\5\4PING" + os.urandom(2000 + seed))
                 except ConnectionError:
                     pass
+
+
+def test_a_descriptor_of_another_kind_has_no_address() -> None:
+    """Of a connection that has ended, libzmq's descriptor may be any other by now."""
+    one, two = socket.socketpair()
+    with one, two:
+        assert zeromq.address_of(one.fileno()) == ""
+    assert zeromq.address_of(-1) == ""
