@@ -4,6 +4,7 @@ cdef enum:
     STACK = 8192             # bytes of the buffer on the stack; longer documents move to the heap
     SEGMENT = 1024           # characters for which space is reserved at once
     MAX_DEPTH = 128
+    MAX_CLASSES = 4          # levels down to which dataclasses are mappings
     NUMBER_BITS = 1023       # a larger integer exceeds every double, and real servers refuse its whole window
 
 
@@ -368,7 +369,8 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
 
 
 cdef int _write_other(Document *doc, object v, int depth) except -2:
-    # Write subclasses of built-in types by value, containers as lists and dicts, and the rest as str().
+    # Write subclasses of built-in types by value, containers as lists and dicts, what `_plain_value` knows, and
+    # the rest as str().
     cdef object other
     if isinstance(v, str):
         return _write_string(doc, <PyObject *> v)
@@ -384,21 +386,47 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
         elif isinstance(v, Mapping):
             other = dict(v)
         else:
-            other = _text_of(doc, v)
+            other = _plain_value(v, depth)
+            if other is v:
+                other = _text_of(doc, v)
     except Exception:
         other = _unprintable(doc, v)
     return _write_value(doc, <PyObject *> other, depth)
 
 
+cdef object _plain_value(object v, int depth):
+    """Return what an object of a known kind stands for, or the object itself.
+
+    A member of an Enum stands for its value, a scalar of numpy for Python's, a timedelta for its seconds, and
+    a dataclass for a mapping of its fields, except for those that its ``repr`` leaves out. Dataclasses that
+    lie deeper than MAX_CLASSES levels are text, because they may refer to each other in a circle.
+    """
+    cdef object found
+    if _is_instance(v, "enum", "Enum"):
+        return v.value
+    if depth <= MAX_CLASSES and hasattr(type(v), "__dataclass_fields__"):
+        return {field.name: getattr(v, field.name) for field in sys.modules["dataclasses"].fields(v)
+                if field.repr}
+    if _is_instance(v, "numpy", "generic"):
+        found = v.item()
+        return v if isinstance(found, (bytes, complex)) or type(found) is type(v) else found
+    if _is_instance(v, "datetime", "timedelta"):
+        return v.total_seconds()
+    return v
+
+
+cdef bint _is_instance(object v, str module, str name) except -1:
+    # A module that is not imported has no instances.
+    cdef object kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(v, kind)
+
+
 cdef bint _has_proper_str(object v) except -1:
-    # Return whether str() of it loses nothing. A module that is not imported has no instances.
+    # Return whether str() of it loses nothing.
     cdef tuple row
-    for row in (("uuid", "UUID"), ("decimal", "Decimal"), ("enum", "Enum"), ("pathlib", "PurePath")):
-        module = sys.modules.get(row[0])
-        if module is not None:
-            kind = getattr(module, row[1], None)
-            if isinstance(kind, type) and isinstance(v, kind):
-                return True
+    for row in (("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "PurePath")):
+        if _is_instance(v, row[0], row[1]):
+            return True
     return False
 
 

@@ -22,7 +22,12 @@ cdef dict _as_dict(Document *doc, object value):
     cdef uint8_t reason = doc.reason
     cdef dict found
     if not isinstance(value, Mapping):
-        return None
+        if not hasattr(type(value), "__dataclass_fields__"):
+            return None
+        try:
+            value = _plain_value(value, 1)
+        except Exception:
+            return None
     found = _clean_dict(doc, value, None)
     doc.reason = reason
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -60,6 +61,15 @@ class Colour(enum.Enum):
     RED = 1
 
 
+@dataclasses.dataclass
+class Order:
+    """A dataclass whose `repr` hides a field."""
+
+    number: int
+    id: Any = None
+    secret: str = dataclasses.field(default="s", repr=False)
+
+
 class Number(enum.IntEnum):
     TWO = 2
 
@@ -89,6 +99,8 @@ SCALARS = (
     | st.times()
     | st.uuids()
     | st.decimals()
+    | st.timedeltas()
+    | st.sampled_from([Order(1), Order(2, Order(3, {Colour.RED})), Order(4, Broken())])
     | st.sampled_from([Colour.RED, Number.TWO, Mode.ON, Broken(), pathlib.PurePosixPath("a/b")])
     | st.just(MisleadingStr("name"))
     | TEXT.map(Thing)
@@ -375,7 +387,35 @@ class TestMapping:
             assert sanitized == 1
             assert int(json.loads(body)["v"], 0) == value
 
-    def test_known_objects_become_text(self) -> None:
+    def test_scalars_of_numpy_are_those_of_python(self) -> None:
+        numpy = pytest.importorskip("numpy")
+        event = {
+            "a": numpy.int64(-5),
+            "b": numpy.float32(0.5),
+            "c": numpy.bool_(True),
+            "d": numpy.datetime64("2026-01-02T03:04:05"),
+            "e": numpy.str_("text"),
+            "f": numpy.float64("nan"),
+            "g": [numpy.uint8(255)],
+        }
+        body, _, sanitized, _ = encode_mapping(event)
+        expected = {"a": -5, "b": 0.5, "c": True, "d": "2026-01-02T03:04:05", "e": "text", "f": None}
+        assert (json.loads(body), sanitized) == ({**expected, "g": [255]}, 1)
+
+    def test_dataclasses_in_a_circle_end_as_text(self) -> None:
+        order = Order(1)
+        order.id = order
+        body, _, sanitized, _ = encode_mapping({"order": order, "user": Order(2)})
+        made = json.loads(body)
+        assert made["user"] == {"number": 2, "id": None}
+        levels = 0
+        while isinstance(made, dict):
+            made = made.get("id") or made.get("order")
+            levels += 1
+        assert (made, sanitized) == (str(order), 1)
+        assert levels == 5
+
+    def test_known_objects_are_written_by_their_value(self) -> None:
         moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
         number = uuid.UUID(int=7)
         event = {
@@ -385,16 +425,22 @@ class TestMapping:
             "d": Colour.RED,
             "e": Number.TWO,
             "f": Mode.ON,
+            "g": datetime.timedelta(minutes=1, milliseconds=500),
+            "h": Order(1, Order(2, Colour.RED)),
+            "i": Order,
         }
         body, _, sanitized, _ = encode_mapping(event)
-        assert sanitized == 0
+        assert sanitized == 1
         assert json.loads(body) == {
             "a": "2026-01-02T03:04:05.000006+00:00",
             "b": str(number),
             "c": "1.50",
-            "d": "Colour.RED",
+            "d": 1,
             "e": 2,
             "f": "on",
+            "g": 60.5,
+            "h": {"number": 1, "id": {"number": 2, "id": 1}},
+            "i": str(Order),
         }
 
     def test_sets_become_arrays(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 
 VERSION = "8.11.0"
 DEPTH = 128
+CLASSES = 4
 ID1, ID2, OPEN = 0x04, 0x08, 0x10  # an id of the user's own replaces ours; event.id is theirs; see Names
-PLAIN = (uuid.UUID, decimal.Decimal, enum.Enum, pathlib.PurePath)
+PLAIN = (uuid.UUID, decimal.Decimal, pathlib.PurePath)
 STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
 
 
@@ -100,6 +102,12 @@ class Document:
                 raise Unencodable
             return {k: self.value(v, depth + 1) for k, v in self.keys(value).items()}
         try:
+            if isinstance(value, enum.Enum):
+                return self.value(value.value, depth)
+            if isinstance(value, datetime.timedelta):
+                return value.total_seconds()
+            if is_dataclass(value) and depth <= CLASSES:
+                return self.value(shown_fields(value), depth)
             if isinstance(value, (bytes, bytearray, memoryview)):
                 text, strange = bytes(value).decode("utf-8", "replace"), True
             elif isinstance(value, (datetime.date, datetime.time)):
@@ -159,6 +167,8 @@ class Document:
             return value is not None
 
         for key, value in given.items():
+            if key != "event.id" and is_dataclass(value):
+                value = shown_fields(value)
             head = key.split(".")[0]
             if beats and head == "@metadata":
                 plain = key == "@metadata" and not self.in_pairs
@@ -346,6 +356,15 @@ class Document:
             for text in (key.encode(), value.encode()):
                 block += struct.pack(">I", len(text)) + text
         return block
+
+
+def is_dataclass(value: object) -> bool:
+    return dataclasses.is_dataclass(type(value))
+
+
+def shown_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that its ``repr`` has."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.repr}
 
 
 def like_ours(value: Any) -> bool:
