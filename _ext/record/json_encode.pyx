@@ -369,8 +369,8 @@ cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
 
 
 cdef int _write_other(Document *doc, object v, int depth) except -2:
-    # Write subclasses of built-in types by value, containers as lists and dicts, what `_plain_value` knows, and
-    # the rest as str().
+    # Write subclasses of built-in types by value, containers as lists and dicts, what `_plain_value` knows,
+    # and the rest as str().
     cdef object other
     if isinstance(v, str):
         return _write_string(doc, <PyObject *> v)
