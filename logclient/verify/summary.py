@@ -387,14 +387,16 @@ class Summary:
         if self.plan.records is not None:
             return [endpoints.unrouted(protocol, url) for protocol, url in urls]
         arrived = [OK, RECOVERED, CORRUPTED, UNEXPECTED]
-        seen = np.zeros(len(urls), bool)
+        seen, busy = np.zeros((2, len(urls)), bool)
         for low in range(0, len(self.ledger), SHARE):
             some = slice(low, low + SHARE)
-            which = (self.sums[some][:, arrived] > 0).any(axis=1)
-            seen[self.ledger.rows["url"][some][which]] = True
+            of = self.ledger.rows["url"][some]
+            seen[of[(self.sums[some][:, arrived] > 0).any(axis=1)]] = True
+            busy[of[(self.sums[some] > 0).any(axis=1)]] = True
         here = {fact["listener"] for fact in self.tally.facts}
-        # A URL of producers that are not selected may be of another time, with other listeners.
-        used = self._used_urls()
+        # A URL of producers that are not selected may be of another time, with other listeners. One of
+        # producers without an event proves nothing.
+        used = [i for i in self._used_urls() if busy[i]]
         found = endpoints.routes(
             [(*urls[i], bool(seen[i])) for i in used], [x for x in self.plan.listeners if x["name"] in here]
         )

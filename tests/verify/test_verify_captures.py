@@ -414,6 +414,17 @@ def test_missing_listener_makes_events_unknown(scene: Scene, run: Run) -> None:
     assert_broken(run(), ok=19, lost=1)
 
 
+def test_a_producer_without_events_asks_for_no_listener(scene: Scene, run: Run) -> None:
+    scene.write_ledger()
+    scene.write_capture(range(1, 21))
+    other = P[:-1] + ("0" if P[-1] != "0" else "1")
+    lines = [files.open_line(other) | {"url": "lumberjack://127.0.0.1:5045"}, files.close_line(0)]
+    files.write_part(scene.ledger, other, 1, lines)
+    verdict = run()
+    assert (verdict.counts.ok, verdict.counts.unknown) == (20, 0)
+    assert verdict.capture["complete"], verdict.problems
+
+
 # -- hostile headers and records
 
 
