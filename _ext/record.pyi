@@ -207,6 +207,7 @@ class FastHandler:
         formatter: logging.Formatter,
         own_emit: bool,
         own_format: bool,
+        json: bool = False,
     ) -> None: ...
     def handle(self, record: logging.LogRecord) -> Any:
         """Ship a record unless a filter refuses it.

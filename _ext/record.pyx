@@ -39,6 +39,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
+from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
 from logclient._ext.queue cimport EventQueue, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,

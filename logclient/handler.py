@@ -46,8 +46,9 @@ class Handler(FastHandler, logging.Handler):
 
     A custom formatter changes the message: a string that it returns becomes ``message``, a dict becomes
     fields like a message that is a mapping, and bytes are a JSON object that is sent unchanged except for the
-    id. Without one, or with ``EcsFormatter``, the document is made in compiled code. So is that of Logjam for
-    a record outside of any request, unless it has an exception or something else that is not ordinary.
+    id. With ``formatter_json=true`` a string that is a JSON object is treated as such bytes. Without a
+    formatter, or with ``EcsFormatter``, the document is made in compiled code. So is that of Logjam for a
+    record outside of any request, unless it has an exception or something else that is not ordinary.
 
     Records of the loggers ``logclient``, ``zmq`` and ``websockets`` and of the sender's own thread are
     ignored (and counted), because a shipper that ships its own messages never ends. Records of destructors
@@ -108,6 +109,7 @@ class Handler(FastHandler, logging.Handler):
             EcsFormatter() if documents is None else documents.formatter,
             kind.emit is not Handler.emit,
             kind.format is not Handler.format,
+            getattr(client.config, "formatter_json", False),
         )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)

@@ -155,6 +155,10 @@ class Options(TypedDict, total=False):
     """Lumberjack, Logux: Words to find the events by: the field tags, a list. Default: none. plog: Further
     tags of each event, separated by commas. Default: none."""
 
+    formatter_json: bool | None
+    """Lumberjack, Logux: Send text that a Handler's formatter returns as the event itself, if it is a JSON
+    object; false: it is the message. Default: false."""
+
     enrich: str | list[str] | tuple[str, ...] | None
     """Lumberjack, Logux: What every event says about its place: host, container and kubernetes, with commas
     between them, or all. It is read once. See fields.md. Default: none."""

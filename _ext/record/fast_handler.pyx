@@ -55,6 +55,15 @@ cdef object _attribute(object record, str name):
         return None
 
 
+cdef object _object_in(str text):
+    # Return a JSON object as bytes, or the text if it is none.
+    cdef bytes body = text.encode("utf-8", "replace")
+    cdef bytes padded = body + bytes(SCAN_PAD)
+    cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(padded)
+    cdef lc_object found
+    return body if scan_object(p, p + PyBytes_GET_SIZE(body), &found) == 0 else text
+
+
 cdef class FastHandler:
     """Base of ``logclient.Handler`` with a compiled ``handle`` that takes no lock.
 
@@ -70,6 +79,7 @@ cdef class FastHandler:
     cdef object own_formatter
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
+    cdef bint json                   # text that a formatter returns is a JSON object
     # The next two change while other threads log: access them in a critical section of this object.
     cdef object user_formatter       # None: our document
     cdef object other_filters        # None: `own_filters` apply
@@ -78,7 +88,7 @@ cdef class FastHandler:
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
     def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, line_encoder, formatter,
-              bint own_emit, bint own_format):
+              bint own_emit, bint own_format, bint json=False):
         """Attach the encoder; called once, before ``logging.Handler.__init__``.
 
         Args:
@@ -92,6 +102,7 @@ cdef class FastHandler:
             formatter: the value of `formatter` while the application has set none.
             own_emit: a subclass overrides ``emit``.
             own_format: a subclass overrides ``format``.
+            json: text that a formatter returns is a JSON object, if it looks like one.
         """
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -105,6 +116,7 @@ cdef class FastHandler:
         self.own_formatter = formatter
         self.own_emit = own_emit
         self.own_format = own_format
+        self.json = json
         self.encoder = encoder
         self.formatter = None
 
@@ -207,6 +219,8 @@ cdef class FastHandler:
             return self._ship(record, None)
         try:
             made = self.format(record)
+            if self.json and isinstance(made, str):
+                made = self._read_json(made)
             if isinstance(made, bytes):
                 if not self.encoder.pairs:
                     return self._ship_bytes(record, made)
@@ -218,6 +232,18 @@ cdef class FastHandler:
             self._report_error(record)
             made = None
         return self._ship(record, made)
+
+    cdef object _read_json(self, str text):
+        """Return what to send for the text of a formatter that writes JSON; text that is no object stays."""
+        if self.ship is not None or self.encoder.pairs:
+            from json import loads
+
+            try:
+                found = loads(text)
+            except ValueError:
+                return text
+            return found if isinstance(found, dict) else text
+        return _object_in(text)
 
     cdef int _ship_bytes(self, object record, bytes body) except -1:
         cdef object level = _attribute(record, "levelno")

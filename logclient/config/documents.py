@@ -6,7 +6,7 @@ from typing import Any
 
 from logclient.config.common import Config
 from logclient.config.option import option
-from logclient.config.readers import fields, names, optional, text, words
+from logclient.config.readers import boolean, fields, names, optional, text, words
 
 __all__ = ["DocumentConfig"]
 
@@ -36,6 +36,12 @@ class DocumentConfig(Config):
         "",
         "Words to find the events by: the field tags, a list.",
         shown="none",
+    )
+    formatter_json: bool = option(
+        boolean,
+        "false",
+        "Send text that a Handler's formatter returns as the event itself, if it is a JSON object; false: it "
+        "is the message.",
     )
     enrich: tuple[str, ...] = option(
         words("host", "container", "kubernetes"),

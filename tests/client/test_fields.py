@@ -363,3 +363,53 @@ class TestTimestamp:
     def test_no_name_is_a_value_and_an_object(self, event: dict[str, Any]) -> None:
         event = {**event, **({"@timestamp.zone": 1} if "tags" in event else {})}
         _assert_sound(_pairs(Encoder(timestamp=True, trust_metadata=True).encode(event)[0]))
+
+
+class TestFormatterJson:
+    CASES = (
+        ('{"message": "m", "n": 1}', {"message": "m", "n": 1}),
+        (' {"message": "m"}\n', {"message": "m"}),
+        ("{not json}", None),
+        ('{"message": 1} {"message": 2}', None),
+        ("[1]", None),
+        ("plain", None),
+        ("", None),
+        ('{"message": "gr\u00fc\u00df"}', {"message": "gr\u00fc\u00df"}),
+    )
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_objects_are_events_and_other_text_is_the_message(self, version: int) -> None:
+        handler_text = iter([text for text, _ in self.CASES])
+
+        class Formatter(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                return next(handler_text)
+
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(server.url, version=version, formatter_json=True)
+            handler.setFormatter(Formatter())
+            for _ in self.CASES:
+                handler.handle(_record({}))
+            assert handler.client.flush(PATIENCE) == 0
+            arrived = server.events(len(self.CASES), PATIENCE)
+            assert handler.client.stats().failed == {}
+            handler.client.close()
+        for (text, made), event in zip(self.CASES, arrived, strict=True):
+            if made is None:
+                assert event["message"] == text
+            elif version == 2:
+                assert {name: event[name] for name in event if name not in ("@metadata", "event.id")} == made
+            else:  # the fields of the record are there, too
+                assert event["message"] == made["message"]
+
+    def test_without_the_option_text_is_the_message(self) -> None:
+        class Formatter(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                return '{"n":1}'
+
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(server.url)
+            handler.setFormatter(Formatter())
+            handler.handle(_record({}))
+            assert server.events(1, PATIENCE)[0]["message"] == '{"n":1}'
+            handler.client.close()

@@ -588,7 +588,9 @@ STAGES: dict[str, list[Stage]] = {
             "    def format(self, record):\n"
             "        return json.dumps({'text': record.getMessage()})\n"
             "handler.setFormatter(TheirFormatter())\n"
-            "logging.info('twice')\n",
+            "logging.info('twice')\n"
+            "assert handler.client.flush(20) == 0\n",
+            "logging.getLogger().handlers[:] = [handler]\n"
             "logging.info('once')\n"
             "twice, once = server.events(2)\n"
             "assert json.loads(twice['message']) == {'text': 'twice'}\n"
