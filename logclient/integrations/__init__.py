@@ -1,1 +1,1 @@
-"""Integrations with web frameworks, one module each. No framework is imported."""
+"""Integrations with web frameworks and with other libraries for logging, one module each."""

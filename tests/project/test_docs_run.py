@@ -605,6 +605,20 @@ STAGES: dict[str, list[Stage]] = {
         ),
         Stage(SHIPPED, "[event] = server.events(1)\nassert event['request_id'] == '7c9e'\n"),
     ],
+    "docs/loguru.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "logger.complete()\n[event] = server.events(1)\n"
+            "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
+        ),
+    ],
+    "docs/structlog.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n",
+        ),
+    ],
     "docs/examples/README.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),

@@ -1,0 +1,129 @@
+"""ECS documents of the records of other libraries, and how they are shipped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from logclient._ext.record import ECS_VERSION
+from logclient.client import Client, connect
+from logclient.errors import LogclientError
+
+if TYPE_CHECKING:
+    from logclient.options import Options
+
+__all__ = ["Shipper", "add_error", "add_fields", "begin", "text", "time_text"]
+
+_OURS = ("@timestamp", "log.level")
+_format_exception = logging.Formatter().formatException
+
+
+class Shipper:
+    """Sends documents through a client, and never raises.
+
+    Args:
+        url: of the server, as for ``logclient.connect``.
+        client: a client to use instead; it is not closed.
+        options: as for ``logclient.connect``.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    """
+
+    def __init__(self, url: str | None, client: Client | None, options: Options) -> None:
+        if (url is None) == (client is None):
+            raise TypeError("url: needed, unless a client is given; not both")
+        if client is not None and options:
+            raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
+        self._owner = client is None
+        if client is None:
+            assert url is not None
+            options.setdefault("overflow", "drop_oldest")
+            client = connect(url, **options)
+        self.client = client
+
+    def ship(self, document: Mapping[str, Any], level: int, logger: str) -> None:
+        """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
+
+        Args:
+            document: its fields.
+            level: a level of ``logging``.
+            logger: the name of the logger. Those of this package are left out: its own messages never end.
+        """
+        if logger == "logclient" or logger.startswith("logclient."):
+            return
+        try:
+            self.client.send(document, level)
+        except LogclientError as error:
+            kind = type(error).__name__
+            self.client.complain(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+
+    def close(self) -> None:
+        """Deliver what is queued, for ``close_timeout`` at most, and end, unless the client was given."""
+        if self._owner:
+            self.client.close()
+        else:
+            self.client.flush()
+
+
+def begin(time: datetime | str, level: str, message: object, logger: str) -> dict[str, Any]:
+    """Return the fields with which every document begins."""
+    return {
+        "@timestamp": time if isinstance(time, str) else time_text(time),
+        "log.level": level.lower(),
+        "message": text(message),
+        "ecs.version": ECS_VERSION,
+        "log.logger": logger,
+    }
+
+
+def text(value: object) -> str:
+    """Return the text of any object."""
+    try:
+        return value if isinstance(value, str) else str(value)
+    except Exception:
+        return f"<unprintable {type(value).__name__}>"
+
+
+def time_text(time: datetime) -> str:
+    """Return a time as records have it: ``2026-01-01T12:34:56.789012Z``.
+
+    One without a zone is local; one that has no UTC (of the year 1, or 9999) is now.
+    """
+    try:
+        utc = time.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):
+        utc = datetime.now(UTC)
+    return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def add_error(document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
+    """Add ``error.*``.
+
+    Args:
+        document: gets the fields.
+        exc_info: an exception, or (type, exception, traceback); anything else adds nothing.
+        trace: a stack trace that was formatted already; empty: it is made here.
+    """
+    if isinstance(exc_info, BaseException):
+        exc_info = type(exc_info), exc_info, exc_info.__traceback__
+    if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
+        kind, error, traceback = exc_info
+        document["error.type"] = text(getattr(kind, "__name__", kind))
+        document["error.message"] = text(error)
+        try:
+            trace = trace or _format_exception((kind, error, traceback))
+        except Exception as problem:
+            trace = f"<no stack trace: {type(problem).__name__}>"
+    if trace:
+        document["error.stack_trace"] = trace
+
+
+def add_fields(document: dict[str, Any], fields: Mapping[Any, Any]) -> None:
+    """Add the application's fields. They replace ours of the same name, all but the time and the level."""
+    for name, value in fields.items():
+        name = text(name)
+        document[f"labels.{name.lstrip('@').replace('.', '_')}" if name in _OURS else name] = value

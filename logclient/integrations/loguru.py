@@ -1,0 +1,76 @@
+"""loguru: a sink that ships records as ECS documents.
+
+::
+
+    from loguru import logger
+    from logclient.integrations.loguru import Sink
+
+    logger.add(Sink("lumberjack://127.0.0.1:5044", service="shop"), level="INFO")
+
+A record's own fields (``bind``, ``contextualize``, arguments by name) are at the top of the document. An
+exception is in ``error.*``, formatted as the standard library does: loguru's own text shows the values of
+variables, which may be secrets. The sink's format and ``serialize`` change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logclient.integrations.documents import Shipper, add_error, add_fields, begin
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.client import Client
+    from logclient.options import Options
+
+__all__ = ["Sink"]
+
+
+class Sink:
+    """A sink for ``loguru.logger.add``. It never waits for the network, and never raises.
+
+    ``logger.remove()`` delivers what is queued, for ``close_timeout`` at most. So does the end of the
+    process, for ``atexit_timeout``.
+
+    Args:
+        url: the server, as for ``logclient.connect``.
+        client: a client to use instead of `url`; it is not closed.
+        options: as for ``logclient.connect``.
+
+    Attributes:
+        client: the client that ships the records.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._shipper = Shipper(url, client, options)
+        self.client = self._shipper.client
+
+    def write(self, message: Any) -> None:
+        """Ship a message of loguru, which carries its record."""
+        record = message.record
+        level, exception = record["level"], record["exception"]
+        document = begin(record["time"], level.name, record["message"], record["name"] or "")
+        document |= {
+            "log.origin.file.name": record["file"].name,
+            "log.origin.file.line": record["line"],
+            "log.origin.function": record["function"],
+            "process.pid": record["process"].id,
+            "process.name": record["process"].name,
+            "process.thread.id": record["thread"].id,
+            "process.thread.name": record["thread"].name,
+        }
+        if exception is not None:
+            add_error(document, (exception.type, exception.value, exception.traceback))
+        add_fields(document, record["extra"])
+        self._shipper.ship(document, level.no, record["name"] or "")
+
+    def stop(self) -> None:
+        """Deliver what is queued, for ``close_timeout`` at most; called when the sink is removed."""
+        self._shipper.close()

@@ -1,0 +1,145 @@
+"""structlog: a logger factory that ships event dicts as ECS documents.
+
+::
+
+    import structlog
+    from logclient.integrations.structlog import LoggerFactory
+
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level],
+        logger_factory=LoggerFactory("lumberjack://127.0.0.1:5044", service="shop"),
+        cache_logger_on_first_use=True,
+    )
+
+The event dict is encoded once, in compiled code: let no processor render it. What the processors of structlog
+add gets its name in ECS:
+
+================================= =================================================================
+``event``                         ``message``
+``level``                         ``log.level``; without it, that of the method
+``logger``, ``logger_name``       ``log.logger``; without it, the first argument of ``get_logger``
+``timestamp``                     ``@timestamp``: text, seconds since 1970, or a datetime; else now
+``exc_info``                      ``error.type``, ``error.message``, ``error.stack_trace``
+``exception``, ``stack``          ``error.stack_trace``
+``pathname``, ``filename``        ``log.origin.file.path``, ``log.origin.file.name``
+``lineno``, ``func_name``         ``log.origin.file.line``, ``log.origin.function``
+``process``, ``process_name``     ``process.pid``, ``process.name``
+``thread``, ``thread_name``       ``process.thread.id``, ``process.thread.name``
+================================= =================================================================
+
+All other fields are at the top of the document, as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from logclient.integrations.documents import Shipper, add_error, add_fields, begin, text
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from logclient.client import Client
+    from logclient.options import Options
+
+__all__ = ["Logger", "LoggerFactory"]
+
+_LEVELS = {
+    "debug": 10, "info": 20, "msg": 20, "log": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40,
+    "err": 40, "failure": 50, "critical": 50, "fatal": 50,
+}  # fmt: skip
+_NAMES = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
+_ORIGIN = {
+    "pathname": "log.origin.file.path",
+    "filename": "log.origin.file.name",
+    "lineno": "log.origin.file.line",
+    "func_name": "log.origin.function",
+    "process": "process.pid",
+    "process_name": "process.name",
+    "thread": "process.thread.id",
+    "thread_name": "process.thread.name",
+}
+"""What ``structlog.processors.CallsiteParameterAdder`` adds."""
+
+
+class LoggerFactory:
+    """A logger factory for ``structlog.configure``: its loggers share one client.
+
+    Args:
+        url: the server, as for ``logclient.connect``.
+        client: a client to use instead of `url`.
+        options: as for ``logclient.connect``.
+
+    Attributes:
+        client: the client that ships the events. ``client.flush()`` waits for them; the end of the process
+            delivers them, for ``atexit_timeout`` at most.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._shipper = Shipper(url, client, options)
+        self.client = self._shipper.client
+
+    def __call__(self, *args: Any) -> Logger:
+        """Return a logger; structlog calls this."""
+        return Logger(self._shipper, args[0] if args and isinstance(args[0], str) else "")
+
+
+class Logger:
+    """What structlog's bound loggers wrap. A method gets the event dict as keywords, and never raises.
+
+    Args:
+        shipper: sends the documents.
+        name: of the logger.
+    """
+
+    def __init__(self, shipper: Shipper, name: str) -> None:
+        self._shipper = shipper
+        self.name = name
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        level = _LEVELS.get(method)
+        if level is None:
+            raise AttributeError(f"{type(self).__name__} has no {method!r}")
+
+        def log(*rendered: Any, **event: Any) -> None:
+            self._ship(level, {"event": rendered[0], **event} if rendered else event)
+
+        setattr(self, method, log)  # the next call does not come here
+        return log
+
+    def _ship(self, level: int, event: dict[str, Any]) -> None:
+        shown = event.pop("level", None)
+        if isinstance(shown, str):
+            level = _LEVELS.get(shown.lower(), level)
+        else:
+            shown = _NAMES[level]
+        name = event.pop("logger", None) or event.pop("logger_name", None) or self.name
+        document = begin(_time(event.pop("timestamp", None)), shown, event.pop("event", ""), text(name))
+        traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
+        exc_info = event.pop("exc_info", None)
+        add_error(document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces))
+        for key in _ORIGIN.keys() & event.keys():
+            document[_ORIGIN[key]] = event.pop(key)
+        add_fields(document, event)
+        self._shipper.ship(document, level, text(name))
+
+
+def _time(given: Any) -> datetime | str:
+    """Return the time of an event; what makes no sense is now."""
+    if isinstance(given, (str, datetime)) and given:
+        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        try:
+            return datetime.fromtimestamp(given, UTC)
+        except (ValueError, OverflowError, OSError):
+            pass
+    return datetime.now(UTC)

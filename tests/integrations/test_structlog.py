@@ -1,0 +1,191 @@
+"""structlog with our logger factory: 2,000 events beside structlog's own JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.integrations.structlog import LoggerFactory
+from logclient.lumberjack.collector import Collector
+from tests.integrations.odd_records import OURS, RECORDS, Broken, arrived, draw_fields, expected_field, fail
+from tests.support.patience import PATIENCE
+
+structlog = pytest.importorskip("structlog")
+
+METHODS = ("debug", "info", "warning", "error", "critical")
+
+
+@pytest.fixture(autouse=True)
+def unconfigured() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def _own_json(event: dict[str, Any]) -> dict[str, Any]:
+    """Return what structlog itself writes."""
+    made = structlog.processors.format_exc_info(None, "", dict(event))
+    try:
+        text = structlog.processors.JSONRenderer()(None, "", made)
+    except Exception:  # one value without a repr loses the event
+        made = {name: value for name, value in made.items() if not isinstance(value, Broken)}
+        text = structlog.processors.JSONRenderer()(None, "", made)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_events_equal_structlogs_own_json(tmp_path: Path) -> None:
+    draw = random.Random("structlog")
+    given: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def note(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("exc_info") is True:
+            event["exc_info"] = sys.exc_info()
+        given.append((dict(event), _own_json(event)))
+        return event
+
+    with Collector(capture=str(tmp_path)) as server:
+        factory = LoggerFactory(server.url, overflow="block")
+        structlog.configure(
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso"),
+                note,
+            ],
+            logger_factory=factory,
+        )
+        log = structlog.get_logger("shop").bind(bound="größe")
+        for n in range(RECORDS):
+            with structlog.contextvars.bound_contextvars(request=n):
+                if n % 10 == 0:
+                    try:
+                        fail(draw)
+                    except Exception:
+                        log.exception(f"failed {n}", **draw_fields(draw))
+                else:
+                    getattr(log, draw.choice(METHODS))(f"event {n} 😀", **draw_fields(draw))
+        assert factory.client.flush(PATIENCE) == 0
+        assert factory.client.stats().failed == {}
+        factory.client.close()
+    documents = arrived(tmp_path)
+    assert len(documents) == len(given) == RECORDS
+    for document, (event, theirs) in zip(documents, given, strict=True):
+        expected = {"log.logger": "shop", "message": event.pop("event"), "log.level": event.pop("level")}
+        exc_info = event.pop("exc_info", None)
+        if exc_info:
+            expected["error.type"] = exc_info[0].__name__
+            expected["error.stack_trace"] = theirs["exception"]
+            assert document.pop("error.message")
+        assert document["@timestamp"] == event.pop("timestamp")
+        for name, value in event.items():
+            name, value = expected_field(name, value, theirs.get(name))
+            expected[name] = value
+        assert {name: value for name, value in document.items() if name not in OURS} == expected
+
+
+def _logged(tmp_path: Path, processors: list[Any], *names: str) -> Iterator[Any]:
+    with Collector(keep=True) as server:
+        factory = LoggerFactory(server.url)
+        structlog.configure(processors=processors, logger_factory=factory)
+        yield structlog.get_logger(*names)
+        assert factory.client.flush(PATIENCE) == 0
+        yield server.events(factory.client.stats().acked)
+        factory.client.close()
+
+
+def test_names_of_structlog_become_those_of_ecs(tmp_path: Path) -> None:
+    callsite = structlog.processors.CallsiteParameterAdder()
+    run = _logged(tmp_path, [callsite, structlog.processors.StackInfoRenderer()], "shop")
+    log = next(run)
+    log.warning("hello", stack_info=True, process_count=2)
+    [event] = next(run)
+    assert event["log.origin.file.name"] == "test_structlog.py"
+    assert event["log.origin.function"] == "test_names_of_structlog_become_those_of_ecs"
+    assert event["process.thread.name"] == "MainThread"
+    assert event["error.stack_trace"].startswith("Stack (most recent call last)")
+    assert (event["log.level"], event["process_count"]) == ("warning", 2)
+    assert not {"stack", "stack_info", "func_name", "lineno", "process", "thread"} & set(event)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z"),
+        (1767323045.5, "2026-01-02T03:04:05.500000Z"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05.000000Z"),
+        (1e300, None),
+        (datetime.min, None),
+        (True, None),
+        (None, None),
+    ],
+)
+def test_times_of_any_kind_are_taken(given: Any, expected: str | None, tmp_path: Path) -> None:
+    run = _logged(tmp_path, [lambda *a: {**a[2], "timestamp": given}])
+    next(run).info("hello")
+    [event] = next(run)
+    if expected is None:
+        now = datetime.fromisoformat(event["@timestamp"])
+        assert abs((datetime.now(UTC) - now).total_seconds()) < 60
+    else:
+        assert event["@timestamp"] == expected
+
+
+def test_a_log_call_never_raises(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with Collector() as server:
+        factory = LoggerFactory(server.url, overflow="raise", max_events=1)
+        structlog.configure(processors=[], logger_factory=factory)
+        log = structlog.get_logger("logclient.test")
+        log.info("ours are left out")
+        log = structlog.get_logger()
+        log.info("circle", cycle=cycle)
+        for n in range(100):
+            log.info(Broken(), n=n, logger=Broken())
+        log.fatal("end")
+        factory.client.close()
+        stats = factory.client.stats()
+    assert stats.failed == {"unencodable": 1}
+    assert stats.sent == 1 + stats.acked + sum(stats.dropped.values())
+    assert "EncodeError" in capfd.readouterr().err
+
+
+def test_unknown_methods_are_refused() -> None:
+    client = logclient.connect("lumberjack://127.0.0.1:9")
+    log = LoggerFactory(client=client)("a")
+    with pytest.raises(AttributeError, match="Logger has no 'inform'"):
+        log.inform("x")
+    with pytest.raises(TypeError, match="window: options belong to the client"):
+        LoggerFactory(client=client, window=5)
+    with pytest.raises(TypeError, match="url: needed"):
+        LoggerFactory()
+    client.close()
+
+
+def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
+    with Collector(keep=True) as server:
+        handler = logclient.Handler(server.url)
+        logger = logging.getLogger("test-structlog")
+        logger.propagate = False
+        logger.addHandler(handler)
+        structlog.configure(
+            processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        structlog.get_logger("test-structlog").warning("hello", order=7)
+        [event] = server.events(1, PATIENCE)
+        logger.removeHandler(handler)
+        handler.close()
+    assert (event["message"], event["order"], event["log.level"]) == ("hello", 7, "warning")
+    assert not {"_logger", "_name", "event"} & set(event)
