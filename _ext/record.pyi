@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from logclient._ext.queue import EventQueue
+from logclient._ext.tracebacks import ExceptionFormatter
 
 ECS_VERSION: str
 
@@ -36,6 +37,7 @@ class Encoder:
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
             `fields`; None: there is none.
+        fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Encoder:
         timestamp: bool = False,
         fields: dict[str, Any] | None = None,
         bound: ContextVar[Any] | None = None,
+        fingerprint: bool = False,
     ) -> None: ...
     @property
     def queue(self) -> EventQueue | None: ...
@@ -79,6 +82,10 @@ class Encoder:
     def labels(self) -> str: ...
     @property
     def timestamp(self) -> bool: ...
+    @property
+    def fingerprint(self) -> bool: ...
+    @property
+    def exceptions(self) -> ExceptionFormatter: ...
     def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int, int]:
         """Encode a mapping or a string.
 

@@ -57,6 +57,8 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from logclient._ext.tracebacks import ExceptionFormatter
+
 include "record/externs.pyx"
 include "record/json_encode.pyx"
 include "record/field_names.pyx"

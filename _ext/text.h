@@ -31,8 +31,8 @@ enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes
  * (KEY_EVENTS is `event`: Windows has a macro of that name.) */
 enum {
     KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
-    KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FLAGS,
-    KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
+    KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FINGERPRINT,
+    KEY_FLAGS, KEY_METADATA, KEY_EVENT_ID, KEY_EVENTS, KEYS
 };
 typedef struct {
     char text[31];
@@ -43,7 +43,8 @@ static const lc_key lc_keys[KEYS] = {
     LC_KEY("@timestamp"), LC_KEY("log.level"), LC_KEY("message"), LC_KEY("ecs.version"), LC_KEY("log.logger"),
     LC_KEY("log.origin.file.name"), LC_KEY("log.origin.file.line"), LC_KEY("log.origin.function"),
     LC_KEY("process.pid"), LC_KEY("process.name"), LC_KEY("process.thread.id"), LC_KEY("process.thread.name"),
-    LC_KEY("error.type"), LC_KEY("error.message"), LC_KEY("error.stack_trace"), LC_KEY("log.flags"),
+    LC_KEY("error.type"), LC_KEY("error.message"), LC_KEY("error.stack_trace"), LC_KEY("error.fingerprint"),
+    LC_KEY("log.flags"),
     LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
 };
 
@@ -93,6 +94,7 @@ static const lc_name lc_names[] = {
     LC_NAME("process.name", KEY_PROCESS),
     LC_NAME("error.message", KEY_ERROR_MESSAGE), LC_NAME("vulnerability", NAME_OBJECT),
     LC_NAME("process.thread.id", KEY_THREAD_ID), LC_NAME("error.stack_trace", KEY_STACK_TRACE),
+    LC_NAME("error.fingerprint", KEY_FINGERPRINT),
     LC_NAME("log.origin.function", KEY_FUNCTION), LC_NAME("process.thread.name", KEY_THREAD),
     LC_NAME("log.origin.file.name", KEY_FILE), LC_NAME("log.origin.file.line", KEY_LINE),
 };
@@ -102,7 +104,7 @@ enum { LC_NAMES = sizeof(lc_names) / sizeof(lc_names[0]), LC_LONGEST = 20 };
 static inline int lc_what(const void *text, size_t n) {
     /* of each length: where its names begin, and which letters they begin with */
     static const uint8_t at[LC_LONGEST + 2] = {
-        0, 0, 0, 0, 6, 13, 20, 27, 33, 36, 40, 44, 49, 52, 54, 54, 54, 54, 56, 56, 58, 60};
+        0, 0, 0, 0, 6, 13, 20, 27, 33, 36, 40, 44, 49, 52, 54, 54, 54, 54, 57, 57, 59, 61};
 #define L(c) (1u << ((c) & 31))
     static const uint32_t first[LC_LONGEST + 1] = {
         0, 0, 0, L('d') | L('e') | L('l') | L('t') | L('u'), L('f') | L('h') | L('r') | L('s') | L('u'),

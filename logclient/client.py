@@ -177,6 +177,7 @@ class Client(FastClient):
             identity=config.identity,
             trust_metadata=config.options.get("trust") == "metadata",
             **_common_fields(config),
+            fingerprint=config.error_fingerprint,
             **self._encoder_options(config),
         )
         self._bind(encoder, _send_fallback(self._engine, encoder, config))

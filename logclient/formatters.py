@@ -12,6 +12,7 @@
 ``process.pid``          with ``process.name``, ``process.thread.id`` and ``process.thread.name``
 ``error.type``           with ``error.message`` and ``error.stack_trace``, from ``exc_info``;
                          ``error.stack_trace`` also has ``stack_info``
+``error.fingerprint``    on request: the same for exceptions of the same type from the same functions
 ``log.flags``            ``["truncated"]`` if ``truncate`` has cut the message
 your own fields          ``extra``, at the top; also the fields of a message that is a mapping
 ======================== ==========================================================================
@@ -46,17 +47,24 @@ class EcsFormatter(logging.Formatter):
     """A formatter that makes an ECS document of one line.
 
     Use it with other handlers, for example to write the documents that a server gets to a file as well.
-    ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB.
+    ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB. ``formatException`` may be
+    overridden.
 
     Args:
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
             option ``fields`` for that.
+        error_fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
-    def __init__(self, fields: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, fields: Mapping[str, Any] | None = None, *, error_fingerprint: bool = False) -> None:
         super().__init__()
         self.fields = dict(fields or {})
-        self._encoder = Encoder(max_event_bytes=1 << 31, fields=self.fields, bound=context.current)
+        self._encoder = Encoder(
+            max_event_bytes=1 << 31,
+            fingerprint=error_fingerprint,
+            fields=self.fields,
+            bound=context.current,
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the document of a record: a JSON object on one line.
@@ -64,7 +72,14 @@ class EcsFormatter(logging.Formatter):
         Raises:
             EncodeError: the fields of the record contain a cycle or are nested too deep.
         """
+        own = type(self).formatException is not EcsFormatter.formatException
+        if own and record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
         return self._encoder.encode_record(record)[0].decode()
+
+    def formatException(self, ei: Any) -> str:
+        """Return the text of an exception, equal to that of ``logging.Formatter``."""
+        return self._encoder.exceptions.format(ei)
 
 
 def timestamp() -> str:

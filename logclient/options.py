@@ -37,6 +37,10 @@ class Options(TypedDict, total=False):
     """Cut and mark the message of an event that is too large, instead of failing the event. Default:
     false."""
 
+    error_fingerprint: bool | None
+    """Give log records with an exception an error.fingerprint, a hash of its type and functions, for
+    grouping. See events.md. Not with Logjam. Default: false."""
+
     overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
     """What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull from
     send; not in a Handler). Default: drop_new (Handler: drop_oldest)."""

@@ -26,6 +26,7 @@ cdef class Encoder:
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
             `fields`; None: there is none.
+        fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
     cdef readonly EventQueue queue
@@ -39,6 +40,7 @@ cdef class Encoder:
     cdef readonly bint flat
     cdef readonly str labels
     cdef readonly bint timestamp
+    cdef readonly bint fingerprint
     cdef bint checks_names           # some names need a check
     cdef bint lumberjack             # `@metadata` is not the application's
     cdef bint sets_event_id          # ... and `event.id` may be ours
@@ -53,7 +55,7 @@ cdef class Encoder:
     cdef int count                   # of names
     cdef object record_type
     cdef object get_message
-    cdef object format_exception
+    cdef readonly object exceptions  # ExceptionFormatter
     cdef dict fields
     cdef Splice splice               # of `fields`; None: there are none
     cdef object bound
@@ -62,7 +64,7 @@ cdef class Encoder:
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  bint timestamp=False, fields=None, bound=None):
+                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -71,6 +73,7 @@ cdef class Encoder:
         self.flat = flat or pairs
         self.labels = labels
         self.timestamp = timestamp
+        self.fingerprint = fingerprint
         self.lumberjack = "@metadata" in carriers
         self.sets_event_id = self.lumberjack and identity != "none"
         self.reserves_carriers = len(carriers) and not self.lumberjack and identity == "id"
@@ -83,7 +86,7 @@ cdef class Encoder:
         self.complete = complete
         self.record_type = logging.LogRecord
         self.get_message = logging.LogRecord.getMessage
-        self.format_exception = logging.Formatter().formatException
+        self.exceptions = ExceptionFormatter()
         slots = {name: i for i, name in enumerate(ATTRIBUTE_NAMES)}
         self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
         self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, "message", "asctime")}
@@ -475,7 +478,7 @@ cdef class Encoder:
     cdef int _write_error_fields(self, Document *doc, object record, object exc_info, object exc_text,
                            object stack_info) except -2:
         cdef int status
-        cdef str name, message = None, trace = None
+        cdef str name, message = None, trace = None, fingerprint = None
         cdef object kind = None
         try:
             if isinstance(exc_info, BaseException):
@@ -483,7 +486,7 @@ cdef class Encoder:
             if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
                 kind = exc_info[0]
                 if not exc_text:
-                    exc_text = self.format_exception(exc_info)
+                    exc_text = self.exceptions.format(exc_info)
                     record.exc_text = exc_text       # as logging.Formatter does, for the next handler
         except Exception:
             exc_text = f"<no stack trace: {sys.exc_info()[0].__name__}>"
@@ -504,7 +507,14 @@ cdef class Encoder:
             trace = _exact_str(exc_text)
         if isinstance(stack_info, str) and stack_info:
             trace = _exact_str(stack_info) if trace is None else f"{trace}\n{stack_info}"
-        return _write_any_text_field(doc, KEY_STACK_TRACE, <PyObject *> trace)
+        status = _write_any_text_field(doc, KEY_STACK_TRACE, <PyObject *> trace)
+        if status < 0 or kind is None or not self.fingerprint:
+            return status
+        try:
+            fingerprint = self.exceptions.fingerprint(exc_info)
+        except Exception:
+            doc.sanitized += 1
+        return _write_any_text_field(doc, KEY_FINGERPRINT, <PyObject *> fingerprint)
 
 
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,

@@ -73,6 +73,12 @@ class Config:
         "false",
         "Cut and mark the message of an event that is too large, instead of failing the event.",
     )
+    error_fingerprint: bool = option(
+        boolean,
+        "false",
+        "Give log records with an exception an error.fingerprint, a hash of its type and functions, for "
+        "grouping. See events.md. Not with Logjam.",
+    )
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),
         "drop_new",

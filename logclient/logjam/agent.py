@@ -11,6 +11,7 @@ from typing import Any
 
 from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import LineEncoder
+from logclient._ext.tracebacks import ExceptionFormatter
 from logclient.errors import EncodeError
 from logclient.logjam import document
 from logclient.logjam.core import AJAX, EVENTS, JAVASCRIPT, LOGS, MOBILE, PAGE
@@ -32,6 +33,14 @@ class LineFormatter(logging.Formatter):
     If arguments do not fit the message, both are shown.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._exceptions = ExceptionFormatter()
+
+    def formatException(self, ei: Any) -> str:
+        """Return the text of an exception, equal to that of ``logging.Formatter``."""
+        return self._exceptions.format(ei)
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record. Never raises an Exception."""
         try:
@@ -46,8 +55,8 @@ class Agent(DocumentOutput):
     """The maker of documents of one application in one environment. A client has one.
 
     The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``line_encoder``, ``put``,
-    ``record``, ``ship``, ``text`` and ``times`` are for clients, handlers and requests. Applications do not
-    need them.
+    ``record``, ``ship``, ``text``, ``times`` and ``trace`` are for clients, handlers and requests. Applications
+    do not need them.
 
     Args:
         sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a

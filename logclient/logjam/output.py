@@ -90,6 +90,10 @@ class DocumentOutput:
         """Add the user's fields to a document, under names that are free."""
         self.count_moved(_add_fields(made, fields, values))
 
+    def trace(self, error: BaseException) -> str:
+        """Return the text of an exception, with its traceback."""
+        return self._encoder.exceptions.format((type(error), error, error.__traceback__))
+
     def put(self, made: Mapping[str, Any], topic: int, level: int) -> Any:
         """Encode a document and pass it to the sink; return the sink's result."""
         body = self._encoder.encode(made)[0]

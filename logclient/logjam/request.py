@@ -246,9 +246,7 @@ class Request:
             if self.code is None:
                 self.code = 500
             if self._shown is not error:
-                import traceback
-
-                self.line(logging.ERROR, "".join(traceback.format_exception(error)).rstrip())
+                self.line(logging.ERROR, self.agent.trace(error).rstrip())
         except Exception as ours:
             self.agent.complain(ours, "an exception of a request")
 

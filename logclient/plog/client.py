@@ -46,6 +46,7 @@ class Documents:
         host: the ``host`` of the documents; None: the name of this machine.
         max_event_bytes: the largest document in bytes; a larger one fails.
         truncate: cut the message of a record that is too long, and mark it in ``log.flags``.
+        fingerprint: give records with an exception an ``error.fingerprint``.
         reporter: the error log; None: one of its own.
         count_lost: called for each record whose document could not be made or taken.
         count_changed: called with the number of values that JSON cannot represent as they were, and the
@@ -66,6 +67,7 @@ class Documents:
         host: str | None = None,
         max_event_bytes: int = 262_144,
         truncate: bool = False,
+        fingerprint: bool = False,
         reporter: ErrorLog | None = None,
         count_lost: Callable[[], object] | None = None,
         count_changed: Callable[[int, int], object] | None = None,
@@ -77,7 +79,9 @@ class Documents:
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         # A truncated record must leave room for the rest of its document.
         room = max(64, max_event_bytes - DOCUMENT_OVERHEAD) if truncate else max_event_bytes
-        self._records = Encoder(max_event_bytes=room, truncate=truncate, carriers=(), flat=True)
+        self._records = Encoder(
+            max_event_bytes=room, truncate=truncate, carriers=(), flat=True, fingerprint=fingerprint
+        )
         self._reporter = reporter or ErrorLog()
         self._count_lost = count_lost
         self._count_changed = count_changed
@@ -244,6 +248,7 @@ class _DocumentClient(client.Client):
             host=config.host_name,
             max_event_bytes=config.max_event_bytes,
             truncate=config.truncate,
+            fingerprint=config.error_fingerprint,
             reporter=engine.error_log,
             count_lost=count_lost,
             count_changed=engine.queue.count_changed,

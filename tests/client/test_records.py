@@ -132,6 +132,7 @@ OUR_KEYS = st.sampled_from(
         "error.type",
         "error.message",
         "error.stack_trace",
+        "error.fingerprint",
         "log.flags",
         "@metadata",
         "event.id",

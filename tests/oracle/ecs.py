@@ -34,7 +34,8 @@ OBJECTS = frozenset({
 IN_RECORDS = (
     "@timestamp", "log.level", "message", "ecs.version", "log.logger", "log.origin.file.name",
     "log.origin.file.line", "log.origin.function", "process.pid", "process.name", "process.thread.id",
-    "process.thread.name", "error.type", "error.message", "error.stack_trace", "log.flags",
+    "process.thread.name", "error.type", "error.message", "error.stack_trace", "error.fingerprint",
+    "log.flags",
 )  # fmt: skip
 DIGITS = frozenset("0123456789abcdef")
 

@@ -71,7 +71,7 @@ EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
     | {"ids", "jsonscan", "sent_tracker"},
     "_ext queue": {"queue", "inflight", "spool"},
-    "_ext records": {"record"},
+    "_ext records": {"record", "tracebacks"},
     "_ext codecs": PROTOCOLS,
     "_ext pump": {"pump", "pump.base"},
     "_ext senders": {"pump.tcp", "pump.tls", "pump.websocket", "pump.zmq", "pump.udp"},

@@ -1,0 +1,816 @@
+"""Texts of exceptions, equal to those of `logging.Formatter.formatException`, from frames seen before.
+
+The standard library formats each frame anew: it reads the position from the code, parses the source line for
+the carets, and folds. Nearly all of that depends on the frame's code and instruction alone, so the text of a
+frame is kept.
+
+======================= ==============================================================================
+key of a kept frame     its code, by a weak reference, its instruction, and the line of its traceback
+holds while             the code lives, and `linecache` has the lines that the text was made of
+checked                 by `linecache.checkcache`, once for each file of a traceback, as usual
+made by                 the standard library: `extract_tb` and `format_frame_summary`, for missing frames
+bound                   1024 frames, none above 4 KiB with all that it refers to: 4 MiB
+======================= ==============================================================================
+
+A weak reference pins no code, and none that died comes back to life, so a new code at the same address is
+another one. What a text was made of is compared as text: the file may be edited, deleted or loaded again.
+
+All else goes the standard way, from the beginning: exception groups, classes that override what the standard
+library reads, `sys.tracebacklimit`, an exception whose `__str__` fails, and any error here. Last lines with
+notes, suggestions or a syntax error are those of `TracebackException`.
+
+Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
+compared with those at the last look before each use. After a change, the functions must still be at home in
+their modules and a few samples equal the standard texts; otherwise everything goes the standard way until the
+next change. So does all in a build without the GIL.
+
+No lock is taken. Python code may run in between, and may come back here: a frame is never changed once it is
+made, whoever uses it has a reference, and a place in the table changes its frame without running any code.
+"""
+
+cimport cython
+from cpython.dict cimport PyDict_GetItem, PyDict_Next
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+
+import linecache
+import logging
+import sys
+import traceback
+import weakref
+from types import (
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    TracebackType,
+    WrapperDescriptorType,
+)
+
+from logclient._ext.hash import xxh64
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define LC_SHARED 1
+    #else
+    #define LC_SHARED 0
+    #endif
+    #define lc_tb(o) ((PyTracebackObject *)(o))
+    #define lc_is_traceback(o) PyTraceBack_Check(o)
+    #define lc_frame_of(o) ((PyObject *)lc_tb(o)->tb_frame)
+    #define lc_next_of(o) ((PyObject *)lc_tb(o)->tb_next)
+    #define lc_lasti_of(o) (lc_tb(o)->tb_lasti)
+    #define lc_lineno_of(o) (lc_tb(o)->tb_lineno)
+    #define lc_code_of(o) ((PyObject *)PyFrame_GetCode(lc_tb(o)->tb_frame))
+    #define lc_globals_of(o) PyFrame_GetGlobals(lc_tb(o)->tb_frame)
+    #define lc_file_of(code) (((PyCodeObject *)(code))->co_filename)
+    #define lc_chars(s) (PyUnicode_GET_LENGTH(s) * PyUnicode_KIND(s))
+
+    /* Whether `reference` leads to `o`, which is alive. */
+    static inline int lc_leads_to(PyObject *reference, PyObject *o) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        PyObject *it = NULL;
+        if (PyWeakref_GetRef(reference, &it) < 0) PyErr_Clear();
+        Py_XDECREF(it);     /* not the last one: the caller has `o`, and no other object is at its address */
+        return it == o;
+    #else
+        return PyWeakref_GET_OBJECT(reference) == o;
+    #endif
+    }
+    /* Whether what `reference` led to is gone. */
+    static inline int lc_is_dead(PyObject *reference) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        PyObject *it = NULL;
+        int alive = PyWeakref_GetRef(reference, &it);
+        if (alive < 0) PyErr_Clear();
+        Py_XDECREF(it);     /* if this is the last one, a code goes, and no Python code runs */
+        return alive == 0;
+    #else
+        return PyWeakref_GET_OBJECT(reference) == Py_None;
+    #endif
+    }
+    static inline PyObject *lc_namespace(PyObject *type) {
+    #if PY_VERSION_HEX >= 0x030C0000
+        return PyType_GetDict((PyTypeObject *)type);
+    #else
+        return Py_NewRef(((PyTypeObject *)type)->tp_dict);
+    #endif
+    }
+    /* Whether attributes of an exception of this type are found in the usual way, and it is always true. */
+    static inline int lc_is_usual(PyTypeObject *t) {
+        return Py_IS_TYPE(t, &PyType_Type)
+            && t->tp_getattro == ((PyTypeObject *)PyExc_BaseException)->tp_getattro
+            && !(t->tp_as_number && t->tp_as_number->nb_bool)
+            && !(t->tp_as_mapping && t->tp_as_mapping->mp_length)
+            && !(t->tp_as_sequence && t->tp_as_sequence->sq_length);
+    }
+    """
+    bint LC_SHARED
+    bint lc_is_traceback(object o)
+    PyObject *lc_frame_of(object o)
+    PyObject *lc_next_of(object o)
+    int lc_lasti_of(object o)
+    int lc_lineno_of(object o)
+    object lc_code_of(object o)
+    object lc_globals_of(object o)
+    PyObject *lc_file_of(object code)
+    size_t lc_chars(object s)
+    bint lc_leads_to(PyObject *reference, PyObject *o) noexcept
+    bint lc_is_dead(PyObject *reference) noexcept
+    object lc_namespace(object type)
+    bint lc_is_usual(PyObject *type) noexcept
+    PyObject *Py_TYPE(object o)
+    void Py_INCREF(PyObject *o)
+    void Py_XDECREF(PyObject *o)
+
+MAX_FRAMES = 1024
+MAX_FRAME_BYTES = 4096
+
+cdef enum:
+    WAYS = 8                 # places in which a frame may be
+    SETS = 128
+    LARGEST = 4096           # MAX_FRAME_BYTES
+    MAX_LINES = 100          # source lines that the text of a frame may depend on
+    MOST_CREDIT = 15
+    AGING = 8192             # frames kept until credits are halved
+    SHOWN = 3                # equal lines before the others are folded
+    OBJECT_BYTES = 64        # more than the head of a string, of a tuple or of a weak reference takes
+    FRAME_BYTES = 480        # ... and a frame with its place, three strings, a tuple and a weak reference
+
+cdef enum:
+    UNKNOWN, LOOKING, CACHED, STANDARD
+
+cdef enum:
+    ODD, ORDINARY, SPECIAL   # how an exception is formatted: all, nothing or its last lines the standard way
+
+cdef str CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+cdef str CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+cdef str HEAD = "Traceback (most recent call last):\n"
+
+# Those for which this Python has suggestions, or more than one line.
+cdef tuple WITH_MORE_LINES
+if sys.version_info < (3, 12):
+    WITH_MORE_LINES = (SyntaxError,)
+elif sys.version_info < (3, 15):
+    WITH_MORE_LINES = (SyntaxError, NameError, AttributeError, ImportError)
+else:
+    WITH_MORE_LINES = (BaseException,)
+
+# The attributes of an exception that the standard library reads, as BaseException has them.
+cdef tuple USUAL = tuple([
+    (name, getattr(BaseException, name))
+    for name in ("__cause__", "__context__", "__suppress_context__", "__traceback__")])
+
+# Objects in a namespace that may be called, and make no texts themselves.
+cdef tuple HARMLESS = (type, ModuleType, GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType)
+
+# The classes of `traceback` that make texts.
+cdef tuple CLASSES = ("StackSummary", "FrameSummary", "TracebackException")
+
+# Exceptions in all forms that are put together here.
+cdef str SAMPLES = """\
+class Failure(Exception):
+    pass
+
+def fall(depth, error):
+    if depth:
+        fall(depth - 1, error)
+    else:
+        raise error
+
+def chain(first, second, explicit):
+    try:
+        fall(5, first)
+    except BaseException as error:
+        if explicit:
+            raise second from error
+        fall(4, second)
+
+def samples():
+    for call in (lambda: fall(0, Failure("one line")), lambda: fall(2, ValueError()),
+                 lambda: fall(5, KeyError("\\n")), lambda: fall(4, Failure("a\\nb\\n")),
+                 lambda: chain(Failure(1), ValueError(2), True),
+                 lambda: chain(KeyError(1), Failure(), False)):
+        try:
+            call()
+        except Exception as error:
+            yield error
+"""
+
+
+@cython.final
+@cython.internal
+@cython.no_gc                # it refers to strings, and weakly to a code
+cdef class Frame:
+    """The text of one frame, and what it was made of. It never changes."""
+
+    cdef object code         # a weak reference
+    cdef str text
+    cdef str file
+    cdef str name
+    cdef long line           # -1: unknown; such a line equals no other
+    cdef tuple lines         # the source from that line on; "" where there is none
+    cdef size_t size
+
+
+cdef struct Place:
+    PyObject *frame          # NULL: empty
+    PyObject *code           # not a reference: compared only
+    int lasti
+    int lineno
+    uint8_t credit           # rises with each use; 0: not used since it is here
+
+
+cdef inline bint _is_of(Place *place, PyObject *code, int lasti, int lineno) noexcept:
+    return place.code == code and place.lasti == lasti and place.lineno == lineno and place.frame != NULL
+
+
+@cython.final
+cdef class ExceptionFormatter:
+    """A formatter of exceptions that keeps the texts of frames."""
+
+    cdef object formatter            # the standard way
+    cdef Place *places               # SETS times WAYS; NULL: not needed yet
+    cdef int state
+    cdef uint32_t aged               # frames kept since credits were halved
+    cdef uint64_t looks              # how often the namespaces were looked at
+    cdef tuple spaces                # the namespaces
+    cdef tuple values                # of all of them, at the last look
+    cdef dict sources                # linecache.cache
+    cdef dict interactive            # sources of what was typed; empty in programs
+    cdef dict system                 # vars(sys)
+    cdef object check_source
+    cdef object add_lazily
+    cdef object get_source
+    cdef object extract
+    cdef object summarize            # TracebackException
+
+    def __cinit__(self):
+        self.formatter = logging.Formatter()
+        self.system = vars(sys)
+        self.interactive = {}
+        self.spaces = self.values = ()
+
+    def __dealloc__(self):
+        self._empty()
+        free(self.places)
+
+    @property
+    def cached(self):
+        """Whether frames are kept: nobody has replaced a part of ``traceback``."""
+        return not LC_SHARED and self._ready()
+
+    @property
+    def frames(self):
+        """The number of frames that are kept."""
+        cdef int i
+        cdef Py_ssize_t found = 0
+        if self.places != NULL:
+            for i in range(<int> (SETS * WAYS)):
+                found += self.places[i].frame != NULL
+        return found
+
+    @property
+    def bytes(self):
+        """The bytes of the frames that are kept, and of all that they refer to."""
+        cdef int i
+        cdef size_t found = 0
+        if self.places != NULL:
+            for i in range(<int> (SETS * WAYS)):
+                if self.places[i].frame != NULL:
+                    found += (<Frame> self.places[i].frame).size
+        return found
+
+    def clear(self):
+        """Forget all frames."""
+        self._empty()
+
+    def format(self, exc_info):
+        """Return the text of an exception, as ``logging.Formatter().formatException(exc_info)`` does."""
+        cdef str text = None
+        if not LC_SHARED and type(exc_info) is tuple and PyTuple_GET_SIZE(exc_info) == 3:
+            try:
+                if self._ready():
+                    text = self._format(exc_info[1], exc_info[2])
+            except Exception:
+                text = None
+        return self.formatter.formatException(exc_info) if text is None else text
+
+    def fingerprint(self, exc_info):
+        """Return 16 hex digits that are the same for exceptions of the same type from the same functions.
+
+        They are XXH64 with seed 42 of these lines, without an end of the last: ``module.class`` of the
+        exception, then ``module:function`` of each of its frames, outermost first, equal ones in a row once;
+        then the same of the exceptions that the text shows before it, in turn. The module of a frame is its
+        ``__name__``, or the name of its file if there is none.
+
+        Args:
+            exc_info: type, exception and traceback.
+        """
+        cdef list lines = []
+        cdef set seen = set()
+        cdef str before, where
+        kind, value, tb = exc_info
+        while value is not None:
+            kind = type(value)
+            lines.append(f"{kind.__module__}.{kind.__qualname__}")
+            seen.add(id(value))
+            before = None
+            while tb is not None:
+                code = tb.tb_frame.f_code
+                where = f"{tb.tb_frame.f_globals.get('__name__') or code.co_filename}:{code.co_qualname}"
+                if where != before:
+                    lines.append(where)
+                before = where
+                tb = tb.tb_next
+            if value.__cause__ is not None and id(value.__cause__) not in seen:
+                value = value.__cause__
+            elif value.__context__ is None or value.__suppress_context__ or id(value.__context__) in seen:
+                break
+            else:
+                value = value.__context__
+            tb = value.__traceback__
+        hashed = xxh64("\n".join(lines).encode("utf-8", "surrogatepass"))
+        return f"{hashed:016x}"
+
+    # The texts.
+
+    cdef str _format(self, object value, object tb):
+        """Return the text, or None: the standard way."""
+        cdef list chain = []         # exceptions, the outermost first
+        cdef list links = []         # before each but the last: why there is another one
+        cdef set seen = None
+        cdef list stack, parts
+        cdef list texts = []
+        cdef object summary = None
+        cdef int how, manner = ORDINARY
+        cdef Py_ssize_t i
+        cdef str text
+        if PyDict_GetItem(self.system, "tracebacklimit") is not NULL:
+            return None
+        self.interactive = self._interactive()
+        one = value
+        while True:
+            how = self._manner(one)
+            if how == ODD:
+                return None
+            if how == SPECIAL:
+                manner = SPECIAL
+            chain.append(one)
+            cause = one.__cause__
+            context = one.__context__
+            if cause is None and context is None:
+                break
+            if seen is None:
+                seen = set()
+            seen.add(id(one))
+            if cause is not None and id(cause) not in seen:
+                one = cause
+                links.append(CAUSE)
+            elif context is None or one.__suppress_context__ or id(context) in seen:
+                break
+            else:
+                one = context
+                links.append(CONTEXT)
+        if manner == SPECIAL:
+            summary = self.summarize(type(value), value, tb, limit=0, compact=True)
+        for i in range(len(chain)):
+            one = chain[i]
+            if i:
+                tb = one.__traceback__
+            parts = []
+            if i < len(links):
+                parts.append(links[i])
+            if tb is not None:
+                stack = self._stack(tb)
+                if stack is None:
+                    return None
+                parts.append(HEAD)
+                _fold(stack, parts)
+            if manner == SPECIAL:
+                if summary is None:
+                    return None
+                parts.extend(summary.format_exception_only())
+                if i < len(links):
+                    summary = summary.__cause__ if links[i] is CAUSE else summary.__context__
+            else:
+                text = _last_line(one)
+                if text is None:
+                    return None
+                parts.append(text)
+            texts.append("".join(parts))
+        if len(texts) > 1:
+            texts.reverse()
+            text = "".join(texts)
+        else:
+            text = texts[0]
+        return text[:len(text) - 1] if text.endswith("\n") else text
+
+    cdef int _manner(self, object value) except -1:
+        """Return how this exception is to be formatted."""
+        kind = type(value)
+        if not issubclass(kind, BaseException) or not lc_is_usual(Py_TYPE(value)):
+            return ODD
+        for name, usual in USUAL:
+            if getattr(kind, name) is not usual:
+                return ODD
+        if isinstance(value, BaseExceptionGroup):
+            return ODD
+        if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
+            return SPECIAL
+        return ORDINARY
+
+    cdef list _stack(self, object tb):
+        """Return the frames of a traceback with their texts, or None: the standard way."""
+        cdef list nodes = []
+        cdef list stack = []
+        cdef dict files = {}         # name -> whether a frame of it was found; then its lines
+        cdef list missing = None
+        cdef list lines = None
+        cdef str file, last = None
+        cdef Frame frame
+        cdef Py_ssize_t i
+        cdef uint64_t looks = self.looks
+        while tb is not None:
+            if not lc_is_traceback(tb):
+                return None
+            code = lc_code_of(tb)
+            name = <object> lc_file_of(code)
+            if type(name) is not str:
+                return None
+            file = name
+            frame = self._find(code, lc_lasti_of(tb), lc_lineno_of(tb), file)
+            if file is not last:
+                last = file
+                if file not in files:
+                    files[file] = False
+            if frame is not None:
+                files[file] = True
+            if PyDict_GetItem(self.sources, file) is NULL:
+                self.add_lazily(file, lc_globals_of(tb))
+            nodes.append(tb)
+            stack.append(frame)
+            tb = <object> lc_next_of(tb) if lc_next_of(tb) != NULL else None
+        for name in list(files):
+            if files[name] and PyDict_GetItem(self.sources, name) is not NULL:
+                self.check_source(name)
+        for name in files:
+            files[name] = None
+        last = None
+        for i in range(PyList_GET_SIZE(stack)):
+            if <PyObject *> PyList_GET_ITEM(stack, i) is <PyObject *> None:
+                frame = None
+                file = <object> lc_file_of(lc_code_of(nodes[i]))
+            else:
+                frame = <Frame> PyList_GET_ITEM(stack, i)
+                file = frame.file
+            if file is not last:
+                last = file
+                lines = files[file]
+                if lines is None:
+                    lines = self._source(file)
+                    if lines is None:
+                        return None
+                    files[file] = lines
+            if frame is None or not _holds(frame, lines):
+                if missing is None:
+                    missing = []
+                missing.append(i)
+        if missing is not None and not self._complete(nodes, stack, missing, files, looks):
+            return None
+        return stack
+
+    cdef list _source(self, str file):
+        """Return the lines of a file as `linecache` has them now; None: not as a list."""
+        cdef PyObject *entry = PyDict_GetItem(self.sources, file)
+        if entry is not NULL and type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4:
+            lines = <object> PyTuple_GET_ITEM(<object> entry, 2)
+        else:
+            lines = self.get_source(file)
+        return lines if type(lines) is list else None
+
+    cdef bint _is_still(self, str file, list lines):
+        # Whether the lines are those of now: nobody has loaded the file again.
+        cdef PyObject *entry = PyDict_GetItem(self.sources, file)
+        if entry is NULL:
+            return PyList_GET_SIZE(lines) == 0
+        return (type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4
+                and <PyObject *> PyTuple_GET_ITEM(<object> entry, 2) is <PyObject *> lines)
+
+    cdef bint _complete(self, list nodes, list stack, list missing, dict files, uint64_t looks) except -1:
+        """Let the standard library format the missing frames, and keep them. False: the standard way."""
+        cdef dict numbers = {}       # code, instruction and line -> number among those to be formatted
+        cdef list chosen = []
+        cdef list made = []
+        cdef Py_ssize_t i
+        cdef Frame frame
+        for i in missing:
+            tb = nodes[i]
+            key = (id(tb.tb_frame.f_code), lc_lasti_of(tb), lc_lineno_of(tb))
+            if key not in numbers:
+                numbers[key] = len(chosen)
+                chosen.append(tb)
+            stack[i] = numbers[key]
+        if len(chosen) == len(nodes):
+            only = nodes[0]
+        else:
+            only = None
+            for tb in reversed(chosen):
+                only = TracebackType(only, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
+        summaries = self.extract(only)
+        if len(summaries) != len(chosen):
+            return False
+        for tb, summary in zip(chosen, summaries):
+            frame = self._make(tb, summary, summaries.format_frame_summary(summary), files, looks)
+            if frame is None:
+                return False
+            made.append(frame)
+        for i in missing:
+            stack[i] = made[stack[i]]
+        return True
+
+    cdef Frame _make(self, object tb, object summary, object text, dict files, uint64_t looks):
+        """Make the frame of a text, and keep it if it may come again. None: the standard way."""
+        cdef Frame frame = Frame.__new__(Frame)
+        cdef object code = lc_code_of(tb)
+        cdef list lines = files[summary.filename]
+        cdef list used = []
+        cdef Py_ssize_t n
+        if type(text) is not str or type(summary.name) is not str:
+            return None
+        frame.text = text
+        frame.file = summary.filename
+        frame.name = summary.name
+        frame.line = -1
+        frame.size = <size_t> FRAME_BYTES + lc_chars(text) + lc_chars(frame.file) + lc_chars(frame.name)
+        first, end = summary.lineno, summary.end_lineno
+        if first is not None:
+            if type(first) is not int or not 0 <= first < 1 << 30:
+                return None
+            frame.line = first
+            if end is None or end < first:
+                end = first
+            if end - first >= MAX_LINES:
+                return frame
+            for n in range(<Py_ssize_t> first, <Py_ssize_t> end + 1):
+                line = lines[n - 1] if 1 <= n <= PyList_GET_SIZE(lines) else ""
+                if type(line) is not str:
+                    return frame
+                used.append(line)
+                frame.size += OBJECT_BYTES + lc_chars(line)
+        frame.lines = tuple(used)
+        frame.code = weakref.ref(code)
+        if (frame.size <= LARGEST and looks == self.looks and self.state != STANDARD
+                and not self._is_typed(frame.file) and self._is_still(frame.file, lines)):
+            self._keep(<PyObject *> code, lc_lasti_of(tb), lc_lineno_of(tb), frame)
+        return frame
+
+    cdef inline bint _is_typed(self, str file):
+        # Whether there may be a source for this one code only, which somebody has typed.
+        return len(self.interactive) != 0 and file[:1] == "<"
+
+    cdef dict _interactive(self):
+        cdef PyObject *found = PyDict_GetItem(<object> PyTuple_GET_ITEM(self.spaces, 0), "_interactive_cache")
+        return <dict> found if found is not NULL and type(<object> found) is dict else {}
+
+    # The table.
+
+    cdef inline Place *_set(self, PyObject *code, int lasti) noexcept:
+        cdef uint64_t mixed = ((<uint64_t> <uintptr_t> code >> 4) + <uint64_t> lasti) * 0x9E3779B97F4A7C15ULL
+        return self.places + <size_t> (mixed >> 57) * WAYS
+
+    cdef inline Frame _find(self, object code, int lasti, int lineno, str file):
+        cdef Place *places = self._set(<PyObject *> code, lasti)
+        cdef Place *place
+        cdef int i
+        cdef Frame frame
+        for i in range(<int> WAYS):
+            place = places + i
+            if _is_of(place, <PyObject *> code, lasti, lineno):
+                frame = <Frame> place.frame
+                if (not lc_leads_to(<PyObject *> frame.code, <PyObject *> code) or frame.file is not file
+                        or self._is_typed(file)):
+                    return None
+                if place.credit < MOST_CREDIT:
+                    place.credit += 1
+                return frame
+        return None
+
+    cdef void _keep(self, PyObject *code, int lasti, int lineno, Frame frame):
+        # A new frame takes an empty place, that of a dead code, or of a frame not used since it came.
+        # Otherwise it wears down the least used one. So code that is made anew again and again, or raises
+        # only once, takes one place of a set from the others at most.
+        cdef Place *places = self._set(code, lasti)
+        cdef Place *place
+        cdef Place *weakest = places
+        cdef PyObject *before
+        cdef int i, rank, least = 1 << 20
+        cdef uint8_t credit = 0
+        for i in range(<int> WAYS):
+            place = places + i
+            if place.frame == NULL:
+                rank = -2
+            elif _is_of(place, code, lasti, lineno):
+                weakest = place
+                least = -3
+                credit = place.credit
+                break
+            elif lc_is_dead(<PyObject *> (<Frame> place.frame).code):
+                rank = -1
+            else:
+                rank = place.credit
+            if rank < least:
+                weakest = place
+                least = rank
+        if least > 0:
+            weakest.credit -= 1
+            return
+        before = weakest.frame
+        Py_INCREF(<PyObject *> frame)
+        weakest.frame = <PyObject *> frame
+        weakest.code = code
+        weakest.lasti = lasti
+        weakest.lineno = lineno
+        weakest.credit = credit
+        Py_XDECREF(before)
+        self.aged += 1
+        if self.aged >= AGING:
+            self.aged = 0
+            for i in range(<int> (SETS * WAYS)):
+                if self.places[i].credit > 1:
+                    self.places[i].credit >>= 1
+
+    cdef void _empty(self):
+        cdef int i
+        cdef PyObject *before
+        if self.places == NULL:
+            return
+        for i in range(<int> (SETS * WAYS)):
+            before = self.places[i].frame
+            self.places[i].frame = NULL
+            self.places[i].credit = 0
+            Py_XDECREF(before)
+
+    # Who else has a hand in the texts.
+
+    cdef inline bint _ready(self) except -1:
+        """Return whether texts of frames may be kept and used."""
+        if self.state == LOOKING:
+            return False             # somebody else looks, or we are called from there
+        if self.state == UNKNOWN or not self._unchanged():
+            self._look()
+        return self.state == CACHED
+
+    cdef bint _unchanged(self) noexcept:
+        cdef Py_ssize_t i, at, n = 0, count = PyTuple_GET_SIZE(self.values)
+        cdef PyObject *k
+        cdef PyObject *v
+        for i in range(PyTuple_GET_SIZE(self.spaces)):
+            at = 0
+            while PyDict_Next(<object> PyTuple_GET_ITEM(self.spaces, i), &at, &k, &v):
+                if n == count or <PyObject *> PyTuple_GET_ITEM(self.values, n) != v:
+                    return False
+                n += 1
+        return n == count
+
+    cdef int _look(self) except -1:
+        """Find out whether the standard library formats exceptions as it came."""
+        cdef int found = UNKNOWN
+        self.state = LOOKING
+        self.looks += 1
+        try:
+            self._empty()
+            if self.places == NULL:
+                self.places = <Place *> calloc(SETS * WAYS, sizeof(Place))
+                if self.places == NULL:
+                    raise MemoryError
+            classes = [vars(traceback).get(name) for name in CLASSES]
+            spaces = [vars(linecache), vars(traceback), lc_namespace(logging.Formatter)]
+            spaces += [lc_namespace(one) for one in classes if isinstance(one, type)]
+            self.spaces = tuple(spaces)
+            self.values = tuple([value for space in spaces for value in space.values()])
+            found = STANDARD
+            if _is_original(classes):
+                self.sources = linecache.cache
+                self.check_source = linecache.checkcache
+                self.add_lazily = linecache.lazycache
+                self.get_source = linecache.getlines
+                self.extract = traceback.extract_tb
+                self.summarize = traceback.TracebackException
+                if self._agrees():
+                    found = CACHED
+        finally:
+            self._empty()
+            self.state = found
+        return 0
+
+    cdef bint _agrees(self) except -1:
+        """Return whether samples have the same text in both ways: frames new, and seen before."""
+        space = {"__name__": "samples"}
+        exec(compile(SAMPLES, "<samples>", "exec"), space)
+        for error in space["samples"]():
+            standard = self.formatter.formatException((type(error), error, error.__traceback__))
+            for _ in range(2):
+                if self._format(error, error.__traceback__) != standard:
+                    return False
+        return True
+
+
+cdef bint _is_original(list classes) except -1:
+    """Return whether the functions and classes that make texts are those of their own modules."""
+    home = vars(traceback)
+    if home.get("linecache") is not linecache or vars(logging).get("traceback") is not traceback:
+        return False
+    if type(vars(linecache).get("cache")) is not dict:
+        return False
+    for one in classes:
+        if type(one) is not type or one.__module__ != traceback.__name__:
+            return False
+        for value in vars(one).values():
+            if not _is_at_home(value, home):
+                return False
+    for value in home.values():
+        if not _is_at_home(value, home):
+            return False
+    for value in vars(linecache).values():
+        if not _is_at_home(value, vars(linecache)):
+            return False
+    return (_is_function(home.get("extract_tb"), home) and _is_function(home.get("print_exception"), home)
+            and _is_function(vars(logging.Formatter).get("formatException"), vars(logging)))
+
+
+cdef bint _is_function(object value, dict home):
+    return type(value) is FunctionType and value.__globals__ is home
+
+
+cdef bint _is_at_home(object value, dict home) except -1:
+    if type(value) is property:
+        return all([one is None or _is_function(one, home) for one in (value.fget, value.fset, value.fdel)])
+    if type(value) in (classmethod, staticmethod):
+        return _is_function(value.__func__, home)
+    if type(value) is FunctionType:
+        return value.__globals__ is home
+    return isinstance(value, HARMLESS) or not callable(value)
+
+
+cdef bint _holds(Frame frame, list lines):
+    """Return whether the lines that a frame's text was made of are still the same."""
+    cdef Py_ssize_t i, n
+    cdef PyObject *now
+    cdef object held
+    for i in range(PyTuple_GET_SIZE(frame.lines)):
+        held = <object> PyTuple_GET_ITEM(frame.lines, i)
+        n = frame.line + i
+        if n < 1 or n > PyList_GET_SIZE(lines):
+            if held != "":
+                return False
+            continue
+        now = <PyObject *> PyList_GET_ITEM(lines, n - 1)
+        if now is not <PyObject *> held and (type(<object> now) is not str or <object> now != held):
+            return False
+    return True
+
+
+cdef int _fold(list stack, list parts) except -1:
+    """Append the texts of frames; of equal ones in a row the first three, and how many there are more."""
+    cdef Frame frame
+    cdef Frame last = None
+    cdef Py_ssize_t i, count = 0
+    for i in range(PyList_GET_SIZE(stack)):
+        frame = <Frame> PyList_GET_ITEM(stack, i)
+        if frame is not last and (last is None or frame.line != last.line or frame.file != last.file
+                                  or frame.name != last.name) or frame.line < 0:
+            _tell_rest(count, parts)
+            last = frame
+            count = 0
+        count += 1
+        if count <= SHOWN:
+            parts.append(frame.text)
+    _tell_rest(count, parts)
+    return 0
+
+
+cdef int _tell_rest(Py_ssize_t count, list parts) except -1:
+    count -= SHOWN
+    if count > 0:
+        parts.append(f"  [Previous line repeated {count} more time{'s' if count > 1 else ''}]\n")
+    return 0
+
+
+cdef str _last_line(object value):
+    """Return type and text of an exception, or None: the standard way."""
+    try:
+        text = str(value)
+    except BaseException:
+        return None
+    kind = type(value)
+    name, module = kind.__qualname__, kind.__module__
+    if type(text) is not str or type(name) is not str or type(module) is not str:
+        return None
+    if module != "__main__" and module != "builtins":
+        name = f"{module}.{name}"
+    return f"{name}: {text}\n" if text else f"{name}\n"
