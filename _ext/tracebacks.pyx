@@ -137,6 +137,7 @@ cdef enum:
     MAX_LINES = 100          # source lines that the text of a frame may depend on
     MOST_CREDIT = 15
     AGING = 8192             # frames kept until credits are halved
+    MAX_DOUBTS = 3
     SHOWN = 3                # equal lines before the others are folded
     OBJECT_BYTES = 64        # more than the head of a string, of a tuple or of a weak reference takes
     FRAME_BYTES = 480        # ... and a frame with its place, three strings, a tuple and a weak reference
@@ -190,7 +191,7 @@ def chain(first, second, explicit):
             raise second from error
         fall(4, second)
 
-def samples():
+def samples(handled):
     for call in (lambda: fall(0, Failure("one line")), lambda: fall(2, ValueError()),
                  lambda: fall(5, KeyError("\\n")), lambda: fall(4, Failure("a\\nb\\n")),
                  lambda: chain(Failure(1), ValueError(2), True),
@@ -198,6 +199,10 @@ def samples():
         try:
             call()
         except Exception as error:
+            one = error
+            while one.__context__ is not None and one.__context__ is not handled:
+                one = one.__context__
+            one.__context__ = None
             yield error
 """
 
@@ -238,6 +243,7 @@ cdef class ExceptionFormatter:
     cdef int state
     cdef uint32_t aged               # frames kept since credits were halved
     cdef uint64_t looks              # how often the namespaces were looked at
+    cdef uint32_t doubts             # how often samples had another text, since a namespace has changed
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
     cdef dict sources                # linecache.cache
@@ -294,7 +300,7 @@ cdef class ExceptionFormatter:
         cdef str text = None
         if not LC_SHARED and type(exc_info) is tuple and PyTuple_GET_SIZE(exc_info) == 3:
             try:
-                if self._ready():
+                if PyDict_GetItem(self.system, "tracebacklimit") is NULL and self._ready():
                     text = self._format(exc_info[1], exc_info[2])
             except Exception:
                 text = None
@@ -350,8 +356,6 @@ cdef class ExceptionFormatter:
         cdef int how, manner = ORDINARY
         cdef Py_ssize_t i
         cdef str text
-        if PyDict_GetItem(self.system, "tracebacklimit") is not NULL:
-            return None
         self.interactive = self._interactive()
         one = value
         while True:
@@ -661,7 +665,10 @@ cdef class ExceptionFormatter:
         """Return whether texts of frames may be kept and used."""
         if self.state == LOOKING:
             return False             # somebody else looks, or we are called from there
-        if self.state == UNKNOWN or not self._unchanged():
+        if not self._unchanged():
+            self.doubts = 0
+            self._look()
+        elif self.state == UNKNOWN:
             self._look()
         return self.state == CACHED
 
@@ -703,6 +710,9 @@ cdef class ExceptionFormatter:
                 self.summarize = traceback.TracebackException
                 if self._agrees():
                     found = CACHED
+                else:                # perhaps near the end of the stack, or of the memory
+                    self.doubts += 1
+                    found = UNKNOWN if self.doubts < MAX_DOUBTS else STANDARD
         finally:
             self._empty()
             self.state = found
@@ -712,7 +722,7 @@ cdef class ExceptionFormatter:
         """Return whether samples have the same text in both ways: frames new, and seen before."""
         space = {"__name__": "samples"}
         exec(compile(SAMPLES, "<samples>", "exec"), space)
-        for error in space["samples"]():
+        for error in space["samples"](sys.exc_info()[1]):
             standard = self.formatter.formatException((type(error), error, error.__traceback__))
             for _ in range(2):
                 if self._format(error, error.__traceback__) != standard:

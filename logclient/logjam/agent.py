@@ -55,8 +55,8 @@ class Agent(DocumentOutput):
     """The maker of documents of one application in one environment. A client has one.
 
     The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``line_encoder``, ``put``,
-    ``record``, ``ship``, ``text``, ``times`` and ``trace`` are for clients, handlers and requests. Applications
-    do not need them.
+    ``record``, ``ship``, ``text``, ``times`` and ``trace`` are for clients, handlers and requests.
+    Applications do not need them.
 
     Args:
         sink: takes the documents, as ``sink(body, level, kind)``. It is called in the thread that ends a
