@@ -16,7 +16,7 @@ A weak reference pins no code, and none that died comes back to life, so a new c
 another one. What a text was made of is compared as text: the file may be edited, deleted or loaded again.
 
 All else goes the standard way, from the beginning: exception groups, classes that override what the standard
-library reads, `sys.tracebacklimit`, an exception whose `__str__` fails, and any error here. Last lines with
+library reads, `sys.tracebacklimit`, and any error here. Last lines with
 notes, suggestions or a syntax error are those of `TracebackException`.
 
 Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
@@ -150,6 +150,7 @@ cdef enum:
 
 cdef str CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 cdef str CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+cdef str UNPRINTABLE = "<exception str() failed>"
 cdef str HEAD = "Traceback (most recent call last):\n"
 
 # Those for which this Python has suggestions, or more than one line.
@@ -177,6 +178,10 @@ cdef str SAMPLES = """\
 class Failure(Exception):
     pass
 
+class Broken(Exception):
+    def __str__(self):
+        raise ValueError
+
 def fall(depth, error):
     if depth:
         fall(depth - 1, error)
@@ -194,7 +199,7 @@ def chain(first, second, explicit):
 def samples(handled):
     for call in (lambda: fall(0, Failure("one line")), lambda: fall(2, ValueError()),
                  lambda: fall(5, KeyError("\\n")), lambda: fall(4, Failure("a\\nb\\n")),
-                 lambda: chain(Failure(1), ValueError(2), True),
+                 lambda: chain(Failure(1), ValueError(2), True), lambda: fall(1, Broken()),
                  lambda: chain(KeyError(1), Failure(), False)):
         try:
             call()
@@ -422,7 +427,8 @@ cdef class ExceptionFormatter:
         for name, usual in USUAL:
             if getattr(kind, name) is not usual:
                 return ODD
-        if isinstance(value, BaseExceptionGroup):
+        if (isinstance(value, BaseExceptionGroup) or type(kind.__qualname__) is not str
+                or type(kind.__module__) is not str):
             return ODD
         if issubclass(kind, WITH_MORE_LINES) or getattr(value, "__notes__", None) is not None:
             return SPECIAL
@@ -815,11 +821,11 @@ cdef str _last_line(object value):
     """Return type and text of an exception, or None: the standard way."""
     try:
         text = str(value)
-    except BaseException:
-        return None
+    except BaseException:            # as the standard library does
+        text = UNPRINTABLE
     kind = type(value)
     name, module = kind.__qualname__, kind.__module__
-    if type(text) is not str or type(name) is not str or type(module) is not str:
+    if type(text) is not str:
         return None
     if module != "__main__" and module != "builtins":
         name = f"{module}.{name}"
