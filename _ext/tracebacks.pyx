@@ -21,8 +21,8 @@ notes, suggestions or a syntax error are those of `TracebackException`.
 
 Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
 compared with those at the last look before each use. After a change, the functions must still be at home in
-their modules and a few samples equal the standard texts; otherwise everything goes the standard way until the
-next change. So does all in a build without the GIL.
+their modules, or everything goes the standard way until the next change. A few samples must equal the
+standard texts, too, or the next look is after a while. A build without the GIL always goes the standard way.
 
 No lock is taken. Python code may run in between, and may come back here: a frame is never changed once it is
 made, whoever uses it has a reference, and a place in the table changes its frame without running any code.
@@ -136,8 +136,7 @@ cdef enum:
     LARGEST = 4096           # MAX_FRAME_BYTES
     MAX_LINES = 100          # source lines that the text of a frame may depend on
     MOST_CREDIT = 15
-    AGING = 8192             # frames kept until credits are halved
-    MAX_DOUBTS = 3
+    MAX_DOUBTS = 12          # then every 4096th exception
     SHOWN = 3                # equal lines before the others are folded
     OBJECT_BYTES = 64        # more than the head of a string, of a tuple or of a weak reference takes
     FRAME_BYTES = 480        # ... and a frame with its place, three strings, a tuple and a weak reference
@@ -233,6 +232,7 @@ cdef struct Place:
     int lasti
     int lineno
     uint8_t credit           # rises with each use; 0: not used since it is here
+    uint64_t born            # the later, the higher
 
 
 cdef inline bint _is_of(Place *place, PyObject *code, int lasti, int lineno) noexcept:
@@ -246,9 +246,10 @@ cdef class ExceptionFormatter:
     cdef object formatter            # the standard way
     cdef Place *places               # SETS times WAYS; NULL: not needed yet
     cdef int state
-    cdef uint32_t aged               # frames kept since credits were halved
+    cdef uint64_t born               # frames kept so far
     cdef uint64_t looks              # how often the namespaces were looked at
     cdef uint32_t doubts             # how often samples had another text, since a namespace has changed
+    cdef uint32_t pause              # exceptions until the next look after that
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
     cdef dict sources                # linecache.cache
@@ -611,48 +612,47 @@ cdef class ExceptionFormatter:
         return None
 
     cdef void _keep(self, PyObject *code, int lasti, int lineno, Frame frame):
-        # A new frame takes an empty place, that of a dead code, or of a frame not used since it came.
-        # Otherwise it wears down the least used one. So code that is made anew again and again, or raises
-        # only once, takes one place of a set from the others at most.
+        # A new frame takes an empty place, that of a dead code, or the oldest of those not used since they
+        # came. If there is none, it wears down the least used one instead. Thus code that is made anew again
+        # and again, or raises only once, takes one place of a set from the others. For new code that comes to
+        # stay, each eighth of such frames wears down another place.
         cdef Place *places = self._set(code, lasti)
         cdef Place *place
-        cdef Place *weakest = places
+        cdef Place *chosen = NULL    # not used
+        cdef Place *weakest = NULL   # of those that were
         cdef PyObject *before
-        cdef int i, rank, least = 1 << 20
+        cdef int i
         cdef uint8_t credit = 0
         for i in range(<int> WAYS):
             place = places + i
-            if place.frame == NULL:
-                rank = -2
-            elif _is_of(place, code, lasti, lineno):
-                weakest = place
-                least = -3
+            if _is_of(place, code, lasti, lineno):
+                chosen = place
                 credit = place.credit
                 break
-            elif lc_is_dead(<PyObject *> (<Frame> place.frame).code):
-                rank = -1
-            else:
-                rank = place.credit
-            if rank < least:
-                weakest = place
-                least = rank
-        if least > 0:
+            if place.frame == NULL or lc_is_dead(<PyObject *> (<Frame> place.frame).code):
+                place.credit = 0
+                place.born = 0
+            if place.credit:
+                if weakest == NULL or place.credit < weakest.credit or (
+                        place.credit == weakest.credit and place.born > weakest.born):
+                    weakest = place
+            elif chosen == NULL or place.born < chosen.born:
+                chosen = place
+        if chosen == NULL:
             weakest.credit -= 1
             return
-        before = weakest.frame
+        self.born += 1
+        if weakest != NULL and chosen.born and self.born % 8 == 0:
+            weakest.credit -= 1
+        before = chosen.frame
         Py_INCREF(<PyObject *> frame)
-        weakest.frame = <PyObject *> frame
-        weakest.code = code
-        weakest.lasti = lasti
-        weakest.lineno = lineno
-        weakest.credit = credit
+        chosen.frame = <PyObject *> frame
+        chosen.code = code
+        chosen.lasti = lasti
+        chosen.lineno = lineno
+        chosen.credit = credit
+        chosen.born = self.born
         Py_XDECREF(before)
-        self.aged += 1
-        if self.aged >= AGING:
-            self.aged = 0
-            for i in range(<int> (SETS * WAYS)):
-                if self.places[i].credit > 1:
-                    self.places[i].credit >>= 1
 
     cdef void _empty(self):
         cdef int i
@@ -662,7 +662,6 @@ cdef class ExceptionFormatter:
         for i in range(<int> (SETS * WAYS)):
             before = self.places[i].frame
             self.places[i].frame = NULL
-            self.places[i].credit = 0
             Py_XDECREF(before)
 
     # Who else has a hand in the texts.
@@ -672,10 +671,13 @@ cdef class ExceptionFormatter:
         if self.state == LOOKING:
             return False             # somebody else looks, or we are called from there
         if not self._unchanged():
-            self.doubts = 0
+            self.doubts = self.pause = 0
             self._look()
         elif self.state == UNKNOWN:
-            self._look()
+            if self.pause:
+                self.pause -= 1
+            else:
+                self._look()
         return self.state == CACHED
 
     cdef bint _unchanged(self) noexcept:
@@ -706,19 +708,21 @@ cdef class ExceptionFormatter:
             spaces += [lc_namespace(one) for one in classes if isinstance(one, type)]
             self.spaces = tuple(spaces)
             self.values = tuple([value for space in spaces for value in space.values()])
-            found = STANDARD
-            if _is_original(classes):
+            if not _is_original(classes):
+                found = STANDARD
+            else:
                 self.sources = linecache.cache
                 self.check_source = linecache.checkcache
                 self.add_lazily = linecache.lazycache
                 self.get_source = linecache.getlines
                 self.extract = traceback.extract_tb
                 self.summarize = traceback.TracebackException
+                # They may disagree, or fail, near the end of the stack or of the memory.
+                self.pause = <uint32_t> 1 << self.doubts
+                self.doubts = min(self.doubts + 1, MAX_DOUBTS)
                 if self._agrees():
                     found = CACHED
-                else:                # perhaps near the end of the stack, or of the memory
-                    self.doubts += 1
-                    found = UNKNOWN if self.doubts < MAX_DOUBTS else STANDARD
+                    self.doubts = self.pause = 0
         finally:
             self._empty()
             self.state = found

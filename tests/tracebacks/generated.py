@@ -1,0 +1,57 @@
+"""A process that formats exceptions of generated functions, and measures its memory.
+
+    python -m tests.tracebacks.generated FUNCTIONS EXCEPTIONS
+
+Prints as JSON the bytes that the process grew after its first tenth, and what the formatter holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from functools import partial
+from typing import Any
+
+from logclient._ext.tracebacks import ExceptionFormatter
+from tests.support.dead_servers import rss
+from tests.tracebacks.failing_modules import raised
+
+LIVE = 100
+"""Generated functions that exist at a time."""
+
+
+def generate(number: int) -> Any:
+    """Make a function as a template engine does: its own code, its own file name."""
+    space: dict[str, Any] = {"__name__": f"template{number}"}
+    source = f"def render{number}(value):\n    return {number} / value\n"
+    exec(compile(source, f"<template {number}>", "exec"), space)
+    return space[f"render{number}"]
+
+
+def storm(formatter: ExceptionFormatter, functions: range, times: int) -> None:
+    """Let each function fail so many times, a hundred functions in turn."""
+    for first in range(functions.start, functions.stop, LIVE):
+        live = [generate(number) for number in functions[first - functions.start :][:LIVE]]
+        for _ in range(times):
+            for function in live:
+                formatter.format(raised(partial(function, 0)))
+
+
+def main(functions: int, exceptions: int) -> None:
+    """Run the storm and print figures."""
+    formatter = ExceptionFormatter()
+    times = exceptions // functions
+    storm(formatter, range(functions // 10), times)
+    gc.collect()
+    before = rss()["VmRSS"]
+    storm(formatter, range(functions // 10, functions), times)
+    gc.collect()
+    print(json.dumps({
+        "exceptions": functions * times, "grown": rss()["VmRSS"] - before, "cached": formatter.cached,
+        "frames": formatter.frames, "bytes": formatter.bytes,
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
