@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from logging.handlers import QueueHandler
@@ -49,6 +50,30 @@ def queue_handler() -> tuple[QueueHandler, SimpleQueue[Any]]:
     """Make the standard library's handler for another thread, with its queue."""
     queue: SimpleQueue[Any] = SimpleQueue()
     return QueueHandler(queue), queue  # type: ignore[arg-type]
+
+
+def structlog_exception() -> tuple[str, Callable[[Any], object]] | None:
+    """Return structlog's transformer of exceptions, without local variables; None: not installed."""
+    try:
+        from structlog.tracebacks import ExceptionDictTransformer
+    except ImportError:
+        return None
+    return "structlog, dictionaries", ExceptionDictTransformer(show_locals=False)
+
+
+def sentry_exception() -> tuple[str, Callable[[Any], object]] | None:
+    """Return what sentry-sdk makes an event with, with its default options; None: not installed."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # it imports eventlet
+            from sentry_sdk.consts import DEFAULT_OPTIONS
+            from sentry_sdk.utils import event_from_exception
+    except ImportError:
+        return None
+
+    def call(exc_info: Any) -> object:
+        return event_from_exception(exc_info, client_options=DEFAULT_OPTIONS)
+
+    return "sentry-sdk, event", call
 
 
 class _NullTransport:
