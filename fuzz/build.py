@@ -31,7 +31,7 @@ from tools import extensions, libraries
 
 OUT = ROOT / "build" / "fuzz"
 # The extensions that targets use in addition to their codec.
-EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "queue", "inflight")
+EXTENSIONS = ("constants", "codec_base", "decoder", "hash", "queue", "inflight", "tracebacks")
 CLANGS = ("clang", *(f"clang-{n}" for n in range(21, 13, -1)))
 
 # The changes of all builds: buffers are exactly as large as necessary, because spare room would hide an
@@ -235,13 +235,13 @@ def sanitized(name: str, codecs: Iterable[str], plant: Plant | None = None) -> I
 
 
 def address(names: Iterable[str]) -> Path:
-    """Make the build for programs, and return its tree.
+    """Make the build for programs, and return its tree. Without clang, gcc makes it.
 
     Raises:
-        MissingError: clang or its runtime is missing.
+        MissingError: both compilers, or their runtimes, are missing.
     """
     tree = OUT / "address"
-    compiler = [clang(), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address", "-shared-libasan"]
+    compiler = [*_for_programs()[0], "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address"]
     copy(tree)
     extensions.share_declarations(tree / "_ext", tree / "pxd")
     for extension in names:
@@ -251,16 +251,28 @@ def address(names: Iterable[str]) -> Path:
 
 
 def runtime() -> str:
-    """Return the library that an ordinary interpreter must preload.
+    """Return the library that an ordinary interpreter must preload for `address`.
 
     Raises:
         MissingError: it is missing.
     """
-    for name in ("libclang_rt.asan.so", f"libclang_rt.asan-{os.uname().machine}.so"):
-        done = subprocess.run([clang(), f"-print-file-name={name}"], capture_output=True, text=True)
+    compiler, names = _for_programs()
+    for name in names:
+        done = subprocess.run([compiler[0], f"-print-file-name={name}"], capture_output=True, text=True)
         if os.path.isabs(done.stdout.strip()):
-            return done.stdout.strip()
-    raise MissingError("clang has no shared AddressSanitizer")
+            return os.path.realpath(done.stdout.strip())
+    raise MissingError(f"{compiler[0]} has no shared AddressSanitizer")
+
+
+def _for_programs() -> tuple[list[str], list[str]]:
+    # A compiler, and the names of its shared runtime.
+    try:
+        machine = os.uname().machine
+        return [clang(), "-shared-libasan"], ["libclang_rt.asan.so", f"libclang_rt.asan-{machine}.so"]
+    except MissingError:
+        if (gcc := shutil.which(os.environ.get("GCC", "gcc"))) is None:
+            raise
+        return [gcc], ["libasan.so"]
 
 
 def lines(codecs: Iterable[str]) -> Iterator[Command]:

@@ -263,8 +263,8 @@ print("held")
 """
 
 
-ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "record", "lumberjack"]
-ADDRESSED += ["pump.base", "pump.tcp"]
+ADDRESSED = ["constants", "queue", "inflight", "codec_base", "decoder", "hash", "tracebacks", "record"]
+ADDRESSED += ["lumberjack", "pump.base", "pump.tcp"]
 
 
 @pytest.mark.long

@@ -196,6 +196,19 @@ def test_the_first_look_may_be_inside_of_a_handler() -> None:
             assert formatter.cached or NO_GIL
 
 
+def test_functions_on_one_line_are_not_folded() -> None:
+    """Equal lines in a row are folded only if they are of functions of the same name."""
+    space: dict[str, Any] = {"__name__": "folded"}
+    text = "def a(go): return go()\n" * 2
+    exec(compile(text, "<folded>", "exec"), space)
+    first = [space["a"]] * 4
+    exec(compile(text.replace("a(", "b("), "<folded>", "exec"), space)
+    formatter = ExceptionFormatter()
+    for chain in (first, [*first, space["b"]], [space["b"], *first] * 2, [space["a"], space["b"]] * 4):
+        given = exc_info(fail(chain, FAILURES[0]))
+        assert formatter.format(given) == formatter.format(given) == standard(given)
+
+
 def test_frames_seen_before_are_not_made_again() -> None:
     formatter = ExceptionFormatter()
     given = raised(lambda: (lambda: 1 / 0)())
