@@ -42,7 +42,8 @@ cdef object _snapshot(Document *doc, object value):
     if isinstance(value, str):
         return _exact_str(value)
     try:
-        return _text_of(doc, value)
+        found = _plain_value(value, 1)
+        return _text_of(doc, value) if found is value else _snapshot(doc, found)
     except Exception:
         return _unprintable(doc, value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,9 @@ from logclient.errors import LogclientError
 if TYPE_CHECKING:
     from logclient.options import Options
 
-__all__ = ["Shipper", "add_error", "add_fields", "begin", "text", "time_text"]
+__all__ = ["Shipper", "add_fields", "begin", "text", "time_text"]
 
 _OURS = ("@timestamp", "log.level")
-_format_exception = logging.Formatter().formatException
 
 
 class Shipper:
@@ -44,6 +42,7 @@ class Shipper:
             options.setdefault("overflow", "drop_oldest")
             client = connect(url, **options)
         self.client = client
+        self.format_exception = client.encoder.exceptions.format
 
     def ship(self, document: Mapping[str, Any], level: int, logger: str) -> None:
         """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
@@ -60,6 +59,26 @@ class Shipper:
         except LogclientError as error:
             kind = type(error).__name__
             self.client.complain(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+
+    def add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
+        """Add ``error.*``.
+
+        Args:
+            document: gets the fields.
+            exc_info: an exception, or (type, exception, traceback); anything else adds nothing.
+            trace: a stack trace that was formatted already; empty: it is made here.
+        """
+        if isinstance(exc_info, BaseException):
+            exc_info = type(exc_info), exc_info, exc_info.__traceback__
+        if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
+            document["error.type"] = text(getattr(exc_info[0], "__name__", exc_info[0]))
+            document["error.message"] = text(exc_info[1])
+            try:
+                trace = trace or self.format_exception(exc_info)
+            except Exception as problem:
+                trace = f"<no stack trace: {type(problem).__name__}>"
+        if trace:
+            document["error.stack_trace"] = trace
 
     def close(self) -> None:
         """Deliver what is queued, for ``close_timeout`` at most, and end, unless the client was given."""
@@ -98,28 +117,6 @@ def time_text(time: datetime) -> str:
     except (OverflowError, ValueError, OSError):
         utc = datetime.now(UTC)
     return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def add_error(document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
-    """Add ``error.*``.
-
-    Args:
-        document: gets the fields.
-        exc_info: an exception, or (type, exception, traceback); anything else adds nothing.
-        trace: a stack trace that was formatted already; empty: it is made here.
-    """
-    if isinstance(exc_info, BaseException):
-        exc_info = type(exc_info), exc_info, exc_info.__traceback__
-    if isinstance(exc_info, tuple) and len(exc_info) == 3 and exc_info[0] is not None:
-        kind, error, traceback = exc_info
-        document["error.type"] = text(getattr(kind, "__name__", kind))
-        document["error.message"] = text(error)
-        try:
-            trace = trace or _format_exception((kind, error, traceback))
-        except Exception as problem:
-            trace = f"<no stack trace: {type(problem).__name__}>"
-    if trace:
-        document["error.stack_trace"] = trace
 
 
 def add_fields(document: dict[str, Any], fields: Mapping[Any, Any]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logclient.integrations.documents import Shipper, add_error, add_fields, begin
+from logclient.integrations.documents import Shipper, add_fields, begin
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -67,7 +67,7 @@ class Sink:
             "process.thread.name": record["thread"].name,
         }
         if exception is not None:
-            add_error(document, (exception.type, exception.value, exception.traceback))
+            self._shipper.add_error(document, (exception.type, exception.value, exception.traceback))
         add_fields(document, record["extra"])
         self._shipper.ship(document, level.no, record["name"] or "")
 

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from logclient.integrations.documents import Shipper, add_error, add_fields, begin, text
+from logclient.integrations.documents import Shipper, add_fields, begin, text
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -126,7 +126,7 @@ class Logger:
         document = begin(_time(event.pop("timestamp", None)), shown, event.pop("event", ""), text(name))
         traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
         exc_info = event.pop("exc_info", None)
-        add_error(document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces))
+        self._shipper.add_error(document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces))
         for key in _ORIGIN.keys() & event.keys():
             document[_ORIGIN[key]] = event.pop(key)
         add_fields(document, event)
