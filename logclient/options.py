@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
 
     error_fingerprint: bool | None
     """Give log records with an exception an error.fingerprint, a hash of its type and functions, for
-    grouping. See events.md. Not with Logjam. Default: false."""
+    grouping. See events.md. Default: false."""
 
     overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
     """What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull from

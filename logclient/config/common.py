@@ -77,7 +77,7 @@ class Config:
         boolean,
         "false",
         "Give log records with an exception an error.fingerprint, a hash of its type and functions, for "
-        "grouping. See events.md. Not with Logjam.",
+        "grouping. See events.md.",
     )
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),

@@ -578,6 +578,18 @@ STAGES: dict[str, list[Stage]] = {
     "docs/events.md": [
         Stage(SHIPPED, "[event] = server.events(1)\nprint(json.dumps(event))", shows=True),
         Stage(
+            SHIPPED,
+            "shop = logging.getLogger('shop')\n"
+            "shop.propagate = False\n"
+            "shop.addHandler(handler)\n"
+            "try:\n"
+            "    1 / 0\n"
+            "except ZeroDivisionError:\n"
+            "    shop.exception('failed')\n"
+            "[event] = server.events(1)\n"
+            "assert len(event['error.fingerprint']) == 16\n",
+        ),
+        Stage(
             "from datetime import datetime, timezone\n" + SHIPPED,
             "client.send({'message': 'bare'})\n"
             "paid, bare = server.events(2)\n"

@@ -276,8 +276,19 @@ class TestInBetween:
 class Callable_(str):
     """A function wrapped in an object, as instrumentation does."""
 
-    def __call__(self, *given: Any) -> None:
-        given[-1].write("wrapped\n")
+    def __call__(self, *given: Any, file: Any = None, **named: Any) -> None:
+        (file or given[-1]).write("wrapped\n")
+
+
+def print_short(*given: Any, file: Any = None, **named: Any) -> None:
+    (file or given[-1]).write("short\n")
+
+
+def renamed(real: Any) -> Any:
+    def patched(self: Any, filename: str, lineno: int, name: str, **named: Any) -> None:
+        real(self, filename, lineno, name.upper(), **named)
+
+    return patched
 
 
 def shout(real: Any) -> Any:
@@ -294,14 +305,14 @@ class Short(traceback.TracebackException):
 
 
 PATCHES: dict[str, tuple[Any, str, Any]] = {
-    "print_exception": (traceback, "print_exception", lambda *given: given[-1].write("patched\n")),
+    "print_exception": (traceback, "print_exception", print_short),
     "an object": (traceback, "print_exception", Callable_()),
     "a subclass": (traceback, "TracebackException", Short),
     "format": (traceback.TracebackException, "format", shout(traceback.TracebackException.format)),
     "a frame": (
         traceback.StackSummary, "format_frame_summary", shout(traceback.StackSummary.format_frame_summary)
     ),
-    "a line": (traceback.FrameSummary, "line", property(lambda self: "")),
+    "names": (traceback.FrameSummary, "__init__", renamed(traceback.FrameSummary.__init__)),
     "last lines": (traceback, "_format_final_exc_line", shout(traceback._format_final_exc_line)),  # type: ignore[attr-defined]
     "a message": (traceback, "_cause_message", "\nBecause of this:\n\n"),
     "lines": (linecache, "getlines", lambda file, names=None: ["another line\n"] * 900),
