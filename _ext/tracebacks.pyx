@@ -137,6 +137,7 @@ cdef enum:
     MAX_LINES = 100          # source lines that the text of a frame may depend on
     MOST_CREDIT = 15
     MAX_DOUBTS = 12          # then every 4096th exception
+    MAX_WAITS = 4096
     SHOWN = 3                # equal lines before the others are folded
     OBJECT_BYTES = 64        # more than the head of a string, of a tuple or of a weak reference takes
     FRAME_BYTES = 480        # ... and a frame with its place, three strings, a tuple and a weak reference
@@ -240,6 +241,7 @@ cdef inline bint _is_of(Place *place, PyObject *code, int lasti, int lineno) noe
 
 
 @cython.final
+@cython.no_gc_clear          # it may be used until its end; what it refers to does not refer to it
 cdef class ExceptionFormatter:
     """A formatter of exceptions that keeps the texts of frames."""
 
@@ -250,6 +252,7 @@ cdef class ExceptionFormatter:
     cdef uint64_t looks              # how often the namespaces were looked at
     cdef uint32_t doubts             # how often samples had another text, since a namespace has changed
     cdef uint32_t pause              # exceptions until the next look after that
+    cdef uint32_t waits              # exceptions since a look began that has not ended
     cdef tuple spaces                # the namespaces
     cdef tuple values                # of all of them, at the last look
     cdef dict sources                # linecache.cache
@@ -669,7 +672,11 @@ cdef class ExceptionFormatter:
     cdef inline bint _ready(self) except -1:
         """Return whether texts of frames may be kept and used."""
         if self.state == LOOKING:
-            return False             # somebody else looks, or we are called from there
+            # Somebody else looks, or we are called from there. Or a thread did when this process was forked.
+            self.waits += 1
+            if self.waits < MAX_WAITS:
+                return False
+            self.state = UNKNOWN
         if not self._unchanged():
             self.doubts = self.pause = 0
             self._look()
@@ -696,6 +703,7 @@ cdef class ExceptionFormatter:
         """Find out whether the standard library formats exceptions as it came."""
         cdef int found = UNKNOWN
         self.state = LOOKING
+        self.waits = 0
         self.looks += 1
         try:
             self._empty()

@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+import sysconfig
 import threading
 import traceback
 import weakref
@@ -37,7 +38,7 @@ from tests.tracebacks.failing_modules import (
 from tests.tracebacks.generated import generate, storm
 
 standard = logging.Formatter().formatException
-NO_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
+NO_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 needs_gil = pytest.mark.skipif(NO_GIL, reason="frames are kept only under the GIL")
 
 
@@ -271,6 +272,44 @@ class TestInBetween:
             os._exit(0 if formatter.format(given) == expected and (found == 0 or NO_GIL) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert formatter.format(given) == expected == standard(given)
+
+
+    @needs_gil
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+    def test_a_child_goes_on_where_a_thread_was_looking(self, formatter: ExceptionFormatter) -> None:
+        """A thread compares samples while another one forks; in the child nobody ends that look."""
+        given = raised(lambda: 1 / 0)
+        expected = standard(given)
+        inside, go_on = threading.Event(), threading.Event()
+
+        def block(phase: str, info: Any) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                inside.set()
+                go_on.wait(PATIENCE)
+
+        def look() -> None:
+            gc.set_threshold(1)
+            formatter.format(given)
+
+        old = gc.get_threshold()
+        gc.callbacks.append(block)
+        thread = threading.Thread(target=look)
+        try:
+            thread.start()
+            assert inside.wait(PATIENCE)
+            gc.set_threshold(*old)
+            pid = os.fork()
+            if pid == 0:
+                texts = {formatter.format(given) for _ in range(5000)}
+                os._exit(0 if texts == {expected} and formatter.cached else 1)
+        finally:
+            go_on.set()
+            thread.join(PATIENCE)
+            gc.callbacks.remove(block)
+            gc.set_threshold(*old)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert formatter.format(given) == expected
+        assert formatter.cached
 
 
 class Callable_(str):

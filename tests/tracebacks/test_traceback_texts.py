@@ -7,6 +7,7 @@ import logging
 import random
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ from tests.tracebacks.failing_modules import (
 )
 
 standard = logging.Formatter().formatException
-NO_GIL = not getattr(sys, "_is_gil_enabled", lambda: True)()
+NO_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def outcome(call: Any, given: Any) -> str:
