@@ -58,10 +58,22 @@ class _Engine(Protocol):
     def drain_callbacks(self, deadline: float) -> int: ...
 
 
+class Observer(Protocol):
+    """What is told of all engines, such as a collector of metrics."""
+
+    def add(self, engine: Any) -> None:
+        """Take note of an engine; it is of this process, or was made in the one that this was forked from."""
+
+    def process_ends(self) -> None:
+        """Read the last counts: all senders have ended."""
+
+
 # Engines to call at exit and around a fork.
 _engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
 _restarting: deque[_Engine] = deque()
+
+_observers: list[Observer] = []
 
 PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
@@ -73,6 +85,8 @@ SHARE = 0.5
 def watch(engine: _Engine) -> None:
     """Call `engine` around forks and at the end of the process."""
     _engines.add(engine)
+    for observer in tuple(_observers):
+        observer.add(engine)
     if "hooks" not in _registered:
         _registered["hooks"] = os.getpid()
         import logging  # noqa: F401  (its atexit callback must be older than ours)
@@ -81,6 +95,13 @@ def watch(engine: _Engine) -> None:
         atexit.register(at_exit)  # twice: Ctrl-C may end the first call before its first line
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def observe(observer: Observer) -> None:
+    """Tell `observer` of all engines: those that are there, those to come, and when all have ended."""
+    _observers.append(observer)
+    for engine in engines():
+        observer.add(engine)
 
 
 def given_up(log: ErrorLog, events: int, text: str) -> None:
@@ -130,6 +151,8 @@ def at_exit() -> None:
         if unsaid:
             what = error_log.counted(unsaid, "more event")
             error_log.process.complain("unsaid", f"{what} given up by closed clients")
+        for observer in tuple(_observers):
+            observer.process_ends()
 
 
 def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:

@@ -624,6 +624,14 @@ STAGES: dict[str, list[Stage]] = {
             "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
         ),
     ],
+    "docs/metrics.md": [
+        Stage(
+            after="import logclient, urllib.request\n"
+            "logclient.connect('lumberjack://127.0.0.1:9').send('hello')\n"
+            "text = urllib.request.urlopen('http://127.0.0.1:9000/metrics').read().decode()\n"
+            "assert 'logclient_events_sent_total{url=\"lumberjack://127.0.0.1:9\"} 1.0' in text\n",
+        ),
+    ],
     "docs/structlog.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),
@@ -752,7 +760,8 @@ OTHERS = {
     *STORIES[1:2],
     "docs/spark-clusters.md",
     *("docs/dataframes.md", "docs/dataframes.md sql"),
-    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json", "docs/fields.md yaml"),
+    *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
+    *("docs/fields.md yaml", "docs/metrics.md yaml"),
 }
 
 

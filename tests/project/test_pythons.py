@@ -79,7 +79,9 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
                 ("pytest11", "logclient", "logclient.collectors.pytest_plugin"),
             ]
         )
-        assert extras == str(["all", "connect", "fast", "idna", "kafka", "logjam", "logux", "verify", "zstd"])
+        assert extras == str(
+            ["all", "connect", "fast", "idna", "kafka", "logjam", "logux", "prometheus", "verify", "zstd"]
+        )
         assert rest == "Apache-2.0 []"
 
 

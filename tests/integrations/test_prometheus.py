@@ -1,0 +1,251 @@
+"""Prometheus: the counts of all clients, of one process and of gunicorn's, through real scrapes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import logclient
+from logclient.integrations import prometheus
+from logclient.lumberjack.collector import Collector
+from tests.lifecycle.test_prefork_gunicorn import EXAMPLES, Running
+from tests.support import clean_environment
+from tests.support.app_servers import Load, Site, program, serving, wait_for
+from tests.support.patience import PATIENCE, wait_until
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+Samples = dict[tuple[str, str], float]
+"""Values by name, without its prefix, and reason."""
+
+
+def _samples(registry: object) -> Samples:
+    found: Samples = {}
+    for metric in registry.collect():  # type: ignore[attr-defined]
+        for sample in metric.samples:
+            if sample.name.startswith("logclient_") and not sample.name.endswith("_created"):
+                key = sample.name.removeprefix("logclient_"), sample.labels.get("reason", "")
+                found[key] = found.get(key, 0) + sample.value
+    return found
+
+
+class TestOneProcess:
+    @pytest.fixture
+    def registry(self) -> object:
+        found = prometheus_client.CollectorRegistry()
+        prometheus.register(found)
+        return found
+
+    def test_counts_equal_those_of_the_clients(self, registry: object) -> None:
+        with Collector() as server:
+            before = _samples(registry)
+            with logclient.connect(server.url, max_event_bytes=100) as client:
+                for n in range(50):
+                    client.send({"n": n, "nan": float("nan")})
+                with pytest.raises(logclient.EncodeError):
+                    client.send({"m": "m" * 200})
+                assert client.flush(PATIENCE) == 0
+                now = _samples(registry)
+                assert now["connected", ""] == 1
+                assert now["events_queued", ""] == now["events_in_flight", ""] == 0
+            client.send({"n": 0})
+        after = _samples(registry)
+        grown = {key: after[key] - before.get(key, 0) for key in after}
+        assert grown["events_sent_total", ""] == 51
+        assert grown["events_acked_total", ""] == grown["values_sanitized_total", ""] == 50
+        assert grown["events_failed_total", "too_large"] == 1
+        assert grown["events_refused_total", ""] == grown["connects_total", ""] == 1
+        assert ("connected", "") not in after or after["connected", ""] == 0
+
+    def test_counters_keep_clients_that_are_gone(self, registry: object) -> None:
+        last: Samples = {}
+        with Collector() as server:
+            for n in range(5):
+                with logclient.connect(server.url) as client:
+                    client.send({"n": n})
+                    assert client.flush(PATIENCE) == 0
+                del client
+                now = _samples(registry)
+                assert all(now[key] >= last[key] for key in last if key[0].endswith("_total"))
+                last = now
+        url = f"lumberjack://127.0.0.1:{server.port}"
+        assert registry.get_sample_value("logclient_events_acked_total", {"url": url}) == 5  # type: ignore[attr-defined]
+
+    def test_a_scrape_has_no_option_and_no_secret(self) -> None:
+        program = (
+            "import logclient, sys, prometheus_client\n"
+            "from logclient.integrations import prometheus\n"
+            "prometheus.register()\n"
+            "client = logclient.connect('logux://127.0.0.1:9?window=9', token='hush')\n"
+            "client.send({'n': 1})\n"
+            "server, _ = prometheus_client.start_http_server(0, '127.0.0.1')\n"
+            "print(server.server_port, flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        command = [sys.executable, "-c", program]
+        environment = clean_environment(PYTHONPATH=os.pathsep.join(sys.path))
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        ) as process:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+                text = answer.read().decode()
+            process.kill()
+        assert 'logclient_events_sent_total{url="logux://127.0.0.1:9"} 1.0' in text
+        assert "hush" not in text and "window" not in text
+
+    def test_a_forked_child_counts_from_zero(self, registry: object) -> None:
+        with Collector() as server, logclient.connect(server.url) as client:
+            client.send({"n": 1})
+            assert client.flush(PATIENCE) == 0
+            assert _samples(registry)["events_sent_total", ""] >= 1
+            pid = os.fork()
+            if pid == 0:
+                os._exit(int(_samples(registry).get(("events_sent_total", ""), 0.0)))
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def test_scrapes_from_many_threads_agree(self, registry: object) -> None:
+        wrong: list[str] = []
+        with Collector() as server:
+            stop = threading.Event()
+
+            def scrape() -> None:
+                last = 0.0
+                while not stop.is_set():
+                    now = _samples(registry).get(("events_sent_total", ""), 0.0)
+                    if now < last:
+                        wrong.append(f"{last} -> {now}")
+                    last = now
+
+            threads = [threading.Thread(target=scrape) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for n in range(20):
+                with logclient.connect(server.url) as client:
+                    client.send({"n": n})
+            stop.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+        assert wrong == []
+
+
+def test_every_name_is_documented() -> None:
+    assert prometheus.__doc__ is not None
+    names = [f"logclient_{name}_total" for name in prometheus.COUNTERS]
+    names += [f"logclient_{name}" for name in prometheus.GAUGES]
+    assert [name for name in names if f"``{name}``" not in prometheus.__doc__] == []
+
+
+APP = """
+import sys
+sys.path.insert(0, {folder!r})
+from app import app
+from logclient.integrations import prometheus
+prometheus.register()
+"""
+
+
+@contextmanager
+def _gunicorn(site: Site, metrics: Path, preload: bool) -> Iterator[Running]:
+    folder = EXAMPLES / "gunicorn"
+    config = site.folder / "gunicorn.conf.py"
+    example = (folder / "gunicorn.conf.py").read_text()
+    config.write_text(f"{example}\npreload_app = {preload}\nbind = '127.0.0.1:0'\n")
+    (site.folder / "metrics_app.py").write_text(APP.format(folder=str(folder)))
+    metrics.mkdir()
+    command = [program("gunicorn"), "--config", str(config), "--pythonpath", str(site.folder)]
+    more = {"LOG_URL": site.url, "HOME": str(site.folder), "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+    with serving([*command, "metrics_app:app"], folder, site.folder / "gunicorn.out", **more) as server:
+        port = int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
+        yield Running(site, server, port)
+
+
+@pytest.mark.tree
+@pytest.mark.parametrize("preload", [True, False], ids=["preload", "no-preload"])
+@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_counters_of_gunicorn_never_go_back(kill: signal.Signals, preload: bool, tmp_path: Path) -> None:
+    pytest.importorskip("flask")
+    from prometheus_client import multiprocess
+
+    draw = random.Random(f"{kill} {preload}")
+    metrics = tmp_path / "metrics"
+    last: Samples = {}
+
+    def scrape() -> Samples:
+        nonlocal last
+        registry = prometheus_client.CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, path=str(metrics))
+        now = _samples(registry)
+        lower = {key: (last[key], now.get(key)) for key in last if now.get(key, -1.0) < last[key]}
+        assert {key: pair for key, pair in lower.items() if key[0].endswith("_total")} == {}
+        last = now
+        return now
+
+    with Site(tmp_path) as site, _gunicorn(site, metrics, preload) as run:
+        with Load(run.port) as load:
+            killed: set[int] = set()
+
+            def three_at_work() -> list[int]:
+                since = len(load.answers)
+                wait_for(lambda: len(load.workers(since) - killed) == 3, "three workers at work")
+                return sorted(load.workers(since) - killed)
+
+            for _ in range(3):
+                victim = draw.choice(three_at_work())
+                scrape()
+                os.kill(victim, kill)
+                killed.add(victim)
+                load.more(50)
+                scrape()
+            three_at_work()
+            load.stop()
+        run.server.end(signal.SIGTERM)
+        final = scrape()
+        closes = [lines[-1] for lines in site.ledgers().values() if lines[-1]["t"] == "close"]
+        listed = sum(close["acked"] for close in closes)
+        if kill == signal.SIGTERM:
+            assert len(closes) == len(site.ledgers())
+            assert final["events_acked_total", ""] == listed == final["events_sent_total", ""]
+        else:
+            arrived = len({event["event.id"] for event in site.events()})
+            assert listed <= final["events_acked_total", ""] <= arrived
+
+
+def test_an_update_is_written_without_a_scrape(tmp_path: Path) -> None:
+    program = (
+        "import logclient, sys\n"
+        "from logclient.integrations import prometheus\n"
+        "prometheus.register()\n"
+        "client = logclient.connect('lumberjack://127.0.0.1:9')\n"
+        "for n in range(7): client.send({'n': n})\n"
+        "print('sent', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    from prometheus_client import multiprocess
+
+    environment = clean_environment(
+        PYTHONPATH=os.pathsep.join(sys.path), PROMETHEUS_MULTIPROC_DIR=str(tmp_path)
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline()
+
+        def sent() -> float:
+            registry = prometheus_client.CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
+            return _samples(registry).get(("events_sent_total", ""), 0.0)
+
+        wait_until(lambda: sent() == 7, "the counts are in the files")
+        process.kill()
