@@ -1,8 +1,7 @@
 """Texts of exceptions, equal to those of `logging.Formatter.formatException`, from frames seen before.
 
-The standard library formats each frame anew: it reads the position from the code, parses the source line for
-the carets, and folds. Nearly all of that depends on the frame's code and instruction alone, so the text of a
-frame is kept.
+The standard library formats each frame anew: it reads the position from the code, and parses the source line
+for the carets. That depends on the code, the instruction and the source alone, so the text of a frame is kept.
 
 ======================= ==============================================================================
 key of a kept frame     its code, by a weak reference, its instruction, and the line of its traceback
@@ -16,8 +15,8 @@ A weak reference pins no code, and none that died comes back to life, so a new c
 another one. What a text was made of is compared as text: the file may be edited, deleted or loaded again.
 
 All else goes the standard way, from the beginning: exception groups, classes that override what the standard
-library reads, `sys.tracebacklimit`, and any error here. Last lines with
-notes, suggestions or a syntax error are those of `TracebackException`.
+library reads, `sys.tracebacklimit`, and any error here. Last lines with notes, suggestions or a syntax error
+are those of `TracebackException`.
 
 Whoever replaces a part of `traceback` or `linecache` wants other texts. Therefore their namespaces are
 compared with those at the last look before each use. After a change, the functions must still be at home in
