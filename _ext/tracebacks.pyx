@@ -1,7 +1,7 @@
 """Texts of exceptions, equal to those of `logging.Formatter.formatException`, from frames seen before.
 
 The standard library formats each frame anew: it reads the position from the code, and parses the source line
-for the carets. That depends on the code, the instruction and the source alone, so the text of a frame is kept.
+for the carets. That depends on code, instruction and source alone, so the text of a frame is kept.
 
 ======================= ==============================================================================
 key of a kept frame     its code, by a weak reference, its instruction, and the line of its traceback
