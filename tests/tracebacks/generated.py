@@ -22,11 +22,14 @@ LIVE = 100
 
 
 def generate(number: int) -> Any:
-    """Make a function as a template engine does: its own code, its own file name."""
-    space: dict[str, Any] = {"__name__": f"template{number}"}
-    source = f"def render{number}(value):\n    return {number} / value\n"
-    exec(compile(source, f"<template {number}>", "exec"), space)
-    return space[f"render{number}"]
+    """Make a function as a template engine does: of its own code, in one of 500 files.
+
+    Some Pythons keep all names and file names of code for ever, so there are not too many.
+    """
+    space: dict[str, Any] = {"__name__": "template"}
+    source = f"def render(value):\n    return {number} / value\n"
+    exec(compile(source, f"<template {number % 500}>", "exec"), space)
+    return space["render"]
 
 
 def storm(formatter: ExceptionFormatter, functions: range, times: int) -> None:
