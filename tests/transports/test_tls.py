@@ -279,7 +279,9 @@ class TestRefusals:
             ship(client, 100, first=100)
             assert_arrived(collector, client, 200)
             assert client.stats().failed == client.stats().dropped == {}
-        (line,) = said()
+        lines = said()
+        assert len(lines) == 1
+        (line,) = lines
         where = f"127.0.0.1:{collector.port}"
         found = re.fullmatch(
             rf"logclient: lumberjack\+tls://{where}: {where}: (.*); nothing is sent there until that is "
