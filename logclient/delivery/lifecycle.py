@@ -64,6 +64,9 @@ class Observer(Protocol):
     def add(self, engine: Any) -> None:
         """Take note of an engine; it is of this process, or was made in the one that this was forked from."""
 
+    def after_fork(self) -> None:
+        """Begin anew in the child of a fork; called before its engines do."""
+
     def process_ends(self) -> None:
         """Read the last counts: all senders have ended."""
 
@@ -73,7 +76,7 @@ _engines: weakref.WeakSet[_Engine] = weakref.WeakSet()
 _registered: dict[str, int] = {}
 _restarting: deque[_Engine] = deque()
 
-_observers: list[Observer] = []
+_observers: list[weakref.ref[Observer]] = []
 
 PARK = 0.05
 """Seconds that a fork waits for all senders to pause or end."""
@@ -85,8 +88,12 @@ SHARE = 0.5
 def watch(engine: _Engine) -> None:
     """Call `engine` around forks and at the end of the process."""
     _engines.add(engine)
-    for observer in tuple(_observers):
+    for observer in _alive():
         observer.add(engine)
+    _install_hooks()
+
+
+def _install_hooks() -> None:
     if "hooks" not in _registered:
         _registered["hooks"] = os.getpid()
         import logging  # noqa: F401  (its atexit callback must be older than ours)
@@ -98,10 +105,18 @@ def watch(engine: _Engine) -> None:
 
 
 def observe(observer: Observer) -> None:
-    """Tell `observer` of all engines: those that are there, those to come, and when all have ended."""
-    _observers.append(observer)
+    """Tell `observer` of all engines: those that are there, those to come, and when all have ended.
+
+    It is told as long as somebody else refers to it.
+    """
+    _observers.append(weakref.ref(observer, _observers.remove))
+    _install_hooks()
     for engine in engines():
         observer.add(engine)
+
+
+def _alive() -> list[Observer]:
+    return [observer for reference in tuple(_observers) if (observer := reference()) is not None]
 
 
 def given_up(log: ErrorLog, events: int, text: str) -> None:
@@ -151,7 +166,7 @@ def at_exit() -> None:
         if unsaid:
             what = error_log.counted(unsaid, "more event")
             error_log.process.complain("unsaid", f"{what} given up by closed clients")
-        for observer in tuple(_observers):
+        for observer in _alive():
             observer.process_ends()
 
 
@@ -262,6 +277,8 @@ def start_next() -> None:
 
 
 def _in_child() -> None:
+    for observer in _alive():
+        observer.after_fork()
     for engine in engines():
         if engine.forked:
             engine.after_fork()

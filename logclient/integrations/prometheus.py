@@ -96,20 +96,21 @@ class Totals:
         self._live: list[Any] = []  # a strong reference: the last counts of a client are wanted, too
         self._ended: list[tuple[weakref.ref[Any], Counts]] = []
         self._gone: Counts = {}
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
         lifecycle.observe(self)
 
     def add(self, engine: Any) -> None:
-        """Count an engine from now on."""
+        """Count an engine from now on. Take the last counts of those that have ended meanwhile."""
         with self._lock:
+            if any(one.ended for one in self._live):
+                self.read()
             if not any(engine is one for one in self._live):
                 self._live.append(engine)
 
     def process_ends(self) -> None:
         """Do nothing: whoever reads does it when it needs the counts."""
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Forget the counts of the parent."""
         self._lock = threading.RLock()
         self._ended, self._gone = [], {}
 
@@ -230,8 +231,6 @@ class _Files:
             for name, text in GAUGES.items()
         }
         lifecycle.observe(self)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._after_fork)
         self._start()
 
     def add(self, engine: Any) -> None:
@@ -263,7 +262,8 @@ class _Files:
         while not stop.wait(EVERY):
             self.update()
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Write for the child; its counts begin at 0."""
         self._lock = threading.Lock()
         self._written = {}
         self._start()

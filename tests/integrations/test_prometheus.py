@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +68,29 @@ class TestOneProcess:
         assert grown["events_failed_total", "too_large"] == 1
         assert grown["events_refused_total", ""] == grown["connects_total", ""] == 1
         assert ("connected", "") not in after or after["connected", ""] == 0
+
+    def test_closed_clients_are_freed_without_a_scrape(self, registry: object) -> None:
+        """A service that nobody scrapes may make clients for years."""
+        freed: list[int] = []
+        with Collector() as server:
+            for n in range(5):
+                with logclient.connect(server.url) as client:
+                    weakref.finalize(client._engine, freed.append, n)
+                    client.send({"n": n})
+                del client
+            with logclient.connect(server.url):
+                wait_until(lambda: len(freed) == 5)
+        assert _samples(registry)["events_acked_total", ""] >= 5
+
+    def test_a_registry_that_is_gone_keeps_no_client(self) -> None:
+        gc.collect()
+        with Collector() as server:
+            prometheus.register(prometheus_client.CollectorRegistry())
+            gc.collect()
+            with logclient.connect(server.url) as client:
+                engine = weakref.ref(client._engine)
+            del client
+        wait_until(lambda: engine() is None)
 
     def test_counters_keep_clients_that_are_gone(self, registry: object) -> None:
         last: Samples = {}
