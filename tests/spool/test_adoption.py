@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -11,7 +12,8 @@ import pytest
 
 import logclient
 from logclient.collectors.capture import CaptureReader
-from logclient.delivery.spool import contents
+from logclient.delivery.spool import adoption, contents, owner
+from logclient.files import open_regular
 from logclient.logux.collector import Collector
 from logclient.logux.core import Logux, Options
 from logclient.logux.messages import Connect, Sync, parse
@@ -59,6 +61,31 @@ def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path, monkeypatch:
         scene.drain()
         counts = scene.verdict(monkeypatch)
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_shortage_of_descriptors_delays_an_adoption(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file after the other cannot be opened; the next look finds all of them."""
+    opened = 0
+
+    def open_or_fail(path: str, *flags: int) -> int:
+        nonlocal opened
+        opened += 1
+        if opened == at:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return open_regular(path, *flags)
+
+    with Scene(tmp_path) as scene:
+        producer = _killed_with_a_ledger(scene, 700)
+        monkeypatch.setattr(owner, "LOOK_EVERY", 0.01)
+        monkeypatch.setattr(adoption, "open_regular", open_or_fail)
+        scene.drain()
+        assert opened > at
+        assert scene.parts(producer.name) == [1, 2]
+        counts = scene.verdict(monkeypatch)
+        assert (counts.ok, counts.unknown, counts.lost) == (700, 0, 0)
 
 
 @pytest.mark.parametrize("whole", [0, 1])

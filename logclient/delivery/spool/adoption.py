@@ -14,6 +14,7 @@ from logclient._ext.queue import EventQueue
 from logclient._ext.spool import HEAD, SEGMENT, LogReader, Segments
 from logclient.delivery.bookkeeping import History
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, Journal, OwnerFiles
+from logclient.errors import is_shortage
 from logclient.files import open_regular
 
 if TYPE_CHECKING:
@@ -301,6 +302,9 @@ def read_record(directory: str, producer: str) -> Record:
     """Read the parts of a ledger as far as they are whole; the last line may be torn.
 
     A last part without a line does not count: its owner was killed before it wrote one.
+
+    Raises:
+        OSError: there is no descriptor or memory left; a later attempt may succeed.
     """
     parts = listed = last = size = part_size = 0
     settled: Ranges = []
@@ -309,7 +313,9 @@ def read_record(directory: str, producer: str) -> Record:
         path = os.path.join(directory, f"{producer}-{parts + 1:04d}.ledger")
         try:
             fd = open_regular(path)
-        except OSError:
+        except OSError as error:
+            if is_shortage(error):
+                raise
             break
         parts += 1
         part_size = 0

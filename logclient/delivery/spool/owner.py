@@ -20,7 +20,7 @@ from logclient.delivery.diagnostics import describe_error
 from logclient.delivery.spool import owner_files
 from logclient.delivery.spool.adoption import Estate, read_estate
 from logclient.delivery.spool.owner_files import OwnerFiles
-from logclient.errors import LedgerError
+from logclient.errors import LedgerError, is_shortage
 from logclient.files import private_directory
 
 if TYPE_CHECKING:
@@ -281,6 +281,7 @@ class Spool:
                 self._adopter.on_end = self._look_now.set
                 self._adopter.begin_adoption()
             except (OSError, RuntimeError, MemoryError) as error:
+                estate.close()
                 estate.files.unlock()
                 self._report(f"cannot adopt {estate.files.lock_path}: {error}")
 
@@ -297,7 +298,8 @@ class Spool:
             try:
                 estate, words = read_estate(files, self._boot, self._ledger)
             except (OSError, ValueError) as error:
-                self._refused.add(files.producer)
+                if not is_shortage(error):
+                    self._refused.add(files.producer)
                 files.unlock()
                 self._report(f"cannot adopt {files.lock_path}: {error}")
                 continue
