@@ -37,6 +37,14 @@ cpdef enum:
     R_PURGED = 16        # dropped: removed from a spool by hand
     R_COUNT = 17         # how many reasons there are
 
+# Options that hold events back before they get a sequence.
+cpdef enum:
+    FILTER_BEFORE_SEND = 0
+    FILTER_SAMPLE = 1
+    FILTER_RATE_LIMIT = 2
+    FILTER_DEDUPE = 3
+    FILTER_COUNT = 4
+
 # The kind of an event: the form of its body, and flags that the formatter sets.
 cpdef enum:
     K_DOCUMENT = 0           # a JSON object of our formatter: valid, one line, needs no check

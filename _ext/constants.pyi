@@ -34,6 +34,12 @@ R_SPOOL_FULL: Final[int]
 R_PURGED: Final[int]
 R_COUNT: Final[int]
 
+FILTER_BEFORE_SEND: Final[int]
+FILTER_SAMPLE: Final[int]
+FILTER_RATE_LIMIT: Final[int]
+FILTER_DEDUPE: Final[int]
+FILTER_COUNT: Final[int]
+
 K_DOCUMENT: Final[int]
 K_RAW: Final[int]
 K_BYTES: Final[int]
@@ -75,6 +81,7 @@ FRAME_MORE: Final[int]
 STATUSES: Final[tuple[str, ...]]
 """Names of the statuses of an event, by number."""
 REASONS: Final[tuple[str, ...]]
+FILTERS: Final[tuple[str, ...]]
 """Names of the reasons of an outcome, by number; the first is empty."""
 ENDS: Final[tuple[str, ...]]
 """Names of the ends of a pump's run, by number."""

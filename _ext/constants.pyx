@@ -9,6 +9,7 @@ REASONS = (
     "fatal", "poison", "denied", "unknown_type", "error", "doubt",
     "spool_full", "purged",
 )
+FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
 )

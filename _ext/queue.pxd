@@ -217,6 +217,7 @@ ctypedef struct lc_queue:
     uint64_t sanitized
     uint64_t moved_fields
     uint64_t ignored
+    uint64_t filtered[4]
     uint64_t failed[24]
     uint64_t dropped[24]
 

@@ -20,6 +20,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from logclient._ext.constants cimport (
+    FILTER_COUNT,
     K_MASK,
     K_TOMB,
     PUT_DROPPED,
@@ -33,7 +34,7 @@ from logclient._ext.constants cimport (
     R_TOO_LARGE,
 )
 
-from logclient._ext.constants import REASONS
+from logclient._ext.constants import FILTERS, REASONS
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
@@ -501,6 +502,21 @@ cdef class EventQueue:
         h.ignored += n
         lc_mutex_unlock(&h.mutex)
 
+    def count_filtered(self, int why):
+        """Count an event that a filter of the client held back; it gets no sequence.
+
+        Args:
+            why: the place of the filter's name in ``FILTERS``.
+        """
+        cdef lc_queue *h = self.h
+        if not 0 <= why < <int> FILTER_COUNT:
+            raise ValueError(f"why: must be from 0 to {FILTER_COUNT - 1}")
+        if h.generation != lc_forks:
+            return
+        lc_mutex_lock(&h.mutex)
+        h.filtered[why] += 1
+        lc_mutex_unlock(&h.mutex)
+
     def counters(self):
         """Return a consistent snapshot of every counter; see ``delivery.stats.Stats``."""
         cdef lc_queue *h = self.h
@@ -522,5 +538,6 @@ cdef class EventQueue:
             "sanitized": now.sanitized,
             "moved": now.moved_fields,
             "ignored": now.ignored,
+            "filtered": {FILTERS[i]: now.filtered[i] for i in range(<int> FILTER_COUNT) if now.filtered[i]},
             "settled": now.settled,
         }

@@ -9,6 +9,21 @@ from logclient._ext.queue import EventQueue
 from logclient._ext.tracebacks import ExceptionFormatter
 
 ECS_VERSION: str
+REDACTED: str
+
+class Redaction:
+    """The names of the fields to leave out.
+
+    An entry is compared with the last part of a field's name, ASCII letters in either case; ``*`` in it stands
+    for any characters. ``message`` is the text of an event and stays.
+
+    Args:
+        names: the entries.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None: ...
+    def covers(self, name: str) -> bool:
+        """Return whether the value of a field of this name is left out."""
 
 class Encoder:
     """Encoder of log records and mappings, and the way into the queue.
@@ -38,6 +53,7 @@ class Encoder:
         bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
             `fields`; None: there is none.
         fingerprint: give records with an exception an ``error.fingerprint``.
+        redact: names of fields whose values are left out, at any depth; see `Redaction`.
     """
 
     def __init__(
@@ -59,6 +75,7 @@ class Encoder:
         fields: dict[str, Any] | None = None,
         bound: ContextVar[Any] | None = None,
         fingerprint: bool = False,
+        redact: tuple[str, ...] = (),
     ) -> None: ...
     @property
     def queue(self) -> EventQueue | None: ...
@@ -97,8 +114,14 @@ class Encoder:
             EncodeTypeError: it is neither.
         """
 
-    def encode_record(self, record: logging.LogRecord) -> tuple[bytes, int, int, int]:
+    def encode_record(
+        self, record: logging.LogRecord, made: str | dict[str, Any] | None = None
+    ) -> tuple[bytes, int, int, int]:
         """Encode a LogRecord.
+
+        Args:
+            record: the record.
+            made: a formatter's result for it: its message, or a dict with its fields; None: there is none.
 
         Returns:
             As ``encode``.
@@ -161,7 +184,12 @@ class FastClient:
     def encoder(self) -> Encoder: ...
     @property
     def queue(self) -> EventQueue: ...
-    def _bind(self, encoder: Encoder, fallback: Callable[[int, Any, int], int]) -> None: ...
+    def _bind(
+        self,
+        encoder: Encoder,
+        fallback: Callable[[int, Any, int], int],
+        revise: Callable[[Any], dict[str, Any] | None] | None = None,
+    ) -> None: ...
     def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
@@ -174,7 +202,7 @@ class FastClient:
 
         Returns:
             The event's sequence, or 0 if it was dropped at once: the queue is full and ``overflow`` is
-            ``drop_new``, or the client is closed.
+            ``drop_new``, the client is closed, or ``before_send`` has held it back.
 
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
@@ -215,6 +243,7 @@ class FastHandler:
         own_emit: bool,
         own_format: bool,
         json: bool = False,
+        sampling: Callable[[logging.LogRecord], logging.LogRecord | None] | None = None,
     ) -> None: ...
     def handle(self, record: logging.LogRecord) -> Any:
         """Ship a record unless a filter refuses it.

@@ -17,6 +17,7 @@ The parts of this extension are in the folder `record/`:
 
 =================== ==========================================================================
 `externs`           declarations of CPython's C API and of text.h
+`redaction`         values that are left out because of their fields' names
 `json_encode`       the buffer of a document, JSON values, valid keys
 `field_names`       meaning and placement of the application's fields, conflicts between names
 `fields`            writing of fields at the top of a document
@@ -62,6 +63,7 @@ from logclient._ext.tracebacks import ExceptionFormatter
 include "record/externs.pyx"
 include "record/json_encode.pyx"
 include "record/field_names.pyx"
+include "record/redaction.pyx"
 include "record/fields.pyx"
 include "record/attributes.pyx"
 include "record/record_encoder.pyx"

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from logclient.delivery.spool.adoption import Estate
     from logclient.options import Options
+    from logclient.revision import Revision, Step
+    from logclient.sampling import Sampling
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
@@ -132,7 +134,8 @@ class Client(FastClient):
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
 
     The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``put_contended`` and ``retire`` and
-    the attributes ``documents``, ``encoder``, ``line_encoder`` and ``queue`` are for ``logclient.Handler``.
+    the attributes ``documents``, ``encoder``, ``line_encoder``, ``queue``, ``revision`` and ``sampling`` are
+    for ``logclient.Handler``.
     Applications do not need them.
 
     Args:
@@ -149,6 +152,8 @@ class Client(FastClient):
     config: Config = UNMADE
     documents: Documents | None = UNMADE
     line_encoder: LineEncoder | None = None  # in place of `documents`, for the records that it takes
+    revision: Revision | None = None
+    sampling: Sampling | None = None
     _engine: Engine = UNMADE
 
     def __init__(self, config: Config) -> None:
@@ -168,19 +173,32 @@ class Client(FastClient):
         make_engine = _engine_maker(config, self._core_factory(config), transport, ledger)
         self._engine = make_engine(None)
         self.documents = self._documents(config, self._engine)
-        encoder = Encoder(
-            self._engine.queue,
-            max_event_bytes=config.max_event_bytes,
-            truncate=config.truncate,
-            pairs=config.options.get("frames") == "data",
-            text=None if self.documents is None else self.documents.text,
-            identity=config.identity,
-            trust_metadata=config.options.get("trust") == "metadata",
-            **_common_fields(config),
-            fingerprint=config.error_fingerprint,
+        queue = self._engine.queue
+        options: dict[str, Any] = {
+            "max_event_bytes": config.max_event_bytes,
+            "truncate": config.truncate,
+            "text": None if self.documents is None else self.documents.text,
+            "identity": config.identity,
+            "trust_metadata": config.options.get("trust") == "metadata",
+            "fingerprint": config.error_fingerprint,
+            "redact": config.options.get("redact", ()),
             **self._encoder_options(config),
-        )
-        self._bind(encoder, _send_fallback(self._engine, encoder, config))
+        }
+        pairs = config.options.get("frames") == "data"
+        steps = _steps(config)
+        if not steps:
+            encoder = Encoder(queue, pairs=pairs, **_common_fields(config), **options)
+        else:
+            from logclient.revision import Revision
+
+            encoder = Encoder(queue, pairs=pairs, **options)
+            draft = Encoder(**_common_fields(config), **options)
+            put, count_lost = make_sink(self._engine)
+            complain = self._engine.error_log.complain
+            self.revision = Revision(draft, encoder, steps, put, count_lost, complain)
+        revise = None if self.revision is None else self.revision.event
+        self._bind(encoder, _send_fallback(self._engine, encoder, config), revise)
+        self.sampling = _sampling(config, queue.count_filtered)
         for kind, risk in _risks(config):
             self.complain(kind, f"{config.redacted}: {risk}")
         # A client without references still delivers its events; then its sender ends.
@@ -223,6 +241,11 @@ class Client(FastClient):
         """
         submit = self._engine.submit
         kept = level_index(level)
+        if self.revision is not None and not isinstance(event, bytes):
+            revised = self.revision.event(event)
+            if revised is None:
+                return self._engine.refuse("before_send")
+            event = revised
         try:
             body, kind, sanitized, moved = _encoded(self.encoder, event)
         except (TypeError, ValueError):
@@ -380,6 +403,28 @@ def _common_fields(config: Config) -> dict[str, Any]:
         found["tags"] = list(config.tags)
     fields = {**found, **config.fields}
     return {"fields": fields, "bound": context.current, "timestamp": bool(config.options.get("timestamp"))}
+
+
+def _steps(config: Config) -> tuple[Step, ...]:
+    """Return what documents go through before they are sent."""
+    if not isinstance(config, DocumentConfig):
+        return ()
+    found: list[Step] = []
+    if config.redact_text:
+        from logclient.revision import replace_patterns
+
+        found.append(replace_patterns(config.redact_text))
+    if config.before_send is not None:
+        found.append(config.before_send)
+    return tuple(found)
+
+
+def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None:
+    if not (config.sample or config.rate_limit or config.dedupe):
+        return None
+    from logclient.sampling import Sampling
+
+    return Sampling(config.sample, config.rate_limit, config.dedupe, count)
 
 
 def _is_here(host: str) -> bool:

@@ -100,16 +100,18 @@ class Handler(FastHandler, logging.Handler):
         self.client = client
         kind = type(self)
         documents = client.documents
+        revision, sampling = client.revision, client.sampling
         self._bind(
             client.encoder,
             client.ensure_sender,
             client.put_contended,
-            None if documents is None else documents.ship,
+            revision.ship if revision is not None else None if documents is None else documents.ship,
             client.line_encoder,
             EcsFormatter() if documents is None else documents.formatter,
             kind.emit is not Handler.emit,
             kind.format is not Handler.format,
             getattr(client.config, "formatter_json", False),
+            None if sampling is None else sampling.record,
         )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)

@@ -5,7 +5,7 @@ Made from the options in logclient/config by ``python -m tools.options``; do not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -40,6 +40,19 @@ class Options(TypedDict, total=False):
     error_fingerprint: bool | None
     """Give log records with an exception an error.fingerprint, a hash of its type and functions, for
     grouping. See events.md. Default: false."""
+
+    sample: str | Mapping[str, float] | None
+    """The share of a Handler's records that are sent, from 0 to 1, by level or by logger, such as
+    DEBUG=0.1,shop.db=0.5 in a URL. A logger stands for those below it; records of WARNING and above are
+    sampled by their level only. Default: none."""
+
+    rate_limit: int | None
+    """Most records a second that a Handler sends of one message, before its arguments, and logger; 0: any
+    number. The next one has the number of those held back in labels.suppressed. Default: 0."""
+
+    dedupe: float | str | None
+    """How long a Handler holds back records with the same text, level and logger; 0: it does not. Default:
+    0s."""
 
     overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
     """What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull from
@@ -158,6 +171,19 @@ class Options(TypedDict, total=False):
     tags: str | list[str] | tuple[str, ...] | str | None
     """Lumberjack, Logux: Words to find the events by: the field tags, a list. Default: none. plog: Further
     tags of each event, separated by commas. Default: none."""
+
+    redact: str | list[str] | tuple[str, ...] | None
+    """Lumberjack, Logux: Names of fields whose values are replaced by [redacted], at any depth: the last part
+    of a field's name, letters in either case, * for any characters. See filters.md. Default: none."""
+
+    redact_text: str | list[str] | tuple[str, ...] | None
+    """Lumberjack, Logux: Regular expressions: what they find in any text of an event becomes [redacted]; in a
+    URL one expression. Each event costs several times as much. Default: none."""
+
+    before_send: Callable[[dict[str, Any]], Any] | None
+    """Lumberjack, Logux: A function that gets each document as a dict before it is sent, and returns the one
+    to send, or None to hold it back. A keyword only; in dictConfig ext://module.name. See filters.md.
+    Default: none."""
 
     formatter_json: bool | None
     """Lumberjack, Logux: Send text that a Handler's formatter returns as the event itself, if it is a JSON

@@ -46,7 +46,7 @@ Made from the options in logclient/config by ``python -m tools.options``; do not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -68,13 +68,16 @@ KEYWORD_TYPES = {
     "directory": "str | PathLike[str]",
     "duration": "float | str",
     "fields": "str | Mapping[str, Any]",
+    "function": "Callable[[dict[str, Any]], Any]",
     "headers": "str | Mapping[str, str | Secret]",
     "host": "str",
     "level": "int | str",
     "names": "str | list[str] | tuple[str, ...]",
     "number": "int",
+    "patterns": "str | list[str] | tuple[str, ...]",
     "path": "str | PathLike[str]",
     "secret": "str | Secret",
+    "shares": "str | Mapping[str, float]",
     "size": "int | str",
     "text": "str",
     "version": "int | str",

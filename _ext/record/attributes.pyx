@@ -114,6 +114,7 @@ cdef str _format_message(Document *doc, object msg, object args):
         text = _unprintable(doc, msg)
     try:
         if args:
+            args = _redacted_args(doc, args)
             text = _exact_str(text % args)
     except Exception:
         doc.sanitized += 1
@@ -371,8 +372,10 @@ cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode, bint pa
     # much of the message.
     cdef size_t used = <size_t> (doc.p - doc.base)
     cdef size_t limit = doc.limit
+    cdef PyObject *redacted = doc.redacted
     free(doc.heap)
     _start_document(doc, stack, STACK, limit, pair_block, mode, limit - used if mode == CUT else 0)
+    doc.redacted = redacted
 
 
 cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:

@@ -9,14 +9,17 @@ cdef class FastClient:
     cdef readonly Encoder encoder
     cdef readonly EventQueue queue
     cdef object fallback         # fallback(seq, event, level): when the queue needs more than a put
+    cdef object revise           # revise(event): a dict to send instead, or None; None: nothing is revised
 
-    def _bind(self, Encoder encoder not None, fallback):
+    def _bind(self, Encoder encoder not None, fallback, revise=None):
         """Attach the encoder; called once, by ``__init__``.
 
         Args:
             encoder: an encoder with a queue.
             fallback: called as ``fallback(sequence, event, level)`` when the queue is full, closed or forked,
                 or its sender has to be woken; its result is that of ``send``.
+            revise: called with each event that is not bytes; returns the dict to send, or None for nothing.
+                It counts what it holds back and what it cannot encode.
         """
         if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -25,6 +28,7 @@ cdef class FastClient:
         self.encoder = encoder
         self.queue = encoder.queue
         self.fallback = fallback
+        self.revise = revise
 
     @cython.binding(False)
     @cython.embedsignature.format("clinic")
@@ -40,7 +44,7 @@ cdef class FastClient:
 
         Returns:
             The event's sequence, or 0 if it was dropped at once: the queue is full and ``overflow`` is
-            ``drop_new``, or the client is closed.
+            ``drop_new``, the client is closed, or ``before_send`` has held it back.
 
         Raises:
             EncodeTypeError: it is none of the three (a TypeError).
@@ -62,6 +66,10 @@ cdef class FastClient:
             if <size_t> size > self.encoder.max_event_bytes:
                 self._too_large(seq, event)
         else:
+            if self.revise is not None:
+                event = self.revise(event)
+                if event is None:
+                    return 0
             seq = self.encoder.put(event, kept)
         if seq <= 0 or self.queue.sender_needed():
             return self.fallback(seq, event, kept)

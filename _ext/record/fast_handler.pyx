@@ -80,6 +80,7 @@ cdef class FastHandler:
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
     cdef bint json                   # text that a formatter returns is a JSON object
+    cdef object sampling             # sampling(record): the record to ship, or None; None: all are shipped
     # The next two change while other threads log: access them in a critical section of this object.
     cdef object user_formatter       # None: our document
     cdef object other_filters        # None: `own_filters` apply
@@ -88,7 +89,7 @@ cdef class FastHandler:
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
     def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, line_encoder, formatter,
-              bint own_emit, bint own_format, bint json=False):
+              bint own_emit, bint own_format, bint json=False, sampling=None):
         """Attach the encoder; called once, before ``logging.Handler.__init__``.
 
         Args:
@@ -103,6 +104,7 @@ cdef class FastHandler:
             own_emit: a subclass overrides ``emit``.
             own_format: a subclass overrides ``format``.
             json: text that a formatter returns is a JSON object, if it looks like one.
+            sampling: called with each record; returns the one to ship, or None for none.
         """
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -117,6 +119,7 @@ cdef class FastHandler:
         self.own_emit = own_emit
         self.own_format = own_format
         self.json = json
+        self.sampling = sampling
         self.encoder = encoder
         self.formatter = None
 
@@ -124,6 +127,7 @@ cdef class FastHandler:
         # Recompute `direct`, inside the critical section.
         self.direct = (self.encoder is not None and self.own_filters is not None
                        and self.other_filters is None and self.user_formatter is None
+                       and self.sampling is None
                        and not self.own_emit and not self.own_format)
 
     cdef object _filters(self):
@@ -197,6 +201,15 @@ cdef class FastHandler:
                 return False
             if isinstance(verdict, logging.LogRecord):     # since 3.12 filters may replace it
                 record = verdict
+        if self.sampling is not None:
+            try:
+                verdict = self.sampling(record)
+            except Exception:
+                self._report_error(record)
+            else:
+                if verdict is None:
+                    return False
+                record = verdict
         if not self.own_emit:
             self._ship_formatted(record)
             return record
@@ -235,7 +248,7 @@ cdef class FastHandler:
 
     cdef object _read_json(self, str text):
         """Return what to send for the text of a formatter that writes JSON; text that is no object stays."""
-        if self.ship is not None or self.encoder.pairs:
+        if self.ship is not None or self.encoder.pairs or self.encoder.redaction is not None:
             from json import loads
 
             try:

@@ -103,6 +103,7 @@ ctypedef struct CachedName:
     uint8_t what             # NAME_... or KEY_...
     uint8_t traits           # SEEN_... if it stays in every mapping; else SEEN_CHECK_VALUE or more
     uint8_t size             # of `text`
+    bint redacted            # the value is left out
     char text[32]            # ,"key":
     uint64_t own_bit         # one of 64 bits, by a hash of the name
     uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
@@ -271,6 +272,8 @@ cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at,
         if standard != NULL and lc_find(standard, k) != NULL:
             continue
         cached = e.find_name(k, &uncached)
+        if cached.redacted:
+            v = <PyObject *> REDACTED_TEXT
         if cached.what < KEYS:
             bits |= <uint32_t> 1 << cached.what
         if e.checks_names and not doc.rearranged:

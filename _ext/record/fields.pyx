@@ -183,6 +183,8 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             seen |= cached.traits
             names |= cached.own_bit
             above |= cached.parent_bits
+            if cached.redacted:
+                v = <PyObject *> REDACTED_TEXT
             if _is_inert(v):
                 if _write_value(doc, v, 1) < 0:
                     return -1
@@ -197,6 +199,8 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
         if standard is not None and lc_find(<PyObject *> standard, k) != NULL:
             continue
         moves = False
+        if doc.redacted != NULL and _covers(doc.redacted, k):
+            v = <PyObject *> REDACTED_TEXT
         if checks:
             place = e.placement(doc, e.find_name(k, &uncached), v, record)
             if place == REARRANGE and not record:

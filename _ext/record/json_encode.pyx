@@ -43,6 +43,7 @@ ctypedef struct Document:
     bint skip_own            # refuse records of our own loggers
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
+    PyObject *redacted       # entries of a `Redaction`, or NULL
 
 
 cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, size_t limit, bint pair_block,
@@ -66,6 +67,7 @@ cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, siz
     doc.pair_block = pair_block
     doc.unquoted = pair_block
     doc.skip_own = False
+    doc.redacted = NULL
     if pair_block:
         doc.p += 4
 
@@ -323,6 +325,8 @@ cdef int _write_items(Document *doc, PyObject *d, int depth) except -2:
             return 1
         doc.p[0] = c':'
         doc.p += 1
+        if doc.redacted != NULL and _covers(doc.redacted, k):
+            v = <PyObject *> REDACTED_TEXT
         status = _write_held(doc, v, depth + 1)
         if status < 0:
             return status

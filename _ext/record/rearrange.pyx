@@ -118,6 +118,8 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
     cdef set reserved = _reserved_names(doc, record)
     cdef object own = None
     doc.rearranged = True
+    if fields is not None and encoder.redaction is not None:
+        fields = _without_secrets(encoder, doc, fields, 0)
     if fields is None or not encoder.checks_names and doc.mode == WHOLE:
         return fields
     for key, value in fields.items():

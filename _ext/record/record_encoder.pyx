@@ -27,6 +27,7 @@ cdef class Encoder:
         bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
             `fields`; None: there is none.
         fingerprint: give records with an exception an ``error.fingerprint``.
+        redact: names of fields whose values are left out, at any depth; see `Redaction`.
     """
 
     cdef readonly EventQueue queue
@@ -60,11 +61,14 @@ cdef class Encoder:
     cdef Splice splice               # of `fields`; None: there are none
     cdef object bound
     cdef object key                  # of this encoder, for splices that are kept elsewhere
+    cdef Redaction redaction         # None: nothing is left out
+    cdef PyObject *entries           # its entries, or NULL
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None):
+                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None,
+                  tuple redact=()):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -97,6 +101,8 @@ cdef class Encoder:
         self.fields = dict(fields) if fields else {}
         self.bound = bound
         self.key = object()
+        self.redaction = Redaction(redact) if redact else None
+        self.entries = <PyObject *> self.redaction.entries if redact else NULL
         self.splice = _make_splice(self, self.fields) if self.fields else None
 
     def __dealloc__(self):
@@ -116,6 +122,7 @@ cdef class Encoder:
         if not keep:
             cached = uncached
         cached.what = <uint8_t> _classify_name(key)
+        cached.redacted = self.entries != NULL and _covers(self.entries, key)
         if self.reserves_carriers and _is_among(key, <PyObject *> self.carriers):
             cached.what = NAME_CARRIER
         if self.ecs:
@@ -144,10 +151,14 @@ cdef class Encoder:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
             EncodeTypeError: it is neither.
         """
-        return self._encode(obj, None, False)
+        return self._encode(obj, None, False, None)
 
-    def encode_record(self, record):
+    def encode_record(self, record, made=None):
         """Encode a LogRecord.
+
+        Args:
+            record: the record.
+            made: a formatter's result for it: its message, or a dict with its fields; None: there is none.
 
         Returns:
             As ``encode``.
@@ -155,7 +166,9 @@ cdef class Encoder:
         Raises:
             EncodeError: as ``encode``.
         """
-        return self._encode(None, record, True)
+        if made is not None and not isinstance(made, (str, dict)):
+            raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
+        return self._encode(None, record, True, made)
 
     cdef int64_t put(self, object obj, uint8_t level) except? -9:
         # Encode a mapping or a string into the queue. Raises after the event has been counted as failed.
@@ -179,7 +192,7 @@ cdef class Encoder:
             free(doc.heap)
         return seq
 
-    cdef object _encode(self, object obj, object record, bint is_record):
+    cdef object _encode(self, object obj, object record, bint is_record, object made):
         cdef uint8_t stack[STACK]
         cdef Document doc
         cdef int64_t created_us
@@ -188,7 +201,7 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, record, None, False, &created_us,
+                status = _encode_record(self, &doc, stack, &lc_this_thread, record, made, False, &created_us,
                                         &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
@@ -225,6 +238,7 @@ cdef class Encoder:
         cdef dict d
         _start_document(doc, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
         doc.created_us = lc_wall_us() if self.timestamp else 0
+        doc.redacted = self.entries
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
@@ -524,6 +538,7 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
     _start_document(doc, stack, STACK, encoder.max_event_bytes, encoder.pairs, WHOLE, 0)
     doc.skip_own = skip_own
     doc.thread = thread
+    doc.redacted = encoder.entries
     status = encoder._write_record(doc, record, override, created_us, level)
     if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
         for mode in (MEASURE, CUT):

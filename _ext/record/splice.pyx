@@ -50,6 +50,7 @@ cdef bint _can_encode(Encoder e, object name, object value) except -1:
     try:
         _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
         doc.rearranged = True
+        doc.redacted = e.entries
         return _write_user_fields(e, &doc, <PyObject *> alone, 0, None, False) == 0
     except Exception:
         return False
@@ -71,6 +72,8 @@ cdef Splice _make_splice(Encoder e, dict fields):
     doc.heap = NULL
     made.fields = {}
     written = _clean_dict(&doc, fields, None)
+    if e.redaction is not None:
+        written = _without_secrets(e, &doc, written, 0)
     for name, value in written.items():
         _add_spliceable(e, made.fields, name, value, 0)
     for name, value in list(made.fields.items()):
@@ -79,6 +82,7 @@ cdef Splice _make_splice(Encoder e, dict fields):
             lost += 1
     try:
         _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
+        doc.redacted = e.entries
         start = <size_t> (doc.p - doc.base)
         written = _rearrange(e, &doc, made.fields.copy(), True)
         status = _write_user_fields(e, &doc, <PyObject *> written, 0, None, False)

@@ -17,6 +17,7 @@ from logclient.config.readers import (
     level,
     optional,
     secret,
+    shares,
     size,
 )
 from logclient.config.secrets import Secret
@@ -78,6 +79,25 @@ class Config:
         "false",
         "Give log records with an exception an error.fingerprint, a hash of its type and functions, for "
         "grouping. See events.md.",
+    )
+    sample: dict[str, float] = option(
+        shares,
+        "",
+        "The share of a Handler's records that are sent, from 0 to 1, by level or by logger, such as "
+        "DEBUG=0.1,shop.db=0.5 in a URL. A logger stands for those below it; records of WARNING and above "
+        "are sampled by their level only.",
+        shown="none",
+    )
+    rate_limit: int = option(
+        integer(0, 1_000_000_000),
+        "0",
+        "Most records a second that a Handler sends of one message, before its arguments, and logger; 0: any "
+        "number. The next one has the number of those held back in labels.suppressed.",
+    )
+    dedupe: float = option(
+        duration(0, _DAY),
+        "0s",
+        "How long a Handler holds back records with the same text, level and logger; 0: it does not.",
     )
     overflow: str = option(
         choice("drop_oldest", "drop_new", "block", "raise"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from logclient.config.common import Config
 from logclient.config.option import option
-from logclient.config.readers import boolean, fields, names, optional, text, words
+from logclient.config.readers import boolean, fields, function, names, optional, patterns, text, words
 
 __all__ = ["DocumentConfig"]
 
@@ -36,6 +37,26 @@ class DocumentConfig(Config):
         "",
         "Words to find the events by: the field tags, a list.",
         shown="none",
+    )
+    redact: tuple[str, ...] = option(
+        names,
+        "",
+        "Names of fields whose values are replaced by [redacted], at any depth: the last part of a field's "
+        "name, letters in either case, * for any characters. See filters.md.",
+        shown="none",
+    )
+    redact_text: tuple[str, ...] = option(
+        patterns,
+        "",
+        "Regular expressions: what they find in any text of an event becomes [redacted]; in a URL one "
+        "expression. Each event costs several times as much.",
+        shown="none",
+    )
+    before_send: Callable[[dict[str, Any]], Any] | None = option(
+        optional(function),
+        "none",
+        "A function that gets each document as a dict before it is sent, and returns the one to send, or "
+        "None to hold it back. A keyword only; in dictConfig ext://module.name. See filters.md.",
     )
     formatter_json: bool = option(
         boolean,

@@ -285,6 +285,49 @@ def _fields(value: Any) -> dict[str, Any]:
     return dict(found)
 
 
+def _shares(value: Any) -> dict[str, float]:
+    """Read shares by name: a mapping, or ``name=share`` with commas between them."""
+    found: dict[str, float] = {}
+    pairs: Any = value
+    if isinstance(value, str):
+        pairs = dict(part.partition("=")[::2] for part in value.split(",") if part.strip())
+    if not isinstance(pairs, Mapping):
+        raise ValueError(f"must be a mapping, or name=share with commas between them, got {echo(value)}")
+    for name, share in pairs.items():
+        try:
+            number = float(share)
+        except (TypeError, ValueError):
+            number = -1.0
+        if not isinstance(name, str) or not name.strip() or not 0 <= number <= 1:
+            raise ValueError(f"must have a share from 0 to 1 for each name, got {echo({name: share})}")
+        found[name.strip()] = number
+    return found
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    """Read regular expressions: one as text, or a list of them."""
+    import re
+
+    found = tuple([value] if isinstance(value, str) and value else value)
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise ValueError(f"must be regular expressions, got {echo(pattern)}")
+        try:
+            empty = re.compile(pattern).search("")
+        except re.error as error:
+            raise ValueError(f"must be regular expressions, got {echo(pattern)}: {error}") from None
+        if empty:
+            raise ValueError(f"must not match empty text, got {echo(pattern)}")
+    return found
+
+
+def _function(value: Any) -> Any:
+    """Read a function. A URL cannot name one: whoever may change the URL could run any code."""
+    if not callable(value):
+        raise ValueError(f"must be a function, given as a keyword, got {echo(value)}")
+    return value
+
+
 def words(*known: str) -> Reader:
     """Make a reader of some of these words, with commas between them; ``all`` is all, ``none`` is none."""
 
@@ -342,6 +385,9 @@ level = Reader("level", _level)
 text = Reader("text", _text)
 names = Reader("names", _names)
 fields = Reader("fields", _fields)
+shares = Reader("shares", _shares)
+patterns = Reader("patterns", _patterns)
+function = Reader("function", _function)
 directory = Reader("directory", _path_reader("the path of a directory"))
 file_path = Reader("path", _path_reader("a path"))
 host = Reader("host", _host)

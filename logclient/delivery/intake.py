@@ -175,6 +175,12 @@ class Intake(Lifetime):
             delivery._settle(Outcome("dropped", "closed" if self.closed else full))
         return delivery
 
+    def refuse(self, reason: str) -> Delivery:
+        """Return the delivery of an event that was dropped before it was queued."""
+        delivery = Delivery(0, self.submissions.callbacks)
+        delivery._settle(Outcome("dropped", reason))
+        return delivery
+
     def _wait_uncrowded(self, deadline: float) -> bool:
         """Wait until one more event may be submitted; return whether it may."""
         if lifecycle.must_not_block(self.sender_ident):

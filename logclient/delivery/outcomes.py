@@ -25,7 +25,8 @@ class Outcome(NamedTuple):
     Attributes:
         status: ``acked``, ``handed``, ``failed`` or ``dropped``; ``stored`` when the client ended and left
             the event in its spool.
-        reason: why it failed or was dropped (docs/operations.md); empty otherwise.
+        reason: why it failed or was dropped (docs/operations.md); empty otherwise. ``before_send`` for an
+            event that this option held back.
     """
 
     status: str

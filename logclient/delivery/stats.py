@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 COUNTED = (
     "sent", "queued", "queued_bytes", "inflight", "acked", "handed", "stored", "failed", "resent",
-    "sanitized", "moved", "ignored",
+    "sanitized", "moved", "ignored", "filtered",
 )  # fmt: skip
 """Fields of `Stats` that ``EventQueue.counters`` has."""
 
@@ -35,6 +35,8 @@ class Stats(NamedTuple):
         moved: fields of the application whose names are reserved or in conflict with others. They were moved
             below ``labels``, or left out (``@metadata``).
         ignored: records of the sender's own thread, which are never shipped.
+        filtered: the number of events that an option held back before they got a sequence, by the option:
+            ``before_send``, ``sample``, ``rate_limit`` or ``dedupe``.
         callbacks: callbacks of submitted events that wait to be run.
         connects: connections that were established.
         disconnects: connections that ended before close, for any reason.
@@ -74,6 +76,7 @@ class Stats(NamedTuple):
     sanitized: int
     moved: int
     ignored: int
+    filtered: dict[str, int]
     callbacks: int
     connects: int
     disconnects: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, connect
 from logclient.errors import LogclientError
+from logclient.sampling import SUPPRESSED, Sampling
 
 if TYPE_CHECKING:
     from logclient.options import Options
@@ -42,9 +43,10 @@ class Shipper:
             options.setdefault("overflow", "drop_oldest")
             client = connect(url, **options)
         self.client = client
+        self._sampling = client.sampling
         self.format_exception = client.encoder.exceptions.format
 
-    def ship(self, document: Mapping[str, Any], level: int, logger: str) -> None:
+    def ship(self, document: dict[str, Any], level: int, logger: str) -> None:
         """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
 
         Args:
@@ -55,10 +57,21 @@ class Shipper:
         if logger == "logclient" or logger.startswith("logclient."):
             return
         try:
+            if self._sampling is not None and not self._passes(self._sampling, document, level, logger):
+                return
             self.client.send(document, level)
         except LogclientError as error:
             kind = type(error).__name__
             self.client.complain(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+
+    @staticmethod
+    def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:
+        """Return whether a document passes; one that does says how many were held back before it."""
+        message = document["message"]
+        held = sampling.admit(logger, level, message, lambda: (message, document.get("error.type", "")))
+        if held > 0:
+            document[SUPPRESSED] = held
+        return held >= 0
 
     def add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
         """Add ``error.*``.

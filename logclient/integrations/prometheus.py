@@ -23,6 +23,7 @@ may lack what it counted in its last second.
 ``logclient_events_stored_total``       counter events left in a spool for the next process
 ``logclient_events_failed_total``       counter events given up, by ``reason``
 ``logclient_events_dropped_total``      counter events refused or removed because of a bound, by ``reason``
+``logclient_events_filtered_total``     counter events that an option held back, by ``reason``: its name
 ``logclient_events_refused_total``      counter events given to a client after its close
 ``logclient_events_resent_total``       counter events sent again
 ``logclient_values_sanitized_total``    counter values changed because they have no encoding
@@ -65,6 +66,7 @@ COUNTERS = {
     "events_stored": "Events left in a spool for the next process",
     "events_failed": "Events given up",
     "events_dropped": "Events refused or removed because of a bound",
+    "events_filtered": "Events that an option held back before they were queued",
     "events_refused": "Events given to a client after its close",
     "events_resent": "Events sent again",
     "values_sanitized": "Values changed because they have no encoding",
@@ -81,7 +83,7 @@ GAUGES = {
     "events_spooled": "Events in the files of the spool",
     "connected": "Connections that are open",
 }
-_REASONS = ("events_failed", "events_dropped")
+_REASONS = ("events_failed", "events_dropped", "events_filtered")
 
 Key = tuple[str, str, str]
 """Name of a metric, URL, reason (or empty)."""
@@ -169,6 +171,7 @@ def _counters(stats: Stats) -> Counts:
     counts = {(name, url, ""): value for name, value in found.items()}
     counts |= {("events_failed", url, reason): value for reason, value in stats.failed.items()}
     counts |= {("events_dropped", url, reason): value for reason, value in stats.dropped.items()}
+    counts |= {("events_filtered", url, reason): value for reason, value in stats.filtered.items()}
     return counts
 
 

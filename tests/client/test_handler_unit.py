@@ -43,6 +43,8 @@ class ClientWithoutSender:
 
     documents = None
     line_encoder = None
+    revision = None
+    sampling = None
 
     class config:
         redacted = "test://parked"

@@ -239,6 +239,7 @@ class EventQueue:
             "sanitized": 0,
             "moved": 0,
             "ignored": 0,
+            "filtered": {},
             "settled": self.settled,
         }
 

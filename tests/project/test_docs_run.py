@@ -609,6 +609,34 @@ STAGES: dict[str, list[Stage]] = {
             "assert once['text'] == 'once' and 'message' not in once\n",
         ),
     ],
+    "docs/filters.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
+            "logging.getLogger().addHandler(handler)\n"
+            "logging.error('%(token)s', {'token': 'x'}, extra={'db': {'Password': 'x'}})\n"
+            "[event] = server.events(1)\n"
+            "assert event['db'] == {'Password': '[redacted]'} and event['message'] == '[redacted]'\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logclient\n",
+            "[event] = server.events(1)\nassert event['message'] == 'paid with [redacted]'\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
+            "logging.getLogger().addHandler(handler)\n"
+            "logging.error('ok', extra={'url.path': '/health'})\nlogging.error('paid')\n"
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['team']) == ('paid', 'payments')\n"
+            "assert handler.client.stats().filtered == {'before_send': 1}\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
+            "logging.getLogger().addHandler(handler)\n"
+            "for n in range(3):\n    logging.error('paid')\n"
+            "[event] = server.events(1)\n"
+            "assert handler.client.stats().filtered == {'dedupe': 2}\n",
+        ),
+    ],
     "docs/fields.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",

@@ -43,7 +43,9 @@ ARROWS: dict[str, set[str]] = {
     "integrations": {"client", "aio", "handler", "faces"},
     "faces": {"client", "aio", "collectors"},  # the consumer of Logjam
     "aio": {"client", "delivery"},
-    "client": {"delivery"},
+    "client": {"delivery", "revision", "sampling"},
+    "revision": {"_ext records"},
+    "sampling": {"_ext base"},
     "delivery": {"transports", "_ext records"},
     "collectors": {"transports", "protocols", "_ext files", "_ext receivers"},
     "verify": {"protocols", "_ext files"},

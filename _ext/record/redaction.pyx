@@ -1,0 +1,112 @@
+# Fields whose values are left out of documents: they are found by their names, at any depth.
+
+REDACTED = "[redacted]"     # shared with Python
+cdef object REDACTED_TEXT = REDACTED
+
+
+@cython.final
+cdef class Redaction:
+    """The names of the fields to leave out.
+
+    An entry is compared with the last part of a field's name, ASCII letters in either case; ``*`` in it
+    stands for any characters. ``message`` is the text of an event and stays.
+
+    Args:
+        names: the entries.
+    """
+
+    cdef tuple entries       # exact strings in lower case
+
+    def __cinit__(self, names):
+        self.entries = tuple([str(name).lower() for name in names])
+
+    def covers(self, str name not None):
+        """Return whether the value of a field of this name is left out."""
+        cdef str exact = _exact_str(name)
+        return _covers(<PyObject *> self.entries, <PyObject *> exact)
+
+
+cdef inline uint32_t _lower_char(int kind, void *data, Py_ssize_t i) noexcept nogil:
+    cdef uint32_t c
+    if kind == PyUnicode_1BYTE_KIND:
+        c = (<uint8_t *> data)[i]
+    elif kind == PyUnicode_2BYTE_KIND:
+        c = (<uint16_t *> data)[i]
+    else:
+        c = (<uint32_t *> data)[i]
+    return c | 0x20 if c'A' <= c <= c'Z' else c
+
+
+# Return whether the entry fits the name from `at` on. After a star the shortest text is tried first; only the
+# last star is ever taken up again, so this takes at most the product of both lengths.
+cdef bint _fits(PyObject *entry, PyObject *name, Py_ssize_t at) noexcept nogil:
+    cdef int entry_kind = PyUnicode_KIND(entry), kind = PyUnicode_KIND(name)
+    cdef void *entry_data = PyUnicode_DATA(entry)
+    cdef void *data = PyUnicode_DATA(name)
+    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(entry), end = PyUnicode_GET_LENGTH(name)
+    cdef Py_ssize_t i = 0, star = -1, again = 0
+    while at < end:
+        if i < n and _lower_char(entry_kind, entry_data, i) == c'*':
+            star = i
+            again = at
+            i += 1
+        elif i < n and _lower_char(entry_kind, entry_data, i) == _lower_char(kind, data, at):
+            i += 1
+            at += 1
+        elif star >= 0:
+            again += 1
+            at = again
+            i = star + 1
+        else:
+            return False
+    while i < n and _lower_char(entry_kind, entry_data, i) == c'*':
+        i += 1
+    return i == n
+
+
+cdef bint _covers(PyObject *entries, PyObject *name) noexcept nogil:
+    # `name` is an exact str; nothing here runs Python code.
+    cdef int kind
+    cdef void *data
+    cdef Py_ssize_t i, at, n
+    if lc_ready(name) < 0:
+        return True
+    kind = PyUnicode_KIND(name)
+    data = PyUnicode_DATA(name)
+    n = at = PyUnicode_GET_LENGTH(name)
+    while at > 0 and _lower_char(kind, data, at - 1) != c'.':
+        at -= 1
+    if n - at == 7 and kind == PyUnicode_1BYTE_KIND and memcmp(<char *> data + at, b"message", 7) == 0:
+        return False
+    for i in range(PyTuple_GET_SIZE(entries)):
+        if _fits(PyTuple_GET_ITEM(entries, i), name, at):
+            return True
+    return False
+
+
+cdef inline bint _is_redacted(Document *doc, PyObject *name) noexcept nogil:
+    return doc.redacted != NULL and _covers(doc.redacted, name)
+
+
+cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
+    """Return a copy of fields without the values to leave out, before names are changed."""
+    cdef dict deep, made = {}
+    for name, value in fields.items():
+        if type(name) is str and _covers(<PyObject *> e.redaction.entries, <PyObject *> name):
+            made[name] = REDACTED_TEXT
+        else:
+            deep = _as_dict(doc, value) if depth < MAX_MERGE_LEVELS else None
+            made[name] = value if deep is None else _without_secrets(e, doc, deep, depth + 1)
+    return made
+
+
+cdef object _redacted_args(Document *doc, object args):
+    """Return the arguments of a message, those by name without the values to leave out."""
+    cdef dict made
+    if doc.redacted == NULL or not isinstance(args, Mapping):
+        return args
+    made = dict(args)
+    for name in made:
+        if type(name) is str and _covers(doc.redacted, <PyObject *> name):
+            made[name] = REDACTED_TEXT
+    return made

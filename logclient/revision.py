@@ -1,0 +1,120 @@
+"""Documents that the application sees, and may change, before they are sent: ``before_send`` and patterns.
+
+A document is made as always, read back as a dict, handed to each step, and encoded again. That costs several
+times as much as the document itself; names in ``redact`` cost next to nothing and need none of this.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from logclient._ext.constants import FILTER_BEFORE_SEND
+from logclient._ext.record import REDACTED, Encoder, level_index
+
+if TYPE_CHECKING:
+    import logging
+
+    from logclient._ext.queue import EventQueue
+
+__all__ = ["Revision", "replace_patterns"]
+
+Document = dict[str, Any]
+Step = Callable[[Document], Any]
+
+
+class Revision:
+    """Makes documents for the application to change.
+
+    Args:
+        draft: encodes what the application logs or sends, as a JSON object.
+        final: encodes what the steps return; its queue counts.
+        steps: each returns the document to go on with, or None.
+        put: ships a body with a level and a kind.
+        count_lost: counts an event that could not be made.
+        complain: reports an error of a step.
+    """
+
+    def __init__(
+        self,
+        draft: Encoder,
+        final: Encoder,
+        steps: tuple[Step, ...],
+        put: Callable[[bytes, int, int], object],
+        count_lost: Callable[[], object],
+        complain: Callable[[str, str], object],
+    ) -> None:
+        assert final.queue is not None
+        self._draft = draft
+        self._final = final
+        self._queue: EventQueue = final.queue
+        self._steps = steps
+        self._put = put
+        self._count_lost = count_lost
+        self._complain = complain
+
+    def event(self, event: Any) -> Document | None:
+        """Return what to send for a mapping or a string; None: nothing, and that is counted.
+
+        Raises:
+            EncodeError: it cannot be encoded, and that is counted.
+        """
+        try:
+            encoded = self._draft.encode(event)
+        except (TypeError, ValueError):
+            self._count_lost()
+            raise
+        return self._revised(encoded)
+
+    def ship(self, record: logging.LogRecord, made: Any) -> None:
+        """Ship a log record; `made` is the result of the application's formatter, or None.
+
+        Raises:
+            EncodeError: it cannot be encoded.
+        """
+        document = self._revised(self._draft.encode_record(record, made))
+        if document is None:
+            return
+        body, kind, sanitized, moved = self._final.encode(document)
+        if sanitized or moved:
+            self._queue.count_changed(sanitized, moved)
+        self._put(body, level_index(record.levelno), kind)
+
+    def _revised(self, encoded: tuple[bytes, int, int, int]) -> Document | None:
+        body, _, sanitized, moved = encoded
+        if sanitized or moved:
+            self._queue.count_changed(sanitized, moved)
+        document: Any = json.loads(body)
+        try:
+            for step in self._steps:
+                document = step(document)
+                if document is None:
+                    self._queue.count_filtered(FILTER_BEFORE_SEND)
+                    return None
+                if not isinstance(document, Mapping):
+                    raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
+            return dict(document)
+        except Exception as error:
+            # It may have been there to remove secrets: the event is not sent.
+            kind = type(error).__name__
+            self._complain(f"before_send:{kind}", f"before_send: {kind}: {error}; the event failed")
+            self._count_lost()
+            return None
+
+
+def replace_patterns(patterns: tuple[str, ...]) -> Step:
+    """Return the step that replaces what the patterns find in any text of a document; names stay."""
+    found = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, str):
+            return found.sub(REDACTED, value)
+        if isinstance(value, dict):
+            return {name: replace(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [replace(inner) for inner in value]
+        return value
+
+    return replace

@@ -1,0 +1,157 @@
+"""Log records that are held back before anything is made of them: samples, rates and repetitions.
+
+The options ``sample``, ``rate_limit`` and ``dedupe`` say which. It runs in the caller's thread, takes no
+lock, and keeps a bounded table. What it holds back is counted in ``stats().filtered``. The next record of the
+same message that passes says how many were held back before it, in ``labels.suppressed``.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping
+from random import random
+from typing import Any
+
+from logclient._ext.constants import FILTER_DEDUPE, FILTER_RATE_LIMIT, FILTER_SAMPLE
+
+__all__ = ["SUPPRESSED", "Sampling"]
+
+SUPPRESSED = "labels.suppressed"
+"""The field with the number of records that were held back before this one."""
+
+LARGEST = 4096
+"""Templates, texts and pairs of logger and level that are remembered; the oldest are forgotten."""
+
+_WINDOW = 1.0
+
+
+class Sampling:
+    """Decides which records pass.
+
+    Args:
+        sample: the share of the records that pass, from 0 to 1, by level name or by logger. A logger stands
+            for those below it; the longest name counts, and counts before the level. Records of WARNING and
+            above are sampled by their level only.
+        rate_limit: records a second of one template (message before its arguments, and logger); 0: any
+            number.
+        dedupe: seconds for which a record with the same text and logger is held back; 0: none is.
+        count: called with a number of ``FILTERS`` for each record that is held back.
+        clock: monotonic seconds.
+        random: in [0, 1).
+    """
+
+    def __init__(
+        self,
+        sample: Mapping[str, float],
+        rate_limit: int,
+        dedupe: float,
+        count: Callable[[int], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random,
+    ) -> None:
+        known = logging.getLevelNamesMapping()
+        self._levels = {known[name]: share for name, share in sample.items() if name in known}
+        self._loggers = {name: share for name, share in sample.items() if name not in known}
+        self._rate = rate_limit
+        self._dedupe = dedupe
+        self._count = count
+        self._clock = clock
+        self._random = random
+        self._shares: dict[tuple[str, int], float] = {}
+        self._windows: dict[Any, list[Any]] = {}  # key: [end of the window, passed, held back]
+
+    def record(self, record: logging.LogRecord) -> logging.LogRecord | None:
+        """Return the record to ship: itself, or a copy that says how many were held back; None: none."""
+        held = self.admit(
+            record.name, record.levelno, record.msg, lambda: (record.getMessage(), _kind(record.exc_info))
+        )
+        if held <= 0:
+            return None if held < 0 else record
+        made = copy.copy(record)
+        setattr(made, SUPPRESSED, held)
+        return made
+
+    def admit(self, logger: str, level: int, template: object, text: Callable[[], object]) -> int:
+        """Decide about one record.
+
+        Args:
+            logger: its logger's name.
+            level: its level.
+            template: its message before the arguments.
+            text: returns all that makes it equal to another one.
+
+        Returns:
+            How many of its template were held back since the last one that passed; -1: it does not pass.
+        """
+        if self._levels or self._loggers:
+            share = self._share(logger, level)
+            if share < 1.0 and self._random() >= share:
+                self._count(FILTER_SAMPLE)
+                return -1
+        held = 0
+        if self._dedupe:
+            found = self._pass(hash((logger, level, text())), self._dedupe, 1)
+            if found < 0:
+                self._count(FILTER_DEDUPE)
+                return -1
+            held += found
+        if self._rate:
+            key = logger, template if isinstance(template, str) else type(template)
+            found = self._pass(key, _WINDOW, self._rate)
+            if found < 0:
+                self._count(FILTER_RATE_LIMIT)
+                return -1
+            held += found
+        return held
+
+    def _share(self, logger: str, level: int) -> float:
+        found = self._shares.get((logger, level))
+        if found is None:
+            found = self._levels.get(level, 1.0)
+            if level < logging.WARNING:
+                found = self._share_of_logger(logger, found)
+            if len(self._shares) >= LARGEST:
+                self._shares.clear()
+            self._shares[logger, level] = found
+        return found
+
+    def _share_of_logger(self, name: str, default: float) -> float:
+        while name:
+            if name in self._loggers:
+                return self._loggers[name]
+            name = name.rpartition(".")[0]
+        return default
+
+    def _pass(self, key: Any, seconds: float, most: int) -> int:
+        """Count one of `key`: return how many were held back before it, or -1 if `most` have passed."""
+        now = self._clock()
+        window = self._windows.get(key)
+        if window is None:
+            if len(self._windows) >= LARGEST:
+                self._forget(now)
+            self._windows[key] = [now + seconds, 1, 0]
+            return 0
+        if now >= window[0]:
+            held: int = window[2]
+            window[:] = now + seconds, 1, 0
+            return held
+        if window[1] < most:
+            window[1] += 1
+            return 0
+        window[2] += 1
+        return -1
+
+    def _forget(self, now: float) -> None:
+        """Make room: forget what is over and held nothing back, or else the oldest half."""
+        entries = list(self._windows.items())
+        over = [key for key, (end, _, held) in entries if now >= end and not held]
+        for key in over or [key for key, _ in entries[: LARGEST // 2]]:
+            self._windows.pop(key, None)
+
+
+def _kind(exc_info: Any) -> str:
+    kind = exc_info[0] if isinstance(exc_info, tuple) and exc_info else type(exc_info)
+    return getattr(kind, "__qualname__", "")

@@ -1,0 +1,273 @@
+"""Values that are left out because of their names, texts that patterns find, and `before_send`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import logclient
+from logclient import ConfigError, EncodeError
+from logclient._ext.record import REDACTED, Encoder, Redaction
+from logclient.lumberjack.collector import Collector
+from tests.support.examples import examples
+from tests.support.patience import PATIENCE
+
+SECRETS = ("password", "*token*", "Api_Key")
+NAMES = st.sampled_from(
+    (
+        "password", "PassWord", "user.password", "user", "token", "xtokeny", "a.b.token", "api_key", "event",
+        "event.password", "labels", "labels.token", "error", "é.token", "é", "passwords", "message", "a",
+        "a.b", "@metadata", "tokén", "",
+    )
+)  # fmt: skip
+DEEP = st.recursive(
+    st.one_of(st.integers(0, 9), st.text(max_size=3), st.none()),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(NAMES, inner, max_size=3)),
+    max_leaves=6,
+)
+FIELDS = st.dictionaries(NAMES, DEEP, max_size=5)
+
+
+def covers(names: tuple[str, ...], name: str) -> bool:
+    """Say the rule in plain Python."""
+    last = name.rpartition(".")[2]
+    if last == "message":
+        return False
+    return any(_fits(_lower(entry), _lower(last)) for entry in names)
+
+
+def _lower(text: str) -> str:
+    return "".join(c.lower() if c.isascii() else c for c in text)
+
+
+def _fits(entry: str, name: str) -> bool:
+    head, star, tail = entry.partition("*")
+    if not star:
+        return entry == name
+    return name.startswith(head) and any(_fits(tail, name[i:]) for i in range(len(head), len(name) + 1))
+
+
+def without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: REDACTED if covers(SECRETS, k) else without_secrets(v) for k, v in value.items()}
+    return [without_secrets(v) for v in value] if isinstance(value, list) else value
+
+
+def _record(extra: Mapping[str, Any], msg: Any = "text", args: Any = ()) -> logging.LogRecord:
+    record = logging.LogRecord("shop", logging.INFO, "/srv/shop.py", 7, msg, args, None, "pay")
+    record.created = 1.5
+    record.__dict__.update({name: value for name, value in extra.items() if name not in record.__dict__})
+    return record
+
+
+class TestNames:
+    @examples(500)
+    @given(st.lists(st.text("ab*.É", max_size=5), max_size=3), st.text("abAB.é", max_size=8))
+    def test_entries_fit_as_in_plain_python(self, entries: list[str], name: str) -> None:
+        lower = tuple(entry.lower() for entry in entries)
+        assert Redaction(entries).covers(name) == covers(lower, name)
+
+    @examples(400)
+    @given(FIELDS)
+    def test_mappings_equal_those_without_secrets(self, fields: dict[str, Any]) -> None:
+        found = Encoder(redact=SECRETS).encode(fields)
+        assert found == Encoder().encode(without_secrets(fields))
+
+    @examples(400)
+    @given(FIELDS, FIELDS)
+    def test_records_equal_those_without_secrets(self, common: dict[str, Any], extra: dict[str, Any]) -> None:
+        found = Encoder(redact=SECRETS, fields=common).encode_record(_record(extra))
+        plain = Encoder(fields=without_secrets(common)).encode_record(_record(without_secrets(extra)))
+        assert json.loads(found[0]) == json.loads(plain[0])
+
+    @examples(200)
+    @given(FIELDS)
+    def test_pair_blocks_equal_those_without_secrets(self, fields: dict[str, Any]) -> None:
+        found = Encoder(redact=SECRETS, pairs=True).encode(fields)
+        assert found == Encoder(pairs=True).encode(without_secrets(fields))
+
+    def test_truncated_documents_have_no_secrets(self) -> None:
+        encoder = Encoder(redact=SECRETS, truncate=True, max_event_bytes=200)
+        found = json.loads(encoder.encode({"message": "m" * 300, "password": "geheim"})[0])
+        assert found["password"] == REDACTED and found["log.flags"] == ["truncated"]
+
+    def test_objects_of_classes_have_no_secrets(self) -> None:
+        @dataclass
+        class Login:
+            user: str
+            password: str
+
+        class Headers(Mapping[str, str]):
+            def __getitem__(self, name: str) -> str:
+                return "geheim"
+
+            def __iter__(self) -> Any:
+                return iter(("token", "host"))
+
+            def __len__(self) -> int:
+                return 2
+
+        login = Login("ann", "geheim")
+        fields = {"login": login, "headers": Headers(), "error": login, "error.code": 1}
+        body = Encoder(redact=(*SECRETS, "host")).encode(fields)[0]
+        assert b"geheim" not in body
+        found = json.loads(body)
+        assert found["login"] == {"user": "ann", "password": REDACTED}
+        assert found["headers"] == {"token": REDACTED, "host": REDACTED}
+
+    def test_arguments_by_name_have_no_secrets(self) -> None:
+        record = _record({}, "%(user)s logs in with %(password)s", ({"user": "ann", "password": "geheim"},))
+        found = json.loads(Encoder(redact=SECRETS).encode_record(record)[0])
+        assert found["message"] == f"ann logs in with {REDACTED}"
+        assert record.args == {"user": "ann", "password": "geheim"}
+
+    def test_json_of_a_formatter_has_no_secrets(self) -> None:
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(server.url, formatter_json=True, redact="password")
+            handler.setFormatter(logging.Formatter('{"message": "%(message)s", "password": "geheim"}'))
+            handler.handle(_record({}))
+            assert handler.client.flush(PATIENCE) == 0
+            handler.close()
+            (event,) = server.events(1, PATIENCE)
+        assert (event["message"], event["password"]) == ("text", REDACTED)
+
+
+class Sent:
+    """What arrives from a client with these options."""
+
+    def __init__(self, **options: Any) -> None:
+        self.collector = Collector(keep=True)
+        self.collector.__enter__()
+        self.client = logclient.connect(self.collector.url, **options)
+        self.handler = logclient.Handler(client=self.client)
+
+    def __enter__(self) -> Sent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.collector.__exit__(None, None, None)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All that was acknowledged."""
+        assert self.client.flush(PATIENCE) == 0
+        return self.collector.events(self.client.stats().acked, PATIENCE)
+
+
+class TestPatterns:
+    def test_any_text_is_searched_and_names_stay(self) -> None:
+        card = r"\b\d{4}-\d{4}\b"
+        with Sent(redact_text=[card, "Bearer [a-z]+"], fields={"note": "1111-2222"}) as sent:
+            deep = ["x", {"deep": "Bearer abc"}]
+            sent.client.send({"message": "card 1234-5678", "1234-5678": deep, "n": 12345678})
+            sent.handler.handle(_record({"auth": "Bearer xyz"}, "card %s", ("9999-0000",)))
+            first, second = sent.events
+        assert first["message"] == f"card {REDACTED}" and first["note"] == REDACTED
+        assert first["1234-5678"] == ["x", {"deep": REDACTED}] and first["n"] == 12345678
+        assert second["message"] == f"card {REDACTED}" and second["auth"] == REDACTED
+        assert second["log.origin.file.line"] == 7
+
+    @pytest.mark.parametrize(
+        ("option", "value", "rule"),
+        [
+            ("redact_text", "(", "must be regular expressions"),
+            ("redact_text", ["a*"], "must not match empty text"),
+            ("redact_text", [1], "must be regular expressions"),
+            ("before_send", "os:system", "must be a function"),
+            ("sample", {"DEBUG": 2}, "must have a share from 0 to 1"),
+            ("sample", "DEBUG", "must have a share from 0 to 1"),
+            ("sample", 0.5, "must be a mapping"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, option: str, value: Any, rule: str) -> None:
+        options: Any = {option: value}
+        with pytest.raises(ConfigError, match=f"^{option}: {rule}"):
+            logclient.connect("lumberjack://127.0.0.1:1", **options)
+
+
+class TestBeforeSend:
+    def test_the_document_that_it_returns_is_sent(self) -> None:
+        def change(document: dict[str, Any]) -> dict[str, Any]:
+            seen.append(dict(document))
+            document["added"] = len(seen)
+            document.pop("noise", None)
+            return document
+
+        seen: list[dict[str, Any]] = []
+        with Sent(before_send=change, fields={"noise": 1}, service="shop") as sent, logclient.bind(step=2):
+            sent.client.send({"a": 1})
+            sent.client.send("text")
+            sent.handler.handle(_record({"b": 2}))
+            outcome = sent.client.submit({"a": 3}).result(PATIENCE)
+            events = sent.events
+            stats = sent.client.stats()
+        assert outcome == ("acked", "")
+        assert [event["added"] for event in events] == [1, 2, 3, 4]
+        assert all(event["service.name"] == "shop" and event["step"] == 2 for event in events)
+        assert not any("noise" in event for event in events) and all(d["noise"] == 1 for d in seen)
+        assert events[1]["message"] == "text" and events[2]["b"] == 2 and events[2]["log.logger"] == "shop"
+        assert all("@timestamp" in event for event in events)
+        assert stats.sent == stats.acked == 4 and stats.filtered == {}
+
+    def test_the_rest_of_a_document_is_unchanged(self) -> None:
+        with Sent(before_send=lambda document: document) as changed, Sent() as plain:
+            for sent in (changed, plain):
+                sent.handler.handle(_record({"x": [1.5, None, "é\n"], "event": "moves", "error.code": 2}))
+                try:
+                    raise ValueError("ß")
+                except ValueError as error:
+                    record = _record({"big": 2**70})
+                    record.exc_info = (ValueError, error, None)
+                sent.handler.handle(record)
+            ids = ("@metadata", "event.id")
+            one, two = (
+                [{k: v for k, v in event.items() if k not in ids} for event in sent.events]
+                for sent in (changed, plain)
+            )
+        assert one == two
+
+    def test_none_holds_an_event_back_and_counts_it(self) -> None:
+        with Sent(before_send=lambda d: None if d.get("drop") else d) as sent:
+            assert sent.client.send({"drop": 1}) == 0
+            assert sent.client.submit({"drop": 1}).result(PATIENCE) == ("dropped", "before_send")
+            sent.handler.handle(_record({"drop": 1}))
+            sent.client.send({"kept": 1})
+            assert [event["kept"] for event in sent.events] == [1]
+            stats = sent.client.stats()
+        assert stats.filtered == {"before_send": 3} and stats.sent == 1
+
+    def test_its_errors_are_reported_and_the_event_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def broken(document: dict[str, Any]) -> Any:
+            if "n" in document:
+                return document["n"]
+            raise KeyError("gone")
+
+        with Sent(before_send=broken) as sent:
+            assert sent.client.send({"a": 1}) == 0
+            sent.handler.handle(_record({}))
+            assert sent.client.send({"n": 5}) == 0
+            assert sent.events == []
+            assert sent.client.stats().failed == {"unencodable": 3}
+        said = capsys.readouterr().err
+        assert "before_send: KeyError: 'gone'; the event failed" in said
+        assert "before_send: TypeError: must return a mapping or None, got int; the event failed" in said
+
+    def test_bytes_and_bad_events_do_not_reach_it(self) -> None:
+        seen: list[Any] = []
+        circle: list[Any] = []
+        circle.append(circle)
+        with Sent(before_send=seen.append) as sent:
+            sent.client.send(b'{"raw":1}')
+            with pytest.raises(EncodeError):
+                sent.client.send({"a": circle})
+            assert [event["raw"] for event in sent.events] == [1]
+            stats = sent.client.stats()
+        assert not seen and stats.failed == {"unencodable": 1} and stats.sent == 2
