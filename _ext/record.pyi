@@ -114,6 +114,12 @@ class Encoder:
             EncodeTypeError: it is neither.
         """
 
+    def set_fields(self, fields: Mapping[str, Any]) -> None:
+        """Replace the fields of every document; see ``Client.reconfigure``.
+
+        Other threads may encode meanwhile: each document has the old fields, or the new ones.
+        """
+
     def encode_record(
         self, record: logging.LogRecord, made: str | dict[str, Any] | None = None
     ) -> tuple[bytes, int, int, int]:

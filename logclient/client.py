@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logclient import context, registry
+from logclient import context, registry, threads
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, parse
+from logclient.config.changes import MOVING, changed
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits, SpoolOptions
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
-from logclient.errors import EncodeError, QueueFull
+from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
 
 if TYPE_CHECKING:
@@ -152,14 +153,17 @@ class Client(FastClient):
     config: Config = UNMADE
     documents: Documents | None = UNMADE
     line_encoder: LineEncoder | None = None  # in place of `documents`, for the records that it takes
+    front_ends: weakref.WeakSet[Any] = UNMADE  # they have `setLevel`
     revision: Revision | None = None
     sampling: Sampling | None = None
     _engine: Engine = UNMADE
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.front_ends = weakref.WeakSet()
+        self._reconfiguring = threads.Lock()
         row = registry.lookup(config.scheme)
-        transport = registry.load(row.transport)
+        self._route = _Route(config, registry.load(row.transport).from_config(config))
         ledger = None
         if config.ledger is not None:
             about = {
@@ -170,7 +174,7 @@ class Client(FastClient):
                 **self._ledger_metadata(config),
             }
             ledger = (private_directory(config.ledger, "ledger"), about)
-        make_engine = _engine_maker(config, self._core_factory(config), transport, ledger)
+        make_engine = _engine_maker(config, self._core_factory(config), self._route, ledger)
         self._engine = make_engine(None)
         self.documents = self._documents(config, self._engine)
         queue = self._engine.queue
@@ -292,6 +296,51 @@ class Client(FastClient):
     def retire(self) -> None:
         """Close for the Handler: take no more events, and deliver the queued ones in the background."""
         self._engine.retire_in_background(RETIRE_WAIT)
+
+    def reconfigure(
+        self,
+        url: str | None = None,
+        *,
+        level: Level | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        """Change the server, the level or the common fields of a running client. No event is lost.
+
+        ::
+
+            client.reconfigure(level="DEBUG")
+            client.reconfigure("lumberjack://other:5044", fields={"release": "2.4.2"})
+
+        Events that are queued go to the new server. Those in flight get their outcomes from the old one
+        first; what has none after some seconds is sent again to the new one, under the same id.
+
+        Args:
+            url: a URL of the same scheme; options that it does not name stay as they are.
+            level: a level of ``logging`` for all Handlers, and other front ends, of this client.
+            options: ``fields``, ``service``, ``environment``, ``tags``, ``enrich``; ``connect_timeout``, and
+                the options of TLS.
+
+        Raises:
+            ConfigError: a value breaks a rule, or the option cannot change while the client runs. Then
+                nothing has changed.
+        """
+        number = None if level is None else level_number(level)
+        with self._reconfiguring:
+            before = self.config
+            config = changed(before, url, options)
+            made = None
+            if (url is not None or options) and _transport_options(config) != _transport_options(before):
+                made = registry.load(registry.lookup(config.scheme).transport).from_config(config)
+            fields = _common_fields(config)
+            if fields != _common_fields(before):
+                (self.encoder if self.revision is None else self.revision.draft).set_fields(fields["fields"])
+            if made is not None:
+                self._route.set(config, made)
+                self._engine.move(config.endpoints, made, config.redacted)
+            self.config = config
+        if number is not None:
+            for front_end in tuple(self.front_ends):
+                front_end.setLevel(number)
 
     def stats(self) -> Stats:
         """Return all counts in one consistent snapshot."""
@@ -427,6 +476,25 @@ def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None
     return Sampling(config.sample, config.rate_limit, config.dedupe, count)
 
 
+def level_number(level: Level) -> int:
+    """Return a level of ``logging`` as a number.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    if isinstance(level, str):
+        from logging import getLevelNamesMapping
+
+        level = getLevelNamesMapping().get(level.upper(), level)
+    if not isinstance(level, int) or isinstance(level, bool):
+        raise ConfigError("level: must be a number, or the name of a level such as ERROR")
+    return level
+
+
+def _transport_options(config: Config) -> tuple[Any, ...]:
+    return (config.endpoints, *(config.options.get(name) for name in MOVING))
+
+
 def _is_here(host: str) -> bool:
     """Return whether a connection to the host stays on this machine."""
     from ipaddress import IPv6Address, ip_address
@@ -442,10 +510,28 @@ def _is_here(host: str) -> bool:
     return (inner or address).is_loopback
 
 
+class _Route:
+    """Where a client delivers to. The engines that adopt what a dead owner left are made for it, too.
+
+    Args:
+        config: of the client.
+        transport: its transport.
+    """
+
+    def __init__(self, config: Config, transport: Any) -> None:
+        self.set(config, transport)
+
+    def set(self, config: Config, transport: Any) -> None:
+        """Deliver to other endpoints from now on."""
+        self.endpoints = config.endpoints
+        self.transport = transport
+        self.url = config.redacted
+
+
 def _engine_maker(
     config: Config,
     make_core: Callable[[bytes], Core],
-    transport: Any,
+    route: _Route,
     ledger: tuple[str, dict[str, str]] | None,
 ) -> Callable[[Estate | None], Engine]:
     """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
@@ -462,11 +548,11 @@ def _engine_maker(
     def make(estate: Estate | None) -> Engine:
         return Engine(
             make_core,
-            transport.from_config(config),
-            config.endpoints,
+            route.transport,
+            route.endpoints,
             _limits(config),
             ledger=ledger,
-            url=config.redacted,
+            url=route.url,
             spool=spool,
             make_adopter=make,
             estate=estate,

@@ -115,6 +115,7 @@ class Handler(FastHandler, logging.Handler):
         )
         # Afterwards: it sets `formatter` and `filters`.
         logging.Handler.__init__(self, level)
+        client.front_ends.add(self)
 
     def flush(self) -> None:
         """Wait until the records so far have an outcome, for ``flush_timeout`` at most.

@@ -35,6 +35,9 @@ class Revision:
         put: ships a body with a level and a kind.
         count_lost: counts an event that could not be made.
         complain: reports an error of a step.
+
+    Attributes:
+        draft: the encoder of that name.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Revision:
         complain: Callable[[str, str], object],
     ) -> None:
         assert final.queue is not None
-        self._draft = draft
+        self.draft = draft
         self._final = final
         self._queue: EventQueue = final.queue
         self._steps = steps
@@ -62,7 +65,7 @@ class Revision:
             EncodeError: it cannot be encoded, and that is counted.
         """
         try:
-            encoded = self._draft.encode(event)
+            encoded = self.draft.encode(event)
         except (TypeError, ValueError):
             self._count_lost()
             raise
@@ -74,7 +77,7 @@ class Revision:
         Raises:
             EncodeError: it cannot be encoded.
         """
-        document = self._revised(self._draft.encode_record(record, made))
+        document = self._revised(self.draft.encode_record(record, made))
         if document is None:
             return
         body, kind, sanitized, moved = self._final.encode(document)

@@ -105,6 +105,17 @@ cdef class Encoder:
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
         self.splice = _make_splice(self, self.fields) if self.fields else None
 
+    def set_fields(self, fields):
+        """Replace the fields of every document; see ``Client.reconfigure``.
+
+        Other threads may encode meanwhile: each document has the old fields, or the new ones.
+        """
+        cdef dict made = dict(fields)
+        cdef Splice splice = _make_splice(self, made) if made else None
+        self.fields = made
+        self.splice = splice
+        self.key = object()          # splices of bound fields are made anew
+
     def __dealloc__(self):
         cdef int i
         for i in range(<int> CACHE_SLOTS):
@@ -223,12 +234,13 @@ cdef class Encoder:
     cdef Splice _bound_splice(self, object bound):
         # Other threads may do the same at the same time: either result is right.
         cdef dict made = bound.made
-        cdef object found = made.get(self.key)
+        cdef object key = self.key   # before `fields` are read, as they may be replaced
+        cdef object found = made.get(key)
         if found is None:
             found = _make_splice(self, {**self.fields, **bound.fields})
             if len(made) >= MAX_SPLICES:
                 made.clear()         # of clients that are gone
-            made[self.key] = found
+            made[key] = found
         return <Splice> found
 
     # Mappings.

@@ -82,6 +82,15 @@ class Endpoints:
         """Whether every endpoint waits for credentials to be corrected."""
         return len(self._refused) >= len(self._endpoints)
 
+    def replace(self, endpoints: tuple[Any, ...]) -> None:
+        """Begin anew with other endpoints."""
+        self._endpoints = endpoints
+        self._place = 0
+        self._refused.clear()
+        self.backoff.reset()
+        self.not_before = 0.0
+        self.failing = False
+
     def advance(self) -> None:
         """Go on to the next endpoint."""
         self._place += 1

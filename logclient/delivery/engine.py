@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient import threads
 from logclient._ext.constants import R_FATAL
@@ -59,6 +59,19 @@ if TYPE_CHECKING:
 
 ADOPTER_LINGER_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
+
+
+MOVE_WAIT = 5.0
+"""Seconds that a connection is kept for events in flight when the client moves to another server."""
+
+
+class Move(NamedTuple):
+    """A change of the server that was asked for, and by when the old connection ends."""
+
+    endpoints: tuple[Any, ...]
+    transport: Transport
+    url: str
+    deadline: float
 
 
 class Engine(Intake):
@@ -126,6 +139,7 @@ class Engine(Intake):
         self._make_adopter = make_adopter
         self._estate = estate
         self.spool: SpoolSide | None = None
+        self._move: Move | None = None
         self._begin()
         if estate is not None:
             self.spool = self._adopt(estate)
@@ -213,6 +227,23 @@ class Engine(Intake):
         self.core.take_over(os.urandom(10))
         return adoption
 
+    def move(self, endpoints: tuple[Any, ...], transport: Transport, url: str) -> None:
+        """Deliver to other endpoints from now on. May be called from any thread.
+
+        Events in flight get their outcomes first, within `MOVE_WAIT` seconds; what has none then is sent
+        again to the new endpoints.
+
+        Args:
+            endpoints: as for the class.
+            transport: of the same kind as before.
+            url: for messages.
+        """
+        self._move = Move(endpoints, transport, url, time.monotonic() + MOVE_WAIT)
+        if self.spool is not None:
+            self.spool.move(endpoints, transport, url)
+        self.pump.poke()
+        self.queue.wake()
+
     def begin_adoption(self) -> None:
         """Send what a dead owner left, then end."""
         self.closed = True
@@ -273,6 +304,8 @@ class Engine(Intake):
         self.submissions.callbacks.ensure_thread()
         self.queue.reopen_wake()
         self.core.sample_clocks(time.monotonic())
+        if self._move is not None:
+            until = self._plan_move(self._move, until)
         if self._ages is not None:
             until = self._expire(self._ages, until, drop=False)
         if self._spool_ages is not None:
@@ -294,6 +327,8 @@ class Engine(Intake):
             self.pump.send_ready()
         if self.trials.suspects:
             until = self.trials.plan(until)
+        if self._move is not None:
+            self.in_flight.draining = True
         end, backoff = self.pump.run(link, until), self.endpoints.backoff
         if link.drains_on_close:
             self.connection.look()
@@ -308,9 +343,37 @@ class Engine(Intake):
         if end not in GOES_ON:
             self._lost(link, end)
         elif self.in_flight.drained:
-            self._leave_for_trial()
+            if self._move is None:
+                self._leave_for_trial()
+            else:
+                self._leave_link(link)
         self.in_flight.report_gaps()
         self.books.record()
+
+    def _plan_move(self, move: Move, until: float) -> float:
+        """Leave the old endpoints once that is possible; return when to ask again, `until` at most."""
+        link = self.link
+        if link is not None:
+            if self.in_flight.inflight and time.monotonic() < move.deadline:
+                return min(until, move.deadline)
+            self._leave_link(link)
+        if self._move is move:
+            self._move = None
+        self._transport, self._endpoints = move.transport, move.endpoints
+        self.url = self.diagnostics.url = move.url
+        self.endpoints.replace(move.endpoints)
+        self.fatal = None
+        return until
+
+    def _leave_link(self, link: Link) -> None:
+        """Close a connection that works; events without an outcome are sent again."""
+        flying = self.in_flight.inflight_range
+        self._disconnect(time.monotonic() + (MOVE_WAIT if link.drains_on_close else 0.0))
+        self.disconnects += 1
+        self._take_back()
+        self.trials.broke("", *flying)
+        self.in_flight.draining = False
+        self.in_flight.commit()
 
     def _commit_gaps(self) -> None:
         """Record events that were dropped from the queue."""
@@ -377,7 +440,7 @@ class Engine(Intake):
             self.trials.give_back()
             self.endpoints.refused(f"{self.url}: {describe_endpoint(endpoint)}", error)
         except (OSError, MemoryError, RuntimeError) as error:
-            if self._stopped and isinstance(error, OSError):
+            if (self._stopped or self._move is not None) and isinstance(error, OSError):
                 return None
             if not isinstance(error, OSError) and not is_shortage(error):
                 raise
@@ -399,7 +462,7 @@ class Engine(Intake):
         if self._bypassed:
             return True
         self._commit_gaps()
-        return self._stopped
+        return self._stopped or self._move is not None
 
     def _connected(self, link: Link) -> None:
         self.endpoints.failing = False
@@ -434,11 +497,7 @@ class Engine(Intake):
         if link.hint and end in ("closed", "error") and not self.pump.progress:
             words = f"{words}; {link.hint}"
         flying = self.in_flight.inflight_range
-        self.core.connection_lost()
-        for event in self.core.events_received():  # events that the core fails rather than sends again
-            if isinstance(event, Settled):
-                event.apply(self.in_flight)
-        self._requeue()
+        self._take_back()
         refused = isinstance(error, CredentialError)
         # Without acknowledgements, events in flight have not even been taken by the transport.
         verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
@@ -458,6 +517,14 @@ class Engine(Intake):
         elif not quiet:
             self.endpoints.advance()
             self.endpoints.failed(f"{self.url}: {peer}: {words}", end)
+
+    def _take_back(self) -> None:
+        """End the connection for the core; events that it does not fail are sent again."""
+        self.core.connection_lost()
+        for event in self.core.events_received():  # events that the core fails rather than sends again
+            if isinstance(event, Settled):
+                event.apply(self.in_flight)
+        self._requeue()
 
     def _requeue(self) -> None:
         """Have events without an outcome sent again."""

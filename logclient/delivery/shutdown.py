@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient._ext.constants import R_CLOSED
@@ -75,6 +75,9 @@ class SpoolSide(Protocol):
 
     def start(self) -> None:
         """Have its thread run."""
+
+    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+        """Send what dead owners left to other endpoints from now on."""
 
     def park(self) -> None:
         """Before a fork, ask its thread to end."""

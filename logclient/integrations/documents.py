@@ -44,6 +44,8 @@ class Shipper:
             client = connect(url, **options)
         self.client = client
         self._sampling = client.sampling
+        self._level = 0
+        client.front_ends.add(self)
         self.format_exception = client.encoder.exceptions.format
 
     def ship(self, document: dict[str, Any], level: int, logger: str) -> None:
@@ -54,7 +56,7 @@ class Shipper:
             level: a level of ``logging``.
             logger: the name of the logger. Those of this package are left out: its own messages never end.
         """
-        if logger == "logclient" or logger.startswith("logclient."):
+        if level < self._level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
             if self._sampling is not None and not self._passes(self._sampling, document, level, logger):
@@ -63,6 +65,10 @@ class Shipper:
         except LogclientError as error:
             kind = type(error).__name__
             self.client.complain(f"record:{kind}", f"a record of logger {logger!r}: {kind}: {error}")
+
+    def setLevel(self, level: int) -> None:
+        """Send no record below this level from now on; named as that of ``logging.Handler``."""
+        self._level = level
 
     @staticmethod
     def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:

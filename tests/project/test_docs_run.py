@@ -637,6 +637,14 @@ STAGES: dict[str, list[Stage]] = {
             "assert handler.client.stats().filtered == {'dedupe': 2}\n",
         ),
     ],
+    "docs/reconfigure.md": [
+        Stage(
+            server("lumberjack", port=5045, keep=True)
+            + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
+            "client.send('moved')\n[event] = server.events(1)\n"
+            "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
+        ),
+    ],
     "docs/fields.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",

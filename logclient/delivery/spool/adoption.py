@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.queue import EventQueue
@@ -267,6 +267,9 @@ class Adoption:
 
     def start(self) -> None:
         """Do nothing: there is no thread."""
+
+    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+        """Do nothing: its engine moves."""
 
     def park(self) -> None:
         """Do nothing: there is no thread."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
 from logclient._ext.spool import SEGMENT, SUPPORTED, Log, Segments
@@ -62,6 +62,9 @@ class Adopter(Protocol):
 
     def begin_adoption(self) -> None:
         """Begin to send."""
+
+    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+        """Send the rest to other endpoints."""
 
     def close(self, timeout: float) -> int:
         """End within `timeout` seconds, and leave the rest in the files."""
@@ -396,6 +399,12 @@ class Spool:
         log.close(used)
         if self._log_thread is not None:
             threads.join(self._log_thread, 1.0)
+
+    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+        """Send what dead owners left to other endpoints from now on."""
+        with self._lock:
+            if self._adopter is not None:
+                self._adopter.move(endpoints, transport, url)
 
     # -- forks -------------------------------------------------------------------------------------
 
