@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logclient import context, registry
+from logclient import context, registry, spans
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
@@ -379,7 +379,12 @@ def _common_fields(config: Config) -> dict[str, Any]:
     if config.tags:
         found["tags"] = list(config.tags)
     fields = {**found, **config.fields}
-    return {"fields": fields, "bound": context.current, "timestamp": bool(config.options.get("timestamp"))}
+    return {
+        "fields": fields,
+        "bound": context.current,
+        "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
+        "timestamp": bool(config.options.get("timestamp")),
+    }
 
 
 def _is_here(host: str) -> bool:
