@@ -259,6 +259,29 @@ def test_every_way_of_sending_has_the_span(scheme: str) -> None:
     assert not events[3].keys() & {*IDS, *SERVICE}
 
 
+def test_structlog_and_loguru_have_the_span() -> None:
+    structlog, loguru = pytest.importorskip("structlog"), pytest.importorskip("loguru")
+    from logclient.integrations.loguru import Sink
+    from logclient.integrations.structlog import LoggerFactory
+
+    with Collector(keep=True) as server, logclient.connect(server.url, opentelemetry=True) as client:
+        structlog.configure(
+            processors=[structlog.processors.add_log_level], logger_factory=LoggerFactory(client=client)
+        )
+        sink = loguru.logger.add(Sink(client=client))
+        try:
+            with TRACER.start_as_current_span("s") as span:
+                structlog.get_logger().info("one", n=1)
+                loguru.logger.bind(n=2).info("two")
+        finally:
+            loguru.logger.remove(sink)
+            structlog.reset_defaults()
+        events = server.events(2, PATIENCE)
+    assert [event["n"] for event in events] == [1, 2]
+    for event in events:
+        assert event.items() >= {**SERVICE, **_ids(span)}.items()
+
+
 @pytest.fixture
 def instrumented() -> Iterator[logging.Logger]:
     """A logger whose records LoggingInstrumentor gives its attributes."""
