@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from logclient.client import Client
     from logclient.options import Options
 else:
-    # Their names until 1.39.
+    # Their names before 1.39.
     _Exporter = getattr(_sdk, "LogRecordExporter", None) or _sdk.LogExporter
 _Result: Any = getattr(_sdk, "LogRecordExportResult", None) or _sdk.LogExportResult
 
