@@ -7,6 +7,7 @@ from typing import Any
 
 from logclient._ext.queue import EventQueue
 from logclient._ext.tracebacks import ExceptionFormatter
+from logclient.spans import Spans
 
 ECS_VERSION: str
 REDACTED: str
@@ -52,6 +53,8 @@ class Encoder:
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
             `fields`; None: there is none.
+        spans: a ``logclient.spans.Spans``, which finds the active span and its service; None: documents have
+            none.
         fingerprint: give records with an exception an ``error.fingerprint``.
         redact: names of fields whose values are left out, at any depth; see `Redaction`.
     """
@@ -74,6 +77,7 @@ class Encoder:
         timestamp: bool = False,
         fields: dict[str, Any] | None = None,
         bound: ContextVar[Any] | None = None,
+        spans: Spans | None = None,
         fingerprint: bool = False,
         redact: tuple[str, ...] = (),
     ) -> None: ...
@@ -138,6 +142,12 @@ class Encoder:
 
 class Splice:
     """Fields as the bytes of a document, for `Encoder` alone."""
+
+class Shared:
+    """Fields that many documents have, for `Encoder` alone."""
+
+class SpanFound:
+    """What was found in a context of OpenTelemetry, for `Encoder` alone."""
 
 class LineEncoder:
     """Encoder of log records as Logjam's documents, each with one line.

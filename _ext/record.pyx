@@ -22,7 +22,7 @@ The parts of this extension are in the folder `record/`:
 `field_names`       meaning and placement of the application's fields, conflicts between names
 `fields`            writing of fields at the top of a document
 `rearrange`         moving and dropping of the application's fields, in Python objects
-`splice`            fields of the client and of the context, encoded once
+`splice`            fields of the client, of the context and of its span, encoded once
 `attributes`        fields made of a LogRecord's attributes
 `record_encoder`    `Encoder`
 `line_encoder`      `LineEncoder`: Logjam's documents of ordinary records
@@ -55,7 +55,9 @@ from logclient._ext.codec cimport (
 )
 
 import logging
+import os
 import sys
+import weakref
 from collections.abc import Mapping
 
 from logclient._ext.tracebacks import ExceptionFormatter

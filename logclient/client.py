@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logclient import context, registry, threads
+from logclient import context, registry, spans, threads
 from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
 from logclient._ext.record import Encoder, FastClient, LineEncoder
 from logclient._ext.record import level_index as level_index
@@ -331,9 +331,9 @@ class Client(FastClient):
             made = None
             if (url is not None or options) and _transport_options(config) != _transport_options(before):
                 made = registry.load(registry.lookup(config.scheme).transport).from_config(config)
-            fields = _common_fields(config)
-            if fields != _common_fields(before):
-                (self.encoder if self.revision is None else self.revision.draft).set_fields(fields["fields"])
+            fields = _common_fields(config).get("fields", {})
+            if fields != _common_fields(before).get("fields", {}):
+                (self.encoder if self.revision is None else self.revision.draft).set_fields(fields)
             if made is not None:
                 self._route.set(config, made)
                 self._engine.move(config.endpoints, made, config.redacted)
@@ -451,7 +451,12 @@ def _common_fields(config: Config) -> dict[str, Any]:
     if config.tags:
         found["tags"] = list(config.tags)
     fields = {**found, **config.fields}
-    return {"fields": fields, "bound": context.current, "timestamp": bool(config.options.get("timestamp"))}
+    return {
+        "fields": fields,
+        "bound": context.current,
+        "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
+        "timestamp": bool(config.options.get("timestamp")),
+    }
 
 
 def _steps(config: Config) -> tuple[Step, ...]:

@@ -193,6 +193,11 @@ class Options(TypedDict, total=False):
     """Lumberjack, Logux: What every event says about its place: host, container and kubernetes, with commas
     between them, or all. It is read once. See fields.md. Default: none."""
 
+    opentelemetry: bool | None
+    """Lumberjack, Logux: Give every event that is made while a span of OpenTelemetry is active trace.id and
+    span.id, and without the option service also what the span's resource says about its service. See
+    opentelemetry.md. Default: false."""
+
     window: int | None
     """Lumberjack: Largest number of events in a window. Servers refuse more than 10000. Default: 2048. Logux:
     Largest number of actions in a sync message. Default: 100."""

@@ -10,6 +10,7 @@ cdef enum:
 cdef enum:
     A_NAME, A_MSG, A_ARGS, A_LEVELNAME, A_LEVELNO, A_FILENAME, A_EXC_INFO, A_EXC_TEXT, A_STACK_INFO, A_LINENO
     A_FUNCNAME, A_CREATED, A_THREAD, A_THREADNAME, A_PROCESSNAME, A_PROCESS
+    A_TRACE, A_SPAN, A_SERVICE
     A_UNUSED
     ATTRIBUTES
     ORDER = 32
@@ -35,6 +36,8 @@ cdef tuple ATTRIBUTE_NAMES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
     "funcName", "created", "thread", "threadName", "processName", "process",
 )
+# What LoggingInstrumentor of OpenTelemetry adds, from A_TRACE on.
+cdef tuple INSTRUMENTED_NAMES = ("otelTraceID", "otelSpanID", "otelServiceName", "otelTraceSampled")
 
 
 # The message.

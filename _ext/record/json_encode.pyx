@@ -5,6 +5,8 @@ cdef enum:
     SEGMENT = 1024           # characters for which space is reserved at once
     MAX_DEPTH = 128
     MAX_CLASSES = 4          # levels down to which dataclasses are mappings
+    TRACE_DIGITS = 32        # of the id of a trace
+    IDS = 48                 # digits of the ids of a trace and of a span
     NUMBER_BITS = 1023       # a larger integer exceeds every double, and real servers refuse its whole window
 
 
@@ -44,6 +46,7 @@ ctypedef struct Document:
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
     PyObject *redacted       # entries of a `Redaction`, or NULL
+    char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 
 cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, size_t limit, bint pair_block,

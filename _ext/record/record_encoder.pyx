@@ -26,6 +26,8 @@ cdef class Encoder:
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
             `fields`; None: there is none.
+        spans: a `logclient.spans.Spans`, which finds the active span and its service; None: documents have
+            none.
         fingerprint: give records with an exception an ``error.fingerprint``.
         redact: names of fields whose values are left out, at any depth; see `Redaction`.
     """
@@ -58,16 +60,18 @@ cdef class Encoder:
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
     cdef dict fields
-    cdef Splice splice               # of `fields`; None: there are none
+    cdef Shared shared               # `fields`, and what is made of them
     cdef object bound
-    cdef object key                  # of this encoder, for splices that are kept elsewhere
+    cdef object spans
+    cdef object span_variable        # the context variable of `spans`, or None
+    cdef object key                  # of this encoder, for what is kept in bound fields
     cdef Redaction redaction         # None: nothing is left out
     cdef PyObject *entries           # its entries, or NULL
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None,
+                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None, spans=None,
                   tuple redact=()):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
@@ -94,6 +98,9 @@ cdef class Encoder:
         slots = {name: i for i, name in enumerate(ATTRIBUTE_NAMES)}
         self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
         self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, "message", "asctime")}
+        if ecs:
+            for i, name in enumerate(INSTRUMENTED_NAMES):
+                self.standard[name] = min(A_TRACE + i, A_UNUSED)
         for i, name in enumerate(self.order):
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
@@ -103,7 +110,9 @@ cdef class Encoder:
         self.key = object()
         self.redaction = Redaction(redact) if redact else None
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
-        self.splice = _make_splice(self, self.fields) if self.fields else None
+        self.spans = spans
+        self.span_variable = None if spans is None else spans.variable
+        self.shared = _make_shared(self, self.fields)
 
     def set_fields(self, fields):
         """Replace the fields of every document; see ``Client.reconfigure``.
@@ -111,9 +120,9 @@ cdef class Encoder:
         Other threads may encode meanwhile: each document has the old fields, or the new ones.
         """
         cdef dict made = dict(fields)
-        cdef Splice splice = _make_splice(self, made) if made else None
+        cdef Shared shared = _make_shared(self, made)
         self.fields = made
-        self.splice = splice
+        self.shared = shared
         self.key = object()          # splices of bound fields are made anew
 
     def __dealloc__(self):
@@ -223,24 +232,86 @@ cdef class Encoder:
         finally:
             free(doc.heap)
 
-    cdef inline Splice _current_splice(self):
-        # Return the splice for a document that is made now; None: there is none.
+    cdef inline Shared _current_shared(self):
+        # Return the fields for a document that is made now.
         cdef object fields
         if self.bound is None:
-            return self.splice
+            return self.shared
         fields = get_value(self.bound)
-        return self.splice if fields is None else self._bound_splice(fields)
+        return self.shared if fields is None else self._bound_shared(fields)
 
-    cdef Splice _bound_splice(self, object bound):
+    cdef Shared _bound_shared(self, object bound):
         # Other threads may do the same at the same time: either result is right.
         cdef dict made = bound.made
         cdef object key = self.key   # before `fields` are read, as they may be replaced
         cdef object found = made.get(key)
         if found is None:
-            found = _make_splice(self, {**self.fields, **bound.fields})
+            found = _make_shared(self, {**self.fields, **bound.fields})
             if len(made) >= MAX_SPLICES:
                 made.clear()         # of clients that are gone
             made[key] = found
+        return <Shared> found
+
+    cdef inline Splice _current_splice(self, Document *doc, Shared shared):
+        # Return the splice for a document that is made now; None: there is none. It runs Python code.
+        return shared.plain if self.spans is None else self._span_splice(doc, shared)
+
+    cdef Splice _span_splice(self, Document *doc, Shared shared):
+        cdef object found
+        cdef object key
+        cdef SpanFound kept
+        cdef object context = self.spans.context() if self.span_variable is None else get_value(
+            self.span_variable)
+        if isinstance(context, dict) and not <dict> context:
+            return shared.plain
+        key = <size_t> <PyObject *> context
+        found = shared.spans.get(key)
+        if found is not None:
+            kept = <SpanFound> found
+            if kept.context() is context:
+                memcpy(doc.ids, kept.ids, IDS)
+                return kept.splice
+        kept = self._find_span(shared, context)
+        if len(shared.spans) >= MAX_SPLICES:
+            shared.spans.clear()     # most of these contexts are gone
+        shared.spans[key] = kept
+        memcpy(doc.ids, kept.ids, IDS)
+        return kept.splice
+
+    cdef SpanFound _find_span(self, Shared shared, object context):
+        cdef SpanFound found = SpanFound.__new__(SpanFound)
+        cdef object span = self.spans.find(context)
+        cdef object splice = shared.plain
+        if span is not None:
+            trace, ids, service = span
+            if (_copy_id(found.ids, <PyObject *> trace, TRACE_DIGITS)
+                    and _copy_id(found.ids + TRACE_DIGITS, <PyObject *> ids, IDS - TRACE_DIGITS)):
+                splice = shared.with_ids.get(service)
+                if splice is None:
+                    splice = _make_span_splice(self, shared, service, True)
+        found.splice = <Splice> splice
+        try:
+            found.context = weakref.ref(context)
+        except TypeError:
+            found.context = _none    # look again next time
+        return found
+
+    cdef Splice _instrumented_splice(self, Document *doc, Shared shared, Attributes *s, bint make):
+        """Return the splice of a record that has the ids of its span in its attributes.
+
+        Args:
+            make: make it if there is none yet, which runs Python code; else None is returned.
+        """
+        cdef PyObject *name = s.values[A_SERVICE]
+        cdef bint ids = (_copy_id(doc.ids, s.values[A_TRACE], TRACE_DIGITS)
+                         and _copy_id(doc.ids + TRACE_DIGITS, s.values[A_SPAN], IDS - TRACE_DIGITS))
+        cdef object service = <object> name if name != NULL and PyUnicode_CheckExact(name) else ""
+        cdef object found
+        if not ids and not service:
+            return shared.plain
+        found = (shared.with_ids if ids else shared.without_ids).get(service)
+        if found is None and make:
+            found = _make_span_splice(self, shared, service, ids)
         return <Splice> found
 
     # Mappings.
@@ -279,7 +350,7 @@ cdef class Encoder:
         cdef int status
         cdef size_t start = <size_t> (doc.p - doc.base)
         cdef dict source = d.copy() if LC_SHARED else d
-        cdef Splice splice = self._current_splice()
+        cdef Splice splice = self._current_splice(doc, self._current_shared())
         # A document that is cut gets a field of ours, with which others may conflict.
         status = 1
         if doc.mode == WHOLE:
@@ -295,7 +366,7 @@ cdef class Encoder:
             doc.sanitized = doc.pairs = doc.moved = 0
             source = _clean_dict(doc, d, None)
             if splice is not None and source is not None:
-                source = {**splice.fields, **source}
+                source = {**splice.fields_of(doc), **source}
             source = _rearrange(self, doc, source, False)
             if source is None:
                 return -1
@@ -364,27 +435,33 @@ cdef class Encoder:
         cdef Attributes s
         cdef object made = PyObject_GenericGetDict(record, NULL)
         cdef dict attributes = PyDict_Copy(made) if LC_SHARED or type(made) is not dict else made
+        cdef Shared shared = self._current_shared()
+        cdef Splice splice = self._current_splice(doc, shared)
         cdef int i
         self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
         s.held = False
         if doc.skip_own and _is_own_logger(s.values[A_NAME]):
             return 1
         try:
-            return self._write_attributes(doc, record, attributes, &s, override, created_us, level)
+            if s.values[A_TRACE] != NULL:
+                splice = self._instrumented_splice(doc, shared, &s, False)
+                if splice is None:
+                    attributes = self._take_references(attributes, &s)
+                    splice = self._instrumented_splice(doc, shared, &s, True)
+            return self._write_attributes(doc, record, attributes, &s, splice, override, created_us, level)
         finally:
             if s.held:
                 for i in range(<int> A_UNUSED):
                     Py_XDECREF(s.values[i])
 
     cdef int _write_attributes(self, Document *doc, object record, dict attributes, Attributes *s,
-                               object override, int64_t *created_us, uint8_t *level) except -2:
+                               Splice splice, object override, int64_t *created_us, uint8_t *level) except -2:
         cdef PyObject *standard = <PyObject *> self.standard
         cdef PyObject *chosen = NULL     # the message, if it is not the record's
         cdef dict fields = None          # the application's, if not written from the record
         cdef object text = None
         cdef bint subclass = False       # the record may override getMessage()
         cdef bint rearrange = False
-        cdef Splice splice = self._current_splice()
         cdef int status, step = 0
         level[0] = _level_index(s.values[A_LEVELNO])
         if not _timestamp_us(s.values[A_CREATED], created_us):
@@ -418,7 +495,7 @@ cdef class Encoder:
                 attributes = self._take_references(attributes, s)
                 fields = _clean_dict(doc, attributes, self.standard)
                 if splice is not None and fields is not None:
-                    fields = {**splice.fields, **fields}
+                    fields = {**splice.fields_of(doc), **fields}
                     splice = None
                 fields = _rearrange(self, doc, fields, True)
                 if fields is None:
@@ -428,7 +505,7 @@ cdef class Encoder:
             doc.overridden = _scan_fields(self, doc, <PyObject *> fields, 0, NULL, &rearrange)
             if splice is not None and (rearrange or doc.mode != WHOLE or _conflicts_with_splice(
                     self, doc, splice, <PyObject *> fields, 0, NULL)):
-                fields = {**splice.fields, **fields}
+                fields = {**splice.fields_of(doc), **fields}
                 splice = None
                 rearrange = True
             if rearrange or doc.mode != WHOLE:

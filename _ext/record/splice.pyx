@@ -1,9 +1,13 @@
-# Fields that many documents have: those of the client, and those that the program has bound to its context.
-# They are encoded once, and copied into each document as bytes. A document with a field of the same name, or
-# with one that conflicts, is made from Python objects instead: its own fields win.
+# Fields that many documents have: those of the client, those that the program has bound to its context, and
+# those of the active span. They are encoded once, and copied into each document as bytes; then the ids of the
+# span are put in their places. A document with a field of the same name, or with one that conflicts, is made
+# from Python objects instead: its own fields win.
 
 cdef frozenset NOT_SPLICED = frozenset((*RECORD_NAMES, "log.flags"))
 cdef frozenset SHARED_OBJECTS = frozenset(("ecs", "error", "event", "log", "process"))
+# Stand for the ids of a trace and a span while a splice is made, where these are wanted; no field has them.
+cdef str ANY_TRACE = os.urandom(TRACE_DIGITS // 2).hex()
+cdef str ANY_SPAN = os.urandom((IDS - TRACE_DIGITS) // 2).hex()
 
 
 @cython.final
@@ -26,6 +30,42 @@ cdef class Splice:
     cdef uint64_t name_bits
     cdef uint64_t parent_bits
     cdef uint64_t head_bits  # of all that is before a dot in a name
+    cdef Py_ssize_t trace_at  # where the ids belong in `text`, or -1
+    cdef Py_ssize_t span_at
+
+    cdef dict fields_of(self, Document *doc):
+        """Return the fields with the ids of a document."""
+        if self.trace_at < 0:
+            return self.fields
+        return {**self.fields, "trace.id": PyUnicode_DecodeUTF8(doc.ids, TRACE_DIGITS, NULL),
+                "span.id": PyUnicode_DecodeUTF8(doc.ids + TRACE_DIGITS, IDS - TRACE_DIGITS, NULL)}
+
+
+@cython.final
+cdef class Shared:
+    """Fields that many documents have, and what an encoder has made of them.
+
+    The dictionaries are caches: another thread that adds an entry at the same time adds an equal one.
+    """
+
+    cdef dict fields
+    cdef Splice plain        # None: there are no fields
+    cdef dict with_ids       # fields about the service -> Splice with the ids of a span
+    cdef dict without_ids    # ... -> Splice
+    cdef dict spans          # id of a context of OpenTelemetry -> SpanFound
+
+
+def _none():
+    return None
+
+
+@cython.final
+cdef class SpanFound:
+    """What was found in a context of OpenTelemetry."""
+
+    cdef object context      # a weak reference, as a context may hold a whole request
+    cdef Splice splice       # None: no fields
+    cdef char ids[IDS]
 
 
 cdef int _add_spliceable(Encoder e, dict made, str name, object value, int depth) except -1:
@@ -94,6 +134,8 @@ cdef Splice _make_splice(Encoder e, dict fields):
         made.moved = doc.moved
     finally:
         free(doc.heap)
+    made.trace_at = made.text.find(ANY_TRACE.encode())
+    made.span_at = made.text.find(ANY_SPAN.encode())
     made.names = tuple({**made.fields, **written})
     for name in made.names:
         made.wide |= not name.isascii()
@@ -163,9 +205,63 @@ cdef bint _conflicts_with_splice(Encoder e, Document *doc, Splice s, PyObject *d
     return False
 
 
+cdef Shared _make_shared(Encoder e, dict fields):
+    cdef Shared made = Shared.__new__(Shared)
+    made.fields = fields
+    made.plain = _make_splice(e, fields) if fields else None
+    made.with_ids = {}
+    made.without_ids = {}
+    made.spans = {}
+    return made
+
+
+cdef Splice _make_span_splice(Encoder e, Shared shared, object service, bint ids):
+    """Encode the fields of a span with those that all documents have.
+
+    Args:
+        service: a tuple of (name, value), or the name of the service. The client's and bound fields win.
+        ids: there are ids of a trace and a span, which win.
+    """
+    cdef dict found = shared.with_ids if ids else shared.without_ids
+    cdef dict fields = {}
+    cdef Splice made
+    if service and "service" not in shared.fields:
+        fields = dict(service) if type(service) is tuple else {"service.name": service}
+    fields.update(shared.fields)
+    if ids:
+        fields["trace.id"] = ANY_TRACE
+        fields["span.id"] = ANY_SPAN
+    made = _make_splice(e, fields) if fields else None
+    if len(found) >= MAX_SPLICES:
+        found.clear()
+    found[service] = made
+    return made
+
+
+cdef inline bint _is_hex(const char *text, size_t n) noexcept nogil:
+    cdef size_t i
+    for i in range(n):
+        if not (c'0' <= text[i] <= c'9' or c'a' <= text[i] <= c'f'):
+            return False
+    return True
+
+
+cdef inline bint _copy_id(char *to, PyObject *v, Py_ssize_t n) noexcept nogil:
+    # Copy an id of n digits; return whether it is one.
+    if (v == NULL or not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v)
+            or PyUnicode_GET_LENGTH(v) != n or not _is_hex(<const char *> PyUnicode_DATA(v), <size_t> n)):
+        return False
+    memcpy(to, PyUnicode_DATA(v), <size_t> n)
+    return True
+
+
 cdef int _write_splice(Document *doc, Splice s) except -2:
-    if _append(doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0:
+    cdef size_t n = <size_t> PyBytes_GET_SIZE(s.text)
+    if _append(doc, PyBytes_AS_STRING(s.text), n) < 0:
         return -1
+    if s.trace_at >= 0:
+        memcpy(doc.p - n + s.trace_at, doc.ids, TRACE_DIGITS)
+        memcpy(doc.p - n + s.span_at, doc.ids + TRACE_DIGITS, IDS - TRACE_DIGITS)
     doc.pairs += s.pairs
     doc.sanitized += s.sanitized
     doc.moved += s.moved

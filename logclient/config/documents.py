@@ -70,3 +70,10 @@ class DocumentConfig(Config):
         "What every event says about its place: host, container and kubernetes, with commas between them, or "
         "all. It is read once. See fields.md.",
     )
+    opentelemetry: bool = option(
+        boolean,
+        "false",
+        "Give every event that is made while a span of OpenTelemetry is active trace.id and span.id, and "
+        "without the option service also what the span's resource says about its service. See "
+        "opentelemetry.md.",
+    )

@@ -99,12 +99,17 @@ class Shipper:
         if trace:
             document["error.stack_trace"] = trace
 
-    def close(self) -> None:
-        """Deliver what is queued, for ``close_timeout`` at most, and end, unless the client was given."""
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what is queued, and end, unless the client was given.
+
+        Args:
+            timeout: seconds at most; None: ``close_timeout``, or the ``flush_timeout`` of a client that was
+                given.
+        """
         if self._owner:
-            self.client.close()
+            self.client.close(timeout)
         else:
-            self.client.flush()
+            self.client.flush(timeout)
 
 
 def begin(time: datetime | str, level: str, message: object, logger: str) -> dict[str, Any]:

@@ -44,155 +44,25 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.delivery import lifecycle
 from logclient.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from logclient.delivery.stats import Stats
+from logclient.integrations.counts import COUNTERS, GAUGES, REASONS, Counts, Totals
 
 __all__ = ["COUNTERS", "GAUGES", "Collector", "register"]
 
 EVERY = 1.0
 """Seconds from one update of the files to the next, in the mode for many processes."""
 
-COUNTERS = {
-    "events_sent": "Events given to clients",
-    "events_acked": "Events that a server has acknowledged",
-    "events_handed": "Events that the kernel or ZeroMQ has taken",
-    "events_stored": "Events left in a spool for the next process",
-    "events_failed": "Events given up",
-    "events_dropped": "Events refused or removed because of a bound",
-    "events_filtered": "Events that an option held back before they were queued",
-    "events_refused": "Events given to a client after its close",
-    "events_resent": "Events sent again",
-    "values_sanitized": "Values changed because they have no encoding",
-    "fields_moved": "Fields moved because of their name",
-    "connects": "Connections established",
-    "disconnects": "Connections that ended before close",
-    "batches": "Batches sent",
-    "bytes_sent": "Bytes written to connections",
-}
-GAUGES = {
-    "events_queued": "Events that wait",
-    "events_in_flight": "Events sent and not yet acknowledged",
-    "queue_bytes": "Bytes that count against max_bytes",
-    "events_spooled": "Events in the files of the spool",
-    "connected": "Connections that are open",
-}
-_REASONS = ("events_failed", "events_dropped", "events_filtered")
-
-Key = tuple[str, str, str]
-"""Name of a metric, URL, reason (or empty)."""
-Counts = dict[Key, int]
-
-
-class Totals:
-    """The counts of all clients that this process has had; a child of a fork begins anew."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._live: list[Any] = []  # a strong reference: the last counts of a client are wanted, too
-        self._ended: list[tuple[weakref.ref[Any], Counts]] = []
-        self._gone: Counts = {}
-        lifecycle.observe(self)
-
-    def add(self, engine: Any) -> None:
-        """Count an engine from now on. Take the last counts of those that have ended meanwhile."""
-        with self._lock:
-            if any(one.ended for one in self._live):
-                self.read()
-            if not any(engine is one for one in self._live):
-                self._live.append(engine)
-
-    def process_ends(self) -> None:
-        """Do nothing: whoever reads does it when it needs the counts."""
-
-    def after_fork(self) -> None:
-        """Forget the counts of the parent."""
-        self._lock = threading.RLock()
-        self._ended, self._gone = [], {}
-
-    def read(self) -> tuple[Counts, Counts]:
-        """Return the counters, and the gauges."""
-        counters: Counts = {}
-        gauges: Counts = {}
-        with self._lock:
-            live, self._live = self._live, []
-            for engine in live:
-                ended = engine.ended  # before the counts are read
-                stats = engine.stats()
-                counts = _counters(stats)
-                _add(counters, counts)
-                if ended:
-                    self._ended.append((weakref.ref(engine), counts))
-                else:
-                    self._live.append(engine)
-                    _add(gauges, _gauges(stats))
-            still: list[tuple[weakref.ref[Any], Counts]] = []
-            for reference, last in self._ended:
-                engine = reference()
-                if engine is None:
-                    _add(self._gone, last)
-                    continue
-                if engine not in live:  # events after close count as refused
-                    last = _counters(engine.stats())
-                    _add(counters, last)
-                still.append((reference, last))
-            self._ended = still
-            _add(counters, self._gone)
-        return counters, gauges
-
-
-def _add(to: Counts, more: Counts) -> None:
-    for key, value in more.items():
-        to[key] = to.get(key, 0) + value
-
-
-def _counters(stats: Stats) -> Counts:
-    url = stats.url.partition("?")[0]
-    found = {
-        "events_sent": stats.sent,
-        "events_acked": stats.acked,
-        "events_handed": stats.handed,
-        "events_stored": stats.stored,
-        "events_refused": stats.refused,
-        "events_resent": stats.resent,
-        "values_sanitized": stats.sanitized,
-        "fields_moved": stats.moved,
-        "connects": stats.connects,
-        "disconnects": stats.disconnects,
-        "batches": stats.batches,
-        "bytes_sent": stats.bytes_sent,
-    }
-    counts = {(name, url, ""): value for name, value in found.items()}
-    counts |= {("events_failed", url, reason): value for reason, value in stats.failed.items()}
-    counts |= {("events_dropped", url, reason): value for reason, value in stats.dropped.items()}
-    counts |= {("events_filtered", url, reason): value for reason, value in stats.filtered.items()}
-    return counts
-
-
-def _gauges(stats: Stats) -> Counts:
-    url = stats.url.partition("?")[0]
-    found = {
-        "events_queued": stats.queued,
-        "events_in_flight": stats.inflight,
-        "queue_bytes": stats.queued_bytes,
-        "events_spooled": stats.spooled,
-        "connected": max(0, stats.connects - stats.disconnects),
-    }
-    return {(name, url, ""): value for name, value in found.items()}
-
 
 def _labels(name: str) -> tuple[str, ...]:
-    return ("url", "reason") if name in _REASONS else ("url",)
+    return ("url", "reason") if name in REASONS else ("url",)
 
 
 def _values(name: str, url: str, reason: str) -> tuple[str, ...]:
-    return (url, reason) if name in _REASONS else (url,)
+    return (url, reason) if name in REASONS else (url,)
 
 
 class Collector:

@@ -18,6 +18,7 @@ FORBIDDEN = {
     "zlib", "asyncio",
     # optional
     "zmq", "snappy", "lz4", "websockets", "isal", "msgspec", "pyspark", "pyarrow", "numpy", "mmh3",
+    "opentelemetry", "prometheus_client", "structlog", "loguru",
 }  # fmt: skip
 
 # `logging` itself needs threading and what comes with it; a Handler needs logging.

@@ -668,6 +668,27 @@ STAGES: dict[str, list[Stage]] = {
             "assert 'logclient_events_sent_total{url=\"lumberjack://127.0.0.1:9\"} 1.0' in text\n",
         ),
     ],
+    "docs/opentelemetry.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['service.name']) == ('card refused', 'shop')\n"
+            "assert (len(event['trace.id']), len(event['span.id'])) == (32, 16)\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "provider.force_flush()\n"
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['log.level'], event['order']) == ('card refused', 'warn', 17)\n",
+        ),
+        Stage(
+            after="import logclient\n"
+            "logclient.connect('lumberjack://127.0.0.1:9').send('hello')\n"
+            "[found] = reader.get_metrics_data().resource_metrics\n"
+            "names = {metric.name: metric.data for metric in found.scope_metrics[0].metrics}\n"
+            "assert names['logclient.events.sent'].data_points[0].value == 1\n",
+        ),
+    ],
     "docs/structlog.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),

@@ -19,7 +19,7 @@ EXT = ROOT / "_ext"
 
 # Anybody may import these.
 LEAVES = {"errors", "config", "context", "files", "lazy", "options", "place", "readable", "registry"}
-LEAVES |= {"threads"}
+LEAVES |= {"spans", "threads"}
 LEAVES_OWN = {
     "context": set(),
     "errors": set(),
@@ -30,6 +30,7 @@ LEAVES_OWN = {
     "options": {"config"},
     "place": set(),
     "readable": set(),
+    "spans": {"errors"},
     "threads": {"errors"},
 }
 

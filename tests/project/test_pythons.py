@@ -80,7 +80,10 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
             ]
         )
         assert extras == str(
-            ["all", "connect", "fast", "idna", "kafka", "logjam", "logux", "prometheus", "verify", "zstd"]
+            [
+                *("all", "connect", "fast", "idna", "kafka", "logjam", "logux", "opentelemetry"),
+                *("prometheus", "verify", "zstd"),
+            ]
         )
         assert rest == "Apache-2.0 []"
 

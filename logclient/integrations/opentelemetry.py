@@ -1,0 +1,303 @@
+"""OpenTelemetry: an exporter of the SDK's log records as ECS documents, and metrics of all clients.
+
+::
+
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+    from logclient.integrations.opentelemetry import LogExporter, observe
+
+    provider = LoggerProvider()
+    provider.add_log_record_processor(BatchLogRecordProcessor(LogExporter("lumberjack://127.0.0.1:5044")))
+    observe()
+
+=============================================== =========================================================
+``timestamp``, else ``observed_timestamp``      ``@timestamp``, in microseconds
+``severity_text``, else that of the number      ``log.level``, in lower case
+``severity_number``                             ``event.severity``
+``body``                                        ``message``; a mapping: fields at the top
+``event_name``                                  ``event.action``
+name of the instrumentation scope               ``log.logger``
+``trace_id``, ``span_id``                       ``trace.id``, ``span.id``
+``code.file.path``, ``code.filepath``           ``log.origin.file.path``, ``log.origin.file.name``
+``code.line.number``, ``code.lineno``           ``log.origin.file.line``
+``code.function.name``, ``code.function``       ``log.origin.function``
+``exception.type``, ``.message``                ``error.type``, ``error.message``
+``exception.stacktrace``                        ``error.stack_trace``
+``thread.id``, ``thread.name``                  ``process.thread.id``, ``process.thread.name``
+``deployment.environment.name``                 ``service.environment``; so ``deployment.environment``
+``service.instance.id``                         ``service.node.name``
+``host.arch``, ``os.*``                         ``host.architecture``, ``host.os.*``
+``k8s.pod.*``, ``k8s.node.name``                ``kubernetes.pod.*``, ``kubernetes.node.name``
+``k8s.namespace.name``                          ``kubernetes.namespace``
+=============================================== =========================================================
+
+Other attributes of the record and of its resource are at the top of the document, as they are. An attribute
+of the record wins over one of the resource, and a field of a body that is a mapping over both.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from logclient.client import INFO
+from logclient.errors import MissingExtra
+from logclient.integrations.counts import COUNTERS, GAUGES, Counts, Totals
+from logclient.integrations.documents import Shipper, add_fields, begin, text
+
+try:
+    from opentelemetry import metrics
+    from opentelemetry.sdk._logs import export as _sdk
+except ImportError:
+    raise MissingExtra("opentelemetry.sdk", "opentelemetry") from None
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from opentelemetry.sdk._logs.export import LogRecordExporter as _Exporter
+
+    from logclient.client import Client
+    from logclient.options import Options
+else:
+    # Their names before 1.39.
+    _Exporter = getattr(_sdk, "LogRecordExporter", None) or _sdk.LogExporter
+_Result: Any = getattr(_sdk, "LogRecordExportResult", None) or _sdk.LogExportResult
+
+__all__ = ["ATTRIBUTES", "METRICS", "LogExporter", "observe"]
+
+ATTRIBUTES = {
+    "code.filepath": "log.origin.file.path",
+    "code.file.path": "log.origin.file.path",
+    "code.lineno": "log.origin.file.line",
+    "code.line.number": "log.origin.file.line",
+    "code.function": "log.origin.function",
+    "code.function.name": "log.origin.function",
+    "exception.type": "error.type",
+    "exception.message": "error.message",
+    "exception.stacktrace": "error.stack_trace",
+    "thread.id": "process.thread.id",
+    "thread.name": "process.thread.name",
+    "deployment.environment": "service.environment",
+    "deployment.environment.name": "service.environment",
+    "service.instance.id": "service.node.name",
+    "host.arch": "host.architecture",
+    "os.type": "host.os.type",
+    "os.name": "host.os.name",
+    "os.version": "host.os.version",
+    "os.description": "host.os.full",
+    "k8s.pod.name": "kubernetes.pod.name",
+    "k8s.pod.uid": "kubernetes.pod.uid",
+    "k8s.pod.ip": "kubernetes.pod.ip",
+    "k8s.node.name": "kubernetes.node.name",
+    "k8s.namespace.name": "kubernetes.namespace",
+}
+"""Attributes that ECS has another name for. Of two names for one field, the later one here wins."""
+
+METRICS = {
+    "events_sent": ("logclient.events.sent", "{event}"),
+    "events_acked": ("logclient.events.acked", "{event}"),
+    "events_handed": ("logclient.events.handed", "{event}"),
+    "events_stored": ("logclient.events.stored", "{event}"),
+    "events_failed": ("logclient.events.failed", "{event}"),
+    "events_dropped": ("logclient.events.dropped", "{event}"),
+    "events_refused": ("logclient.events.refused", "{event}"),
+    "events_resent": ("logclient.events.resent", "{event}"),
+    "values_sanitized": ("logclient.values.sanitized", "{value}"),
+    "fields_moved": ("logclient.fields.moved", "{field}"),
+    "connects": ("logclient.connections.opened", "{connection}"),
+    "disconnects": ("logclient.connections.lost", "{connection}"),
+    "batches": ("logclient.batches.sent", "{batch}"),
+    "bytes_sent": ("logclient.network.sent", "By"),
+    "events_queued": ("logclient.events.queued", "{event}"),
+    "events_in_flight": ("logclient.events.in_flight", "{event}"),
+    "queue_bytes": ("logclient.queue.size", "By"),
+    "events_spooled": ("logclient.events.spooled", "{event}"),
+    "connected": ("logclient.connections.open", "{connection}"),
+}
+"""Names and units in OpenTelemetry of the counts in `logclient.integrations.counts`."""
+
+_LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
+"""Names of severities, four numbers each, from 1 on."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LogExporter(_Exporter):
+    """An exporter of log records for ``BatchLogRecordProcessor`` and ``SimpleLogRecordProcessor``.
+
+    Args:
+        url: the server, as for ``logclient.connect``.
+        client: a client to use instead of `url`; it is not closed.
+        options: as for ``logclient.connect``.
+
+    Attributes:
+        client: the client that ships the records.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._shipper = Shipper(url, client, options)
+        self.client = self._shipper.client
+        self._last: tuple[Any, dict[str, Any]] = (None, {})
+        self._ended = False
+
+    def export(self, batch: Sequence[Any]) -> Any:
+        """Queue records; the SDK calls this. It never waits for the network, and never raises.
+
+        A record that cannot be sent is reported once a minute, and counted by the client.
+
+        Returns:
+            ``LogRecordExportResult.SUCCESS``; after ``shutdown`` ``FAILURE``.
+        """
+        if self._ended:
+            return _Result.FAILURE
+        for item in batch:
+            try:
+                self._ship(item)
+            except Exception as error:
+                kind = type(error).__name__
+                self.client.complain(f"record:{kind}", f"a record of OpenTelemetry: {kind}: {error}")
+        return _Result.SUCCESS
+
+    def shutdown(self, timeout_millis: float | None = None) -> None:
+        """Deliver what is queued, and close the client, unless it was given.
+
+        Args:
+            timeout_millis: the time at most; None: the option ``close_timeout``.
+        """
+        if not self._ended:
+            self._ended = True
+            self._shipper.close(None if timeout_millis is None else timeout_millis / 1000)
+
+    def force_flush(self, timeout_millis: float = 30000) -> bool:
+        """Wait until every record that was exported has an outcome.
+
+        Args:
+            timeout_millis: the time at most.
+
+        Returns:
+            Whether every record has one.
+        """
+        return self.client.flush(timeout_millis / 1000) == 0
+
+    def _ship(self, item: Any) -> None:
+        record = item.log_record
+        scope = getattr(item, "instrumentation_scope", None)
+        name = text(scope.name) if scope is not None and scope.name else ""
+        number = record.severity_number.value if record.severity_number is not None else 0
+        group = (number - 1) // 4
+        level = record.severity_text or (_LEVELS[group] if number else "")
+        fields = {**self._resource_fields(getattr(item, "resource", None) or record.resource)}
+        fields |= _renamed(record.attributes or {})
+        body = record.body
+        if isinstance(body, bytes):
+            body = body.decode(errors="replace")
+        elif isinstance(body, Mapping):
+            fields |= body
+            body = None
+        time = _time(record.timestamp or record.observed_timestamp)
+        document = begin(time, text(level), "" if body is None else body, name)
+        if body is None:
+            del document["message"]
+        if not level:
+            del document["log.level"]
+        if number:
+            document["event.severity"] = number
+        if event := getattr(record, "event_name", None):
+            document["event.action"] = event
+        if record.trace_id:
+            document["trace.id"] = f"{record.trace_id:032x}"
+        if record.span_id:
+            document["span.id"] = f"{record.span_id:016x}"
+        if dropped := getattr(item, "dropped_attributes", 0):
+            document["labels.dropped_attributes"] = dropped
+        add_fields(document, fields)
+        self._shipper.ship(document, group * 10 if number else INFO, name)
+
+    def _resource_fields(self, resource: Any) -> dict[str, Any]:
+        last, fields = self._last
+        if resource is not last:
+            fields = _renamed(resource.attributes)
+            self._last = resource, fields
+        return fields
+
+
+def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes under the names of ECS."""
+    found = dict(attributes)
+    for name in [name for name in ATTRIBUTES if name in found]:
+        found[ATTRIBUTES[name]] = found.pop(name)
+    path = found.get("log.origin.file.path")
+    if isinstance(path, str):
+        found.setdefault("log.origin.file.name", ntpath.basename(path))  # takes both separators
+    return found
+
+
+def _time(ns: int | None) -> datetime:
+    """Return a time in nanoseconds since 1970, rounded to microseconds; one that no datetime has is now."""
+    try:
+        assert ns is not None
+        return _EPOCH + timedelta(microseconds=(ns + 500) // 1000)
+    except Exception:
+        return datetime.now(UTC)
+
+
+class _Snapshots(threading.local):
+    """Reads all counts once for each collection: its instruments ask one after another, in one thread."""
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._asked: set[str] = set()
+        self._counts: Counts = {}
+
+    def of(self, name: str) -> Counts:
+        """Return the counts for an instrument; one that asks again begins another collection."""
+        if not self._asked or name in self._asked:
+            self._asked = set()
+            counters, gauges = self._totals.read()
+            self._counts = {**counters, **gauges}
+        self._asked.add(name)
+        return self._counts
+
+
+def observe(meter_provider: metrics.MeterProvider | None = None) -> None:
+    """Have OpenTelemetry see the counts of all clients of this process: those there are, and those to come.
+
+    The counts are those of `logclient.integrations.prometheus`, with the names in `METRICS`. The attribute
+    ``url.full`` is the URL without options and secrets; ``logclient.reason`` says why events failed or were
+    dropped. Call it once: an instrument cannot be taken back.
+
+    Args:
+        meter_provider: None: the global one.
+    """
+    meter = metrics.get_meter("logclient", meter_provider=meter_provider)
+    snapshots = _Snapshots(Totals())
+    for words, create in (
+        (COUNTERS, meter.create_observable_counter),
+        (GAUGES, meter.create_observable_gauge),
+    ):
+        for name, description in words.items():
+            metric, unit = METRICS[name]
+            create(metric, [_callback(name, snapshots)], unit, description)
+
+
+def _callback(
+    name: str, snapshots: _Snapshots
+) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+    def read(_: metrics.CallbackOptions) -> list[metrics.Observation]:
+        return [
+            metrics.Observation(
+                value, {"url.full": url, "logclient.reason": reason} if reason else {"url.full": url}
+            )
+            for (counted, url, reason), value in snapshots.of(name).items()
+            if counted == name
+        ]
+
+    return read

@@ -1,0 +1,88 @@
+"""The active span of OpenTelemetry, for the documents that are made while it is active."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from logclient.errors import MissingExtra
+
+__all__ = ["Spans", "service_fields"]
+
+_SERVICE = {
+    "service.name": "service.name",
+    "service.version": "service.version",
+    "deployment.environment.name": "service.environment",
+    "deployment.environment": "service.environment",  # its name until semantic conventions 1.27
+}
+"""Attributes of a resource, and their names in ECS."""
+
+Fields = tuple[tuple[str, str], ...]
+
+
+class Spans:
+    """Finds the active span, for `Encoder`.
+
+    Args:
+        service: say what the span's resource says about its service, too.
+
+    Attributes:
+        variable: the context variable with OpenTelemetry's context, which can be read without Python code;
+            None: `context` returns that.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+
+    def __init__(self, service: bool) -> None:
+        try:
+            from opentelemetry import context, trace
+        except ImportError:
+            raise MissingExtra("opentelemetry", "opentelemetry") from None
+        self._trace = trace
+        self._service = service
+        self._last: tuple[Any, Fields] = (None, ())
+        self.context = context.get_current
+        # Not public, so any other shape of it will do: then `context` is called.
+        runtime = getattr(context, "_RUNTIME_CONTEXT", None)
+        found = getattr(runtime, "_current_context", None)
+        known = isinstance(found, ContextVar) and found.get(None) is context.get_current()
+        self.variable: ContextVar[Any] | None = found if known else None
+
+    def find(self, context: Any) -> tuple[str, str, Fields] | None:
+        """Return what a context says about its span. Never raises.
+
+        Returns:
+            The ids of the trace and of the span in hexadecimal digits, and fields about the service; None if
+            there is no span, or its ids are not valid.
+        """
+        try:
+            span = self._trace.get_current_span(context)
+            ids = span.get_span_context()
+            if not ids.is_valid:
+                return None
+            service = self._service_of(span) if self._service else ()
+            return self._trace.format_trace_id(ids.trace_id), self._trace.format_span_id(ids.span_id), service
+        except Exception:
+            return None
+
+    def _service_of(self, span: Any) -> Fields:
+        # A span that is not recorded has no resource: the provider made it, or that of another process.
+        resource = getattr(span, "resource", None)
+        if resource is None:
+            resource = getattr(self._trace.get_tracer_provider(), "resource", None)
+        last, fields = self._last
+        if resource is not last:
+            fields = tuple(service_fields(getattr(resource, "attributes", {})).items())
+            self._last = resource, fields
+        return fields
+
+
+def service_fields(attributes: Any) -> dict[str, str]:
+    """Return what the attributes of a resource say about the service, under the names of ECS."""
+    found: dict[str, str] = {}
+    for name, field in _SERVICE.items():
+        value = attributes.get(name)
+        if value not in (None, ""):
+            found.setdefault(field, str(value))
+    return found
