@@ -73,7 +73,7 @@ class Shipper:
     @staticmethod
     def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:
         """Return whether a document passes; one that does says how many were held back before it."""
-        message = document["message"]
+        message = document.get("message", "")
         held = sampling.admit(logger, level, message, lambda: (message, document.get("error.type", "")))
         if held > 0:
             document[SUPPRESSED] = held

@@ -103,6 +103,7 @@ METRICS = {
     "events_stored": ("logclient.events.stored", "{event}"),
     "events_failed": ("logclient.events.failed", "{event}"),
     "events_dropped": ("logclient.events.dropped", "{event}"),
+    "events_filtered": ("logclient.events.filtered", "{event}"),
     "events_refused": ("logclient.events.refused", "{event}"),
     "events_resent": ("logclient.events.resent", "{event}"),
     "values_sanitized": ("logclient.values.sanitized", "{value}"),

@@ -58,6 +58,7 @@ class ClientWithoutSender:
             pairs=pairs,
             truncate=truncate,
         )
+        self.front_ends: set[Any] = set()
         self.calls: list[Any] = []
         self.in_flight = InflightBatches(self.queue)
         self.trouble: Exception | None = None

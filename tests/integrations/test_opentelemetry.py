@@ -379,7 +379,7 @@ class TestMetrics:
         assert scope["scope"]["name"] == "logclient"
         found = {metric["name"]: metric for metric in scope["metrics"]}
         assert METRICS.keys() == COUNTERS.keys() | GAUGES.keys()
-        reasons = {"logclient.events.failed", "logclient.events.dropped"}
+        reasons = {f"logclient.events.{word}" for word in ("failed", "dropped", "filtered")}
         names = {METRICS[name][0]: name for name in METRICS}
         assert found.keys() | reasons == names.keys()
         for name, metric in found.items():
