@@ -5,10 +5,15 @@ ECS documents in the queue. Before the timed runs, each document is decoded and 
 after each timed run the queue is emptied and counted. One contender has a running sender and the C sink, to
 show the cost of a queue that is drained at the same time. Logjam's documents are made of the same records, by
 the handler and by the agent in Python, which has the rules; both make the same bytes.
+
+Further handlers have five fields of the client, three names to redact and two bound fields, and a function
+`before_send`. structlog and loguru log the same lines through our front ends and through their own renderers
+of JSON, whose result is thrown away.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -29,12 +34,22 @@ EXC = "logclient.Handler, exc_info"
 FORMAT_EXC = "formatException"
 LOGJAM = "logclient.Handler, Logjam"
 AGENT = "Logjam's agent in Python"
+RICH = "logclient.Handler, fields, redact, bind"
+BEFORE = "logclient.Handler, before_send"
+STRUCTLOG = "structlog to logclient"
+STRUCTLOG_JSON = "structlog, JSONRenderer"
+LOGURU = "loguru to logclient"
+LOGURU_JSON = "loguru, serialize"
 TARGETS = [
     Target(OURS, EMPTY, "<=", 2.0),
     Target(QUEUE, OURS, ">=", 10.0),
     Target(LOGSTASH, OURS, ">=", 40.0),
     Target(EXC, FORMAT_EXC, "<=", 1.2),
     Target(AGENT, LOGJAM, ">=", 10.0),
+    Target(RICH, OURS, "<=", 1.4),
+    Target(BEFORE, OURS, "", 0.0),
+    Target(STRUCTLOG, STRUCTLOG_JSON, "", 0.0),
+    Target(LOGURU, LOGURU_JSON, "", 0.0),
 ]
 
 
@@ -117,6 +132,99 @@ def check_lines(made: Sequence[logging.LogRecord], documents: Sequence[bytes], a
             raise NotExact(f"the line is {found!r} where the record has {record.getMessage()!r}")
 
 
+FIELDS = {
+    "service.name": "shop",
+    "service.version": "2.4.1",
+    "service.environment": "production",
+    "host.name": "web-1",
+    "team": "payments",
+}
+NAMES = ["password", "authorization", "*token*"]
+BOUND = {"request_id": "7c9e6679f0b3", "customer": 4711}
+
+
+def bound(call: Callable[[Any], object], items: Sequence[Any]) -> Callable[[], None]:
+    """Make the loop run with fields that are bound to the context."""
+    import logclient
+
+    work = loop(call, items)
+
+    def work_bound() -> None:
+        with logclient.bind(BOUND):
+            work()
+
+    return work_bound
+
+
+class FrontEnds:
+    """structlog and loguru, each to logclient and to JSON that is thrown away.
+
+    Args:
+        made: the records whose lines and fields are logged.
+    """
+
+    def __init__(self, made: Sequence[logging.LogRecord]) -> None:
+        import copy
+
+        import loguru
+        import structlog
+
+        import logclient
+        from logclient.integrations.loguru import Sink as LoguruSink
+        from logclient.integrations.structlog import LoggerFactory
+
+        names = ("user_id", "request", "took_ms")
+        self._lines = [
+            (record.getMessage(), {k: v for k, v in vars(record).items() if k in names}) for record in made
+        ]
+        self.clients = [logclient.connect(NOWHERE) for _ in range(2)]
+        self.queues = [QueueOnly(client) for client in self.clients]
+        level = structlog.processors.add_log_level
+        stamp = structlog.processors.TimeStamper(fmt="iso")
+        render = structlog.processors.JSONRenderer()
+        factory = LoggerFactory(client=self.clients[0])
+        loguru.logger.remove()
+        ours, theirs = copy.deepcopy(loguru.logger), copy.deepcopy(loguru.logger)
+        ours.add(LoguruSink(client=self.clients[1]), format="{message}")
+        theirs.add(lambda _: None, format="{message}", serialize=True)
+        self._calls: dict[str, tuple[Any, QueueOnly | None]] = {
+            STRUCTLOG: (structlog.wrap_logger(factory("shop"), processors=[level]).info, self.queues[0]),
+            STRUCTLOG_JSON: (
+                structlog.wrap_logger(structlog.ReturnLogger(), processors=[level, stamp, render]).info,
+                None,
+            ),
+            # loguru formats a message that comes with fields, and log lines may have braces.
+            LOGURU: (functools.partial(ours.info, "{}"), self.queues[1]),
+            LOGURU_JSON: (functools.partial(theirs.info, "{}"), None),
+        }
+
+    def contenders(self) -> Iterable[Contender]:
+        """Yield them; what reaches a queue of ours was decoded and compared with its line."""
+        for name, (call, queue) in self._calls.items():
+            work = self._loop(call)
+            if queue is not None:
+                work()
+                found = [(field(document, "message"), document.get("user_id")) for document in
+                         map(json.loads, queue.take())]  # fmt: skip
+                if found != [(line, extra.get("user_id")) for line, extra in self._lines]:
+                    raise NotExact(f"{name}: the documents are not the lines")
+            yield Contender(name, work, len(self._lines), None if queue is None else queue.count)
+
+    def _loop(self, call: Any) -> Callable[[], None]:
+        some = self._lines
+
+        def work() -> None:
+            for line, extra in some:
+                call(line, **extra)
+
+        return work
+
+    def close(self) -> None:
+        """End the clients."""
+        for client in self.clients:
+            client.close(0)
+
+
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     """Measure all contenders with the same records."""
     import logclient
@@ -144,6 +252,21 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         agent: Any = logjam[1].client.documents
         loop(logjam[0].handle, made)()
         check_lines(made, waiting[0].take(), agent)
+        rich = logclient.Handler(NOWHERE, fields=FIELDS, redact=NAMES)
+        changing = logclient.Handler(NOWHERE, before_send=lambda document: document)
+        extra_queues = []
+        for handler in (rich, changing):
+            stack.callback(handler.close)
+            extra_queues.append(QueueOnly(handler.client))
+        bound(rich.handle, made)()
+        check(made, documents := extra_queues[0].take())
+        for document in map(json.loads, documents):
+            if (document["team"], document["customer"]) != ("payments", 4711):
+                raise NotExact("a document has not all fields")
+        loop(changing.handle, made)()
+        check(made, extra_queues[1].take())
+        front_ends = FrontEnds(made)
+        stack.callback(front_ends.close)
         sink = stack.enter_context(Sink())
         live = logclient.Handler(sink.url, compression=0)
         stack.callback(live.close)
@@ -171,6 +294,9 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             Contender(OURS + ", live sender", loop(live.handle, made), n, None, delivered),
             Contender(LOGJAM, loop(logjam[0].handle, made), n, waiting[0].count),
             Contender(AGENT, loop(agent.ship, made), n, waiting[1].count),
+            Contender(RICH, bound(rich.handle, made), n, extra_queues[0].count),
+            Contender(BEFORE, loop(changing.handle, made), n, extra_queues[1].count),
+            *front_ends.contenders(),
             Contender("loop alone", alone(made), n),
         ]
         if (peer := logstash_async()) is not None:

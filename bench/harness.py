@@ -76,7 +76,7 @@ class Spread(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A bound for the ratio `over` / `under`: at most (`<=`) or at least (`>=`) `bound`."""
+    """A bound for the ratio `over` / `under`: at most (`<=`) or at least (`>=`) `bound`; "": there is none."""
 
     over: str
     under: str
@@ -214,7 +214,8 @@ def judge(
             )
             continue
         s = ratio(samples, t.over, t.under, t.clock)
-        verdicts.append(Verdict(f"{t.over} / {t.under}", *s, t.op, t.bound, holds(s.median, t.op, t.bound)))
+        reached = holds(s.median, t.op, t.bound) if t.op else None
+        verdicts.append(Verdict(f"{t.over} / {t.under}", *s, t.op, t.bound, reached))
     return verdicts
 
 
