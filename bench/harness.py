@@ -76,7 +76,7 @@ class Spread(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A bound for the ratio `over` / `under`: at most (`<=`) or at least (`>=`) `bound`; "": there is none."""
+    """A bound for the ratio `over` / `under`: at most (`<=`), at least (`>=`) `bound`; "": there is none."""
 
     over: str
     under: str

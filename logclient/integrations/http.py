@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+from logclient.integrations.request_fields import trace_id
 from logclient.logjam import Agent, Request
 
 __all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "found_action", "named", "wait_seconds"]
@@ -20,8 +21,6 @@ CLIENT_CLOSED = 499
 
 WARNING = 30
 LONGEST_WAIT = 3600.0
-
-_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 
 
 def begin(
@@ -135,5 +134,4 @@ def _shown_name(name: str) -> str:
 
 def _trace_id(headers: dict[str, str]) -> str | None:
     """Return the trace id of the W3C ``traceparent`` header, else of Logjam's header."""
-    match = _TRACE.fullmatch(headers.get("Traceparent", ""))
-    return match[1] if match else headers.get("X-Logjam-Trace-Id")
+    return trace_id(headers.get("Traceparent")) or headers.get("X-Logjam-Trace-Id")

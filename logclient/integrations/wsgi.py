@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from logclient.integrations import http
+from logclient.integrations.request_fields import wsgi_path
 from logclient.logjam import Agent, Client, Request
 
 __all__ = ["LogjamMiddleware"]
@@ -102,7 +103,7 @@ class LogjamMiddleware:
         return http.begin(
             self.agent,
             environ.get("REQUEST_METHOD", ""),
-            _path(environ),
+            wsgi_path(environ),
             environ.get("QUERY_STRING", ""),
             headers,
             environ.get("REMOTE_ADDR"),
@@ -182,12 +183,6 @@ class _Chunks:
         request = getattr(self, "_request", None)
         if request is not None and not request.ended:
             self._middleware._end(request, self._environ)
-
-
-def _path(environ: Environ) -> str:
-    # WSGI decodes bytes as Latin-1.
-    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _flask(environ: Environ) -> str | None:

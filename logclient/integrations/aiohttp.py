@@ -1,0 +1,67 @@
+"""aiohttp's server: every event of a request has the fields of the request.
+
+::
+
+    app = web.Application()
+    logclient.integrations.aiohttp.install(app)
+
+The fields are those of `logclient.integrations.request_fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields
+
+__all__ = ["install"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# Newer versions warn of keys that are text.
+_KEY: Any = web.RequestKey(KEY, str) if hasattr(web, "RequestKey") else KEY
+
+
+def install(app: web.Application, *, client_ip: bool = True) -> None:
+    """Bind the fields of each request of an application and of those below it.
+
+    The fields last as long as the task that aiohttp makes for the request. So they are also in aiohttp's
+    record of an exception and in its access log.
+
+    This is more than a middleware because a middleware cannot add a header to a response that has begun (a
+    stream, a WebSocket), nor to the one with code 500 that the server makes of an exception.
+
+    Args:
+        app: the application, before it runs.
+        client_ip: whether events have the address of the client.
+    """
+
+    @web.middleware
+    async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if _KEY not in request:
+            fields = RequestFields(
+                request.method,
+                request.path,
+                _header(request, REQUEST_ID),
+                _header(request, "traceparent"),
+                request.remote if client_ip else None,
+            )
+            request[_KEY] = fields.id
+        return await handler(request)
+
+    app.middlewares.insert(0, request_context)
+    app.on_response_prepare.append(_add_id)
+
+
+async def _add_id(request: web.Request, response: web.StreamResponse) -> None:
+    if _KEY in request:
+        response.headers[REQUEST_ID] = request[_KEY]
+
+
+def _header(request: web.Request, name: str) -> str | None:
+    """Return a header of a request; headers of one name are joined, as WSGI servers do."""
+    found = request.headers.getall(name, ())
+    return ",".join(found) if found else None

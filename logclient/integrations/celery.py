@@ -1,0 +1,70 @@
+"""Celery: every event of a task has the name and the id of the task, and the request that has sent it.
+
+::
+
+    app = Celery("shop")
+    logclient.integrations.celery.install(app)
+
+======================= ===========================================================================
+``celery.task.name``    the name of the task, such as ``shop.tasks.confirm``
+``celery.task.id``      the id of the task
+``http.request.id``     that of the request, or of the task, in which the task was sent
+``trace.id``            likewise
+======================= ===========================================================================
+
+The last two go with the message, in its headers ``logclient_request_id`` and ``logclient_trace_id``. So both
+the program that sends tasks and the worker call `install`. Retries, and tasks that a task sends, keep them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from logclient.context import bind, bound
+from logclient.integrations.request_fields import sane_id
+
+__all__ = ["install"]
+
+_HEADERS = {"http.request.id": "logclient_request_id", "trace.id": "logclient_trace_id"}
+_BINDING = "logclient_binding"
+_TRACE = re.compile(r"[0-9a-f]{32}")
+
+
+def install(app: Any) -> None:
+    """Bind the fields of each task while it runs, and send those of the request with each task.
+
+    Args:
+        app: the application. Celery's signals are those of the process, so its other applications have the
+            fields, too.
+    """
+    from celery import signals
+
+    signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
+    signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")
+    signals.task_postrun.connect(_end, weak=False, dispatch_uid="logclient.end")
+
+
+def _send_request(headers: dict[str, Any], **_: Any) -> None:
+    fields = bound()
+    headers.update({header: fields[name] for name, header in _HEADERS.items() if name in fields})
+
+
+def _begin(task_id: str, task: Any, **_: Any) -> None:
+    fields: dict[str, Any] = {"celery.task.name": task.name, "celery.task.id": task_id}
+    request = task.request
+    given = request.get("logclient_request_id")
+    if isinstance(given, str) and sane_id(given):
+        fields["http.request.id"] = given
+    given = request.get("logclient_trace_id")
+    if isinstance(given, str) and _TRACE.fullmatch(given):
+        fields["trace.id"] = given
+    # There is one request for each run of a task, also of tasks that run within another one.
+    setattr(request, _BINDING, bind(fields))
+
+
+def _end(task: Any, **_: Any) -> None:
+    binding = getattr(task.request, _BINDING, None)
+    if binding is not None:
+        delattr(task.request, _BINDING)
+        binding.reset()

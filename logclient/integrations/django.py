@@ -1,0 +1,90 @@
+"""Django: every event of a request has the fields of the request.
+
+::
+
+    MIDDLEWARE = ["logclient.integrations.django.RequestContext", ...]
+
+The fields are those of `logclient.integrations.request_fields`. With ``LOGCLIENT_CLIENT_IP = False`` in the
+settings, events do not have the address of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+
+from logclient.integrations.request_fields import REQUEST_ID, RequestFields
+
+__all__ = ["RequestContext"]
+
+
+class RequestContext:
+    """Middleware that binds the fields of each request, under WSGI and ASGI.
+
+    The fields last until the response is closed, so that they are also in the events of a streamed response,
+    in Django's own record of a failed request, and in what the signal ``request_finished`` calls. Let it be
+    the first one: what middleware before it logs has no fields.
+
+    Args:
+        get_response: the rest of the application.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self.get_response = get_response
+        self.client_ip = bool(getattr(settings, "LOGCLIENT_CLIENT_IP", True))
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Any) -> Any:
+        """Return the response, or under ASGI what makes it."""
+        if self._is_async:
+            return self._respond(request)
+        fields = self._begin(request)
+        try:
+            response = self.get_response(request)
+        except BaseException:
+            fields.end()
+            raise
+        return _ending(response, fields)
+
+    async def _respond(self, request: Any) -> Any:
+        fields = self._begin(request)
+        try:
+            awaited: Awaitable[Any] = self.get_response(request)
+            response = await awaited
+        except BaseException:
+            fields.end()
+            raise
+        return _ending(response, fields)
+
+    def _begin(self, request: Any) -> RequestFields:
+        found = request.META
+        return RequestFields(
+            request.method,
+            request.path,
+            found.get("HTTP_X_REQUEST_ID"),
+            found.get("HTTP_TRACEPARENT"),
+            found.get("REMOTE_ADDR") if self.client_ip else None,
+        )
+
+
+def _ending(response: Any, fields: RequestFields) -> Any:
+    """Let a response name the request, and end the request when it is closed."""
+    response[REQUEST_ID] = fields.id
+    close = response.close
+
+    def close_and_end() -> None:
+        try:
+            close()
+        finally:
+            fields.end()
+
+    response.close = close_and_end
+    return response

@@ -1,0 +1,117 @@
+"""Flask and other WSGI applications: every event of a request has the fields of the request.
+
+::
+
+    logclient.integrations.flask.init_app(app)
+
+The fields are those of `logclient.integrations.request_fields`. For other WSGI applications there is
+``app = RequestContext(app)``; Flask itself is not needed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from logclient import context
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, wsgi_path
+
+__all__ = ["RequestContext", "init_app"]
+
+Environ = dict[str, Any]
+T = TypeVar("T")
+Application = Callable[[Environ, Any], Iterable[bytes]]
+
+
+def init_app(app: Any, *, client_ip: bool = True) -> None:
+    """Bind the fields of each request of a Flask application.
+
+    Call it last, or wrap ``app.wsgi_app`` before: what is wrapped around later is not part of the request.
+
+    Args:
+        app: the ``flask.Flask``.
+        client_ip: whether events have the address of the client. Behind a proxy, that is the proxy's, unless
+            ``ProxyFix`` of werkzeug is wrapped around later.
+    """
+    app.wsgi_app = RequestContext(app.wsgi_app, client_ip=client_ip)
+
+
+class RequestContext:
+    """Middleware around a WSGI application that binds the fields of each request.
+
+    The fields last until the response is closed, and while its chunks are made.
+
+    Args:
+        app: the application.
+        client_ip: whether events have the address of the client.
+    """
+
+    def __init__(self, app: Application, *, client_ip: bool = True) -> None:
+        self.app = app
+        self.client_ip = client_ip
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Call the application with the fields bound; return its response."""
+        if KEY in environ:
+            return self.app(environ, start_response)
+        fields = RequestFields(
+            environ.get("REQUEST_METHOD"),
+            wsgi_path(environ),
+            environ.get("HTTP_X_REQUEST_ID"),
+            environ.get("HTTP_TRACEPARENT"),
+            environ.get("REMOTE_ADDR") if self.client_ip else None,
+        )
+
+        environ[KEY] = fields.id
+
+        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+            others = [pair for pair in headers if pair[0].lower() != "x-request-id"]
+            return start_response(status, [*others, (REQUEST_ID, fields.id)], *exc_info)
+
+        try:
+            chunks = self.app(environ, start)
+            inside = context.current.get()
+        finally:
+            fields.end()
+        file_wrapper = environ.get("wsgi.file_wrapper")
+        if isinstance(chunks, (list, tuple)) or (
+            isinstance(file_wrapper, type) and isinstance(chunks, file_wrapper)
+        ):
+            # Servers derive Content-Length from a list of one chunk, and have the kernel send a file.
+            return chunks
+        return _Chunks(chunks, inside)
+
+
+class _Chunks:
+    """The chunks of a response: each is made, and the response closed, with the fields of the request."""
+
+    def __init__(self, chunks: Iterable[bytes], inside: context.Fields | None) -> None:
+        self._chunks = chunks
+        self._inside = inside
+        self._iterator: Iterator[bytes] | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return self._call(self._next)
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            self._call(close)
+
+    def _next(self) -> bytes:
+        if self._iterator is None:
+            self._iterator = iter(self._chunks)
+        return next(self._iterator)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function with the fields of the request, and those that it binds itself."""
+        outside = context.current.get()
+        context.current.set(self._inside)
+        try:
+            return function()
+        finally:
+            self._inside = context.current.get()
+            context.current.set(outside)

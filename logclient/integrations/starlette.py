@@ -1,0 +1,87 @@
+"""Starlette, FastAPI and other ASGI applications: every event of a request has the fields of the request.
+
+::
+
+    app.add_middleware(RequestContext)
+
+The fields are those of `logclient.integrations.request_fields`. Starlette itself is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields
+
+__all__ = ["RequestContext"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_ID = REQUEST_ID.lower().encode()
+_STARTS = ("http.response.start", "websocket.accept")
+
+
+class RequestContext:
+    """Middleware that binds the fields of HTTP requests and of WebSockets. Other scopes pass through.
+
+    The fields last as long as the application handles the request: while it streams the response, in thread
+    pools and tasks that it starts, and in background tasks after the response. If the application raises,
+    they last until the task of the request ends, so that the server's own record of the exception has them.
+
+    Starlette makes the response with code 500 outside of all middleware, so that it has no ``X-Request-Id``.
+    It has, if this is around the whole application: ``app = RequestContext(app)``.
+
+    Args:
+        app: the application.
+        client_ip: whether events have the address of the client.
+    """
+
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, client_ip: bool = True
+    ) -> None:
+        self.app = app
+        self.client_ip = client_ip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application, with the fields bound if the scope is of a new request."""
+        if scope["type"] not in ("http", "websocket") or KEY in scope:
+            await self.app(scope, receive, send)
+            return
+        client = scope.get("client")
+        fields = RequestFields(
+            scope.get("method"),
+            scope.get("path", ""),
+            _header(scope, _ID),
+            _header(scope, b"traceparent"),
+            client[0] if client and self.client_ip else None,
+        )
+        scope[KEY] = fields.id
+        shown = (_ID, fields.id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] in _STARTS:
+                others = [pair for pair in message.get("headers") or () if bytes(pair[0]).lower() != _ID]
+                message = {**message, "headers": [*others, shown]}
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            # Servers run each request in a task of its own, and log the exception there.
+            if fields.nested:
+                fields.end()
+            raise
+        except BaseException:
+            fields.end()
+            raise
+        fields.end()
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    """Return a header of a request; headers of one name are joined, as WSGI servers do."""
+    found = [bytes(value).decode("latin-1") for key, value in scope.get("headers") or () if key == name]
+    return ",".join(found) if found else None

@@ -1,0 +1,171 @@
+"""Fields of tasks, and of the requests that have sent them, through a real prefork worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient.integrations.request_fields import RequestFields
+from tests.support import ROOT, clean_environment
+from tests.support.app_servers import EXAMPLES, Site, program, serving, wait_for
+
+celery = pytest.importorskip("celery")
+
+REQUESTS = 10
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+TASKS = """
+from tasks import app, log
+from logclient.integrations.celery import install
+
+install(app)
+
+@app.task(name="shop.note")
+def note(name):
+    log.info("%s noted", name)
+
+@app.task(name="shop.relay")
+def relay(name):
+    note.delay(f"{name} relayed")
+
+@app.task(name="shop.fails")
+def fails(name):
+    raise LookupError(name)
+
+@app.task(name="shop.again", bind=True, max_retries=1, default_retry_delay=0)
+def again(self, name):
+    log.info("%s tried %d", name, self.request.retries)
+    if not self.request.retries:
+        raise self.retry()
+"""
+
+SEND = """
+import sys, more
+from logclient.integrations.request_fields import RequestFields
+more.note.delay("unasked")
+for n in range(int(sys.argv[1])):
+    fields = RequestFields("GET", "/", f"r-{n}", f"00-{sys.argv[2]}-b7ad6b7169203331-01", None)
+    for task in more.note, more.relay, more.fails, more.again:
+        task.delay(f"{n}")
+    fields.end()
+"""
+
+WANTED = {
+    "{n} noted": "shop.note",
+    "{n} relayed noted": "shop.note",
+    "{n} tried 0": "shop.again",
+    "{n} tried 1": "shop.again",
+}
+
+
+def _failed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("error.type") == "LookupError"]
+
+
+@pytest.mark.tree
+def test_pool_processes_ship_and_deliver_the_fields(tmp_path: Path) -> None:
+    """Pool processes are replaced all the time, and all of them deliver."""
+    (tmp_path / "more.py").write_text(TASKS)
+    with Site(tmp_path) as site:
+        environment = {"LOG_URL": site.url, "BROKER_FOLDER": str(tmp_path)}
+        path = os.pathsep.join([str(tmp_path), str(EXAMPLES / "celery"), str(ROOT)])
+        subprocess.run(
+            [sys.executable, "-c", SEND, str(REQUESTS), TRACE],
+            env=clean_environment(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **environment),
+            check=True,
+        )
+        command = [program("celery"), "--app", "more", "worker", "--concurrency", "2"]
+        command += ["--max-tasks-per-child", "10"]
+        with serving(command, EXAMPLES / "celery", tmp_path / "celery.out", **environment) as server:
+            texts = {text.format(n=n) for n in range(REQUESTS) for text in WANTED} | {"unasked noted"}
+            wait_for(lambda: texts <= set(site.messages()), "the records of all tasks")
+            wait_for(lambda: len(_failed(site.events())) == REQUESTS, "the records of failures")
+            assert server.end(signal.SIGTERM) == 0
+        events = site.events()
+    by_message = {event["message"]: event for event in events}
+    [unasked] = [event for event in events if event["message"] == "unasked noted"]
+    assert "http.request.id" not in unasked and unasked["celery.task.name"] == "shop.note"
+    for n in range(REQUESTS):
+        for text, task in WANTED.items():
+            event = by_message[text.format(n=n)]
+            assert (event["http.request.id"], event["trace.id"]) == (f"r-{n}", TRACE)
+            assert (event["celery.task.name"], "url.path" in event) == (task, False)
+    # Celery's own record of a failure, made in the pool's process, has the fields too.
+    failed = _failed(events)
+    assert {event["http.request.id"] for event in failed} == {f"r-{n}" for n in range(REQUESTS)}
+    tasks = {(event["celery.task.id"], event["http.request.id"]) for event in failed}
+    assert len(tasks) == REQUESTS
+    assert all(event["celery.task.id"] in event["message"] for event in failed)
+    pool = {event["process.pid"] for event in events if "celery.task.id" in event}
+    assert len(pool) > 4  # processes have been replaced
+    between = [event for event in events if event["process.pid"] == server.pid]
+    assert between and not any("celery.task.id" in event for event in between)
+
+
+class TestWithinAProgram:
+    """Tasks that run where they are called."""
+
+    @pytest.fixture
+    def app(self) -> Iterator[Any]:
+        from celery import signals
+
+        from logclient.integrations.celery import install
+
+        app = celery.Celery("shop", set_as_current=False)
+        app.conf.task_always_eager = True
+        used = (signals.before_task_publish, signals.task_prerun, signals.task_postrun)
+        before = [list(signal.receivers or ()) for signal in used]
+        install(app)
+        install(app)  # twice is as good as once
+        yield app
+        for signal, receivers in zip(used, before, strict=True):
+            signal.receivers = receivers
+            signal.sender_receivers_cache.clear()
+
+    def test_fields_end_with_the_task(self, app: Any) -> None:
+        seen: list[dict[str, Any]] = []
+
+        @app.task(shared=False, name="shop.inner")
+        def inner() -> None:
+            seen.append(logclient.bound())
+            raise LookupError
+
+        @app.task(shared=False, name="shop.outer")
+        def outer() -> None:
+            inner.delay()
+            logclient.bind(order=17)
+            seen.append(logclient.bound())
+
+        fields = RequestFields("GET", "/pay", "r", None, None)
+        before = logclient.bound()
+        outer.apply(task_id="the-outer")
+        assert logclient.bound() == before
+        fields.end()
+        first, second = seen
+        assert first["celery.task.name"] == "shop.inner"
+        assert first["celery.task.id"] not in ("the-outer", None)
+        mine = {"celery.task.name": "shop.outer", "celery.task.id": "the-outer", "order": 17}
+        assert second == {**before, **mine}
+
+    @pytest.mark.parametrize("given", ["a b", "x" * 129, 5, None])
+    def test_ids_that_are_not_fit_are_ignored(self, app: Any, given: object) -> None:
+        from celery.app.trace import build_tracer
+
+        seen: list[dict[str, Any]] = []
+
+        @app.task(shared=False, name="shop.task")
+        def task() -> None:
+            seen.append(logclient.bound())
+
+        # As a worker runs what a message says.
+        message = {"id": "t", "logclient_request_id": given, "logclient_trace_id": given}
+        build_tracer("shop.task", app.tasks["shop.task"], app=app, eager=True)("t", [], {}, message)
+        assert seen == [{"celery.task.name": "shop.task", "celery.task.id": "t"}]

@@ -1,0 +1,395 @@
+"""Fields of requests in every event, by each web framework behind a real server."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+import logclient
+from logclient.integrations.loguru import Sink
+from logclient.integrations.request_fields import REQUEST_ID, RequestFields, sane_id, trace_id
+from logclient.integrations.structlog import LoggerFactory
+from logclient.lumberjack.collector import Collector
+from tests.integrations import web_apps
+from tests.support.patience import PATIENCE
+
+loguru = pytest.importorskip("loguru")
+structlog = pytest.importorskip("structlog")
+
+FRAMEWORKS = ("flask", "django", "django-asgi", "fastapi", "aiohttp")
+NAMES = ("http.request.id", "http.request.method", "url.path", "client.ip", "trace.id")
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE}-b7ad6b7169203331-01"
+
+Event = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@pytest.fixture
+def arrived() -> Iterator[Callable[[], list[Event]]]:
+    """All four ways to log ship to one collector; gives what has arrived."""
+    root, log = logging.getLogger(), web_apps.log
+    with Collector(keep=True) as server:
+        handler = logclient.Handler(server.url)
+        client = handler.client
+
+        def events() -> list[Event]:
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().failed == {}
+            return server.events(client.stats().acked, PATIENCE)
+
+        log.setLevel("INFO")
+        log.addHandler(handler)
+        log.propagate = False
+        root.addHandler(handler)
+        loguru.logger.remove()
+        loguru.logger.add(Sink(client=client))
+        structlog.configure(processors=[], logger_factory=LoggerFactory(client=client))
+        try:
+            yield events
+        finally:
+            log.removeHandler(handler)
+            log.propagate = True
+            root.removeHandler(handler)
+            loguru.logger.remove()
+            structlog.reset_defaults()
+            client.close()
+
+
+@contextmanager
+def _connected(port: int) -> Iterator[Callable[..., Answer]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+    def get(path: str, **headers: str) -> Answer:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", path, headers=sent)
+        response = connection.getresponse()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, found, response.read())
+
+    try:
+        yield get
+    finally:
+        connection.close()
+
+
+def _fields(event: Event) -> Event:
+    return {name: event[name] for name in NAMES if name in event}
+
+
+def _expected(path: str, request_id: str, **more: str) -> Event:
+    fields = {"http.request.id": request_id, "http.request.method": "GET", "url.path": path}
+    return {**fields, "client.ip": "127.0.0.1", **more}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+class TestFrameworks:
+    @pytest.fixture
+    def port(self, framework: str, arrived: Any) -> Iterator[int]:
+        with web_apps.serving(framework) as port:
+            yield port
+
+    def test_events_of_all_loggers_have_the_fields(self, port: int, arrived: Any) -> None:
+        with _connected(port) as get:
+            answer = get("/all/gr%C3%BC%C3%9Fe?secret=1", x_request_id="r-1", traceparent=TRACEPARENT)
+        assert (answer.status, answer.headers["x-request-id"]) == (200, "r-1")
+        events = [event for event in arrived() if event["message"] == "grüße"]
+        assert len(events) == 4
+        for event in events:
+            assert _fields(event) == _expected("/all/grüße", "r-1", **{"trace.id": TRACE})
+
+    def test_an_id_is_made_when_none_is_fit(self, port: int, arrived: Any) -> None:
+        given: list[dict[str, str]] = [{}, {"x_request_id": "a b"}, {"x_request_id": "x" * 129}]
+        with _connected(port) as get:
+            ids = [get("/pool/a", **headers).headers["x-request-id"] for headers in given]
+        assert len({*ids}) == len(given)
+        assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
+        events = [event for event in arrived() if event["message"] == "a pool"]
+        assert [_fields(event) for event in events] == [_expected("/pool/a", one) for one in ids]
+
+    def test_pools_and_streams_have_the_fields(self, port: int, arrived: Any, framework: str) -> None:
+        stream = "/later/stream/b" if framework == "django-asgi" else "/stream/b"
+        with _connected(port) as get:
+            for path, body in (("/pool/b", b"pool"), (stream, b"chunk" * 3)):
+                answer = get(path, x_request_id="r-2")
+                assert (answer.body, answer.headers["x-request-id"]) == (body, "r-2")
+        found = {event["message"]: _fields(event) for event in arrived() if event["log.logger"] == "shop"}
+        assert found == {
+            "b pool": _expected("/pool/b", "r-2"),
+            **{f"b chunk {n}": _expected(stream, "r-2") for n in range(3)},
+        }
+
+    def test_fields_end_with_a_failed_request(self, port: int, arrived: Any, framework: str) -> None:
+        """The next one on the connection has none of it; records of the failure have all."""
+        with _connected(port) as get, _connected(port) as get_anew:
+            answer = get("/fail/c", x_request_id="r-3", traceparent=TRACEPARENT)
+            # uvicorn closes the connection of a failed request.
+            (get_anew if framework == "fastapi" else get)("/pool/c", x_request_id="r-4")
+        assert answer.status == 500
+        # Starlette makes this response outside of all middleware.
+        assert framework == "fastapi" or answer.headers["x-request-id"] == "r-3"
+        events = arrived()
+        failed = [event for event in events if event.get("error.type") == "LookupError"]
+        assert len(failed) == 1
+        for event in [*failed, *(event for event in events if event["message"] == "c fails")]:
+            assert _fields(event) == _expected("/fail/c", "r-3", **{"trace.id": TRACE})
+        [after] = [event for event in events if event["message"] == "c pool"]
+        assert _fields(after) == _expected("/pool/c", "r-4")
+
+    def test_concurrent_requests_have_their_own(self, port: int, arrived: Any, framework: str) -> None:
+        prefix = "/later/meet" if framework == "django-asgi" else "/meet"
+        statuses: list[int] = []
+
+        def ask(client: int) -> None:
+            with _connected(port) as get:
+                for n in range(10):
+                    name = f"{client}-{n}"
+                    headers = {"traceparent": TRACEPARENT} if n % 2 else {}
+                    statuses.append(get(f"{prefix}/{name}", x_request_id=name, **headers).status)
+
+        threads = [threading.Thread(target=ask, args=(client,)) for client in range(web_apps.TOGETHER)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * PATIENCE)
+        assert statuses == [200] * 10 * web_apps.TOGETHER
+        events = [event for event in arrived() if event["log.logger"] == "shop"]
+        assert len(events) == 2 * len(statuses)
+        for event in events:
+            name = event["message"].split()[0]
+            trace = {"trace.id": TRACE} if int(name[-1]) % 2 else {}
+            assert _fields(event) == _expected(f"{prefix}/{name}", name, **trace)
+
+    def test_unknown_paths_have_an_id_too(self, port: int, arrived: Any) -> None:
+        with _connected(port) as get:
+            answer = get("/nowhere", x_request_id="r-5")
+        assert (answer.status, answer.headers["x-request-id"]) == (404, "r-5")
+
+
+class TestFlask:
+    def test_the_address_can_be_left_out(self, arrived: Any) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        app = web_apps.flask_app()
+        app.wsgi_app = RequestContext(app.wsgi_app.app, client_ip=False)
+        app.test_client().get("/pool/a", headers={REQUEST_ID: "r"})
+        [event] = arrived()
+        expected = _expected("/pool/a", "r")
+        del expected["client.ip"]
+        assert _fields(event) == expected
+
+    def test_nothing_stays_in_the_thread(self, arrived: Any) -> None:
+        app = web_apps.flask_app()
+        app.testing = True  # exceptions go to the caller
+        with logclient.bind(job="tests"):
+            with pytest.raises(LookupError):
+                app.test_client().get("/fail/a")
+            assert logclient.bound() == {"job": "tests"}
+            for path in ("/stream/a", "/all/a"):
+                assert app.test_client().get(path).status_code == 200
+                assert logclient.bound() == {"job": "tests"}
+        assert {event["job"] for event in arrived()} == {"tests"}
+
+    def test_streams_by_turns_keep_their_own(self, arrived: Any) -> None:
+        """One thread makes chunks of two responses by turns."""
+        client = web_apps.flask_app().test_client()
+        with (
+            client.get("/stream/a", headers={REQUEST_ID: "a"}, buffered=False) as one,
+            client.get("/stream/b", headers={REQUEST_ID: "b"}, buffered=False) as other,
+        ):
+            assert list(zip(one.response, other.response, strict=True)) == [(b"chunk", b"chunk")] * 3
+        ids = {(event["message"][0], event["http.request.id"]) for event in arrived()}
+        assert ids == {("a", "a"), ("b", "b")}
+
+    def test_twice_is_as_good_as_once(self, arrived: Any) -> None:
+        from logclient.integrations.flask import init_app
+
+        app = web_apps.flask_app()
+        init_app(app)
+        shown = app.test_client().get("/pool/a").headers.getlist(REQUEST_ID)
+        assert shown == [event["http.request.id"] for event in arrived()]
+
+    def test_fields_bound_by_a_view_reach_its_stream(self, arrived: Any) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+            start_response("200 OK", [("x-request-id", "of the application")])
+            logclient.bind(order=17)
+            return web_apps.chunks("a")
+
+        werkzeug = pytest.importorskip("werkzeug.test")
+        answer = werkzeug.Client(RequestContext(app)).get("/", headers={REQUEST_ID: "r"})
+        assert answer.headers.getlist(REQUEST_ID) == ["r"]
+        assert answer.data == b"chunk" * 3
+        assert logclient.bound() == {}
+        assert [event["order"] for event in arrived()] == [17] * 3
+
+    def test_files_are_left_to_the_server(self) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        wsgi = pytest.importorskip("werkzeug.wsgi")
+        file = wsgi.FileWrapper([b"content"])
+        app = RequestContext(lambda environ, start_response: file)
+        environ = {"wsgi.file_wrapper": wsgi.FileWrapper, "REQUEST_METHOD": "GET", "PATH_INFO": "/"}
+        assert app(environ, lambda *_: None) is file
+
+
+class TestDjango:
+    def test_nothing_stays_in_the_thread(self, arrived: Any) -> None:
+        web_apps.set_up_django()
+        from django.test import Client
+
+        client = Client(raise_request_exception=False, headers={REQUEST_ID: "r"})
+        with logclient.bind(job="tests"):
+            for path, status in (("/all/a", 200), ("/fail/a", 500), ("/nowhere", 404), ("/stream/a", 200)):
+                response = client.get(path)
+                assert (response.status_code, response[REQUEST_ID]) == (status, "r")
+                if path == "/stream/a":
+                    assert b"".join(response.streaming_content) == b"chunk" * 3
+                assert logclient.bound() == {"job": "tests"}
+        events = arrived()
+        assert {(event["job"], event["http.request.id"]) for event in events} == {("tests", "r")}
+        assert {"Not Found: /nowhere", "Internal Server Error: /fail/a"} < {e["message"] for e in events}
+
+    def test_nothing_stays_in_the_task(self, arrived: Any) -> None:
+        web_apps.set_up_django()
+        import asyncio
+
+        from django.test import AsyncClient
+
+        async def ask() -> dict[str, Any]:
+            response = await AsyncClient().get("/all/a", headers={REQUEST_ID: "r"})
+            assert response[REQUEST_ID] == "r"
+            return logclient.bound()
+
+        assert asyncio.run(ask()) == {}
+        assert {event["http.request.id"] for event in arrived()} == {"r"}
+
+    def test_the_address_can_be_left_out(self, arrived: Any) -> None:
+        web_apps.set_up_django()
+        from django.test import Client, override_settings
+
+        with override_settings(LOGCLIENT_CLIENT_IP=False):
+            Client().get("/pool/a")
+        [event] = arrived()
+        assert "client.ip" not in event and event["url.path"] == "/pool/a"
+
+
+class TestStarlette:
+    def test_the_whole_application_can_be_wrapped(self, arrived: Any) -> None:
+        from logclient.integrations.starlette import RequestContext
+
+        app = RequestContext(web_apps.fastapi_app(), client_ip=False)
+        with web_apps.uvicorn_server(app) as port, _connected(port) as get:
+            answer = get("/fail/a", x_request_id="r")
+        assert (answer.status, answer.headers["x-request-id"]) == (500, "r")
+        assert not any("client.ip" in event for event in arrived())
+
+    def test_twice_is_as_good_as_once(self, arrived: Any) -> None:
+        """As in an application and in one that is mounted below it."""
+        from logclient.integrations.starlette import RequestContext
+
+        app = RequestContext(RequestContext(web_apps.fastapi_app()))
+        with web_apps.uvicorn_server(app) as port, _connected(port) as get:
+            shown = get("/pool/a").headers["x-request-id"]
+        [event] = [event for event in arrived() if event["message"] == "a pool"]
+        assert _fields(event) == _expected("/pool/a", shown)
+
+    def test_websockets_have_the_fields(self, arrived: Any) -> None:
+        client = pytest.importorskip("websockets.sync.client")
+        with web_apps.uvicorn_server(web_apps.fastapi_app()) as port:
+            url = f"ws://127.0.0.1:{port}/socket/a"
+            with client.connect(url, additional_headers={REQUEST_ID: "r"}) as socket:
+                assert socket.response.headers[REQUEST_ID] == "r"
+                socket.send("said")
+        [event] = [event for event in arrived() if event["message"] == "said"]
+        expected = _expected("/socket/a", "r")
+        del expected["http.request.method"]
+        assert _fields(event) == expected
+
+    @pytest.mark.parametrize("kind", ["http", "lifespan"])
+    def test_a_request_within_a_request_ends_alone(self, kind: str) -> None:
+        import asyncio
+
+        from logclient.integrations.starlette import RequestContext
+
+        seen: list[dict[str, Any]] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(logclient.bound())
+            raise LookupError
+
+        async def run() -> None:
+            outer = RequestFields("GET", "/outer", "outer", TRACEPARENT, "10.0.0.1")
+            before = logclient.bound()
+            with pytest.raises(LookupError):
+                await RequestContext(app)({"type": kind, "path": "/inner"}, None, None)  # type: ignore[arg-type]
+            assert logclient.bound() == before
+            outer.end()
+            assert logclient.bound() == {}
+
+        asyncio.run(run())
+        [fields] = seen
+        assert fields["url.path"] == ("/inner" if kind == "http" else "/outer")
+        assert ("trace.id" in fields) is (kind == "lifespan")
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("given", ["x", "x" * 128, "7c9e-~/+=:!#(a,b)", "[`{|}]"])
+    def test_sane_ids_are_taken(self, given: str) -> None:
+        assert sane_id(given) == given
+
+    @pytest.mark.parametrize("given", [None, "", "x" * 129, "a b", "a\n", "a\x7f", 'a"', "a'", "größe", "\t"])
+    def test_other_ids_are_ignored(self, given: str | None) -> None:
+        assert sane_id(given) is None
+
+    @pytest.mark.parametrize("more", ["", "-", "-more"])
+    def test_valid_traces_are_taken(self, more: str) -> None:
+        version = "01" if more else "00"
+        assert trace_id(f"{version}-{TRACE}-b7ad6b7169203331-01{more}") == TRACE
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            None,
+            "",
+            f"{TRACEPARENT}\n",
+            f"{TRACEPARENT}-more",
+            f"{TRACEPARENT},{TRACEPARENT}",
+            TRACEPARENT.upper(),
+            f"ff{TRACEPARENT[2:]}",
+            f"00-{'0' * 32}-b7ad6b7169203331-01",
+            f"00-{TRACE}-{'0' * 16}-01",
+            f"00-{TRACE}-b7ad6b7169203331-0",
+        ],
+    )
+    def test_invalid_traces_are_ignored(self, given: str | None) -> None:
+        assert trace_id(given) is None
+
+    @pytest.mark.parametrize(
+        ("peer", "shown"),
+        [
+            ("10.0.0.7", "10.0.0.7"),
+            ("2001:DB8:0::1", "2001:db8::1"),
+            ("fe80::1%eth0", "fe80::1"),
+            ("testclient", None),
+            ("", None),
+            (None, None),
+        ],
+    )
+    def test_addresses_are_valid_or_left_out(self, peer: str | None, shown: str | None) -> None:
+        """Elasticsearch refuses a document with anything else in a field for addresses."""
+        fields = RequestFields("GET", "/", None, None, peer)
+        assert logclient.bound().get("client.ip") == shown
+        fields.end()
