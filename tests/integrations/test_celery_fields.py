@@ -126,9 +126,9 @@ class TestWithinAProgram:
         install(app)
         install(app)  # twice is as good as once
         yield app
-        for signal, receivers in zip(used, before, strict=True):
-            signal.receivers = receivers
-            signal.sender_receivers_cache.clear()
+        for one, receivers in zip(used, before, strict=True):
+            one.receivers = receivers
+            one.sender_receivers_cache.clear()
 
     def test_fields_end_with_the_task(self, app: Any) -> None:
         seen: list[dict[str, Any]] = []
