@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from logclient.context import bound as bound
     from logclient.context import unbind as unbind
     from logclient.delivery.outcomes import Delivery as Delivery
+    from logclient.delivery.watching import Settlement as Settlement
     from logclient.errors import ConfigError as ConfigError
     from logclient.errors import ConnectFailed as ConnectFailed
     from logclient.errors import EncodeError as EncodeError
@@ -54,6 +55,7 @@ __all__ = [
     "Options",
     "ProtocolError",
     "QueueFull",
+    "Settlement",
     "bind",
     "bound",
     "connect",
@@ -67,6 +69,7 @@ _WHERE = {
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
     "Options": "options",
+    "Settlement": "delivery.watching",
     "bind": "context",
     "bound": "context",
     "connect": "client",

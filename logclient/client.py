@@ -26,6 +26,7 @@ from logclient.delivery.engine import Engine, Limits, SpoolOptions
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome
 from logclient.delivery.stats import Stats
+from logclient.delivery.watching import Watch
 from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
 
@@ -390,6 +391,9 @@ class Client(FastClient):
             kind: the kind of the error.
             text: the line.
         """
+        watcher = self._engine.diagnostics.watcher
+        if watcher is not None:
+            watcher.failed(text)
         self._engine.error_log.complain(kind, text)
 
     def ensure_sender(self) -> None:
@@ -561,6 +565,7 @@ def _engine_maker(
             spool=spool,
             make_adopter=make,
             estate=estate,
+            watch=Watch(config.on_delivery, config.on_drop, config.on_error),
         )
 
     return make

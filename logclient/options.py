@@ -103,6 +103,16 @@ class Options(TypedDict, total=False):
     """What happens to an event on which the server ends its connections while it accepts others: fail (it
     fails as poison) or keep (it stays in quarantine and is tried again every few minutes). Default: fail."""
 
+    on_delivery: Callable[..., Any] | None
+    """A function that gets what became of events: a list of logclient.Settlement, some ten times a second at
+    most. See callbacks.md. Default: none."""
+
+    on_drop: Callable[..., Any] | None
+    """A function that gets such a list of events that failed or were dropped. Default: none."""
+
+    on_error: Callable[..., Any] | None
+    """A function that gets each error of the client as text. Default: none."""
+
     flush_timeout: float | str | None
     """How long flush() waits by default. Default: 5s."""
 
@@ -180,7 +190,7 @@ class Options(TypedDict, total=False):
     """Lumberjack, Logux: Regular expressions: what they find in any text of an event becomes [redacted]; in a
     URL one expression. Each event costs several times as much. Default: none."""
 
-    before_send: Callable[[dict[str, Any]], Any] | None
+    before_send: Callable[..., Any] | None
     """Lumberjack, Logux: A function that gets each document as a dict before it is sent, and returns the one
     to send, or None to hold it back. A keyword only; in dictConfig ext://module.name. See filters.md.
     Default: none."""

@@ -68,7 +68,7 @@ KEYWORD_TYPES = {
     "directory": "str | PathLike[str]",
     "duration": "float | str",
     "fields": "str | Mapping[str, Any]",
-    "function": "Callable[[dict[str, Any]], Any]",
+    "function": "Callable[..., Any]",
     "headers": "str | Mapping[str, str | Secret]",
     "host": "str",
     "level": "int | str",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from logclient.config.option import declared_options, option
@@ -12,6 +12,7 @@ from logclient.config.readers import (
     directory,
     duration,
     file_path,
+    function,
     host,
     integer,
     level,
@@ -176,6 +177,22 @@ class Config:
         "fail",
         "What happens to an event on which the server ends its connections while it accepts others: fail "
         "(it fails as poison) or keep (it stays in quarantine and is tried again every few minutes).",
+    )
+    on_delivery: Callable[..., object] | None = option(
+        optional(function),
+        "none",
+        "A function that gets what became of events: a list of logclient.Settlement, some ten times a second "
+        "at most. See callbacks.md.",
+    )
+    on_drop: Callable[..., object] | None = option(
+        optional(function),
+        "none",
+        "A function that gets such a list of events that failed or were dropped.",
+    )
+    on_error: Callable[..., object] | None = option(
+        optional(function),
+        "none",
+        "A function that gets each error of the client as text.",
     )
     flush_timeout: float = option(
         duration(0, _DAY),

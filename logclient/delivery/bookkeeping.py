@@ -50,7 +50,8 @@ class Bookkeeper:
         submissions: gets the outcomes.
         requests: gets replies and unsolicited messages of the peer.
         endpoints: wait when the ledger cannot be opened.
-        diagnostics: reports that the ledger has stopped.
+        diagnostics: reports that the ledger has stopped, and tells the application of outcomes.
+        producer: 20 hexadecimal digits.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Bookkeeper:
         requests: Requests,
         endpoints: Endpoints,
         diagnostics: Diagnostics,
+        producer: str,
     ) -> None:
         self.ledger = ledger
         self._in_flight = in_flight
@@ -70,6 +72,7 @@ class Bookkeeper:
         self._requests = requests
         self._endpoints = endpoints
         self._diagnostics = diagnostics
+        self._producer = producer
         # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
         # events that were dropped or given up, in no more ranges than the queue has events.
         self._unlisted: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -126,6 +129,8 @@ class Bookkeeper:
         else:
             self._in_flight.recorded()
         self._submissions.settle(outcomes)
+        if self._diagnostics.watcher is not None:
+            self._diagnostics.watcher.settled(self._producer, outcomes)
 
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""

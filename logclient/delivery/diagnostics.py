@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
     from logclient.delivery.contract import Core, Pump
     from logclient.delivery.error_log import ErrorLog
+    from logclient.delivery.watching import Watcher
 
 _ENDS = {
     "silence": "no sign of life from the server in time",
@@ -27,17 +28,23 @@ class Diagnostics:
         url: of the client, redacted.
         log: the error log.
         queue: lets a caller's thread write the lines that the sender may not write.
+
+    Attributes:
+        watcher: tells the application of errors and outcomes; None: it does not want to know.
     """
 
     def __init__(self, url: str, log: ErrorLog, queue: EventQueue) -> None:
         self.url = url
         self.log = log
         self.last_error = ""
+        self.watcher: Watcher | None = None
         self._queue = queue
 
     def complain(self, text: str, kind: str) -> None:
         """Remember the error, and write a line unless one of its kind was written lately."""
         self.last_error = text
+        if self.watcher is not None:
+            self.watcher.failed(text)
         self.log.complain(kind, text)
         if error_log.has_deferred():
             self._queue.needs_sender = True

@@ -51,6 +51,7 @@ from logclient.delivery.shutdown import SpoolSide
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
+from logclient.delivery.watching import Watch, Watcher
 from logclient.errors import CredentialError, is_shortage
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Engine(Intake):
         make_adopter: makes an engine for what a dead owner left in the spool.
         estate: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
+        watch: functions of the application that are told of outcomes and errors.
 
     Raises:
         ConfigError: no native thread can be started in this process.
@@ -108,6 +110,7 @@ class Engine(Intake):
         make_adopter: Callable[[Estate], Engine] | None = None,
         estate: Estate | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
+        watch: Watch | None = None,
     ) -> None:
         threads.check()
         self.limits = limits
@@ -128,6 +131,8 @@ class Engine(Intake):
         has_log = spool is not None and spool.sync != "none"
         self.submissions = Submissions(self.queue, limits.max_events, self.error_log, has_log)
         self.requests = Requests(on_event)
+        if watch is not None and watch:
+            self.diagnostics.watcher = Watcher(watch, self.submissions.callbacks)
         self.keeps_connected = False
         self.closed = False
         self.exiting = lifecycle.shutting_down()
@@ -158,6 +163,8 @@ class Engine(Intake):
         self.link: Link | None = None
         self.diagnostics.last_error = ""
         self.submissions.begin(self.pump.poke)
+        if self.diagnostics.watcher is not None:
+            self.diagnostics.watcher.begin()
         self.requests.begin()
         self.endpoints = Endpoints(endpoints, limits, self.diagnostics)
         record = None
@@ -177,6 +184,7 @@ class Engine(Intake):
             self.requests,
             self.endpoints,
             self.diagnostics,
+            self.producer.hex(),
         )
         self.trials = Trials(
             self.in_flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting

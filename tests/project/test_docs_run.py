@@ -637,6 +637,12 @@ STAGES: dict[str, list[Stage]] = {
             "assert handler.client.stats().filtered == {'dedupe': 2}\n",
         ),
     ],
+    "docs/callbacks.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logclient\n",
+            "assert client.close() == 0\n",
+        ),
+    ],
     "docs/reconfigure.md": [
         Stage(
             server("lumberjack", port=5045, keep=True)

@@ -1,0 +1,131 @@
+"""Functions of the application that are told of outcomes and errors: `on_delivery`, `on_drop`, `on_error`.
+
+They run on the client's thread for callbacks, one at a time: the sender never waits for them. While one runs,
+what happens meanwhile is gathered for its next call, so memory stays bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logclient import threads
+
+if TYPE_CHECKING:
+    from logclient.delivery.outcomes import CallbackThread
+
+__all__ = ["Settlement", "Watch", "Watcher"]
+
+LARGEST = 65_536
+"""Settlements, and errors, that wait for a call; later ones are left out and counted."""
+
+
+class Settlement(NamedTuple):
+    """What became of consecutive events.
+
+    Attributes:
+        producer: the first 20 hexadecimal digits of their ids.
+        first: sequence of the first of them, as ``send`` has returned it.
+        last: and of the last one.
+        status: ``acked``, ``handed``, ``failed``, ``dropped`` or ``stored``; see `Outcome`.
+        reason: why they failed or were dropped; empty otherwise.
+    """
+
+    producer: str
+    first: int
+    last: int
+    status: str
+    reason: str
+
+    @property
+    def events(self) -> int:
+        """How many there are."""
+        return self.last - self.first + 1
+
+
+class Watch(NamedTuple):
+    """The functions of one client; None: there is none.
+
+    Attributes:
+        on_delivery: gets all settlements since its last call, as a list.
+        on_drop: gets those of events that failed or were dropped.
+        on_error: gets each error as text.
+    """
+
+    on_delivery: Callable[[list[Settlement]], object] | None = None
+    on_drop: Callable[[list[Settlement]], object] | None = None
+    on_error: Callable[[str], object] | None = None
+
+    def __bool__(self) -> bool:
+        return any(function is not None for function in self)
+
+
+class Watcher:
+    """Tells the functions of one client.
+
+    Args:
+        watch: the functions.
+        callbacks: runs them.
+
+    Attributes:
+        omitted: settlements and errors that were left out because too many waited.
+    """
+
+    def __init__(self, watch: Watch, callbacks: CallbackThread) -> None:
+        self._watch = watch
+        self._callbacks = callbacks
+        self.omitted = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Start empty: in a new client, and in the child of a fork."""
+        self._lock = threads.RLock()
+        self._settled: list[Settlement] = []
+        self._errors: list[str] = []
+        self._queued = False
+
+    def settled(self, producer: str, outcomes: Sequence[tuple[int, int, str, str]]) -> None:
+        """Tell of outcomes: (first sequence, last sequence, status, reason)."""
+        if self._watch.on_delivery is None and self._watch.on_drop is None:
+            return
+        some = [Settlement(producer, *outcome) for outcome in outcomes]
+        if self._watch.on_delivery is None:
+            some = [one for one in some if one.status in ("failed", "dropped")]
+        self._add(self._settled, some)
+
+    def failed(self, text: str) -> None:
+        """Tell of an error."""
+        if self._watch.on_error is not None:
+            self._add(self._errors, [text])
+
+    def _add(self, to: list[Any], some: list[Any]) -> None:
+        if not some:
+            return
+        with self._lock:
+            room = max(0, LARGEST - len(to))
+            self.omitted += max(0, len(some) - room)
+            to += some[:room]
+            if self._queued:
+                return
+            self._queued = True
+        self._callbacks.run(self._tell)
+
+    def _tell(self) -> None:
+        with self._lock:
+            settled, errors = self._settled[:], self._errors[:]
+            self._settled.clear()
+            self._errors.clear()
+            self._queued = False
+        watch = self._watch
+        try:
+            if settled and watch.on_delivery is not None:
+                watch.on_delivery(settled)
+        finally:
+            try:
+                lost = [one for one in settled if one.status in ("failed", "dropped")]
+                if lost and watch.on_drop is not None:
+                    watch.on_drop(lost)
+            finally:
+                if watch.on_error is not None:
+                    for text in errors:
+                        watch.on_error(text)
