@@ -122,13 +122,13 @@ class TestWithinAProgram:
         app = celery.Celery("shop", set_as_current=False)
         app.conf.task_always_eager = True
         used = (signals.before_task_publish, signals.task_prerun, signals.task_postrun)
-        before = [list(signal.receivers or ()) for signal in used]
+        before = [list(one.receivers or ()) for one in used]
         install(app)
         install(app)  # twice is as good as once
         yield app
-        for signal, receivers in zip(used, before, strict=True):
-            signal.receivers = receivers
-            signal.sender_receivers_cache.clear()
+        for one, receivers in zip(used, before, strict=True):
+            one.receivers = receivers
+            one.sender_receivers_cache.clear()
 
     def test_fields_end_with_the_task(self, app: Any) -> None:
         seen: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ EXT = ROOT / "_ext"
 
 # Anybody may import these.
 LEAVES = {"errors", "config", "context", "files", "lazy", "options", "place", "readable", "registry"}
-LEAVES |= {"threads"}
+LEAVES |= {"threads", "uncaught"}
 LEAVES_OWN = {
     "context": set(),
     "errors": set(),
@@ -31,6 +31,7 @@ LEAVES_OWN = {
     "place": set(),
     "readable": set(),
     "threads": {"errors"},
+    "uncaught": set(),
 }
 
 # Room -> the rooms right below it. What lies below those is allowed too.
