@@ -32,13 +32,10 @@ _state = threading.local()
 def log_uncaught(logger: str | logging.Logger = "uncaught", warnings: bool = False) -> Uncaught:
     """Log exceptions that nobody has caught; then do what Python would have done.
 
-    ============================================== =========== =============================================
-    exception                                      level       message
-    ============================================== =========== =============================================
-    of the main thread, which ends the process     `CRITICAL`  ``uncaught exception``
-    of another thread                              `ERROR`     ``uncaught exception in thread <name>``
-    of a destructor or a callback of the collector `ERROR`     ``exception ignored in <object>``
-    ============================================== =========== =============================================
+    - An exception of the main thread, which ends the process: `CRITICAL`, ``uncaught exception``.
+    - One of another thread: `ERROR`, ``uncaught exception in thread <name>``.
+    - One of a destructor, or of a callback of the garbage collector: `ERROR`, ``exception ignored in
+      <object>``.
 
     The records have the exception, and as their origin the line that has raised it. ``KeyboardInterrupt`` and
     ``SystemExit`` are no errors and not logged. asyncio logs what its tasks and callbacks raise by itself, to
