@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from logclient.errors import QueueFull as QueueFull
     from logclient.handler import Handler as Handler
     from logclient.options import Options as Options
+    from logclient.uncaught import log_uncaught as log_uncaught
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ __all__ = [
     "bound",
     "connect",
     "flush_on_sigterm",
+    "log_uncaught",
     "unbind",
 ]
 
@@ -74,6 +76,7 @@ _WHERE = {
     "bound": "context",
     "connect": "client",
     "flush_on_sigterm": "client",
+    "log_uncaught": "uncaught",
     "unbind": "context",
 }
 

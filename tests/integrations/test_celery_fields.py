@@ -122,7 +122,7 @@ class TestWithinAProgram:
         app = celery.Celery("shop", set_as_current=False)
         app.conf.task_always_eager = True
         used = (signals.before_task_publish, signals.task_prerun, signals.task_postrun)
-        before = [list(signal.receivers or ()) for signal in used]
+        before = [list(one.receivers or ()) for one in used]
         install(app)
         install(app)  # twice is as good as once
         yield app

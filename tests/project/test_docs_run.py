@@ -570,6 +570,12 @@ SHIPPED = server("lumberjack", port=5044, keep=True) + (
     "client = logclient.connect('lumberjack://127.0.0.1:5044')\n"
 )
 
+ASKED = (
+    "assert not handler.client.flush(10)\n"
+    "[event] = [event for event in server.events() if event['message'] == 'asked']\n"
+    "assert (event['http.request.id'], event['url.path']) == ('r-1', '/orders')\n"
+)
+
 STAGES: dict[str, list[Stage]] = {
     "README.md": [
         Stage(),  # in the story above
@@ -664,6 +670,93 @@ STAGES: dict[str, list[Stage]] = {
             server("lumberjack", port=5044, keep=True),
             "logger.complete()\n[event] = server.events(1)\n"
             "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
+        ),
+    ],
+    "docs/web.md": [
+        Stage(
+            SHIPPED,
+            "import django\n"
+            "from django.conf import settings\n"
+            "from django.http import HttpResponse\n"
+            "from django.urls import path\n"
+            "def orders(request):\n"
+            "    logging.info('asked')\n"
+            "    return HttpResponse('none')\n"
+            "settings.configure(ALLOWED_HOSTS=['*'], LOGGING_CONFIG=None, MIDDLEWARE=MIDDLEWARE)\n"
+            "django.setup()\n"
+            "settings.ROOT_URLCONF = (path('orders', orders),)\n"
+            "from django.test import Client\n"
+            "assert Client().get('/orders', headers={'X-Request-Id': 'r-1'})['X-Request-Id'] == 'r-1'\n"
+            + ASKED,
+        ),
+        Stage(
+            SHIPPED,
+            "@app.get('/orders')\n"
+            "def orders():\n"
+            "    logging.info('asked')\n"
+            "    return 'none'\n"
+            "with app.test_client().get('/orders', headers={'X-Request-Id': 'r-1'}) as answer:\n"
+            "    assert answer.headers['X-Request-Id'] == 'r-1'\n" + ASKED,
+        ),
+        Stage(
+            SHIPPED + "import asyncio\n",
+            "@app.get('/orders')\n"
+            "def orders():\n"
+            "    logging.info('asked')\n"
+            "    return []\n"
+            "async def ask():\n"
+            "    said = []\n"
+            "    scope = {'type': 'http', 'asgi': {'version': '3.0'}, 'http_version': '1.1',\n"
+            "             'method': 'GET', 'scheme': 'http', 'path': '/orders', 'query_string': b'',\n"
+            "             'root_path': '', 'headers': [(b'x-request-id', b'r-1')],\n"
+            "             'client': ('127.0.0.1', 5), 'server': None}\n"
+            "    async def receive():\n"
+            "        return {'type': 'http.request', 'body': b'', 'more_body': False}\n"
+            "    async def send(message):\n"
+            "        said.append(message)\n"
+            "    await app(scope, receive, send)\n"
+            "    assert (b'x-request-id', b'r-1') in said[0]['headers']\n"
+            "asyncio.run(ask())\n" + ASKED,
+        ),
+        Stage(
+            SHIPPED + "import asyncio\n",
+            "async def orders(request):\n"
+            "    logging.info('asked')\n"
+            "    return web.Response(text='none')\n"
+            "app.add_routes([web.get('/orders', orders)])\n"
+            "async def ask():\n"
+            "    from aiohttp.test_utils import TestClient, TestServer\n"
+            "    async with TestClient(TestServer(app)) as client:\n"
+            "        async with client.get('/orders', headers={'X-Request-Id': 'r-1'}) as answer:\n"
+            "            assert answer.headers['X-Request-Id'] == 'r-1'\n"
+            "asyncio.run(ask())\n" + ASKED,
+        ),
+        Stage(
+            SHIPPED,
+            "@app.task(name='shop.confirm')\n"
+            "def confirm():\n"
+            "    logging.info('asked')\n"
+            "app.conf.task_always_eager = True\n"
+            "with logclient.bind({'http.request.id': 'r-1', 'url.path': '/orders'}):\n"
+            "    confirm.delay()\n" + ASKED + "assert event['celery.task.name'] == 'shop.confirm'\n",
+        ),
+    ],
+    "docs/uncaught.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient, threading\n",
+            "def fail():\n"
+            "    raise LookupError\n"
+            "thread = threading.Thread(target=fail)\n"
+            "thread.start()\n"
+            "thread.join()\n"
+            "[event] = server.events(1)\n"
+            "assert (event['log.logger'], event['error.type']) == ('uncaught', 'LookupError')\n",
+        ),
+        Stage(
+            SHIPPED + "import warnings\n",
+            "[event] = server.events(1)\n"
+            "assert (event['error.type'], event['log.origin.file.name']) == "
+            "('DeprecationWarning', 'the sample')\n",
         ),
     ],
     "docs/metrics.md": [

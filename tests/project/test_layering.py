@@ -19,7 +19,7 @@ EXT = ROOT / "_ext"
 
 # Anybody may import these.
 LEAVES = {"errors", "config", "context", "files", "lazy", "options", "place", "readable", "registry"}
-LEAVES |= {"spans", "threads"}
+LEAVES |= {"spans", "threads", "uncaught"}
 LEAVES_OWN = {
     "context": set(),
     "errors": set(),
@@ -32,6 +32,7 @@ LEAVES_OWN = {
     "readable": set(),
     "spans": {"errors"},
     "threads": {"errors"},
+    "uncaught": set(),
 }
 
 # Room -> the rooms right below it. What lies below those is allowed too.
