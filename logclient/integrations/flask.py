@@ -64,9 +64,13 @@ class RequestContext:
 
         environ[KEY] = fields.id
 
-        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             others = [pair for pair in headers if pair[0].lower() != "x-request-id"]
-            return start_response(status, [*others, (REQUEST_ID, fields.id)], *exc_info)
+            shown = [*others, (REQUEST_ID, fields.id)]
+            try:
+                return start_response(status, shown, *(() if exc_info is None else (exc_info,)))
+            finally:
+                exc_info = None  # PEP 3333: avoid a reference cycle through the traceback
 
         try:
             chunks = self.app(environ, start)

@@ -177,6 +177,23 @@ class TestFrameworks:
         assert (answer.status, answer.headers["x-request-id"]) == (404, "r-5")
 
 
+@pytest.mark.parametrize(
+    ("framework", "logger"), [("fastapi", "uvicorn.access"), ("aiohttp", "aiohttp.access")]
+)
+def test_access_logs_have_the_fields(
+    framework: str, logger: str, arrived: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level("INFO", logger),
+        web_apps.serving(framework) as port,
+        _connected(port) as get,
+    ):
+        for n in range(2):  # aiohttp writes its line after the response
+            get("/pool/d", x_request_id=f"r-{n}")
+        event = next(event for event in arrived() if event["log.logger"] == logger)
+    assert _fields(event) == _expected("/pool/d", "r-0")
+
+
 class TestFlask:
     def test_the_address_can_be_left_out(self, arrived: Any) -> None:
         from logclient.integrations.flask import RequestContext
@@ -234,6 +251,20 @@ class TestFlask:
         assert answer.data == b"chunk" * 3
         assert logclient.bound() == {}
         assert [event["order"] for event in arrived()] == [17] * 3
+
+    def test_an_error_response_has_the_id_too(self) -> None:
+        from logclient.integrations.flask import RequestContext
+
+        error = (LookupError, LookupError("x"), None)
+
+        def app(environ: Any, start_response: Any) -> list[bytes]:
+            start_response("500 Oops", [], exc_info=error)
+            return [b"oops"]
+
+        calls: list[Any] = []
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "HTTP_X_REQUEST_ID": "r"}
+        assert RequestContext(app)(environ, lambda *given: calls.append(given)) == [b"oops"]
+        assert calls == [("500 Oops", [(REQUEST_ID, "r")], error)]
 
     def test_files_are_left_to_the_server(self) -> None:
         from logclient.integrations.flask import RequestContext

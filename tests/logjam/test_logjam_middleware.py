@@ -302,6 +302,25 @@ def test_wsgi_request_takes_headers_of_the_caller(agent: Agent, sink: Sink) -> N
 
 
 @pytest.mark.parametrize(
+    "traceparent",
+    [
+        f"00-{'0' * 32}-{'12' * 8}-01",
+        f"00-{'cd' * 16}-{'0' * 16}-01",
+        f"ff-{'cd' * 16}-{'12' * 8}-01",
+        f"00-{'cd' * 16}-{'12' * 8}-01-more",
+    ],
+)
+def test_an_invalid_trace_is_not_taken(traceparent: str, agent: Agent, sink: Sink) -> None:
+    def app(environ: Any, start: Any) -> Any:
+        start("200 OK", [])
+        return []
+
+    headers = {"HTTP_TRACEPARENT": traceparent, "HTTP_X_LOGJAM_TRACE_ID": "ef" * 16}
+    wsgi.LogjamMiddleware(app, agent)(environ(**headers), Started())
+    assert sink.one["trace_id"] == "ef" * 16
+
+
+@pytest.mark.parametrize(
     ("header", "waited"),
     [
         ("t=1500000000.5", 9.5), ("1500000000.5", 9.5), ("1500000001000", 9.0), ("t=1500000001000000", 9.0),
