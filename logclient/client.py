@@ -163,8 +163,7 @@ class Client(FastClient):
         self.config = config
         self.front_ends = weakref.WeakSet()
         self._reconfiguring = threads.Lock()
-        row = registry.lookup(config.scheme)
-        self._route = _Route(config, registry.load(row.transport).from_config(config))
+        self._route = _Route(config)
         ledger = None
         if config.ledger is not None:
             about = {
@@ -329,15 +328,16 @@ class Client(FastClient):
         with self._reconfiguring:
             before = self.config
             config = changed(before, url, options)
-            made = None
-            if (url is not None or options) and _transport_options(config) != _transport_options(before):
-                made = registry.load(registry.lookup(config.scheme).transport).from_config(config)
+            if _transport_options(config) != _transport_options(before):
+                self._route.config = config
+                try:
+                    self._engine.move(config.endpoints, self._route.make_transport, config.redacted)
+                except BaseException:
+                    self._route.config = before
+                    raise
             fields = _common_fields(config).get("fields", {})
             if fields != _common_fields(before).get("fields", {}):
                 (self.encoder if self.revision is None else self.revision.draft).set_fields(fields)
-            if made is not None:
-                self._route.set(config, made)
-                self._engine.move(config.endpoints, made, config.redacted)
             self.config = config
         if number is not None:
             for front_end in tuple(self.front_ends):
@@ -523,18 +523,15 @@ class _Route:
     """Where a client delivers to. The engines that adopt what a dead owner left are made for it, too.
 
     Args:
-        config: of the client.
-        transport: its transport.
+        config: of the client; `Client.reconfigure` replaces it.
     """
 
-    def __init__(self, config: Config, transport: Any) -> None:
-        self.set(config, transport)
+    def __init__(self, config: Config) -> None:
+        self.config = config
 
-    def set(self, config: Config, transport: Any) -> None:
-        """Deliver to other endpoints from now on."""
-        self.endpoints = config.endpoints
-        self.transport = transport
-        self.url = config.redacted
+    def make_transport(self) -> Any:
+        """Make a transport; each engine has its own, and closes it."""
+        return registry.load(registry.lookup(self.config.scheme).transport).from_config(self.config)
 
 
 def _engine_maker(
@@ -557,11 +554,11 @@ def _engine_maker(
     def make(estate: Estate | None) -> Engine:
         return Engine(
             make_core,
-            route.transport,
-            route.endpoints,
+            route.make_transport(),
+            route.config.endpoints,
             _limits(config),
             ledger=ledger,
-            url=route.url,
+            url=route.config.redacted,
             spool=spool,
             make_adopter=make,
             estate=estate,

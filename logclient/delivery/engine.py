@@ -235,7 +235,7 @@ class Engine(Intake):
         self.core.take_over(os.urandom(10))
         return adoption
 
-    def move(self, endpoints: tuple[Any, ...], transport: Transport, url: str) -> None:
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Transport], url: str) -> None:
         """Deliver to other endpoints from now on. May be called from any thread.
 
         Events in flight get their outcomes first, within `MOVE_WAIT` seconds; what has none then is sent
@@ -243,12 +243,13 @@ class Engine(Intake):
 
         Args:
             endpoints: as for the class.
-            transport: of the same kind as before.
+            make_transport: makes one of the same kind as before. Its exceptions are raised here, and nothing
+                has changed.
             url: for messages.
         """
-        self._move = Move(endpoints, transport, url, time.monotonic() + MOVE_WAIT)
+        self._move = Move(endpoints, make_transport(), url, time.monotonic() + MOVE_WAIT)
         if self.spool is not None:
-            self.spool.move(endpoints, transport, url)
+            self.spool.move(endpoints, make_transport, url)
         self.pump.poke()
         self.queue.wake()
 
@@ -367,6 +368,7 @@ class Engine(Intake):
             self._leave_link(link)
         if self._move is move:
             self._move = None
+        self._transport.close()
         self._transport, self._endpoints = move.transport, move.endpoints
         self.url = self.diagnostics.url = move.url
         self.endpoints.replace(move.endpoints)

@@ -76,7 +76,7 @@ class SpoolSide(Protocol):
     def start(self) -> None:
         """Have its thread run."""
 
-    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
         """Send what dead owners left to other endpoints from now on."""
 
     def park(self) -> None:

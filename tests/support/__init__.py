@@ -5,7 +5,7 @@ import logging
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 # The source tree. The tests of other Pythons run from a copy beside their wheel and set this.
 ROOT = Path(os.environ.get("LOGCLIENT_TREE") or Path(__file__).resolve().parents[2])
@@ -48,6 +48,8 @@ def agent_handler(agent: Any) -> logging.Handler:
     class Client:
         documents = agent
         line_encoder = None  # so that the agent's sink takes all
+        revision = sampling = None
+        front_ends: ClassVar[set[Any]] = set()
         encoder = Encoder(EventQueue())
 
         class config:

@@ -268,7 +268,7 @@ class Adoption:
     def start(self) -> None:
         """Do nothing: there is no thread."""
 
-    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
         """Do nothing: its engine moves."""
 
     def park(self) -> None:

@@ -63,7 +63,7 @@ class Adopter(Protocol):
     def begin_adoption(self) -> None:
         """Begin to send."""
 
-    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
         """Send the rest to other endpoints."""
 
     def close(self, timeout: float) -> int:
@@ -400,11 +400,11 @@ class Spool:
         if self._log_thread is not None:
             threads.join(self._log_thread, 1.0)
 
-    def move(self, endpoints: tuple[Any, ...], transport: Any, url: str) -> None:
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
         """Send what dead owners left to other endpoints from now on."""
         with self._lock:
             if self._adopter is not None:
-                self._adopter.move(endpoints, transport, url)
+                self._adopter.move(endpoints, make_transport, url)
 
     # -- forks -------------------------------------------------------------------------------------
 
