@@ -143,8 +143,16 @@ def fetch() -> None:
         fresh.rename(HERE)
 
 
-def retrieve(folder: Path) -> None:
-    """Let Ivy fetch the packages into a folder.
+def retrieve(
+    folder: Path, wanted: Path = WANTED, confs: tuple[str, ...] = ("broker", "spark"), owner: str = "Kafka"
+) -> None:
+    """Let Ivy fetch packages into a folder.
+
+    Args:
+        folder: for them; each configuration has its own below.
+        wanted: the file that names them.
+        confs: its configurations.
+        owner: the program that needs them, for messages.
 
     Raises:
         Unavailable: As for `fetch`.
@@ -152,9 +160,9 @@ def retrieve(folder: Path) -> None:
     spec = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not ivy:
-        raise Unavailable("Kafka's packages are fetched by PySpark's Ivy: PySpark is not installed")
+        raise Unavailable(f"{owner}'s packages are fetched by PySpark's Ivy: PySpark is not installed")
     shutil.rmtree(folder, ignore_errors=True)
-    command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(WANTED), "-confs", "broker", "spark"]
+    command = [java(), "-jar", str(ivy[-1]), "-warn", "-ivy", str(wanted), "-confs", *confs]
     # Some packages have the type bundle.
     command += ["-types", "jar", "bundle", "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
     try:
@@ -162,11 +170,11 @@ def retrieve(folder: Path) -> None:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=FETCH_S
         )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"Kafka's packages cannot be fetched: no end after {FETCH_S:.0f} s") from None
-    if done.returncode or not all(any((folder / what).glob("*.jar")) for what in ("broker", "spark")):
+        raise Unavailable(f"{owner}'s packages cannot be fetched: no end after {FETCH_S:.0f} s") from None
+    if done.returncode or not all(any((folder / what).glob("*.jar")) for what in confs):
         why = [line.strip(" :\t") for line in done.stdout.splitlines() if "not found" in line]
         reason = why[0] if why else f"Ivy ends with {done.returncode}"
-        raise Unavailable(f"Kafka's packages cannot be fetched: {reason}")
+        raise Unavailable(f"{owner}'s packages cannot be fetched: {reason}")
 
 
 def hashes(folder: Path) -> dict[str, str]:
