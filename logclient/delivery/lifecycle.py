@@ -360,5 +360,7 @@ def flush_on_sigterm(timeout: float = 2.0) -> None:
         elif ends:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            if os.getpid() == 1:  # as in a container: the kernel does not apply the default action
+                os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, handle)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 
 from tests.cores.recount import recount
 from tests.cores.sink import Arrived, Sink
-from tests.support import clean_environment, need
+from tests.support import clean_environment, missing, need
 from tests.support.patience import PATIENCE
 from tests.support.processes import LOGGING
 from tools import pythons
@@ -361,6 +362,34 @@ time.sleep(60)
         assert books.closed["acked"] + books.closed["handed"] == 3000
 
     run_under_each_python(text, check, tmp_path, peer=peer)
+
+
+def test_flush_on_sigterm_ends_process_1() -> None:
+    """The program of a container is process 1, which SIGTERM's default action does not end."""
+    from logclient.lumberjack.collector import Collector
+
+    text = """
+import logclient, os, signal, sys, time
+client = logclient.connect(sys.argv[1])
+logclient.flush_on_sigterm()
+for n in range(3000):
+    client.send({"n": n})
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    namespace = ["unshare", *user, "--pid", "--fork", "--kill-child"]
+    try:
+        subprocess.run([*namespace, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        missing("unshare --pid is not allowed here")
+    with Collector(keep=True) as server:
+        done = subprocess.run(
+            [*namespace, sys.executable, "-c", text, server.url],
+            capture_output=True, text=True, timeout=LIMIT_S, check=False, env=clean_environment(),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+        assert [event["n"] for event in server.events(3000, PATIENCE)] == list(range(3000))
 
 
 def test_flush_on_sigterm_calls_the_previous_handler(tmp_path: Path) -> None:
