@@ -7,6 +7,7 @@ run here, with the reason.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -62,10 +63,8 @@ INSTEAD = {
     " --conf spark.kubernetes.container.image=registry/spark-logclient verify_run.py": ""
     "needs Kubernetes, and the page says that nobody tried: on another cluster it is"
     " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
-    "logclient verify --since TIME": ""
-    "a form: tests/verify/test_verify_selection.py::test_bounds",
-    "logclient verify --until TIME": ""
-    "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --since TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --until TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
@@ -576,6 +575,14 @@ ASKED = (
     "assert (event['http.request.id'], event['url.path']) == ('r-1', '/orders')\n"
 )
 
+MOVED = "import json\n[event] = server.events(1)\nassert event['message'] == 'order 17 is late'\n"
+
+IN_POD = (
+    "import json, os\n"
+    "os.environ.update(KUBERNETES_SERVICE_HOST='h', POD_NAME='shop-1',\n"
+    "                  LOG_URL='lumberjack://127.0.0.1:5044?enrich=kubernetes')\n"
+)
+
 STAGES: dict[str, list[Stage]] = {
     "README.md": [
         Stage(),  # in the story above
@@ -740,6 +747,42 @@ STAGES: dict[str, list[Stage]] = {
             "with logclient.bind({'http.request.id': 'r-1', 'url.path': '/orders'}):\n"
             "    confirm.delay()\n" + ASKED + "assert event['celery.task.name'] == 'shop.confirm'\n",
         ),
+    ],
+    "docs/coming-from.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            MOVED
+            + "assert (event['customer'], event['team'], event['tags']) == ('ann', 'payments', ['eu'])\n",
+        ),
+        Stage(server("lumberjack", port=5044, keep=True), MOVED + "assert '\"shop\"' in json.dumps(event)\n"),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            MOVED + "assert '\"production\"' in json.dumps(event)\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "from opentelemetry.sdk.trace import TracerProvider\n"
+            + MOVED
+            + "with TracerProvider().get_tracer('shop').start_as_current_span('pay') as span:\n"
+            "    logging.warning('in a span')\n"
+            "assert f'{span.context.trace_id:032x}' in json.dumps(server.events(2)[1])\n",
+        ),
+    ],
+    "docs/elastic.md": [
+        Stage(
+            TLS.format(kind="lumberjack", port=5044, more=""),
+            "assert handler.client.flush(10) == 0 and handler.client.stats().acked == 1\n",
+        ),
+    ],
+    "docs/kubernetes.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True) + IN_POD,
+            "logging.info('hello')\n"
+            "[event] = server.events(1)\n"
+            "assert event['message'] == 'hello' and '\"shop-1\"' in json.dumps(event)\n",
+        ),
+        Stage(after="import signal\nassert callable(signal.getsignal(signal.SIGTERM))\n"),
+        Stage(IN_POD, "assert not stats.dropped\n"),
     ],
     "docs/uncaught.md": [
         Stage(
@@ -917,7 +960,7 @@ OTHERS = {
     "docs/spark-clusters.md",
     *("docs/dataframes.md", "docs/dataframes.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
-    *("docs/fields.md yaml", "docs/metrics.md yaml"),
+    *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),
 }
 
 
@@ -967,6 +1010,21 @@ def test_each_sample_runs(sample: Text, stage: Stage, machine: IsolatedMachine, 
             said += line
     finally:
         end(process)
+
+
+OTHER_LIBRARIES = [text for text in FOUND.samples if text.language == "py"]
+
+
+@pytest.mark.parametrize("program", OTHER_LIBRARIES, ids=range(len(OTHER_LIBRARIES)))
+def test_programs_of_other_libraries_run(program: Text, machine: IsolatedMachine, here: Path) -> None:
+    """Those from before the move, where the library is installed; they reach no server."""
+    tree = ast.parse(program.text)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            pytest.importorskip(node.module or "")
+        elif isinstance(node, ast.Import):
+            pytest.importorskip(node.names[0].name)
+    machine.run([sys.executable, "-c", program.text], here)
 
 
 def test_the_javascript_sample_runs(machine: IsolatedMachine, here: Path) -> None:
