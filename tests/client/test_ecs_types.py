@@ -396,6 +396,29 @@ def test_random_documents_arrive_so(wrong: bool) -> None:
         assert wrong or written <= set(ecs_fields.flatten(event))
 
 
+def test_attributes_of_a_record_stay() -> None:
+    made = logging.makeLogRecord({"msg": "m", "process": "abc", "lineno": 7})
+    assert ecs_fields.faults(parsed(Encoder().encode_record(made)[0])) == {"process.pid": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "found"),
+    [
+        ({"process.pid": "abc"}, {"process.pid": "abc"}),
+        ({"http.request": "GET"}, {"http.request": "GET"}),
+        ({"log.level": {"a": 1}}, {"labels.log_level.a": 1}),
+        ({"a..b": 1}, {"a..b": 1}),
+        ({".a": 1}, {".a": 1}),
+        ({"": 1}, {"": 1}),
+        ({"x": {"": 1}}, {"x.": 1}),
+    ],
+)
+def test_what_an_application_gives_stays_as_documented(extra: dict[str, Any], found: dict[str, Any]) -> None:
+    made = logging.makeLogRecord({"msg": "m", **extra})
+    document = ecs_fields.flatten(parsed(Encoder().encode_record(made)[0]))
+    assert {name: document.get(name) for name in found} == found
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("client.ip", "10.0.0.1"), ("process.parent.pid", 7), ("event.start", "2026-11-24T09:00:00Z")],
