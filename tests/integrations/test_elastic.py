@@ -18,11 +18,11 @@ from logclient.integrations.request_fields import RequestFields
 from logclient.lumberjack.collector import Collector
 from tests.oracle import ecs_fields
 from tests.oracle.ecs_fields import TYPES
-from tests.support import ROOT
+from tests.support import ROOT, need
 from tests.support.opensearch import OpenSearch
 from tests.support.patience import PATIENCE
 
-yaml = pytest.importorskip("yaml")
+yaml = need("yaml")
 
 pytestmark = pytest.mark.tree
 
