@@ -55,6 +55,8 @@ cpdef enum:
     K_ID1_TAKEN = 0x04       # the user filled the first carrier of the id (see the core's table)
     K_ID2_TAKEN = 0x08       # ... the second
     K_METADATA_OPEN = 0x10   # Lumberjack: its "@metadata" comes last, and the first carrier goes into it
+    K_NESTED = 0x20          # Lumberjack: the second carrier is a field of the object "event"
+    K_EVENT_OPEN = 0x40      # ... which comes last, and the id goes into it
     K_TOPIC_SHIFT = 4        # the high nibble: the topic, in protocols that have several
 
 # Results of a put in place of a sequence.

@@ -48,6 +48,8 @@ K_MASK: Final[int]
 K_ID1_TAKEN: Final[int]
 K_ID2_TAKEN: Final[int]
 K_METADATA_OPEN: Final[int]
+K_NESTED: Final[int]
+K_EVENT_OPEN: Final[int]
 K_TOPIC_SHIFT: Final[int]
 
 PUT_DROPPED: Final[int]

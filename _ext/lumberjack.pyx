@@ -72,10 +72,12 @@ from logclient._ext.codec cimport (
     ACKED,
     INFLIGHT,
     K_BYTES,
+    K_EVENT_OPEN,
     K_ID1_TAKEN,
     K_ID2_TAKEN,
     K_MASK,
     K_METADATA_OPEN,
+    K_NESTED,
     K_RAW,
     PENDING,
     R_NONE,
@@ -138,6 +140,10 @@ cdef enum:
     TAIL_BRACE = 13              # offset of the brace that opens its object
     TAIL_ID1 = 21                # offsets of the ids
     TAIL_ID2 = 68
+    NESTED_SIZE = 106            # the same with the second field in an object
+    NESTED_ID2 = 71
+    NESTED_OPEN = 65             # offset of the field inside that object
+    NESTED_FIELD = 40            # its bytes, with the brace that closes the object
     PAIR_SIZE = 48               # the pair with the id in version 1
     CAREFUL_WINDOWS = 10         # sent one at a time after a break
     NUMBER_LAST = 0xFFFFFFFF

@@ -74,6 +74,7 @@ class Encoder:
         trust_metadata: bool = False,
         flat: bool = False,
         labels: str = "labels.",
+        nested: bool = False,
         timestamp: bool = False,
         fields: dict[str, Any] | None = None,
         bound: ContextVar[Any] | None = None,

@@ -21,6 +21,7 @@ The parts of this extension are in the folder `record/`:
 `json_encode`       the buffer of a document, JSON values, valid keys
 `field_names`       meaning and placement of the application's fields, conflicts between names
 `fields`            writing of fields at the top of a document
+`nesting`           objects in place of names with dots
 `rearrange`         moving and dropping of the application's fields, in Python objects
 `splice`            fields of the client, of the context and of its span, encoded once
 `attributes`        fields made of a LogRecord's attributes
@@ -40,13 +41,15 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
-from logclient._ext.jsonscan cimport SCAN_PAD, lc_object, scan_object
+from logclient._ext.jsonscan cimport SCAN_PAD, lc_member, lc_object, next_member, scan_object
 from logclient._ext.queue cimport EventQueue, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,
+    K_EVENT_OPEN,
     K_ID1_TAKEN,
     K_ID2_TAKEN,
     K_METADATA_OPEN,
+    K_NESTED,
     K_RAW,
     K_TOMB,
     R_NONE,
@@ -64,6 +67,7 @@ from logclient._ext.tracebacks import ExceptionFormatter
 
 include "record/externs.pyx"
 include "record/json_encode.pyx"
+include "record/nesting.pyx"
 include "record/field_names.pyx"
 include "record/redaction.pyx"
 include "record/fields.pyx"

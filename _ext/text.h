@@ -48,6 +48,12 @@ static const lc_key lc_keys[KEYS] = {
     LC_KEY("@metadata"), LC_KEY("event.id"), LC_KEY("event"),
 };
 
+/* The same inside an object. */
+static const lc_key lc_inner_keys[KEYS] = {
+    [KEY_ERROR_TYPE] = LC_KEY("type"), [KEY_ERROR_MESSAGE] = LC_KEY("message"),
+    [KEY_STACK_TRACE] = LC_KEY("stack_trace"), [KEY_FINGERPRINT] = LC_KEY("fingerprint"),
+};
+
 /* The meaning of the name of a user's field: one of KEY_..., or: */
 enum {
     NAME_OBJECT = KEYS,      /* an object of ECS */
@@ -132,6 +138,7 @@ typedef struct {
     uint32_t size;           /* of text; 0: none yet */
     uint8_t process_n, thread_n;
     char process_name[32], thread_name[32];
+    int nested;              /* text is an object */
     char text[256];          /* the four process.* fields */
 } lc_here;
 static LC_THREAD lc_here lc_this_thread;
@@ -298,6 +305,14 @@ static inline uint8_t *lc_quote_short(uint8_t *to, const uint8_t *from, size_t n
 static inline uint8_t *lc_field(uint8_t *to, int key, const void *from, size_t n) {
     memcpy(to, lc_keys[key].text, 32);
     to = lc_quote_short(to + lc_keys[key].n + 5, (const uint8_t *)from, n);
+    *to = '"';
+    return to + 1;
+}
+
+/* These bytes up to the quote that opens a string, and an ASCII string. */
+static inline uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size, const void *from, size_t n) {
+    memcpy(to, key, size);
+    to = lc_quote_short(to + size, (const uint8_t *)from, n);
     *to = '"';
     return to + 1;
 }

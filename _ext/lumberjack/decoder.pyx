@@ -22,9 +22,11 @@ cdef extern from *:
     """
     static const char lc_metadata_key[] = ",\\"@metadata\\":{\\"_id\\":\\"";
     static const char lc_event_key[] = "\\"},\\"event.id\\":\\"";
+    static const char lc_nested_key[] = "\\"},\\"event\\":{\\"id\\":\\"";
     """
     const char *lc_metadata_key
     const char *lc_event_key
+    const char *lc_nested_key
 
 cdef enum:
     C_WIRE = C_OWN
@@ -136,6 +138,21 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *
     return S_NO_ID if own.at == NULL else identify(d, own, id_)
 
 
+# The two id fields, of `tail_size` bytes, at the end of a body; NULL: there is something else.
+cdef inline const uint8_t *id_fields(const uint8_t *p, size_t size, size_t tail_size, size_t id2,
+                                     const char *second_key) noexcept nogil:
+    cdef const uint8_t *tail = p + size - tail_size
+    cdef const uint8_t *behind = tail + id2 + ID_SIZE
+    if (size >= tail_size
+            and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
+            and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
+            and memcmp(tail + TAIL_ID1, tail + id2, ID_SIZE) == 0
+            and memcmp(tail + TAIL_ID1 + ID_SIZE, second_key, id2 - TAIL_ID1 - ID_SIZE) == 0
+            and behind[0] == c'"' and behind[1] == c'}'):
+        return tail
+    return NULL
+
+
 # Add the row of one event. 0, or -1: out of memory.
 cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
                             int64_t offset) noexcept nogil:
@@ -147,16 +164,15 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
     d.got += 1
     if d.identity:
         # exactly the end that our writer adds: only both id fields at the top level look like this
-        tail = p + size - TAIL_SIZE
-        if (not pairs and size >= TAIL_SIZE
-                and memcmp(tail + 1, lc_metadata_key + 1, TAIL_ID1 - 1) == 0
-                and (tail[0] == c',' or (tail == p and tail[0] == c'{'))
-                and memcmp(tail + TAIL_ID1, tail + TAIL_ID2, ID_SIZE) == 0
-                and memcmp(tail + TAIL_ID1 + ID_SIZE, lc_event_key, TAIL_ID2 - TAIL_ID1 - ID_SIZE) == 0
-                and tail[TAIL_SIZE - 2] == c'"' and tail[TAIL_SIZE - 1] == c'}'):
-            read_id(&d.names, tail + TAIL_ID1, &id_)
-            if is_ours(&d.names, &id_):
-                status = S_OK
+        if not pairs and size >= 2 and p[size - 1] == c'}':
+            if p[size - 2] == c'"':
+                tail = id_fields(p, size, TAIL_SIZE, TAIL_ID2, lc_event_key)
+            else:
+                tail = id_fields(p, size, NESTED_SIZE, NESTED_ID2, lc_nested_key)
+            if tail != NULL:
+                read_id(&d.names, tail + TAIL_ID1, &id_)
+                if is_ours(&d.names, &id_):
+                    status = S_OK
         if status != S_OK:
             status = search_id(d, p, size, pairs, &id_)
             if status < 0:

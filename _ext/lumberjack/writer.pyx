@@ -59,6 +59,7 @@ ctypedef struct lc_writer:
     lc_wire raw                  # frames, before compression
     lc_deflater deflater
     uint8_t tail[TAIL_SIZE]      # the id fields of a JSON body, with zeros for the sequence
+    uint8_t nested[NESTED_SIZE]  # ... with "event.id" as a field of the object "event"
     uint8_t pair[PAIR_SIZE]      # ... of a pair block
 
 
@@ -95,7 +96,7 @@ cdef void writer_credit(void *self, double now, uint32_t *events, uint64_t *size
         size[0] = w.window_bytes
 
 
-# Write one JSON body to p, checked and with its id; p has TAIL_SIZE + SCAN_PAD bytes of room behind it.
+# Write one JSON body to p, checked and with its id; p has NESTED_SIZE + SCAN_PAD bytes of room behind it.
 # Returns its new size, 0 when it is not a JSON object, or STOP_MEMORY.
 cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                 size_t size) noexcept nogil:
@@ -107,6 +108,8 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
     cdef bint scanned = False, empty, first, second
     cdef lc_digits digits
     cdef uint8_t comma = 0
+    cdef const uint8_t *tail = w.tail
+    cdef size_t tail_size = TAIL_SIZE, id2 = TAIL_ID2
     if w.check and (kind & K_MASK == K_RAW or kind & K_MASK == K_BYTES):
         if copy_object(p, batch.body[i], size, &o) < 0:
             return 0
@@ -132,6 +135,10 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
         second = kind & K_ID2_TAKEN == 0
         if first or second:
             digits = lc_spell(batch.seq[i])
+            if kind & K_NESTED:
+                tail = w.nested
+                tail_size = NESTED_SIZE
+                id2 = NESTED_ID2
             if empty:                    # no comma after the opening brace
                 close -= 1
                 comma = close[0]
@@ -144,23 +151,34 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
                 close[0] = c'}'
                 end = close + 1
                 if second:
-                    memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
-                    lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
-                    end = close + TAIL_SIZE - TAIL_METADATA
+                    memcpy(close, tail + TAIL_METADATA, tail_size - TAIL_METADATA)
+                    lc_put_digits(close + id2 - TAIL_METADATA + PRODUCER_SIZE, digits)
+                    end = close + tail_size - TAIL_METADATA
+            elif kind & K_EVENT_OPEN and second:
+                (close - 1)[0] = c','        # the open "event" is closed after the id
+                memcpy(close, w.nested + NESTED_OPEN, NESTED_FIELD)
+                lc_put_digits(close + NESTED_ID2 - NESTED_OPEN + PRODUCER_SIZE, digits)
+                close += <size_t> NESTED_FIELD
+                if first:
+                    memcpy(close, w.tail, TAIL_METADATA)
+                    lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
+                    close += <size_t> TAIL_METADATA
+                close[0] = c'}'
+                end = close + 1
             elif first and second:
-                memcpy(close, w.tail, TAIL_SIZE)
+                memcpy(close, tail, tail_size)
                 lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
-                lc_put_digits(close + TAIL_ID2 + PRODUCER_SIZE, digits)
-                end = close + TAIL_SIZE
+                lc_put_digits(close + id2 + PRODUCER_SIZE, digits)
+                end = close + tail_size
             elif first:
                 memcpy(close, w.tail, TAIL_METADATA)
                 lc_put_digits(close + TAIL_ID1 + PRODUCER_SIZE, digits)
                 close[TAIL_METADATA] = c'}'
                 end = close + TAIL_METADATA + 1
             else:
-                memcpy(close, w.tail + TAIL_METADATA, TAIL_SIZE - TAIL_METADATA)
-                lc_put_digits(close + TAIL_ID2 - TAIL_METADATA + PRODUCER_SIZE, digits)
-                end = close + TAIL_SIZE - TAIL_METADATA
+                memcpy(close, tail + TAIL_METADATA, tail_size - TAIL_METADATA)
+                lc_put_digits(close + id2 - TAIL_METADATA + PRODUCER_SIZE, digits)
+                end = close + tail_size - TAIL_METADATA
             if empty:
                 close[0] = comma
             close = end - 1
@@ -247,7 +265,7 @@ cdef int writer_encode(void *self, lc_batch *batch, uint32_t events, double now,
             fail_event(batch, i, R_TOO_LARGE)
             continue
         done = STOP_MEMORY
-        p = wire_reserve(to, FRAME_HEAD + size + TAIL_SIZE + SCAN_PAD)
+        p = wire_reserve(to, FRAME_HEAD + size + NESTED_SIZE + SCAN_PAD)
         if p != NULL:
             p[0] = w.version
             lc_put32(p + 2, number)
@@ -543,6 +561,8 @@ cdef class Codec(CodecBase):
         id_ = name + b"0" * 12
         tail = b',"@metadata":{"_id":"' + id_ + b'"},"event.id":"' + id_ + b'"}'
         memcpy(w.tail, <const uint8_t *> tail, TAIL_SIZE)
+        tail = b',"@metadata":{"_id":"' + id_ + b'"},"event":{"id":"' + id_ + b'"}}'
+        memcpy(w.nested, <const uint8_t *> tail, NESTED_SIZE)
         pair = b"\0\0\0\x08event.id\0\0\0\x20" + id_
         memcpy(w.pair, <const uint8_t *> pair, PAIR_SIZE)
         self.codec.self = w

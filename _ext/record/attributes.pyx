@@ -152,9 +152,22 @@ cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
             or not _is_short(function) or line == NULL or not PyLong_CheckExact(line)
             or not lc_compact(line)):
         return 0
-    if _reserve(doc, LC_WORST * 3 * 128 + 8 * LC_SLACK) < 0:
+    if _reserve(doc, LC_WORST * 3 * 128 + 10 * LC_SLACK) < 0:
         return -1
     p = doc.p
+    if doc.nested and doc.dotted_from != 0:
+        memcpy(p, b',"ecs.version":"8.11.0"', 23)
+        p = lc_text_behind(p + 23, b',"log":{"logger":"', 18, PyUnicode_DATA(name),
+                           <size_t> PyUnicode_GET_LENGTH(name))
+        p = lc_text_behind(p, b',"origin":{"file":{"name":"', 27, PyUnicode_DATA(file),
+                           <size_t> PyUnicode_GET_LENGTH(file))
+        memcpy(p, b',"line":', 8)
+        p = lc_int(p + 8, lc_compact_value(line))
+        p = lc_text_behind(p, b'},"function":"', 14, PyUnicode_DATA(function),
+                           <size_t> PyUnicode_GET_LENGTH(function))
+        memcpy(p, b'}}', 2)
+        doc.p = p + 2
+        return 1
     memcpy(p, b',"ecs.version":"8.11.0"', 23)
     p = lc_field(p + 23, KEY_LOGGER, PyUnicode_DATA(name), <size_t> PyUnicode_GET_LENGTH(name))
     p = lc_field(p, KEY_FILE, PyUnicode_DATA(file), <size_t> PyUnicode_GET_LENGTH(file))
@@ -207,6 +220,25 @@ cdef int _write_plain_steps(Document *doc, PyObject **values, int *step, int end
     return 0
 
 
+cdef int _write_process_object(Document *doc, int64_t pid, PyObject *process_name, int64_t thread,
+                               PyObject *thread_name) noexcept nogil:
+    cdef uint8_t *p
+    if _reserve(doc, LC_WORST * 2 * 32 + 8 * LC_SLACK) < 0:
+        return -1
+    p = doc.p
+    memcpy(p, b',"process":{"pid":', 18)
+    p = lc_int(p + 18, pid)
+    p = lc_text_behind(p, b',"name":"', 9, PyUnicode_DATA(process_name),
+                       <size_t> PyUnicode_GET_LENGTH(process_name))
+    memcpy(p, b',"thread":{"id":', 16)
+    p = lc_int(p + 16, thread)
+    p = lc_text_behind(p, b',"name":"', 9, PyUnicode_DATA(thread_name),
+                       <size_t> PyUnicode_GET_LENGTH(thread_name))
+    memcpy(p, b'}}', 2)
+    doc.p = p + 2
+    return 0
+
+
 # Write process.*. They rarely change within a thread, so it caches their text. Returns 0, -1 or NEEDS_PYTHON.
 cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept nogil:
     cdef PyObject *process_name = values[A_PROCESSNAME]
@@ -214,6 +246,7 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
     cdef int status, overflow = 0
     cdef int64_t pid = 0, thread = 0
     cdef size_t start, process_n = 0, thread_n = 0
+    cdef bint objects = False
     cdef lc_here *last = NULL
     if (doc.overridden == 0 and not doc.pair_block and _is_short(process_name) and _is_short(thread_name)
             and values[A_PROCESS] != NULL and PyLong_CheckExact(values[A_PROCESS])
@@ -225,7 +258,8 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
         thread_n = <size_t> PyUnicode_GET_LENGTH(thread_name)
         if overflow == 0 and process_n <= 32 and thread_n <= 32:
             last = doc.thread
-            if (last.size and last.thread == thread and last.pid == pid
+            objects = doc.nested and doc.dotted_from != 0
+            if (last.size and last.nested == objects and last.thread == thread and last.pid == pid
                     and last.process_n == process_n and last.thread_n == thread_n
                     and memcmp(last.process_name, PyUnicode_DATA(process_name), process_n) == 0
                     and memcmp(last.thread_name, PyUnicode_DATA(thread_name), thread_n) == 0):
@@ -235,13 +269,20 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
                 doc.p += last.size
                 return 0
     start = <size_t> (doc.p - doc.base)
-    status = _write_plain_steps(doc, values, step, STEPS)
-    if status:
-        return status
+    if objects:
+        if _write_process_object(doc, pid, process_name, thread, thread_name) < 0:
+            return -1
+    else:
+        if doc.nested:
+            doc.dotted_from = 0
+        status = _write_plain_steps(doc, values, step, STEPS)
+        if status:
+            return status
     if last != NULL:
         start = <size_t> (doc.p - doc.base) - start
         last.size = 0
         if start <= sizeof(last.text):
+            last.nested = objects
             last.pid = pid
             last.thread = thread
             last.process_n = <uint8_t> process_n
@@ -347,6 +388,8 @@ cdef int _write_steps(Document *doc, PyObject **values, PyObject *text, bint sub
         step[0] = STEP_PID
         if status == 0:
             step[0] = STEP_LOGGER
+            if doc.nested:
+                doc.dotted_from = 0
             if not doc.overridden >> KEY_ECS & 1:
                 if _reserve(doc, 3 * LC_SLACK) < 0:
                     return -1
@@ -376,9 +419,12 @@ cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode, bint pa
     cdef size_t used = <size_t> (doc.p - doc.base)
     cdef size_t limit = doc.limit
     cdef PyObject *redacted = doc.redacted
+    cdef bint nested = doc.nested, id_inside = doc.id_inside
     free(doc.heap)
     _start_document(doc, stack, STACK, limit, pair_block, mode, limit - used if mode == CUT else 0)
     doc.redacted = redacted
+    doc.nested = nested
+    doc.id_inside = id_inside
 
 
 cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:

@@ -113,6 +113,7 @@ cdef extern from "text.h" nogil:
         const char *text
         uint8_t n
     const lc_key *lc_keys
+    const lc_key *lc_inner_keys
     ctypedef struct lc_here:
         int own
         int64_t pid
@@ -122,11 +123,13 @@ cdef extern from "text.h" nogil:
         uint8_t thread_n
         char process_name[32]
         char thread_name[32]
+        int nested
         char text[256]
     lc_here lc_this_thread
     uint8_t *lc_quote1(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
+    uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size, const void *source, size_t n)
     uint8_t *lc_quote2(uint8_t *to, const uint16_t *source, size_t n, int *bad)
     uint8_t *lc_quote4(uint8_t *to, const uint32_t *source, size_t n, int *bad)
     uint8_t *lc_plain(uint8_t *to, const void *source, int kind, size_t n, int *bad)

@@ -14,6 +14,8 @@ cdef enum:
     SEEN_LABELS = 2          # `labels` or a name below it
     SEEN_BELOW = 4           # <object of ECS>.<name>
     SEEN_MOVING = 8          # a field of a record that moves
+    SEEN_DOTS = 16           # a name with a dot, or the object `event`
+    SEEN_FILLED = 32         # ... below an object into which records write
     SEEN_CHECK_VALUE = 64    # the placement of the name depends on the value
     SEEN_UNKNOWN_TEXT = 128  # the encoded text of the name is not cached
 
@@ -152,7 +154,9 @@ cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record
         if PyDict_CheckExact(v) and not e.flat:
             if what == NAME_LABELS:
                 doc.seen |= SEEN_LABELS
-            elif what == NAME_FILLED and record or what == KEY_EVENTS and e.sets_event_id and _may_hold_id(v):
+            elif what == KEY_EVENTS:
+                doc.seen |= SEEN_DOTS
+            if what == NAME_FILLED and record or what == KEY_EVENTS and e.sets_event_id and _may_hold_id(v):
                 return REARRANGE
             return STAY
         if (_is_inert(v) or v == Py_True or v == Py_False or PyList_CheckExact(v) or PyTuple_CheckExact(v)
@@ -167,12 +171,14 @@ cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record
         if record and (what == KEY_TIMESTAMP or what == KEY_LEVEL):
             return REARRANGE
         if what != KEY_MESSAGE and what != KEY_TIMESTAMP:
-            doc.seen |= SEEN_BELOW
+            doc.seen |= SEEN_BELOW | SEEN_DOTS | SEEN_FILLED
         return STAY
     if (what == NAME_BELOW_ID and e.lumberjack
             or record and (what == NAME_BELOW_FILLED or what == NAME_BELOW_OURS)):
         return REARRANGE
-    doc.seen |= SEEN_BELOW | SEEN_LABELS if what == NAME_BELOW_LABELS else SEEN_BELOW
+    doc.seen |= SEEN_BELOW | SEEN_DOTS
+    if what == NAME_BELOW_LABELS:
+        doc.seen |= SEEN_LABELS
     return STAY
 
 

@@ -15,7 +15,7 @@ cdef inline void _end_pair(Document *doc) noexcept nogil:
 
 # Write one of our keys and, for a `text` in an object, the opening quote. LC_SLACK bytes must be reserved.
 cdef inline void _open_field(Document *doc, int key, bint text) noexcept nogil:
-    cdef const lc_key *k = &lc_keys[key]
+    cdef const lc_key *k = &lc_inner_keys[key] if doc.in_error else &lc_keys[key]
     if doc.pair_block:
         _put_u32(doc.p, k.n)
         memcpy(doc.p + 4, k.text + 2, k.n)
@@ -300,6 +300,11 @@ cdef int _finish_document(Document *doc) noexcept nogil:
         doc.base[0] = c'{'
         doc.p[0] = c'}'
         doc.p += 1
+        if doc.dotted_from >= 0:
+            if _nest(doc) < 0:
+                return -1
+        elif doc.id_inside and not doc.flags & K_EVENT_OPEN:
+            doc.flags |= <uint8_t> K_NESTED
     if <size_t> (doc.p - doc.base) > doc.limit:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1

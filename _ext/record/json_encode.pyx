@@ -33,7 +33,7 @@ ctypedef struct Document:
     uint32_t overridden      # 1 << KEY_...: the application's value replaces ours
     uint32_t pairs           # pairs written
     uint32_t moved           # fields of the application that were renamed or dropped
-    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN | K_METADATA_OPEN
+    uint8_t flags            # K_ID1_TAKEN | K_ID2_TAKEN | K_METADATA_OPEN | K_NESTED | K_EVENT_OPEN
     uint8_t reason           # R_...
     uint8_t mode             # WHOLE, MEASURE or CUT
     uint8_t seen             # SEEN_...
@@ -42,6 +42,11 @@ ctypedef struct Document:
     bint rearranged          # the fields are checked already
     bint pair_block          # a pair block, not a JSON object
     bint unquoted            # write strings unescaped: at the top of a pair block
+    bint nested              # has objects in place of names with dots
+    bint id_inside           # ... and `event` gets the id
+    Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _nest
+    bint in_error            # inside the object `error`
+    Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
     bint skip_own            # refuse records of our own loggers
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
@@ -69,6 +74,8 @@ cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, siz
     doc.mode = mode
     doc.pair_block = pair_block
     doc.unquoted = pair_block
+    doc.nested = doc.id_inside = doc.in_error = False
+    doc.dotted_from = -1
     doc.skip_own = False
     doc.redacted = NULL
     if pair_block:

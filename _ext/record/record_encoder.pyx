@@ -22,6 +22,9 @@ cdef class Encoder:
         trust_metadata: keep the application's ``@metadata``, all but its ``_id``.
         flat: the protocol turns mappings into text, so they are not objects.
         labels: the prefix of fields that move.
+        nested: documents of ECS have objects in place of names with dots, but for ``log.level`` and
+            ``ecs.version``; flat ones
+            and pair blocks do not.
         timestamp: give mappings the field ``@timestamp``, unless they have it.
         fields: fields of every document, encoded once. The application's own win.
         bound: the context variable with further fields, a `logclient.context.Fields` or None, which win over
@@ -42,6 +45,7 @@ cdef class Encoder:
     cdef readonly bint trust_metadata
     cdef readonly bint flat
     cdef readonly str labels
+    cdef readonly bint nested
     cdef readonly bint timestamp
     cdef readonly bint fingerprint
     cdef bint checks_names           # some names need a check
@@ -71,8 +75,8 @@ cdef class Encoder:
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
                   bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
                   str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  bint timestamp=False, bint fingerprint=False, fields=None, bound=None, spans=None,
-                  tuple redact=()):
+                  bint nested=False, bint timestamp=False, bint fingerprint=False, fields=None, bound=None,
+                  spans=None, tuple redact=()):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -80,6 +84,7 @@ cdef class Encoder:
         self.trust_metadata = trust_metadata
         self.flat = flat or pairs
         self.labels = labels
+        self.nested = nested and ecs and not self.flat
         self.timestamp = timestamp
         self.fingerprint = fingerprint
         self.lumberjack = "@metadata" in carriers
@@ -322,6 +327,8 @@ cdef class Encoder:
         _start_document(doc, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
         doc.created_us = lc_wall_us() if self.timestamp else 0
         doc.redacted = self.entries
+        doc.nested = self.nested
+        doc.id_inside = self.nested and self.lumberjack
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
@@ -355,13 +362,17 @@ cdef class Encoder:
         status = 1
         if doc.mode == WHOLE:
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+            doc.dotted_from = _dotted_from(doc, splice, 0)
             if status == 0 and self.timestamp:
                 status = _write_timestamp(doc, source)
             if status == 0 and splice is not None:
                 status = 1
                 if not _conflicts_with_splice(self, doc, splice, <PyObject *> source, 0, NULL):
                     status = _write_splice(doc, splice)
+                    if status == 0:
+                        status = _write_event(doc, splice)
         if status == 1:
+            doc.dotted_from = 0 if doc.nested else -1
             doc.p = doc.base + start
             doc.sanitized = doc.pairs = doc.moved = 0
             source = _clean_dict(doc, d, None)
@@ -517,6 +528,9 @@ cdef class Encoder:
                 doc.overridden |= <uint32_t> 1 << KEY_MESSAGE
         if text is not None:
             chosen = <PyObject *> text
+        if doc.nested and (fields is not None or doc.mode != WHOLE or doc.seen & SEEN_FILLED
+                           or splice is not None and splice.objects is None):
+            doc.dotted_from = 0
 
         while True:
             status = _write_steps(doc, s.values, chosen, subclass, created_us[0], &step)
@@ -531,13 +545,14 @@ cdef class Encoder:
             return status
         if _given(s.values[A_EXC_INFO]) or _given(s.values[A_EXC_TEXT]) or _given(s.values[A_STACK_INFO]):
             attributes = self._take_references(attributes, s)
-            status = self._write_error_fields(doc, record, _or_none(s.values[A_EXC_INFO]),
-                                              _or_none(s.values[A_EXC_TEXT]),
-                                              _or_none(s.values[A_STACK_INFO]))
+            status = self._write_error(doc, record, _or_none(s.values[A_EXC_INFO]),
+                                       _or_none(s.values[A_EXC_TEXT]), _or_none(s.values[A_STACK_INFO]))
             if status < 0:
                 return status
         if _mark_truncated(doc) < 0:
             return -1
+        if doc.dotted_from != 0:
+            doc.dotted_from = _dotted_from(doc, splice, doc.p - doc.base)
         if splice is not None and _write_splice(doc, splice) < 0:
             return -1
         if fields is not None:
@@ -550,8 +565,8 @@ cdef class Encoder:
         if status == 1:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
-        if status < 0:
-            return status
+        if status < 0 or splice is not None and _write_event(doc, splice) < 0:
+            return status if status else -1
         return _finish_document(doc)
 
     cdef int _write_step_in_python(self, Document *doc, object record, PyObject **values, int step) except -2:
@@ -577,6 +592,27 @@ cdef class Encoder:
         if _write_message_chars(doc, <PyObject *> text) < 0:
             return -1
         return _close_field(doc, True)
+
+    cdef int _write_error(self, Document *doc, object record, object exc_info, object exc_text,
+                          object stack_info) except -2:
+        # Write the object `error`, or fields of that name.
+        cdef size_t start
+        cdef int status
+        if not doc.nested or doc.dotted_from == 0:
+            return self._write_error_fields(doc, record, exc_info, exc_text, stack_info)
+        if _append(doc, b',"error":', 9) < 0 or _reserve(doc, LC_SLACK) < 0:
+            return -1
+        start = <size_t> (doc.p - doc.base)
+        doc.in_error = True
+        status = self._write_error_fields(doc, record, exc_info, exc_text, stack_info)
+        doc.in_error = False
+        if status < 0:
+            return status
+        if <size_t> (doc.p - doc.base) == start:
+            doc.p -= 9
+            return 0
+        doc.base[start] = c'{'
+        return _append(doc, b'}', 1)
 
     cdef int _write_error_fields(self, Document *doc, object record, object exc_info, object exc_text,
                            object stack_info) except -2:
@@ -628,6 +664,8 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
     doc.skip_own = skip_own
     doc.thread = thread
     doc.redacted = encoder.entries
+    doc.nested = encoder.nested
+    doc.id_inside = encoder.nested and encoder.lumberjack
     status = encoder._write_record(doc, record, override, created_us, level)
     if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
         for mode in (MEASURE, CUT):

@@ -5,6 +5,8 @@
 
 cdef frozenset NOT_SPLICED = frozenset((*RECORD_NAMES, "log.flags"))
 cdef frozenset SHARED_OBJECTS = frozenset(("ecs", "error", "event", "log", "process"))
+# Those that records write.
+cdef frozenset FILLED_OBJECTS = SHARED_OBJECTS - {"event"}
 # Stand for the ids of a trace and a span while a splice is made, where these are wanted; no field has them.
 cdef str ANY_TRACE = os.urandom(TRACE_DIGITS // 2).hex()
 cdef str ANY_SPAN = os.urandom((IDS - TRACE_DIGITS) // 2).hex()
@@ -32,6 +34,11 @@ cdef class Splice:
     cdef uint64_t head_bits  # of all that is before a dot in a name
     cdef Py_ssize_t trace_at  # where the ids belong in `text`, or -1
     cdef Py_ssize_t span_at
+    # With objects in place of names with dots:
+    cdef bytes objects       # None: a record has fields of its own in these objects
+    cdef bytes event         # ... the object `event`, the last one of a document
+    cdef Py_ssize_t objects_trace_at
+    cdef Py_ssize_t objects_span_at
 
     cdef dict fields_of(self, Document *doc):
         """Return the fields with the ids of a document."""
@@ -136,6 +143,8 @@ cdef Splice _make_splice(Encoder e, dict fields):
         free(doc.heap)
     made.trace_at = made.text.find(ANY_TRACE.encode())
     made.span_at = made.text.find(ANY_SPAN.encode())
+    if e.nested and not any([name.partition(".")[0] in FILLED_OBJECTS for name in written]):
+        _nest_splice(made)
     made.names = tuple({**made.fields, **written})
     for name in made.names:
         made.wide |= not name.isascii()
@@ -150,6 +159,40 @@ cdef Splice _make_splice(Encoder e, dict fields):
         if isinstance(value, (Mapping, list, tuple)) or not _is_inert(<PyObject *> value):
             made.seen |= SEEN_MAPPING
     return made
+
+
+cdef int _nest_splice(Splice s) except -1:
+    # Write the fields as objects.
+    cdef uint8_t stack[STACK]
+    cdef Document doc
+    cdef Py_ssize_t at
+    cdef bytes made
+    try:
+        _start_document(&doc, stack, STACK, <size_t> -1, False, WHOLE, 0)
+        doc.nested = True
+        doc.dotted_from = 0
+        if _append(&doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0:
+            raise MemoryError()
+        if _finish_document(&doc) < 0:
+            raise MemoryError()
+        made = PyBytes_FromStringAndSize(<char *> doc.base + 1, doc.p - doc.base - 2)
+        at = doc.event_at
+    finally:
+        free(doc.heap)
+    made = b"," + made if made else made
+    s.objects = made if at < 0 else made[:at]
+    s.event = None if at < 0 else made[at:]
+    s.objects_trace_at = s.objects.find(ANY_TRACE.encode())
+    s.objects_span_at = s.objects.find(ANY_SPAN.encode())
+    return 0
+
+
+# Return from where on the members of a document have to be arranged: from `at`, or nowhere (-1).
+cdef inline Py_ssize_t _dotted_from(Document *doc, Splice splice, Py_ssize_t at) noexcept:
+    if doc.nested and (doc.moved or doc.seen & (SEEN_DOTS | SEEN_MOVING)
+                       or splice is not None and splice.objects is None):
+        return at
+    return -1
 
 
 cdef uint64_t _head_bits(PyObject *name) noexcept nogil:
@@ -256,13 +299,26 @@ cdef inline bint _copy_id(char *to, PyObject *v, Py_ssize_t n) noexcept nogil:
 
 
 cdef int _write_splice(Document *doc, Splice s) except -2:
-    cdef size_t n = <size_t> PyBytes_GET_SIZE(s.text)
-    if _append(doc, PyBytes_AS_STRING(s.text), n) < 0:
+    cdef bint objects = doc.nested and doc.dotted_from < 0
+    cdef bytes text = s.objects if objects else s.text
+    cdef Py_ssize_t trace_at = s.objects_trace_at if objects else s.trace_at
+    cdef Py_ssize_t span_at = s.objects_span_at if objects else s.span_at
+    cdef size_t n = <size_t> PyBytes_GET_SIZE(text)
+    if _append(doc, PyBytes_AS_STRING(text), n) < 0:
         return -1
-    if s.trace_at >= 0:
-        memcpy(doc.p - n + s.trace_at, doc.ids, TRACE_DIGITS)
-        memcpy(doc.p - n + s.span_at, doc.ids + TRACE_DIGITS, IDS - TRACE_DIGITS)
+    if trace_at >= 0:
+        memcpy(doc.p - n + trace_at, doc.ids, TRACE_DIGITS)
+        memcpy(doc.p - n + span_at, doc.ids + TRACE_DIGITS, IDS - TRACE_DIGITS)
     doc.pairs += s.pairs
     doc.sanitized += s.sanitized
     doc.moved += s.moved
     return 0
+
+
+# End the document with the object `event` of a splice.
+cdef int _write_event(Document *doc, Splice s) except -2:
+    if not doc.nested or doc.dotted_from >= 0 or s.event is None:
+        return 0
+    if doc.id_inside:
+        doc.flags |= <uint8_t> K_EVENT_OPEN
+    return _append(doc, PyBytes_AS_STRING(s.event), <size_t> PyBytes_GET_SIZE(s.event))

@@ -100,15 +100,22 @@ def _document(type: str, body: bytes) -> Any:
 
 
 def _event_id(type: str, body: bytes) -> str:
-    """Return the id in an event: ``@metadata._id``, else ``event.id``; "" when neither has our form."""
+    """Return the id in an event: ``@metadata._id``, else ``event.id`` as a name or in an object.
+
+    "" when none has our form.
+    """
     try:
         document = _document(type, body)
     except (ValueError, RecursionError):
         return ""
     if not isinstance(document, dict):
         return ""
-    metadata = document.get("@metadata")
-    found = (metadata.get("_id") if isinstance(metadata, dict) else None, document.get("event.id"))
+    metadata, event = document.get("@metadata"), document.get("event")
+    found = (
+        metadata.get("_id") if isinstance(metadata, dict) else None,
+        document.get("event.id"),
+        event.get("id") if isinstance(event, dict) else None,
+    )
     return next((text for text in found if isinstance(text, str) and _ID.fullmatch(text)), "")
 
 
@@ -156,7 +163,7 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
                 except struct.error as error:
                     raise ValueError(str(error)) from error
 
-            changed = flip_bit(body, random, parse, ("@metadata", "event.id"))
+            changed = flip_bit(body, random, parse, ("@metadata", "event.id", "event"))
             if changed is not None:
                 event_id = _event_id(type, body)
                 frames[index] = frames[index]._replace(body=changed)

@@ -23,12 +23,12 @@ Frames are numbered over the whole connection, and 1 follows 4,294,967,295, beca
 keep-alive. An ack covers all frames up to its number. A number that was acknowledged before is ignored; any
 other that is not in flight leads to BROKEN.
 
-=========  ==================================================  ====================
+=========  ==================================================  =========================================
            first field with the id                             second field
-=========  ==================================================  ====================
-version 2  ``"@metadata": {"_id": ...}``                       ``"event.id"``
+=========  ==================================================  =========================================
+version 2  ``"@metadata": {"_id": ...}``                       ``"event.id"``, or ``"event": {"id": ...}``
 version 1  the pair ``event.id`` (either flag leaves it out)
-=========  ==================================================  ====================
+=========  ==================================================  =========================================
 
 ``logclient._ext.lumberjack`` does the work. `Lumberjack` gives it the interface of ``delivery.contract``; a
 compiled pump drives the same object through ``codec``.

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.unit
 
 PRODUCER = bytes.fromhex("00ff10203040506070a0")
 ID1, ID2, OPEN = oracle.ID1_TAKEN, oracle.ID2_TAKEN, oracle.METADATA_OPEN
+NESTED, EVENT = oracle.NESTED, oracle.EVENT_OPEN
 
 
 def connected_codec(**options: object) -> Codec:
@@ -186,6 +187,15 @@ class TestId:
         (b'{"@metadata":{"x":1}}', DOCUMENT | OPEN, '{"@metadata":{"x":1,"_id":"%s"},"event.id":"%s"}'),
         (b'{"event.id":"n","@metadata":{"x":1}}', DOCUMENT | OPEN | ID2,
          '{"event.id":"n","@metadata":{"x":1,"_id":"%s"}}'),
+        (b'{"a":1}', DOCUMENT | NESTED, '{"a":1,"@metadata":{"_id":"%s"},"event":{"id":"%s"}}'),
+        (b"{}", DOCUMENT | NESTED, '{"@metadata":{"_id":"%s"},"event":{"id":"%s"}}'),
+        (b'{"a":1}', DOCUMENT | NESTED | ID1, '{"a":1,"event":{"id":"%s"}}'),
+        (b'{"@metadata":{"x":1}}', DOCUMENT | NESTED | OPEN,
+         '{"@metadata":{"x":1,"_id":"%s"},"event":{"id":"%s"}}'),
+        (b'{"event":{"a":1}}', DOCUMENT | EVENT, '{"event":{"a":1,"id":"%s"},"@metadata":{"_id":"%s"}}'),
+        (b'{"event":{"a":1}}', DOCUMENT | EVENT | ID1, '{"event":{"a":1,"id":"%s"}}'),
+        (b'{"event":{"id":"n"}}', DOCUMENT | EVENT | ID2, '{"event":{"id":"n"},"@metadata":{"_id":"%s"}}'),
+        (b'{"event":{"id":"n"}}', DOCUMENT | EVENT | ID1 | ID2, '{"event":{"id":"n"}}'),
         (b'{"@metadata":{"_id":"m"}}', DOCUMENT | ID1 | ID2, '{"@metadata":{"_id":"m"}}'),
         (b'{"event.id":"n"}', DOCUMENT | ID2, '{"event.id":"n","@metadata":{"_id":"%s"}}'),
     ])  # fmt: skip
@@ -280,7 +290,7 @@ class TestInvalidBodies:
 
 
 kinds = st.sampled_from([DOCUMENT, RAW, RAW, BYTES])
-flags = st.sampled_from([0, 0, 0, 0, ID1, ID2, ID1 | ID2])
+flags = st.sampled_from([0, 0, 0, 0, ID1, ID2, ID1 | ID2, NESTED, NESTED | ID1])
 pair_bodies = st.lists(
     st.tuples(st.sampled_from([b"event.id", b"line", b""]), st.binary(max_size=9)), max_size=3
 ).map(oracle.join_pairs) | st.binary(max_size=12)  # fmt: skip

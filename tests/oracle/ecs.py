@@ -19,6 +19,7 @@ VERSION = "8.11.0"
 DEPTH = 128
 CLASSES = 4
 ID1, ID2, OPEN = 0x04, 0x08, 0x10  # an id of the user's own replaces ours; event.id is theirs; see Names
+NESTED, EVENT_OPEN = 0x20, 0x40  # event.id goes into an object; into the last one, which is there
 PLAIN = (uuid.UUID, decimal.Decimal, pathlib.PurePath)
 STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
 
@@ -53,6 +54,7 @@ class Names(NamedTuple):
     trust_metadata: bool = False
     flat: bool = False
     labels: str = "labels."
+    nested: bool = False
 
 
 LUMBERJACK = Names()
@@ -70,6 +72,7 @@ class Document:
         self.sanitized = 0
         self.moved = 0
         self.flags = 0
+        self.nested = names.nested and names.ecs and not self.flat
 
     # -- values
 
@@ -343,6 +346,16 @@ class Document:
             put("log.flags", ["truncated"])
         self.user(fields)
 
+    def nest(self) -> None:
+        if self.nested:
+            self.fields = nested(self.fields)
+            if "@metadata" not in self.names.carriers:
+                return
+            if "event" not in self.fields:
+                self.flags |= NESTED
+            elif "@metadata" not in self.fields:
+                self.flags |= EVENT_OPEN
+
     # -- bytes
 
     def json(self) -> bytes:
@@ -357,6 +370,33 @@ class Document:
             for text in (key.encode(), value.encode()):
                 block += struct.pack(">I", len(text)) + text
         return block
+
+
+def keeps_dots(name: str) -> bool:
+    """Return whether a name is no path of objects."""
+    if name in ("log.level", "ecs.version") or name[:1] == "@":
+        return True
+    return "" in name.split(".") or name.count(".") > 32
+
+
+def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with objects in place of names with dots."""
+    made: dict[str, Any] = {}
+    for name, value in fields.items():
+        *path, last = [name] if keeps_dots(name) else name.split(".")
+        place = made
+        for part in path:
+            place = place.setdefault(part, {})
+        if isinstance(value, dict):
+            place.setdefault(last, {}).update(value)
+        else:
+            place[last] = value
+    for name in ("event", "@metadata"):
+        if name in made:
+            made[name] = made.pop(name)
+    if not made.get("event", True):
+        del made["event"]
+    return made
 
 
 def is_dataclass(value: object) -> bool:
@@ -383,6 +423,7 @@ def of_mapping(
     document.user(document.arranged(fields, False))
     if cut:
         document.fields["log.flags"] = ["truncated"]
+    document.nest()
     return document
 
 
@@ -391,4 +432,5 @@ def of_record(
 ) -> Document:
     document = Document(names, pairs, cut)
     document.record(record)
+    document.nest()
     return document

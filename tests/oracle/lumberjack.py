@@ -22,6 +22,7 @@ from logclient._ext.constants import R_UNENCODABLE as UNENCODABLE
 from tests.oracle.xxh64 import words, xxh64
 
 ID1_TAKEN, ID2_TAKEN, METADATA_OPEN = 0x04, 0x08, 0x10
+NESTED, EVENT_OPEN = 0x20, 0x40
 MAX_WINDOW, MAX_DEPTH, MAX_DIGITS = 10_000, 1000, 1000
 OK, FOREIGN, NO_ID, NOT_JSON_ROW, TORN, BAD_ZLIB, BAD_FRAME = range(7)
 SPACE = " \t\n\r"
@@ -222,13 +223,17 @@ def finish(body: bytes, kind: int, sequence: int, producer: bytes, *, version: i
             return stripped, beside
     elif not kind & ID1_TAKEN:
         extra.append(f'"@metadata":{{"_id":"{text}"}}')
-    if not kind & ID2_TAKEN:
-        extra.append(f'"event.id":"{text}"')
-    if not extra:
+    if not kind & ID2_TAKEN and kind & EVENT_OPEN:
+        stripped = stripped[:-2] + f',"id":"{text}"}}}}'.encode()
+    elif not kind & ID2_TAKEN:
+        extra.append(f'"event":{{"id":"{text}"}}' if kind & NESTED else f'"event.id":"{text}"')
+    if kind & ID1_TAKEN and kind & ID2_TAKEN:
         looked = check_json(body)
         if looked is None:
             return NOT_JSON
         return stripped, words(looked.user_id or b"")
+    if not extra:
+        return stripped, beside
     comma = "" if stripped[1:-1].strip(SPACE.encode()) == b"" else ","
     return stripped[:-1] + (comma + ",".join(extra) + "}").encode(), beside
 

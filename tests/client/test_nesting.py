@@ -1,0 +1,152 @@
+"""Objects in place of names with dots: each document equals the dotted one with its members arranged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from logclient import context
+from logclient._ext.constants import K_EVENT_OPEN, K_METADATA_OPEN, K_NESTED
+from logclient._ext.record import Encoder
+from tests.client.test_fields import FIELDS, _pairs, _record
+from tests.oracle import ecs
+from tests.support.examples import examples
+
+ARRANGED = K_NESTED | K_EVENT_OPEN
+ERRORS = st.sampled_from([None, ValueError("späť"), KeyError()])
+
+
+def _load(body: bytes) -> dict[str, Any]:
+    """Return a document without the time; no member occurs twice, at any depth."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs), pairs
+        return dict(pairs)
+
+    found: dict[str, Any] = json.loads(body, object_pairs_hook=unique)
+    return found | {"@timestamp": ""}
+
+
+def _assert_arranged(nested: tuple[bytes, int, int, int], dotted: tuple[bytes, int, int, int]) -> None:
+    """Compare the nested form of a document with the dotted one."""
+    made, plain = _load(nested[0]), _load(dotted[0])
+    assert made == ecs.nested(plain)
+    assert nested[2:] == dotted[2:]
+    assert nested[1] & ~ARRANGED == dotted[1]
+    if "event" not in made:
+        assert nested[1] & ARRANGED == K_NESTED
+    elif "@metadata" in made:
+        assert not nested[1] & ARRANGED
+    else:
+        assert nested[1] & ARRANGED == K_EVENT_OPEN
+        assert [*json.loads(nested[0])][-1] == "event" and nested[0].endswith(b"}}")
+
+
+@examples(400)
+@given(FIELDS, FIELDS, FIELDS)
+@example({"event.kind": "x"}, {}, {"a": 1})
+@example({"host.name": "x"}, {}, {"host": {"x": 1}})
+@example({"labels.x": "x"}, {}, {"labels": {"y": 1}, "user": 1})
+@example({}, {}, {"event": {}})
+@example({}, {}, {"event": {}, "event.a": 1})
+def test_mappings(own: dict[str, Any], bound: dict[str, Any], event: dict[str, Any]) -> None:
+    rules: dict[str, Any] = {"fields": own, "bound": context.current, "timestamp": True}
+    with context.bind(bound) if bound else nullcontext():
+        dotted = Encoder(**rules).encode(event)
+        _assert_arranged(Encoder(**rules, nested=True).encode(event), dotted)
+
+
+@examples(400)
+@given(FIELDS, FIELDS, FIELDS, ERRORS)
+@example({"event.kind": "x", "trace.id": "y"}, {}, {"a": 1}, None)
+@example({"service.name": "x"}, {}, {"service.version": 1, "a": 2}, ValueError())
+@example({"log.x": "x"}, {"process.y": 1}, {}, ValueError())
+@example({}, {}, {"error.code": 1}, ValueError())
+@example({}, {}, {"event.kind": "x"}, None)
+def test_records(
+    own: dict[str, Any], bound: dict[str, Any], extra: dict[str, Any], error: Exception | None
+) -> None:
+    rules: dict[str, Any] = {"fields": own, "bound": context.current, "fingerprint": True}
+    record = _record(extra)
+    if error is not None:
+        record.exc_info = (type(error), error, None)
+    with context.bind(bound) if bound else nullcontext():
+        dotted = Encoder(**rules).encode_record(record)
+        _assert_arranged(Encoder(**rules, nested=True).encode_record(record), dotted)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "n" * 200},
+        {"name": "né"},
+        {"threadName": None},
+        {"process": None},
+        {"processName": "p" * 40},
+        {"lineno": 10**30},
+        {"funcName": None},
+        {"msg": {"event": "text", "log.x": 1}},
+        {"msg": "%(a)s", "args": {"a": 1}},
+        {"exc_text": "Traceback"},
+        {"stack_info": "Stack"},
+        {"levelname": 7},
+    ],
+)
+@pytest.mark.parametrize("extra", [{}, {"a": 1}, {"a.b": 1}, {"event.kind": 1}, {"host": 1}])
+def test_records_with_other_attributes(changes: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    record = _record(extra)
+    vars(record).update(changes)
+    nested = Encoder(nested=True)
+    for _ in range(2):  # the thread keeps a part of its last document
+        for one in (record, _record(extra)):
+            _assert_arranged(nested.encode_record(one), Encoder().encode_record(one))
+
+
+@pytest.mark.parametrize("extra", [{}, {"a": 1}, {"event.kind": "x", "log.x": 2}])
+def test_a_cut_message_fills_the_bound(extra: Mapping[str, Any]) -> None:
+    encoder = Encoder(nested=True, truncate=True, max_event_bytes=2000, fields={"service.name": "shop"})
+    body = encoder.encode_record(_record(extra, msg="x" * 5000, args=()))[0]
+    made = _load(body)
+    assert len(body) == 2000
+    assert made["log"]["flags"] == ["truncated"] and set(made["message"]) == {"x"}
+    assert made["service"] == {"name": "shop"}
+
+
+def test_many_members_and_deep_names_are_arranged() -> None:
+    fields = {f"a{n % 7}.b{n % 50}.c{n}": n for n in range(2000)}
+    deep = {"d" + ".e" * 32: 1, "f" + ".g" * 33: 2, "x..y": 3, ".z": 4, "z.": 5}
+    dotted = Encoder().encode(fields | deep)
+    nested = Encoder(nested=True).encode(fields | deep)
+    _assert_arranged(nested, dotted)
+    made = json.loads(nested[0])
+    assert made["f" + ".g" * 33] == 2 and made["x..y"] == 3
+    assert json.dumps(made["d"]).count("{") == 32
+
+
+def test_an_ordinary_record_has_the_objects_of_ecs_logging() -> None:
+    record = _record({"order": 17, "user.id": 7})
+    made = json.loads(Encoder(nested=True).encode_record(record)[0])
+    assert [*made][:6] == ["@timestamp", "log.level", "message", "ecs.version", "log", "process"]
+    origin = {"file": {"name": "shop.py", "line": 7}, "function": "pay"}
+    assert made["log"] == {"logger": "shop", "origin": origin}
+    assert made["process"]["thread"] == {"id": record.thread, "name": record.threadName}
+    assert made["user"] == {"id": 7}
+
+
+def test_the_applications_metadata_stays_last() -> None:
+    encoder = Encoder(nested=True, trust_metadata=True)
+    body, kind, _, _ = encoder.encode({"@metadata": {"pipeline": "p"}, "event.kind": "x", "a.b": 1})
+    assert [*_pairs(body)] == ["a", "event", "@metadata"]
+    assert kind & K_METADATA_OPEN and not kind & ARRANGED
+
+
+def test_pairs_and_other_documents_keep_their_dots() -> None:
+    assert Encoder(nested=True, pairs=True).encode({"a.b": 1}) == Encoder(pairs=True).encode({"a.b": 1})
+    assert Encoder(nested=True, ecs=False).encode({"a.b": 1})[0] == b'{"a.b":1}'
+    assert json.loads(Encoder(nested=True).encode("text")[0]) == {"message": "text"}
