@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.delivery.spool.adoption import Estate
+    from logclient.formats import Form
     from logclient.options import Options
     from logclient.revision import Revision, Step
     from logclient.sampling import Sampling
@@ -186,17 +187,22 @@ class Client(FastClient):
             "trust_metadata": config.options.get("trust") == "metadata",
             "fingerprint": config.error_fingerprint,
             "redact": config.options.get("redact", ()),
+            "nested": isinstance(config, DocumentConfig) and not config.ecs_dotted,
             **self._encoder_options(config),
         }
         pairs = config.options.get("frames") == "data"
-        steps = _steps(config)
-        if not steps:
+        steps, form = _steps(config), _form(config)
+        if not steps and form is None:
             encoder = Encoder(queue, pairs=pairs, **_common_fields(config), **options)
         else:
             from logclient.revision import Revision
 
+            # The steps see names with dots, whatever is made of them afterwards.
+            draft = Encoder(**_common_fields(config), **{**options, "nested": False})
+            if form is not None:
+                steps = (*steps, form.make)
+                options.update(ecs=form.ecs, nested=form.nested)
             encoder = Encoder(queue, pairs=pairs, **options)
-            draft = Encoder(**_common_fields(config), **options)
             put, count_lost = make_sink(self._engine)
             complain = self._engine.error_log.complain
             self.revision = Revision(draft, encoder, steps, put, count_lost, complain)
@@ -475,6 +481,15 @@ def _steps(config: Config) -> tuple[Step, ...]:
     if config.before_send is not None:
         found.append(config.before_send)
     return tuple(found)
+
+
+def _form(config: Config) -> Form | None:
+    """Return what makes documents of another form than ECS."""
+    if not isinstance(config, DocumentConfig) or config.format == "ecs":
+        return None
+    from logclient.formats import form
+
+    return form(config.format, node_name())
 
 
 def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None:

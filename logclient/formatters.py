@@ -1,6 +1,8 @@
-"""The default document of a log record, as a formatter for any handler.
+"""The documents of log records, as formatters for any handler.
 
-``ecs``: one JSON object in the Elastic Common Schema, keys with dots as written here, in this order:
+``ecs``: one JSON object in the Elastic Common Schema, with these fields in this order. Names with dots are
+objects, as in ecs-logging: ``{"log": {"logger": ...}}``, all but ``log.level`` and ``ecs.version``. With
+``ecs_dotted`` they keep the dots. The other forms are described in ``logclient.formats``.
 
 ======================== ==========================================================================
 ``@timestamp``           ``record.created``, UTC, microseconds, ``2026-01-01T12:34:56.789012Z``
@@ -32,39 +34,60 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient import context
 from logclient._ext.record import ECS_VERSION, Encoder
+from logclient.errors import ConfigError
 
-__all__ = ["DOCUMENTS", "ECS_VERSION", "EcsFormatter", "timestamp"]
+if TYPE_CHECKING:
+    from logclient.formats import Form
+
+__all__ = ["DOCUMENTS", "ECS_VERSION", "DocumentFormatter", "EcsFormatter", "timestamp"]
 
 DOCUMENTS = ("ecs",)
 """Names of documents; ``registry`` assigns one to each scheme."""
 
 
-class EcsFormatter(logging.Formatter):
-    """A formatter that makes an ECS document of one line.
+class DocumentFormatter(logging.Formatter):
+    """A formatter that makes a document of one line, as ``logclient.Handler`` sends it.
 
     Use it with other handlers, for example to write the documents that a server gets to a file as well.
     ``logclient.Handler`` needs no formatter. A document may have up to 2 GiB. ``formatException`` may be
     overridden.
 
     Args:
+        form: ``ecs``, ``logstash``, ``otel``, ``gelf`` or ``json``, as the option ``format``.
         fields: fields of every document; a record's own of the same name win. A ``logclient.Handler`` has the
             option ``fields`` for that.
+        ecs_dotted: keep the dots in the names of ``ecs``.
         error_fingerprint: give records with an exception an ``error.fingerprint``.
     """
 
-    def __init__(self, fields: Mapping[str, Any] | None = None, *, error_fingerprint: bool = False) -> None:
+    def __init__(
+        self,
+        form: str = "ecs",
+        fields: Mapping[str, Any] | None = None,
+        *,
+        ecs_dotted: bool = False,
+        error_fingerprint: bool = False,
+    ) -> None:
         super().__init__()
         self.fields = dict(fields or {})
+        self.ecs_dotted = ecs_dotted
+        self._form = _form(form)
         self._encoder = Encoder(
             max_event_bytes=1 << 31,
+            nested=self._form is None and not ecs_dotted,
             fingerprint=error_fingerprint,
             fields=self.fields,
             bound=context.current,
         )
+        if self._form is not None:
+            from json import loads
+
+            self._loads = loads
+            self._final = Encoder(max_event_bytes=1 << 31, ecs=self._form.ecs, nested=self._form.nested)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the document of a record: a JSON object on one line.
@@ -72,14 +95,45 @@ class EcsFormatter(logging.Formatter):
         Raises:
             EncodeError: the fields of the record contain a cycle or are nested too deep.
         """
-        own = type(self).formatException is not EcsFormatter.formatException
+        own = type(self).formatException is not DocumentFormatter.formatException
         if own and record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
-        return self._encoder.encode_record(record)[0].decode()
+        body = self._encoder.encode_record(record)[0]
+        if self._form is not None:
+            body = self._final.encode(self._form.make(self._loads(body)))[0]
+        return body.decode()
 
     def formatException(self, ei: Any) -> str:
         """Return the text of an exception, equal to that of ``logging.Formatter``."""
         return self._encoder.exceptions.format(ei)
+
+
+class EcsFormatter(DocumentFormatter):
+    """A formatter that makes an ECS document of one line.
+
+    Args:
+        fields: as for `DocumentFormatter`; so are the others.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        ecs_dotted: bool = False,
+        error_fingerprint: bool = False,
+    ) -> None:
+        super().__init__("ecs", fields, ecs_dotted=ecs_dotted, error_fingerprint=error_fingerprint)
+
+
+def _form(name: str) -> Form | None:
+    if name == "ecs":
+        return None
+    from logclient.client import node_name
+    from logclient.formats import form
+
+    if name not in ("logstash", "otel", "gelf", "json"):
+        raise ConfigError(f"form: must be ecs, logstash, otel, gelf or json, got {name!r}")
+    return form(name, node_name())
 
 
 def timestamp() -> str:

@@ -168,6 +168,14 @@ class Options(TypedDict, total=False):
     """TLS: full: check the server's certificate and name; none: accept any certificate, for tests only.
     Default: full."""
 
+    format: Literal["ecs", "logstash", "otel", "gelf", "json"] | None
+    """Lumberjack, Logux: Form of the documents: ecs, logstash (its version 1), otel (the log data model of
+    OpenTelemetry), gelf, or json (flat). See events.md. Default: ecs."""
+
+    ecs_dotted: bool | None
+    """Lumberjack, Logux: Keep the dots in the names of format=ecs, as in log.origin.function; false: write
+    objects, as ecs-logging does. Default: false."""
+
     fields: str | Mapping[str, Any] | None
     """Lumberjack, Logux: Fields of every event, by name; in a URL a JSON object. An event's own field of the
     same name wins. See fields.md. Default: none."""

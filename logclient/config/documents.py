@@ -7,7 +7,18 @@ from typing import Any
 
 from logclient.config.common import Config
 from logclient.config.option import option
-from logclient.config.readers import boolean, fields, function, names, optional, patterns, text, words
+from logclient.config.readers import (
+    boolean,
+    choice,
+    fields,
+    function,
+    names,
+    optional,
+    patterns,
+    text,
+    words,
+)
+from logclient.errors import ConfigError
 
 __all__ = ["DocumentConfig"]
 
@@ -15,6 +26,18 @@ __all__ = ["DocumentConfig"]
 class DocumentConfig(Config):
     """The configuration of a client with ECS documents."""
 
+    format: str = option(
+        choice("ecs", "logstash", "otel", "gelf", "json"),
+        "ecs",
+        "Form of the documents: ecs, logstash (its version 1), otel (the log data model of OpenTelemetry), "
+        "gelf, or json (flat). See events.md.",
+    )
+    ecs_dotted: bool = option(
+        boolean,
+        "false",
+        "Keep the dots in the names of format=ecs, as in log.origin.function; false: write objects, as "
+        "ecs-logging does.",
+    )
     fields: dict[str, Any] = option(
         fields,
         "",
@@ -77,3 +100,19 @@ class DocumentConfig(Config):
         "without the option service also what the span's resource says about its service. See "
         "opentelemetry.md.",
     )
+
+    @classmethod
+    def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
+        """Check that the documents' form fits the other options.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        super().complete(scheme, values, given)
+        if values["format"] == "ecs":
+            return
+        if "ecs_dotted" in given:
+            raise ConfigError("ecs_dotted: belongs to format=ecs")
+        for name, value in (("identity", "own"), ("trust", "metadata"), ("frames", "data")):
+            if values.get(name) == value:
+                raise ConfigError(f"{name}: {value} needs format=ecs")

@@ -76,7 +76,6 @@ class LumberjackConfig(DocumentConfig):
         Raises:
             ConfigError: Options contradict each other, as a version and frames that it does not have.
         """
-        super().complete(scheme, values, given)
         strict = values["strict_spec"]
         if strict:
             if values["version"] == 2 and "version" in given:
@@ -88,6 +87,7 @@ class LumberjackConfig(DocumentConfig):
         if values["frames"] != frames and not strict:
             version = values["version"]
             raise ConfigError(f"frames: version {version} has {frames} alone; strict_spec=true has both")
+        super().complete(scheme, values, given)
 
     @property
     def batch_limits(self) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from logclient import ConfigError, context, place
 from logclient._ext.record import Encoder
 from logclient.formatters import EcsFormatter
 from logclient.lumberjack.collector import Collector, decode
+from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -214,7 +215,7 @@ class TestBind:
     def test_a_formatter_writes_them(self) -> None:
         with logclient.bind(request_id="r"):
             made = json.loads(EcsFormatter({"service.name": "shop"}).format(_record({})))
-        assert (made["request_id"], made["service.name"]) == ("r", "shop")
+        assert (made["request_id"], made["service"]) == ("r", {"name": "shop"})
 
     def test_a_handler_refuses_fields_of_a_formatter(self) -> None:
         handler = logclient.Handler("lumberjack://127.0.0.1:9")
@@ -244,7 +245,7 @@ def test_all_events_of_a_client_have_the_fields(tmp_path: Path) -> None:
         from logclient.collectors.capture import CaptureReader
 
         units = (unit for unit in CaptureReader(tmp_path) if unit.direction == 0)
-        found = {event["message"]: event for unit in units for event in decode(unit.raw)}
+        found = {event["message"]: dotted(event) for unit in units for event in decode(unit.raw)}
     common = {"service.name": "shop", "service.environment": "test", "tags": ["a", "b"]}
     for message, build in (("one", 8), ("two", 7), ("three", 7)):
         assert found[message].items() >= {**common, "build": build, "request_id": "r-1"}.items()

@@ -391,7 +391,7 @@ class TestFormatter:
         one = make()
         stream = io.StringIO()
         other = logging.StreamHandler(stream)
-        other.setFormatter(formatters.EcsFormatter())
+        other.setFormatter(formatters.EcsFormatter(ecs_dotted=True))
         one.log.addHandler(other)
         one.log.info("hi %s", "\u20ac", extra={"a": [1]})
         (event,) = one.client.events()

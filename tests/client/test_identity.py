@@ -184,8 +184,9 @@ def test_forged_ids_in_log_records_are_moved(tmp_path: Path) -> None:
         moved = handler.client.stats().moved
         handler.client.close()
     assert ids_read("lumberjack", forged[:20], documents) == [(decode.OK, n) for n in range(1, 5)]
-    assert [document["event.id"] for document in documents] == [f"{forged[:20]}{n:012x}" for n in range(1, 5)]
-    assert (documents[1]["labels.event_id"], documents[3]["labels.error"]) == (forged, "x")
+    ids = [f"{forged[:20]}{n:012x}" for n in range(1, 5)]
+    assert [document["event"]["id"] for document in documents] == ids
+    assert (documents[1]["labels"], documents[3]["labels"]) == ({"event_id": forged}, {"error": "x"})
     assert moved == 3
 
 
@@ -198,8 +199,8 @@ def test_trusted_metadata_keeps_its_id(tmp_path: Path) -> None:
         client.send({"@metadata": {"_id": "x"}})
         ids = [client.event_id(1), client.event_id(2)]
         assert server.events(2, PATIENCE) == [
-            {"@metadata": {"pipeline": "p", "_id": ids[0]}, "event.id": ids[0]},
-            {"@metadata": {"_id": ids[1]}, "event.id": ids[1]},
+            {"@metadata": {"pipeline": "p", "_id": ids[0]}, "event": {"id": ids[0]}},
+            {"@metadata": {"_id": ids[1]}, "event": {"id": ids[1]}},
         ]
         assert client.stats().moved == 2
     (segment,) = tmp_path.glob("*.cap*")
@@ -219,7 +220,7 @@ def test_raw_bytes_with_ids_are_unchanged_and_listed(tmp_path: Path) -> None:
         client.close()
         arrived = server.events(4)
     assert arrived[1:3] == given
-    assert arrived[3] == {"event.id": "beside ours", "@metadata": {"_id": f"{forged[:20]}{4:012x}"}}
+    assert arrived[3] == {"event": {"id": "beside ours"}, "@metadata": {"_id": f"{forged[:20]}{4:012x}"}}
     (ledger,) = (tmp_path / "ledger").iterdir()
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert sum(line["n"] for line in lines if line["t"] == "ids") == 3

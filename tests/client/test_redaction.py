@@ -173,7 +173,7 @@ class TestPatterns:
         assert first["message"] == f"card {REDACTED}" and first["note"] == REDACTED
         assert first["1234-5678"] == ["x", {"deep": REDACTED}] and first["n"] == 12345678
         assert second["message"] == f"card {REDACTED}" and second["auth"] == REDACTED
-        assert second["log.origin.file.line"] == 7
+        assert second["log"]["origin"]["file"]["line"] == 7
 
     @pytest.mark.parametrize(
         ("option", "value", "rule"),
@@ -211,9 +211,9 @@ class TestBeforeSend:
             stats = sent.client.stats()
         assert outcome == ("acked", "")
         assert [event["added"] for event in events] == [1, 2, 3, 4]
-        assert all(event["service.name"] == "shop" and event["step"] == 2 for event in events)
+        assert all(event["service"] == {"name": "shop"} and event["step"] == 2 for event in events)
         assert not any("noise" in event for event in events) and all(d["noise"] == 1 for d in seen)
-        assert events[1]["message"] == "text" and events[2]["b"] == 2 and events[2]["log.logger"] == "shop"
+        assert events[1]["message"] == "text" and events[2]["b"] == 2 and events[2]["log"]["logger"] == "shop"
         assert all("@timestamp" in event for event in events)
         assert stats.sent == stats.acked == 4 and stats.filtered == {}
 
@@ -227,7 +227,7 @@ class TestBeforeSend:
                     record = _record({"big": 2**70})
                     record.exc_info = (ValueError, error, None)
                 sent.handler.handle(record)
-            ids = ("@metadata", "event.id")
+            ids = ("@metadata", "event")
             one, two = (
                 [{k: v for k, v in event.items() if k not in ids} for event in sent.events]
                 for sent in (changed, plain)

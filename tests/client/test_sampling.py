@@ -15,6 +15,7 @@ import logclient
 from logclient._ext.constants import FILTERS
 from logclient.lumberjack.collector import Collector
 from logclient.sampling import LARGEST, SUPPRESSED, Sampling
+from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -153,7 +154,7 @@ class TestHandlers:
             sent += 1
         assert handler.client.flush(PATIENCE) == 0
         handler.close()
-        first, second = server.events(2, PATIENCE)
+        first, second = map(dotted, server.events(2, PATIENCE))
         assert SUPPRESSED not in first and second[SUPPRESSED] == sent - 2
 
     def test_other_front_ends_sample_too(self, server: Collector) -> None:

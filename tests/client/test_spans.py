@@ -23,6 +23,7 @@ from logclient._ext.record import Encoder
 from logclient.lumberjack.collector import Collector
 from logclient.spans import Spans
 from tests.client.test_fields import FIELDS, OURS, _pairs, _record
+from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -250,7 +251,7 @@ def test_every_way_of_sending_has_the_span(scheme: str) -> None:
                 assert handler.client.submit("three").result(PATIENCE).ok
             logger.warning("four")
             assert handler.client.flush(PATIENCE) == 0
-            events = [event.get("data", event) for event in server.events(4, PATIENCE)]
+            events = [dotted(event.get("data", event)) for event in server.events(4, PATIENCE)]
         finally:
             logger.removeHandler(handler)
             handler.client.close()
@@ -276,7 +277,7 @@ def test_structlog_and_loguru_have_the_span() -> None:
         finally:
             loguru.logger.remove(sink)
             structlog.reset_defaults()
-        events = server.events(2, PATIENCE)
+        events = [dotted(event) for event in server.events(2, PATIENCE)]
     assert [event["n"] for event in events] == [1, 2]
     for event in events:
         assert event.items() >= {**SERVICE, **_ids(span)}.items()

@@ -15,6 +15,7 @@ import pytest
 import logclient
 from logclient.lumberjack.collector import Collector
 from tests.support import ROOT, clean_environment
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
 HEAD = """
@@ -45,7 +46,7 @@ def run(program: str, arguments: str = "", *options: str) -> Run:
             env=clean_environment(PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8"),
             timeout=2 * PATIENCE,
         )
-        return Run(done.returncode, done.stderr, server.events())
+        return Run(done.returncode, done.stderr, [dotted(event) for event in server.events()])
 
 
 def _assert_error(event: dict[str, Any], level: str, message: str, logger: str = "uncaught") -> None:

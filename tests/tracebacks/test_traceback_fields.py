@@ -73,7 +73,7 @@ class TestTexts:
     def test_an_ecs_formatter_has_the_standard_text(self) -> None:
         error = failure()
         fields = json.loads(EcsFormatter().format(record_of(error)))
-        assert fields["error.stack_trace"] == standard(exc_info(error)) == EcsFormatter().formatException(
+        assert fields["error"]["stack_trace"] == standard(exc_info(error)) == EcsFormatter().formatException(
             exc_info(error)
         )
 
@@ -129,7 +129,7 @@ class TestFingerprint:
     def test_formatter_and_plog_documents_have_it(self, expected: tuple[BaseException, str]) -> None:
         error, fingerprint = expected
         text = EcsFormatter(error_fingerprint=True).format(record_of(error))
-        assert json.loads(text)["error.fingerprint"] == fingerprint
+        assert json.loads(text)["error"]["fingerprint"] == fingerprint
         bodies: list[bytes] = []
         documents = Documents(lambda body, *more: bodies.append(body), fingerprint=True)
         documents.ship(record_of(error))

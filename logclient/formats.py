@@ -1,0 +1,245 @@
+"""Documents in other forms than ECS: the option ``format``.
+
+Each is made of the document in ECS, whose names have dots:
+
+================================ ================== ================= ==================================
+ECS                              logstash, json     gelf              otel
+================================ ================== ================= ==================================
+``@timestamp``                   ``@timestamp``     ``timestamp``     ``Timestamp``, nanoseconds as text
+``message``                      ``message``        ``short_message`` ``Body``
+``log.level``                    ``level``          ``level``, 0 to 7 ``SeverityText``, ``SeverityNumber``
+``log.logger``                   ``logger_name``    ``_logger_name``  ``InstrumentationScope.Name``
+``log.origin.file.name``         ``file_name``      ``_file_name``    ``code.file.path``
+``log.origin.file.line``         ``line``           ``_line``         ``code.line.number``
+``log.origin.function``          ``func_name``      ``_func_name``    ``code.function.name``
+``process.pid``                  ``pid``            ``_pid``          ``process.pid``, of the resource
+``process.name``                 ``process_name``   ``_process_name`` ``process.executable.name``, there, too
+``process.thread.id``, ``.name`` ``thread_id``, …   ``_thread_id``, … ``thread.id``, ``thread.name``
+``error.type``, ``.message``     ``error_type``, …  ``_error_type``,… ``exception.type``, ``.message``
+``error.stack_trace``            ``stack_trace``    ``full_message``  ``exception.stacktrace``
+``trace.id``, ``span.id``        as it is           ``_trace.id``, …  ``TraceId``, ``SpanId``
+all other fields                 as they are        ``_name``         ``Attributes``, ``Resource``
+================================ ================== ================= ==================================
+
+In `logstash` and `json` a field of the application with one of our names moves below ``labels``. `logstash`
+also has ``@version``, and objects in place of names with dots; `json` keeps the dots. `gelf` has text and
+numbers only: other values are JSON text, and null is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+__all__ = ["Form", "form"]
+
+Document = dict[str, Any]
+
+
+class Form(NamedTuple):
+    """A form of documents."""
+
+    make: Callable[[Document], Document]
+    """Makes one of a document in ECS, which it may change."""
+    ecs: bool = False
+    """The names that are left belong to ECS."""
+    nested: bool = False
+    """Names with dots become objects."""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SEVERITIES = {
+    "trace": (1, 7), "debug": (5, 7), "info": (9, 6), "notice": (10, 5), "success": (10, 5),
+    "warning": (13, 4), "warn": (13, 4), "error": (17, 3), "critical": (21, 2), "fatal": (21, 2),
+    "alert": (22, 1), "emergency": (24, 0),
+}  # fmt: skip
+"""OpenTelemetry's number and syslog's of each level."""
+
+_PLAIN = {
+    "log.logger": "logger_name",
+    "log.origin.file.name": "file_name",
+    "log.origin.file.line": "line",
+    "log.origin.function": "func_name",
+    "process.pid": "pid",
+    "process.name": "process_name",
+    "process.thread.id": "thread_id",
+    "process.thread.name": "thread_name",
+    "error.type": "error_type",
+    "error.message": "error_message",
+    "error.stack_trace": "stack_trace",
+    "error.fingerprint": "error_fingerprint",
+}
+_ATTRIBUTES = {
+    "log.origin.file.name": "code.file.path",
+    "log.origin.file.line": "code.line.number",
+    "log.origin.function": "code.function.name",
+    "process.thread.id": "thread.id",
+    "process.thread.name": "thread.name",
+    "error.type": "exception.type",
+    "error.message": "exception.message",
+    "error.stack_trace": "exception.stacktrace",
+}
+_RESOURCE = {
+    "process.pid": "process.pid",
+    "process.name": "process.executable.name",
+    "service.name": "service.name",
+    "service.version": "service.version",
+    "service.environment": "deployment.environment.name",
+    "service.node.name": "service.instance.id",
+    "host.name": "host.name",
+    "host.id": "host.id",
+    "host.architecture": "host.arch",
+    "host.os.type": "os.type",
+    "host.os.name": "os.name",
+    "host.os.version": "os.version",
+    "container.id": "container.id",
+    "kubernetes.pod.name": "k8s.pod.name",
+    "kubernetes.pod.uid": "k8s.pod.uid",
+    "kubernetes.pod.ip": "k8s.pod.ip",
+    "kubernetes.node.name": "k8s.node.name",
+    "kubernetes.namespace": "k8s.namespace.name",
+}
+_ODD = re.compile(r"[^\w.-]", re.ASCII)
+
+
+def form(name: str, host: str) -> Form:
+    """Return a form.
+
+    Args:
+        name: ``logstash``, ``otel``, ``gelf`` or ``json``.
+        host: the name of this machine, for `gelf`, whose documents must have one.
+    """
+    return {
+        "logstash": Form(_logstash, ecs=True, nested=True),
+        "otel": Form(_otel),
+        "gelf": Form(partial(_gelf, host=host)),
+        "json": Form(_json, ecs=True),
+    }[name]
+
+
+def _json(document: Document) -> Document:
+    made: Document = {}
+    for name in ("@timestamp", "message"):
+        if name in document:
+            made[name] = document.pop(name)
+    if "log.level" in document:
+        made["level"] = _upper(document.pop("log.level"))
+    document.pop("ecs.version", None)
+    for name, ours in _PLAIN.items():
+        if name in document:
+            made[ours] = document.pop(name)
+    return _add(made, document, {"level", *_PLAIN.values()})
+
+
+def _logstash(document: Document) -> Document:
+    made = _json({name: value for name, value in document.items() if name != "@version"})
+    time = made.pop("@timestamp", None)
+    return {"@timestamp": time, "@version": "1", **made} if time is not None else {"@version": "1", **made}
+
+
+def _gelf(document: Document, host: str) -> Document:
+    message = document.pop("message", None)
+    trace = document.pop("error.stack_trace", None)
+    level = document.pop("log.level", None)
+    time, odd = _time(document.pop("@timestamp", None))
+    document.pop("ecs.version", None)
+    document.update({} if odd is None else {"timestamp": odd})
+    made: Document = {
+        "version": "1.1",
+        "host": _text(document.get("host.name") or host) or "unknown",
+        "short_message": _text("" if message is None else message) or "-",
+        "timestamp": _microseconds(time) / 1e6,
+    }
+    if trace is not None:
+        made["full_message"] = f"{made['short_message']}\n{_text(trace)}"
+    severity = _severity(level)
+    if severity is not None:
+        made["level"] = severity[1]
+    elif level is not None:
+        document["level"] = level
+    for name, value in document.items():
+        if value is None:
+            continue
+        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        kept = "_" + _ODD.sub("_", _PLAIN.get(name, name))
+        _put(made, f"{kept}_" if kept == "_id" else kept, value if plain else _text(value))
+    return made
+
+
+def _otel(document: Document) -> Document:
+    time, odd = _time(document.pop("@timestamp", None))
+    document.pop("ecs.version", None)
+    document.update({} if odd is None else {"@timestamp": odd})
+    made: Document = {"Timestamp": str(_microseconds(time) * 1000)}
+    if "log.level" in document:
+        level = document.pop("log.level")
+        made["SeverityText"] = _upper(level)
+        severity = _severity(level)
+        if severity is not None:
+            made["SeverityNumber"] = severity[0]
+    made["Body"] = document.pop("message", None)
+    for name, ours in (("trace.id", "TraceId"), ("span.id", "SpanId")):
+        if name in document:
+            made[ours] = document.pop(name)
+    if "log.logger" in document:
+        made["InstrumentationScope"] = {"Name": document.pop("log.logger")}
+    resource = {ours: document.pop(name) for name, ours in _RESOURCE.items() if name in document}
+    attributes = {ours: document.pop(name) for name, ours in _ATTRIBUTES.items() if name in document}
+    for name, value in document.items():
+        _put(attributes, name, value)
+    if resource:
+        made["Resource"] = resource
+    if attributes:
+        made["Attributes"] = attributes
+    return made
+
+
+def _add(made: Document, fields: Document, ours: set[str]) -> Document:
+    """Add fields; those with a name of ours move below ``labels``."""
+    for name, value in fields.items():
+        if name in ours:
+            _put(made, f"labels.{name}", value)
+        else:
+            made[name] = value
+    return made
+
+
+def _put(made: Document, name: str, value: Any) -> None:
+    """Add a field under a name that is free."""
+    free, number = name, 1
+    while free in made:
+        number += 1
+        free = f"{name}_{number}"
+    made[free] = value
+
+
+def _severity(level: Any) -> tuple[int, int] | None:
+    return _SEVERITIES.get(level.lower()) if isinstance(level, str) else None
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _time(value: Any) -> tuple[datetime, Any]:
+    """Return the time of a document, and what it says in place of one."""
+    if isinstance(value, str):
+        try:
+            found = datetime.fromisoformat(value)
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)), None
+        except ValueError:
+            pass
+    return datetime.now(UTC), value
+
+
+def _microseconds(time: datetime) -> int:
+    since = time - _EPOCH
+    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds

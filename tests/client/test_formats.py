@@ -1,0 +1,255 @@
+"""The option `format`: documents of Logstash, OpenTelemetry, GELF, and flat JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import logclient
+from logclient import ConfigError
+from logclient._ext.record import Encoder
+from logclient.formats import form
+from logclient.formatters import DocumentFormatter, EcsFormatter
+from logclient.lumberjack.collector import Collector
+from tests.client.test_fields import FIELDS, _record
+from tests.support.examples import examples
+from tests.support.patience import PATIENCE
+
+FORMS = ("logstash", "otel", "gelf", "json")
+GELF = ("version", "host", "short_message", "full_message", "timestamp", "level")
+CREATED = 1_790_000_000.123456
+COMMON = {"service.name": "shop", "service.environment": "test", "host.name": "box", "team": "pay"}
+
+
+def _made(name: str, record: logging.LogRecord, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DocumentFormatter(name, **options).format(record))
+    return found
+
+
+def _example(**changes: Any) -> logging.LogRecord:
+    record = _record({"order.number": 17, "paid": True, "items": [1, {"a": 2}], "trace.id": "ab" * 16})
+    record.created = CREATED
+    vars(record).update(changes)
+    return record
+
+
+def _failing() -> logging.LogRecord:
+    record = _example()
+    try:
+        raise KeyError("späť")
+    except KeyError as error:
+        record.exc_info = (KeyError, error, error.__traceback__)
+    return record
+
+
+class TestForms:
+    def test_logstash(self) -> None:
+        made = _made("logstash", _failing(), fields=COMMON)
+        assert [*made][:4] == ["@timestamp", "@version", "message", "level"]
+        assert datetime.fromisoformat(made["@timestamp"]).timestamp() == pytest.approx(CREATED, abs=1e-6)
+        assert (made["@version"], made["message"], made["level"]) == ("1", "text 1", "INFO")
+        assert (made["logger_name"], made["file_name"], made["line"], made["func_name"]) == (
+            "shop", "shop.py", 7, "pay",
+        )  # fmt: skip
+        assert made["thread_name"] == "MainThread" and made["pid"] and made["process_name"]
+        assert (made["error_type"], made["error_message"]) == ("KeyError", "'späť'")
+        assert made["stack_trace"].startswith("Traceback")
+        assert made["service"] == {"name": "shop", "environment": "test"}
+        assert made["order"] == {"number": 17} and made["trace"] == {"id": "ab" * 16}
+        assert not {"ecs", "log", "process", "error"} & {*made}
+
+    def test_json_is_flat(self) -> None:
+        made = _made("json", _failing(), fields=COMMON)
+        assert made["level"] == "INFO" and made["logger_name"] == "shop"
+        assert made["order.number"] == 17 and made["service.name"] == "shop"
+        assert made["items"] == [1, {"a": 2}] and made["paid"] is True
+        assert "@version" not in made
+
+    def test_gelf(self) -> None:
+        made = _made("gelf", _failing(), fields=COMMON)
+        assert (made["version"], made["host"], made["short_message"]) == ("1.1", "box", "text 1")
+        assert made["timestamp"] == pytest.approx(CREATED, abs=1e-6)
+        assert made["level"] == 6
+        assert made["full_message"].startswith("text 1\nTraceback")
+        assert made["_logger_name"] == "shop" and made["_order.number"] == 17
+        assert (made["_paid"], json.loads(made["_items"])) == ("true", [1, {"a": 2}])
+
+    def test_otel(self) -> None:
+        made = _made("otel", _failing(), fields=COMMON)
+        assert made["Timestamp"] == "1790000000123456000"
+        assert (made["SeverityText"], made["SeverityNumber"], made["Body"]) == ("INFO", 9, "text 1")
+        assert made["TraceId"] == "ab" * 16
+        assert made["InstrumentationScope"] == {"Name": "shop"}
+        resource, attributes = made["Resource"], made["Attributes"]
+        assert resource["service.name"] == "shop" and resource["host.name"] == "box"
+        assert resource["deployment.environment.name"] == "test" and resource["process.pid"]
+        assert attributes["code.function.name"] == "pay" and attributes["code.line.number"] == 7
+        assert attributes["exception.type"] == "KeyError" and attributes["team"] == "pay"
+        assert attributes["items"] == [1, {"a": 2}] and attributes["order.number"] == 17
+
+    @pytest.mark.parametrize(
+        ("name", "otel", "gelf"),
+        [("DEBUG", 5, 7), ("INFO", 9, 6), ("WARNING", 13, 4), ("ERROR", 17, 3), ("CRITICAL", 21, 2)],
+    )
+    def test_levels_have_the_numbers_of_their_standards(self, name: str, otel: int, gelf: int) -> None:
+        record = _example(levelname=name)
+        assert _made("otel", record)["SeverityNumber"] == otel
+        assert _made("gelf", record)["level"] == gelf
+        assert _made("logstash", record)["level"] == _made("json", record)["level"] == name
+
+    def test_a_level_of_the_application_keeps_its_name(self) -> None:
+        record = _example(levelname="Loud")
+        assert (_made("otel", record)["SeverityText"], _made("json", record)["level"]) == ("LOUD", "LOUD")
+        assert "SeverityNumber" not in _made("otel", record)
+        made = _made("gelf", record)
+        assert made["_level"] == "loud" and "level" not in made
+
+    @pytest.mark.parametrize("name", ["logstash", "json"])
+    def test_a_field_with_one_of_our_names_moves(self, name: str) -> None:
+        made = _made(name, _example(level="deep", pid=5, labels={"level": 1}))
+        labels = made["labels"] if name == "logstash" else made
+        assert made["level"] == "INFO" and made["pid"] != 5
+        assert labels["pid" if name == "logstash" else "labels.pid"] == 5
+
+    def test_names_in_gelf_have_its_characters(self) -> None:
+        made = _made("gelf", _record({"id": 1, "a b": 2, "a_b": 3, "ž": 4, "x-y.z": 5, "none": None}))
+        assert (made["_id_"], made["_a_b"], made["_a_b_2"], made["__"], made["_x-y.z"]) == (1, 2, 3, 4, 5)
+        assert "_none" not in made and "_id" not in made
+
+    def test_an_empty_message_of_gelf_is_a_dash(self) -> None:
+        assert _made("gelf", _record({}, msg="", args=()))["short_message"] == "-"
+
+    @pytest.mark.parametrize("name", ["otel", "gelf"])
+    def test_a_time_that_is_none_becomes_now(self, name: str) -> None:
+        before = datetime.now(UTC).timestamp()
+        made = form(name, "box").make({"@timestamp": "yesterday", "message": "m"})
+        if name == "gelf":
+            assert made["timestamp"] >= before - 1 and made["_timestamp"] == "yesterday"
+        else:
+            assert int(made["Timestamp"]) >= (before - 1) * 1e9
+            assert made["Attributes"]["@timestamp"] == "yesterday"
+
+    def test_an_unknown_form_is_named(self) -> None:
+        with pytest.raises(ConfigError, match="form: must be ecs, logstash, otel, gelf or json, got 'xml'"):
+            DocumentFormatter("xml")
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in _leaves(inner)]
+    if isinstance(value, list):
+        return [leaf for inner in value for leaf in _leaves(inner)]
+    return [value]
+
+
+@examples(300)
+@given(st.sampled_from(FORMS), FIELDS, FIELDS)
+def test_every_value_of_a_record_arrives(name: str, common: dict[str, Any], extra: dict[str, Any]) -> None:
+    record = _record({k: v for k, v in extra.items() if k != "message"})
+    draft = json.loads(Encoder(fields=common).encode_record(record)[0])
+    made = _made(name, record, fields=common)
+    draft.pop("ecs.version", None)
+    seen = [json.dumps(leaf) for leaf in _leaves(made)]
+    text = json.dumps(made, ensure_ascii=False)
+    for field, value in draft.items():
+        if field in ("@timestamp", "log.level"):
+            continue
+        for leaf in _leaves(value):
+            if name == "gelf" and (leaf is None or isinstance(value, (list, dict))):
+                continue
+            assert json.dumps(leaf) in seen, (field, text)
+    if name == "gelf":
+        for field, value in made.items():
+            assert field[:1] == "_" or field in GELF
+            assert isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value))
+
+
+class TestClients:
+    @pytest.mark.parametrize("name", [*FORMS, "ecs"])
+    def test_the_server_gets_the_form_with_ids(self, name: str) -> None:
+        with Collector(keep=True) as server:
+            options: dict[str, Any] = {"format": name, "service": "shop"}
+            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", **options)
+            handler.handle(_example())
+            handler.client.send({"message": "mine", "a.b": 1})
+            handler.client.send(b'{"raw":1}')
+            assert handler.client.flush(PATIENCE) == 0
+            producer = handler.client.producer
+            handler.client.close()
+            made = server.events(3, PATIENCE)
+        assert [one.pop("@metadata")["_id"][:20] for one in made] == [producer] * 3
+        record, mapping, raw = made
+        assert raw.keys() == {"raw", "event.id"}
+        if name in ("ecs", "logstash"):
+            assert record.pop("event")["id"][:20] == mapping.pop("event")["id"][:20] == producer
+            assert mapping["a"] == {"b": 1} and record["service"] == {"name": "shop"}
+        else:
+            assert record.pop("event.id")[:20] == producer
+        formatter = DocumentFormatter(name, {"service.name": "shop"})
+        assert record == json.loads(formatter.format(_example()))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"format": "xml"}, "format: must be one of ecs, logstash, otel, gelf, json"),
+            ({"format": "gelf", "ecs_dotted": True}, "ecs_dotted: belongs to format=ecs"),
+            ({"format": "gelf", "identity": "own"}, "identity: own needs format=ecs"),
+            ({"format": "json", "trust": "metadata"}, "trust: metadata needs format=ecs"),
+            ({"format": "otel", "version": 1}, "frames: data needs format=ecs"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_named(self, options: Mapping[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            logclient.connect("lumberjack://127.0.0.1:1", **options)
+
+    def test_before_send_sees_names_with_dots(self) -> None:
+        seen = []
+
+        def look(document: dict[str, Any]) -> dict[str, Any]:
+            seen.append(document["log.logger"])
+            document["order.total"] = 3
+            return document
+
+        with Collector(keep=True) as server:
+            url = f"lumberjack://127.0.0.1:{server.port}"
+            for name in ("ecs", "logstash"):
+                handler = logclient.Handler(url, format=name, before_send=look)
+                handler.handle(_example())
+                handler.client.close(PATIENCE)
+            made = server.events(2, PATIENCE)
+        assert seen == ["shop", "shop"]
+        assert [one["order"]["total"] for one in made] == [3, 3]
+        assert made[0]["log"]["logger"] == made[1]["logger_name"] == "shop"
+
+    def test_the_dotted_form_is_an_option(self) -> None:
+        with Collector(keep=True) as server:
+            handler = logclient.Handler(f"lumberjack://127.0.0.1:{server.port}", ecs_dotted=True)
+            handler.handle(_example())
+            handler.client.close(PATIENCE)
+            (made,) = server.events(1, PATIENCE)
+        assert made["log.logger"] == "shop" and made["order.number"] == 17 and "event.id" in made
+
+
+def test_formatters_of_other_handlers_have_the_forms() -> None:
+    stream = io.StringIO()
+    other = logging.StreamHandler(stream)
+    for formatter in (DocumentFormatter("gelf"), EcsFormatter(), EcsFormatter(ecs_dotted=True)):
+        other.setFormatter(formatter)
+        other.handle(_example())
+    gelf, nested, dotted = map(json.loads, stream.getvalue().splitlines())
+    assert gelf["short_message"] == nested["message"] == dotted["message"] == "text 1"
+    assert nested["log"]["logger"] == dotted["log.logger"] == "shop"
+    with (
+        logclient.connect("lumberjack://127.0.0.1:1", atexit_timeout=0, close_timeout=0) as client,
+        pytest.raises(ConfigError, match="give its ecs_dotted to the handler"),
+    ):
+        logclient.Handler(client=client).setFormatter(EcsFormatter(ecs_dotted=True))
