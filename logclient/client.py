@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -551,8 +552,14 @@ def _engine_maker(
             config.spool_sync,
         )
 
+    engine: Callable[..., Engine] = Engine
+    if config.options.get("balance"):
+        from logclient.delivery.balance import BalancedEngine
+
+        engine = partial(BalancedEngine, route.make_transport)
+
     def make(estate: Estate | None) -> Engine:
-        return Engine(
+        return engine(
             make_core,
             route.make_transport(),
             route.config.endpoints,
