@@ -131,7 +131,7 @@ UNMADE: Any = _Unmade()
 
 
 class Client(FastClient):
-    """A client that ships events to one server, or to one of several, and learns the outcome of each.
+    """A client that ships events to one server or to several, and learns the outcome of each.
 
     ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` waits only with
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.

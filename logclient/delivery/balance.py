@@ -58,6 +58,9 @@ SOONEST = 0.01
 SHARE = 0.25
 """Seconds for an attempt to connect in a caller's thread while another server is connected."""
 
+ALONE = 1.0
+"""Seconds for it while none is, and there are others to try."""
+
 
 class BackgroundAttempt(Attempt):
     """An attempt to connect, in a thread of its own where one can be started.
@@ -493,8 +496,11 @@ class BalancedEngine(Engine):
         return self._bypassed or self._gives_up()
 
     def is_late(self, began: float) -> bool:
-        """Return whether an attempt in a caller's thread takes the time of servers that are connected."""
-        return time.monotonic() - began > SHARE and any(lane.link is not None for lane in self.lanes)
+        """Return whether an attempt in a caller's thread takes the time of other servers."""
+        if len(self._lanes) == 1:
+            return False
+        some = any(lane.link is not None for lane in self._lanes)
+        return time.monotonic() - began > (SHARE if some else ALONE)
 
     # -- a move ------------------------------------------------------------------------------------
 

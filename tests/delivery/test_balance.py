@@ -113,9 +113,10 @@ class TestShares:
             slow, fast = (server.counts.events for server in servers)
         assert slow + fast == 5001 and 20 <= slow < fast / 2
 
-    def test_a_server_that_does_not_answer_delays_no_other(self) -> None:
+    @pytest.mark.parametrize("faults", [("stall=every:1", ""), ("", "stall=every:1")])
+    def test_a_server_that_does_not_answer_delays_no_other(self, faults: tuple[str, ...]) -> None:
         """It takes the connection and its window, and never acknowledges that."""
-        with running("stall=every:1", "") as (silent, server), connect(silent, server, window=10) as client:
+        with running(*faults) as servers, connect(*servers, window=10) as client:
             for n in range(5000):
                 client.send({"n": n})
                 if n % 100 == 0:
@@ -123,6 +124,7 @@ class TestShares:
             wait_until(lambda: client.stats().queued == 0)
             wait_until(lambda: client.stats().inflight <= 100)  # that server's alone
             assert client.stats().acked >= 4900
+            assert client.flush(0.0) == client.stats().inflight > 0
             client.close(0)
 
     def test_a_black_hole_delays_no_other(self) -> None:
@@ -139,6 +141,20 @@ class TestShares:
             assert client.flush(PATIENCE) == 0
             assert numbers(server) == dict.fromkeys(range(100), 1)
             assert client.close(PATIENCE) == 0
+
+    def test_servers_with_tls(self, tmp_path: Path) -> None:
+        tls = pytest.importorskip("tests.support.tls")
+        ours = tls.Authority(tmp_path / "ours")
+        with running("", "", tls=server_context(ours.issue("server")), keep=True) as servers:
+            url = url_of(*servers).replace("lumberjack", "lumberjack+tls")
+            with logclient.connect(url, ca=str(ours.ca), window=100, **QUICK) as client:
+                start_all(client, 2)
+                for n in range(20_000):
+                    client.send({"n": n})
+                assert client.flush(PATIENCE) == 0
+                assert client.stats().tls.startswith("TLS") and client.stats().pump == "compiled"
+            assert numbers(*servers) == dict.fromkeys(range(-1, 20_000), 1)
+            assert min(server.counts.events for server in servers) > 4000
 
     def test_handler_records_are_shared(self) -> None:
         with running("", "") as servers:
