@@ -143,7 +143,7 @@ class BackgroundAttempt(Attempt):
             threads.join(self._thread, max(0.0, timeout))
 
     def abandon(self) -> None:
-        """In a forked child, release the connection that the parent is making, without a word to the peer."""
+        """In a forked child, release the connection that the parent is making, without sending anything."""
         if self._link is not None:
             self._link.abandon()
         for fd in self._waits_for:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -33,7 +34,7 @@ from tests.support.patience import PATIENCE, wait_until
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a compiled pump")
 
 QUICK: dict[str, Any] = {"balance": True, "backoff_min": 0.001, "backoff_max": 0.02}
-NOBODY = "127.0.0.1:9"
+CLOSED = "127.0.0.1:9"
 
 
 def url_of(*servers: Any) -> str:
@@ -216,7 +217,7 @@ class TestFailures:
             assert sum(lane.link is not None for lane in lanes(client)) == 2
 
     def test_one_server_of_three_is_left(self) -> None:
-        with Collector(keep=True) as server, connect(NOBODY, server, "127.0.0.1:11") as client:
+        with Collector(keep=True) as server, connect(CLOSED, server, "127.0.0.1:11") as client:
             for n in range(500):
                 client.send({"n": n})
             assert client.flush(PATIENCE) == 0
@@ -370,6 +371,28 @@ class TestCalls:
             assert {outcome and outcome.status for outcome in outcomes} == {"acked"}
             wait_until(lambda: sum(last - first + 1 for _, first, last, *_ in map(tuple, seen)) == 300)
 
+    def test_one_server(self) -> None:
+        with Collector(keep=True) as server, connect(server) as client:
+            for n in range(100):
+                client.send({"n": n})
+            assert client.flush(PATIENCE) == 0
+            server.stop()
+            server.start()
+            client.send({"n": 100})
+            assert client.flush(PATIENCE) == 0
+            assert set(numbers(server)) == set(range(101))
+
+    def test_asyncio(self) -> None:
+        async def ship() -> list[str]:
+            async with logclient.AsyncClient(url_of(*servers), **QUICK) as client:
+                outcomes = await asyncio.gather(*(client.submit({"n": n}) for n in range(200)))
+                assert await client.flush(PATIENCE) == 0
+                return [outcome.status for outcome in outcomes]
+
+        with running("", "", keep=True) as servers:
+            assert asyncio.run(ship()) == ["acked"] * 200
+            assert numbers(*servers) == dict.fromkeys(range(200), 1)
+
     def test_flush_from_many_threads(self) -> None:
         with running("delay-ack=every:2:5ms", "") as servers, connect(*servers, window=10) as client:
             left: list[int] = []
@@ -412,7 +435,7 @@ class TestCalls:
                 assert stats.queued + stats.inflight == 100
 
     def test_events_that_are_too_old_fail(self) -> None:
-        with connect(NOBODY, "127.0.0.1:11", max_age=0.05) as client:
+        with connect(CLOSED, "127.0.0.1:11", max_age=0.05) as client:
             deliveries = [client.submit({"n": n}) for n in range(20)]
             outcomes = {delivery.result(PATIENCE) for delivery in deliveries}
             assert outcomes == {Outcome("failed", "max_age")}
@@ -472,7 +495,7 @@ class TestCalls:
         assert sorted(sum(recount(tmp_path, one).count("acked").values()) for one in producers) == [100, 101]
 
     def test_fork_while_an_attempt_is_under_way(self) -> None:
-        with Collector(keep=True) as server, connect(NOBODY, server) as client:
+        with Collector(keep=True) as server, connect(CLOSED, server) as client:
             for n in range(20):
                 client.send({"n": n})
                 child = os.fork()
@@ -539,7 +562,7 @@ class TestRefusals:
 
     def test_a_spool(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="not with a spool"):
-            connect(NOBODY, spool=str(tmp_path))
+            connect(CLOSED, spool=str(tmp_path))
 
     def test_a_wrong_move_changes_nothing(self) -> None:
         with running("", "", keep=True) as servers, connect(*servers) as client:
