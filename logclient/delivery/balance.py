@@ -203,7 +203,7 @@ class Lane(Connections):
         self.transport = transport
         self.fatal = None
         self.is_moving = False
-        self._seen = 0  # it connects with what comes, or was there before
+        self._seen = self._queue.next_seq
 
     @property
     def may_be_reachable(self) -> bool:
@@ -255,6 +255,7 @@ class Lane(Connections):
         self._attempt = None
         self.endpoints.attempt_at = 0.0
         if attempt.called_off:
+            self._seen = 0  # there is still a use for it
             return
         link = self._try(self.endpoints.current, attempt.take)
         if link is not None:

@@ -472,6 +472,16 @@ class TestCalls:
         assert verdict.exit_code == 0 and verdict.counts.ok == stats.sent
         assert verdict.counts.reordered == verdict.counts.lost == 0
 
+    def test_an_idle_client_connects_to_other_servers_with_the_next_event(self) -> None:
+        with running("", "", "", "", keep=True) as servers, connect(*servers[:2]) as client:
+            start_all(client, 2)
+            client.reconfigure(url_of(*servers[2:]))
+            wait_until(lambda: client.stats().disconnects == 2)
+            assert client.stats().connects == 2
+            start_all(client, 2)
+            assert client.stats().connects == 4
+            assert numbers(*servers[2:]) == {-1: 1}
+
     def test_a_child_of_a_fork_has_connections_of_its_own(self, tmp_path: Path) -> None:
         with running("", "", keep=True) as servers, connect(*servers, ledger=str(tmp_path)) as client:
             start_all(client, 2)
