@@ -7,6 +7,8 @@ from logclient._ext.codec cimport lc_batch, lc_outcomes, lc_wire
 
 ctypedef struct lc_inflight:
     lc_queue *queue
+    lc_inflight *main        # the one that detaches chunks from the queue; itself, if it is alone
+    lc_inflight *beside      # the next one with the same queue, in a ring; itself, if it is alone
     lc_batch *head           # oldest first, sequences rising
     lc_batch *tail
     uint32_t batches
@@ -25,6 +27,9 @@ ctypedef struct lc_inflight:
     uint32_t max_inflight    # bound on the events in flight while poison is sought; 0: none
     uint8_t prompt           # the engine wants the first outcome at once, before anything else is sent
     uint8_t draining         # nothing more is sent: the connection is to be ended
+    uint8_t takes_none       # nothing is taken from the queue: only its own batches are sent
+    uint8_t notes_taken      # events that are taken from the queue are noted in `taken`
+    lc_outcomes taken
     uint64_t allowance       # events that may still be encoded
     lc_batch *quarantine     # batches of one suspect each, sequences rising
     lc_batch *alone          # of these, the one that is sent, and nothing else; or NULL
@@ -49,6 +54,7 @@ ctypedef struct lc_inflight:
     lc_wire packed           # scratch: their packed columns
 
 cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil
+cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil
 cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil
 cdef lc_batch *inflight_pending(lc_inflight *f) noexcept nogil
 cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil
@@ -62,6 +68,7 @@ cdef void inflight_requeue(lc_inflight *f) noexcept nogil
 cdef class InflightBatches:
     cdef lc_inflight f
     cdef readonly EventQueue queue
+    cdef InflightBatches main
     cdef void _begin(self)
     cdef object _batch(self, lc_batch *b)
     cdef uint64_t _change_first(self, uint64_t events, uint8_t old, uint8_t new, uint8_t reason)

@@ -11,6 +11,7 @@ The parts in the folder ``inflight`` are included below: batches and ledger line
 
 from collections import namedtuple
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -24,7 +25,6 @@ from logclient._ext.constants cimport (
     HANDED,
     INFLIGHT,
     PENDING,
-    R_MAX_AGE,
     R_NONE,
     SETTLED,
     WITHHELD,
@@ -48,6 +48,16 @@ include "inflight/ledger_lines.pyx"
 
 # One event of a batch, as a core written in Python sees it.
 Event = namedtuple("Event", ("seq", "created_us", "level", "kind", "body"))
+
+
+cdef void _report(lc_inflight *f, list found):
+    # Append the outcomes since the last call to `found`.
+    cdef lc_outcome *o
+    cdef uint32_t i
+    for i in range(f.report.n):
+        o = &f.report.items[i]
+        found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
+    f.report.n = 0
 
 
 cdef class Batch:
@@ -129,17 +139,22 @@ cdef class Batch:
         return {b.seq[i]: b.hash[i] for i in range(b.n)}
 
 
+@cython.no_gc_clear              # `main` is needed to the end
 cdef class InflightBatches:
-    """The batches that are not settled, for one sender.
+    """The batches that are not settled, for one connection at a time.
 
-    The pump in Python and tests call these methods; compiled pumps call the C functions behind them.
+    The pump in Python and tests call these methods; compiled pumps call the C functions behind them. The
+    methods ``fail``, ``expire``, ``commit`` and ``take_report`` and the property ``listed`` are about all
+    connections with the same queue, the others about one.
 
     Args:
         queue: the queue that events come from.
+        main: takes from the same queue, for another connection of the same sender; None: there is none.
     """
 
-    def __cinit__(self, EventQueue queue not None):
+    def __cinit__(self, EventQueue queue not None, InflightBatches main=None):
         self.queue = queue
+        self.main = main
         self._begin()
 
     cdef void _begin(self):
@@ -147,14 +162,25 @@ cdef class InflightBatches:
         self.f.queue = self.queue.h
         self.f.expected = 1
         self.f.allowance = NO_LIMIT
+        self.f.main = self.f.beside = &self.f
+        if self.main is not None:
+            self.f.main = &self.main.f
+            self.f.beside = self.main.f.beside
+            self.main.f.beside = &self.f
 
     def __dealloc__(self):
+        cdef lc_inflight *f = self.f.beside
         cdef lc_batch *b = self.f.head
         cdef lc_batch *following
         cdef lc_chunk *c
         cdef lc_chunk *later
         cdef lc_chunk *chains[3]
         cdef uint32_t i
+        if f == NULL:            # it was not made
+            return
+        while f.beside != &self.f:
+            f = f.beside
+        f.beside = self.f.beside
         while b != NULL:
             following = b.next
             _free_batch(&self.f, b)
@@ -175,11 +201,15 @@ cdef class InflightBatches:
         lc_free_chunks(self.f.emptied)
         free(self.f.spare)
         free(self.f.report.items)
+        free(self.f.taken.items)
         free(self.f.line.data)
         free(self.f.packed.data)
 
     def renew(self):
-        """In a forked child, after ``EventQueue.renew``, start without batches; the parent's are leaked."""
+        """In a forked child, after ``EventQueue.renew``, start without batches; the parent's are leaked.
+
+        The one that others were made with goes first.
+        """
         self._begin()
 
     def pending(self):
@@ -291,6 +321,31 @@ cdef class InflightBatches:
         return self.f.draining and self.f.inflight == 0
 
     @property
+    def takes_none(self):
+        """Whether nothing is taken from the queue: only events that are detached already are sent."""
+        return self.f.takes_none != 0
+
+    @takes_none.setter
+    def takes_none(self, bint on):
+        self.f.takes_none = on
+
+    @property
+    def notes_taken(self):
+        """Whether ``drain_taken`` returns what is taken from the queue."""
+        return self.f.notes_taken != 0
+
+    @notes_taken.setter
+    def notes_taken(self, bint on):
+        self.f.notes_taken = on
+
+    def drain_taken(self):
+        """Return the events taken from the queue since the last call, as (first, last)."""
+        cdef list found = [(self.f.taken.items[i].first, self.f.taken.items[i].last)
+                           for i in range(self.f.taken.n)]
+        self.f.taken.n = 0
+        return found
+
+    @property
     def allowance(self):
         """Number of events that may still be sent, not counting those from quarantine; None: any."""
         return None if self.f.allowance == NO_LIMIT else self.f.allowance
@@ -307,7 +362,12 @@ cdef class InflightBatches:
     @property
     def listed(self):
         """The highest sequence with a line for the ledger; 0: there is none."""
-        return self.f.listed
+        cdef lc_inflight *f = self.f.beside
+        cdef uint64_t last = self.f.listed
+        while f != &self.f:
+            last = max(last, f.listed)
+            f = f.beside
+        return last
 
     @property
     def reached(self):
@@ -436,29 +496,15 @@ cdef class InflightBatches:
 
     def fail(self, uint8_t reason):
         """Fail every event that is detached or queued; return their number."""
-        cdef lc_batch *b
-        cdef uint32_t i
+        cdef lc_inflight *f = &self.f
         cdef uint64_t count = 0
-        while inflight_take(&self.f, 2048, 1 << 20) != NULL:
+        while inflight_take(f, 2048, 1 << 20) != NULL:
             pass
-        b = self.f.head
-        while b != NULL:
-            for i in range(b.low, b.n):
-                if not b.status[i] & SETTLED:
-                    b.status[i] = <uint8_t> FAILED
-                    b.reason[i] = reason
-                    count += 1
-            inflight_encoded(&self.f, b)
-            b = b.next
-        b = self.f.quarantine
-        while b != NULL:
-            if not b.status[0] & SETTLED:
-                b.status[0] = <uint8_t> FAILED
-                b.reason[0] = reason
-                count += 1
-            inflight_encoded(&self.f, b)
-            b = b.next
-        _free_settled_suspects(&self.f)
+        while True:
+            count += _fail_all(f, reason)
+            f = f.beside
+            if f == &self.f:
+                break
         self.report_gaps()
         return count
 
@@ -503,48 +549,36 @@ cdef class InflightBatches:
         """
         cdef uint8_t status = <uint8_t> (DROPPED if drop else FAILED)
         cdef lc_queue *h = self.f.queue
-        cdef lc_batch *b
-        cdef uint32_t i
+        cdef lc_inflight *f = &self.f
+        cdef lc_inflight *m = f.main
         cdef bint old
         while True:
             # Detach only old events; the others stay where overflow can still drop them.
-            old = _is_up_to(_first(&self.f.ordinary), seq) or _is_up_to(_first(&self.f.kept), seq)
+            old = _is_up_to(_first(&m.ordinary), seq) or _is_up_to(_first(&m.kept), seq)
             lc_mutex_lock(&h.mutex)
             old = old or _is_up_to(_first(&h.ordinary), seq) or _is_up_to(_first(&h.kept), seq)
             lc_mutex_unlock(&h.mutex)
-            if not old or inflight_take(&self.f, 2048, 1 << 20) == NULL:
+            if not old or inflight_take(f, 2048, 1 << 20) == NULL:
                 break
-        b = self.f.head
-        while b != NULL:
-            if b.pending:
-                for i in range(b.low, b.n):
-                    if b.status[i] == PENDING and b.seq[i] <= seq:
-                        b.status[i] = status
-                        b.reason[i] = <uint8_t> R_MAX_AGE
-                inflight_encoded(&self.f, b)
-            b = b.next
-        b = self.f.quarantine
-        while b != NULL:
-            if b.seq[0] <= seq and b.inflight == 0 and not b.status[0] & SETTLED:
-                b.status[0] = status
-                b.reason[0] = <uint8_t> R_MAX_AGE
-                inflight_encoded(&self.f, b)
-            b = b.next
-        if self.f.quarantine != NULL:
-            _free_settled_suspects(&self.f)
+        while True:
+            _expire(f, seq, status)
+            f = f.beside
+            if f == &self.f:
+                break
 
     def report_gaps(self):
         """Report as dropped the sequences between the last event taken and the first that is queued."""
         cdef lc_queue *h = self.f.queue
+        cdef lc_inflight *m = self.f.main
         cdef uint64_t first
         lc_mutex_lock(&h.mutex)
         first = min(_first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
         lc_mutex_unlock(&h.mutex)
-        first = min(first, _first_seq(&self.f.ordinary), _first_seq(&self.f.kept))
-        if first > self.f.expected:
-            if not self.f.adopted:
-                outcome_add(&self.f.report, self.f.expected, first - 1, <uint8_t> DROPPED, h.full_reason)
-            self.f.expected = first
+        first = min(first, _first_seq(&m.ordinary), _first_seq(&m.kept))
+        if first > m.expected:
+            if not m.adopted:
+                outcome_add(&m.report, m.expected, first - 1, <uint8_t> DROPPED, h.full_reason)
+            m.expected = first
 
     def commit(self):
         """Free settled batches and add the counts to the queue's.
@@ -556,19 +590,18 @@ cdef class InflightBatches:
 
     def take_report(self):
         """Return the outcomes since the last call as (first, last, status, reason) with names, merged."""
-        cdef uint32_t i
-        cdef lc_outcome *o
-        cdef lc_outcomes *out = &self.f.report
         cdef list found = []
-        if self.f.queue.spool != NULL and self.f.queue.spool.logs and out.n:
+        cdef lc_inflight *f = &self.f
+        if self.f.queue.spool != NULL and self.f.queue.spool.logs and self.f.report.n:
             lc_mutex_lock(&self.f.queue.mutex)
             _pass_to_log(&self.f)
             lc_mutex_unlock(&self.f.queue.mutex)
         self.f.passed = 0
-        for i in range(out.n):
-            o = &out.items[i]
-            found.append((o.first, o.last, STATUSES[o.status], REASONS[o.reason]))
-        out.n = 0
+        while True:
+            _report(f, found)
+            f = f.beside
+            if f == &self.f:
+                break
         self.f.journal_base += self.f.mirrored
         self.f.mirrored = 0
         return found
@@ -596,10 +629,32 @@ cdef class InflightBatches:
         return inflight_flush_wanted(&self.f)
 
     @property
+    def to_send(self):
+        """The events of its batches to send or resend, as (first, last), merged."""
+        cdef lc_batch *b = self.f.head
+        cdef list found = []
+        cdef uint64_t first = 0
+        cdef uint64_t last = 0
+        cdef uint32_t i
+        while b != NULL:
+            for i in range(b.cursor, b.n if b.pending else 0):
+                if b.status[i] != PENDING:
+                    continue
+                if first and b.seq[i] != last + 1:
+                    found.append((first, last))
+                    first = 0
+                first = first if first else b.seq[i]
+                last = b.seq[i]
+            b = b.next
+        if first:
+            found.append((first, last))
+        return found
+
+    @property
     def waiting(self):
         """Number of detached events to send or resend, in a batch or not yet."""
         cdef lc_batch *b = self.f.head
-        cdef uint64_t n = self.f.staged_events
+        cdef uint64_t n = self.f.main.staged_events
         while b != NULL:
             n += b.pending
             b = b.next
@@ -609,4 +664,4 @@ cdef class InflightBatches:
     def queued(self):
         """Events and bytes that no batch has taken, queued or detached, as a pair."""
         events, size = self.queue.queued
-        return events + self.f.staged_events, size + self.f.staged_bytes
+        return events + self.f.main.staged_events, size + self.f.main.staged_bytes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -131,7 +132,7 @@ UNMADE: Any = _Unmade()
 
 
 class Client(FastClient):
-    """A client that ships events to one server, or to one of several, and learns the outcome of each.
+    """A client that ships events to one server or to several, and learns the outcome of each.
 
     ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` waits only with
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
@@ -566,8 +567,14 @@ def _engine_maker(
             config.spool_sync,
         )
 
+    engine: Callable[..., Engine] = Engine
+    if config.options.get("balance"):
+        from logclient.delivery.balance import BalancedEngine
+
+        engine = partial(BalancedEngine, route.make_transport)
+
     def make(estate: Estate | None) -> Engine:
-        return Engine(
+        return engine(
             make_core,
             route.make_transport(),
             route.config.endpoints,

@@ -251,6 +251,11 @@ class Options(TypedDict, total=False):
     timestamp: bool | None
     """Lumberjack: Give mappings and texts without an @timestamp the time of their call. Default: true."""
 
+    balance: bool | None
+    """Lumberjack: true: connect to all servers of the URL at the same time, and send each window where the
+    fewest bytes are in flight; see lumberjack.md. false: to one of them, and to the next one when it fails.
+    Default: false."""
+
     trust: Literal["none", "metadata"] | None
     """Lumberjack: metadata: send the application's @metadata, except its _id; none: leave it out. Raw bytes
     are not changed. Default: none."""

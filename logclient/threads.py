@@ -47,7 +47,12 @@ __all__ = [
     "without_switching",
 ]
 
-SENDER, CALLBACKS, SPOOL = NAMES = ("logclient-sender", "logclient-callbacks", "logclient-spool")
+SENDER, CALLBACKS, SPOOL, CONNECT = NAMES = (
+    "logclient-sender",
+    "logclient-callbacks",
+    "logclient-spool",
+    "logclient-connect",
+)
 """The names of our threads, as debuggers show them."""
 
 SHORTEST = 0.0005

@@ -16,6 +16,7 @@ from logclient._ext.constants cimport (
     PENDING,
     R_CLOSED,
     R_COUNT,
+    R_MAX_AGE,
     R_NONE,
     SETTLED,
     STORED,
@@ -187,6 +188,7 @@ cdef void _lay_out(lc_batch *b, uint32_t n) noexcept nogil:
 cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noexcept nogil:
     # Detach a new batch of at most `events` events and `size` bytes, but at least one event. Return NULL when
     # nothing is queued or memory is out.
+    cdef lc_inflight *m = f.main
     cdef lc_batch *b
     cdef lc_list *source = NULL
     cdef lc_event *e
@@ -194,8 +196,8 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
     cdef uint64_t taken = 0
     cdef uint64_t room
     cdef uint32_t n = 0
-    _stage(f, events, size)
-    e = _next_event(f, &source)
+    _stage(m, events, size)
+    e = _next_event(m, &source)
     if e == NULL:
         return NULL
     b = _new_batch(f, events)
@@ -205,10 +207,12 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         room = event_takes(e)
         if n and taken + room > size:
             break
-        if e.seq > f.expected and not f.adopted:
-            if outcome_add(&f.report, f.expected, e.seq - 1, <uint8_t> DROPPED, f.queue.full_reason) < 0:
+        if e.seq > m.expected and not f.adopted:
+            if outcome_add(&f.report, m.expected, e.seq - 1, <uint8_t> DROPPED, f.queue.full_reason) < 0:
                 break
-        f.expected = e.seq + 1
+        if f.notes_taken and outcome_add(&f.taken, e.seq, e.seq, <uint8_t> PENDING, <uint8_t> R_NONE) < 0:
+            break
+        m.expected = e.seq + 1
         c = source.head
         if b.chunk_count == 0 or (b.chunks[b.chunk_count - 1] != c and not (
                 b.chunk_count > 1 and b.chunks[b.chunk_count - 2] == c)):
@@ -238,12 +242,12 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
             if source.head == NULL:
                 source.tail = NULL
             _disown(f, c)
-        e = _next_event(f, &source)
+        e = _next_event(m, &source)
     b.n = n
     b.pending = n
     b.bytes = taken
-    f.staged_events -= n
-    f.staged_bytes -= taken
+    m.staged_events -= n
+    m.staged_bytes -= taken
     f.serial += 1
     b.serial = f.serial
     if f.tail == NULL:
@@ -259,7 +263,18 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
 cdef bint inflight_flush_wanted(lc_inflight *f) noexcept nogil:
     # Return whether a caller waits for an event that no batch has taken: then the sender does not linger.
     # Read without the mutex, so it may be a moment old.
-    return f.expected <= f.queue.flush_target
+    return f.main.expected <= f.queue.flush_target
+
+
+cdef uint64_t inflight_bytes(lc_inflight *f) noexcept nogil:
+    # Return the bytes of the batches that have events in flight.
+    cdef lc_batch *b = f.head
+    cdef uint64_t size = 0
+    while b != NULL:
+        if b.inflight:
+            size += b.bytes
+        b = b.next
+    return size
 
 
 cdef void inflight_limit_credit(lc_inflight *f, uint32_t *events) noexcept nogil:
@@ -475,27 +490,16 @@ cdef void _mark_settled(lc_batch *b) noexcept nogil:
     b.unmarked = 0
 
 
-cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
-    # Free settled batches, add the counts to the queue's, wake the callers that wait for them. Return whether
-    # the flush target was reached.
-    cdef lc_queue *h = f.queue
+cdef void _free_settled(lc_inflight *f) noexcept nogil:
+    # Free the batches whose events have their outcome.
     cdef lc_batch *b = f.head
     cdef lc_batch *before = NULL
     cdef lc_batch *following
-    cdef lc_chunk *c
-    cdef lc_chunk *surplus
-    cdef uint64_t first
-    cdef uint32_t i
-    cdef double now = lc_monotonic()
-    cdef bint reached = False
-    cdef bint granted = False
     if f.alone != NULL and f.alone.low == f.alone.n:
         _free_settled_suspects(f)
-    if h.spool != NULL:
-        reached = _write_journal(f)
     while b != NULL:
         following = b.next
-        if h.spool != NULL and b.unmarked:
+        if f.queue.spool != NULL and b.unmarked:
             _mark_settled(b)
         if b.low == b.n:
             f.freed_bytes += b.bytes
@@ -510,26 +514,20 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         else:
             before = b
         b = following
-    if f.head != NULL:
-        first = f.head.seq[f.head.low]
-    else:
-        first = min(_first_seq(&f.ordinary), _first_seq(&f.kept))
-    lc_mutex_lock(&h.mutex)
-    if h.spool != NULL and h.spool.logs:
-        _pass_to_log(f)
+
+
+cdef void _count(lc_inflight *f) noexcept nogil:
+    # Add the counts to the queue's. Mutex held.
+    cdef lc_queue *h = f.queue
+    cdef lc_chunk *c
+    cdef uint32_t i
     h.held_events -= f.freed_events
     h.held_bytes -= f.freed_bytes
     while f.emptied != NULL:
         c = f.emptied
         f.emptied = c.next
         lc_release_chunk(h, c)
-    lc_trim_free(h, now)
-    surplus = lc_take_surplus(h)
-    first = min(first, _first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
-    f.reached = first - 1
-    if f.quarantine != NULL:
-        first = min(first, f.quarantine.seq[0])
-    h.inflight = f.inflight
+    h.inflight += f.inflight
     h.acked += f.acked
     h.handed += f.handed
     h.stored += f.stored
@@ -539,6 +537,45 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
         h.dropped[i] += f.dropped[i]
         f.failed[i] = f.dropped[i] = 0
     f.acked = f.handed = f.stored = f.resent = f.freed_events = f.freed_bytes = 0
+
+
+cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
+    # Free settled batches, add the counts to the queue's, wake the callers that wait for them. Return whether
+    # the flush target was reached. For all connections of a queue at once, so that a snapshot adds up.
+    cdef lc_queue *h = f.queue
+    cdef lc_inflight *g = f
+    cdef lc_chunk *surplus
+    cdef uint64_t first, untaken
+    cdef double now = lc_monotonic()
+    cdef bint reached = False
+    cdef bint granted = False
+    if h.spool != NULL:
+        if f.alone != NULL and f.alone.low == f.alone.n:
+            _free_settled_suspects(f)
+        reached = _write_journal(f)
+    while True:
+        _free_settled(g)
+        g = g.beside
+        if g == f:
+            break
+    untaken = min(_first_seq(&f.main.ordinary), _first_seq(&f.main.kept))
+    lc_mutex_lock(&h.mutex)
+    if h.spool != NULL and h.spool.logs:
+        _pass_to_log(f)
+    untaken = min(untaken, _first_seq(&h.ordinary), _first_seq(&h.kept), h.next_seq)
+    first = untaken
+    h.inflight = 0
+    while True:
+        g.reached = min(untaken, NO_SEQ if g.head == NULL else g.head.seq[g.head.low]) - 1
+        first = min(first, g.reached + 1)
+        if g.quarantine != NULL:
+            first = min(first, g.quarantine.seq[0])
+        _count(g)
+        g = g.beside
+        if g == f:
+            break
+    lc_trim_free(h, now)
+    surplus = lc_take_surplus(h)
     h.settled = first - 1
     if h.flush_target and h.settled >= h.flush_target:
         h.flush_target = 0
@@ -645,3 +682,51 @@ cdef lc_batch *_copy_to_quarantine(lc_inflight *f, lc_batch *b, uint32_t i) noex
     own.next = at[0]
     at[0] = own
     return own
+
+
+cdef uint64_t _fail_all(lc_inflight *f, uint8_t reason) noexcept nogil:
+    # Fail every event of a batch; return their number.
+    cdef lc_batch *b = f.head
+    cdef uint32_t i
+    cdef uint64_t count = 0
+    while b != NULL:
+        for i in range(b.low, b.n):
+            if not b.status[i] & SETTLED:
+                b.status[i] = <uint8_t> FAILED
+                b.reason[i] = reason
+                count += 1
+        inflight_encoded(f, b)
+        b = b.next
+    b = f.quarantine
+    while b != NULL:
+        if not b.status[0] & SETTLED:
+            b.status[0] = <uint8_t> FAILED
+            b.reason[0] = reason
+            count += 1
+        inflight_encoded(f, b)
+        b = b.next
+    _free_settled_suspects(f)
+    return count
+
+
+cdef void _expire(lc_inflight *f, uint64_t seq, uint8_t status) noexcept nogil:
+    # End the events of a batch up to this sequence that are not in flight, because of their age.
+    cdef lc_batch *b = f.head
+    cdef uint32_t i
+    while b != NULL:
+        if b.pending:
+            for i in range(b.low, b.n):
+                if b.status[i] == PENDING and b.seq[i] <= seq:
+                    b.status[i] = status
+                    b.reason[i] = <uint8_t> R_MAX_AGE
+            inflight_encoded(f, b)
+        b = b.next
+    b = f.quarantine
+    while b != NULL:
+        if b.seq[0] <= seq and b.inflight == 0 and not b.status[0] & SETTLED:
+            b.status[0] = status
+            b.reason[0] = <uint8_t> R_MAX_AGE
+            inflight_encoded(f, b)
+        b = b.next
+    if f.quarantine != NULL:
+        _free_settled_suspects(f)

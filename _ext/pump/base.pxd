@@ -30,6 +30,13 @@ cdef extern from "poll.h" nogil:
     int poll(pollfd *fds, unsigned long n, int timeout)
     int POLLIN, POLLOUT
 
+cdef enum:
+    NO_END = -2              # of `_look` and `_plan`: the connection goes on
+    AGAIN = -3               # there may be something to send: look again at once
+    ALL = -1                 # of `_send`: as many batches as the credit allows
+    MORE = 2                 # of `_send`: it has sent so many batches, and the link may take another
+    UNREAD = 1 << 16         # of `_interest`: bytes that were received already wait
+
 # Results of `_sleep`: flags for the causes of its end.
 cdef enum:
     WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
@@ -69,14 +76,18 @@ cdef class CompiledPump:
     cdef int _use_link(self, link) except -1
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil
+    cdef int _interest(self, bint full, int *fd) noexcept nogil
     cdef int _sleep(self, bint full, int timeout) noexcept nogil
 
     cdef void _write_ledger(self) noexcept nogil
     cdef bint _should_take(self, double now) noexcept nogil
     cdef int _take_events(self) except -1
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil
-    cdef int _send(self, double now) noexcept nogil
+    cdef int _send(self, double now, uint64_t batches) noexcept nogil
     cdef int _receive(self, double now) noexcept nogil
     cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil
+    cdef int _look(self, double now, double until, bint reached) noexcept nogil
+    cdef int _plan(self, double now, int full, bint *takes, double *limit) noexcept nogil
     cdef int _run(self, double until) noexcept nogil
+    cdef int _finish(self, int end) except -1
     cdef int _wait(self, int fd, int events, int timeout) noexcept nogil

@@ -68,7 +68,6 @@ cdef extern from *:
     int EINTR
 
 cdef enum:
-    NO_END = -2              # the connection goes on
     REPORT_MS = 100          # between two reports to Python
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
 
@@ -97,8 +96,17 @@ cdef class CompiledPump:
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         return LINK_BROKEN
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+    cdef int _interest(self, bint full, int *fd) noexcept nogil:
+        # Set the descriptor of the link. Return for which events to wait, with UNREAD if there is no need to.
         return 0
+
+    # -- may be replaced by subclasses -------------------------------------------------------------
+
+    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+        cdef int fd = -1
+        cdef int wanted = self._interest(full, &fd)
+        cdef int woken = self._wait(fd, wanted & ~UNREAD, 0 if wanted & UNREAD else timeout)
+        return woken | (WOKEN_BY_PEER if wanted & UNREAD else 0)
 
     # -- shared by all pumps -----------------------------------------------------------------------
 
@@ -216,10 +224,15 @@ cdef class CompiledPump:
         Returns:
             The name of the end; see ``delivery.pump.Pump``.
         """
-        cdef int end, found
+        cdef int end
         self._use_link(link)
         with nogil:
             end = self._run(until)
+        return ENDS[self._finish(end)]
+
+    cdef int _finish(self, int end) except -1:
+        # Have the core read what a run left to it. Return the end that follows.
+        cdef int found
         if end == END_CLOSED:
             self.core.receive_eof()
         # A codec with messages of its own also has reports that are not worth a return.
@@ -229,7 +242,7 @@ cdef class CompiledPump:
                 end = END_TARGET
             if found != NO_END and end != END_MEMORY and end != END_SILENCE:
                 end = found
-        return ENDS[end]
+        return end
 
     cdef void _write_ledger(self) noexcept nogil:
         cdef lc_wire *line = &self.in_flight.f.line
@@ -249,12 +262,13 @@ cdef class CompiledPump:
 
     cdef bint _should_take(self, double now) noexcept nogil:
         # Return whether to take events from the queue. The reads race with callers and may be a moment old.
-        cdef lc_inflight *f = &self.in_flight.f
-        cdef lc_queue *h = f.queue
-        return (self.waited_for_credit or now >= self.linger_end
-                or h.queued_events + f.staged_events >= h.full_events
-                or h.queued_bytes + f.staged_bytes >= h.full_bytes
-                or inflight_flush_wanted(f))
+        cdef lc_inflight *m = self.in_flight.f.main
+        cdef lc_queue *h = m.queue
+        return not self.in_flight.f.takes_none and (
+            self.waited_for_credit or now >= self.linger_end
+            or h.queued_events + m.staged_events >= h.full_events
+            or h.queued_bytes + m.staged_bytes >= h.full_bytes
+            or inflight_flush_wanted(m))
 
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
         # Set how much may be encoded, and take the messages that are not events. Return 0, or STOP_MEMORY.
@@ -265,15 +279,16 @@ cdef class CompiledPump:
             return self.codec.answers(self.codec.self, &self.wire)
         return 0
 
-    cdef int _send(self, double now) noexcept nogil:
-        # Fill the link. Return 0 when there is nothing more to do now, 1 when the link is full, or a negative
-        # end.
+    cdef int _send(self, double now, uint64_t batches) noexcept nogil:
+        # Fill the link, with so many batches at most. Return 0 when there is nothing more to do now, 1 when
+        # the link is full, MORE, or a negative end.
         cdef lc_inflight *f = &self.in_flight.f
         cdef lc_batch *b
         cdef ssize_t n
         cdef int encoded
         cdef uint32_t events = 0
         cdef uint64_t size = 0
+        cdef uint64_t last = self.windows + batches
         cdef int _sends
         for _sends in range(MAX_SENDS_PER_TURN):
             while self.offset < self.wire.size:
@@ -291,6 +306,8 @@ cdef class CompiledPump:
                     return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
             self.wire.size = 0
             self.offset = 0
+            if self.windows == last:
+                return MORE
             if self._ask_credit(now, &events, &size) < 0:
                 return -END_MEMORY
             inflight_limit_credit(f, &events)
@@ -375,73 +392,89 @@ cdef class CompiledPump:
         poll(fds, 2, timeout)
         return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)
 
+    cdef int _look(self, double now, double until, bint reached) noexcept nogil:
+        # Return the end if a run is over, AGAIN, or NO_END.
+        cdef lc_inflight *f = &self.in_flight.f
+        cdef double deadline
+        cdef int end
+        if reached or (f.draining and f.inflight == 0):
+            return END_TARGET
+        if self.stopping:
+            return END_STOPPED
+        if now >= until:
+            return END_UNTIL
+        if (self.poked or self.has_events
+                or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
+            self.poked = False
+            self.last_report = now
+            return END_REPORT
+        deadline = self.codec.deadline(self.codec.self)
+        if deadline > 0 and now >= deadline:
+            if self.codec.timeout == NULL:
+                return END_SILENCE
+            end = self.codec.timeout(self.codec.self, now)
+            if end == 0:
+                return AGAIN
+            return END_SILENCE if end > 0 else END_MEMORY if end == STOP_MEMORY else END_PROTOCOL
+        if f.inflight and now - self.last_progress >= self.progress_timeout:
+            return END_STALLED
+        return NO_END
+
+    cdef int _plan(self, double now, int full, bint *takes, double *limit) noexcept nogil:
+        # Decide how long to sleep, and whether a batch may be taken then. Return an end, AGAIN, or NO_END.
+        cdef lc_inflight *f = &self.in_flight.f
+        cdef double deadline = self.codec.deadline(self.codec.self)
+        cdef uint32_t events = 0
+        cdef uint64_t size = 0
+        if f.report.n:
+            limit[0] = min(limit[0], self.last_report + REPORT_MS / 1000.0)
+        if deadline > 0:
+            limit[0] = min(limit[0], deadline)
+        if f.inflight:
+            limit[0] = min(limit[0], self.last_progress + self.progress_timeout)
+        if not full:
+            if self._ask_credit(now, &events, &size) < 0:
+                return END_MEMORY
+            if self.wire.size:
+                return AGAIN
+            if events == 0 and self.codec.ready != NULL:
+                limit[0] = min(limit[0], self.codec.ready(self.codec.self, now))
+            inflight_limit_credit(f, &events)
+        takes[0] = not full and events != 0
+        return NO_END
+
     cdef int _run(self, double until) noexcept nogil:
         # Return an END_ number.
         cdef lc_inflight *f = &self.in_flight.f
         cdef lc_queue *h = f.queue
-        cdef double now, limit, deadline
+        cdef double now, limit
         cdef int full, end, timeout, woken
-        cdef bint sleep, lingering, reached
-        cdef uint32_t events = 0
-        cdef uint64_t size = 0
+        cdef bint sleep, reached, takes = False
         while True:
             now = lc_monotonic()
-            full = self._send(now)
+            full = self._send(now, <uint64_t> ALL)
             reached = inflight_commit(f)
             if full < 0:
                 return -full
-            if reached or (f.draining and f.inflight == 0):
-                return END_TARGET
-            if self.stopping:
-                return END_STOPPED
-            if now >= until:
-                return END_UNTIL
-            if (self.poked or self.has_events
-                    or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
-                self.poked = False
-                self.last_report = now
-                return END_REPORT
-            deadline = self.codec.deadline(self.codec.self)
-            if deadline > 0 and now >= deadline:
-                if self.codec.timeout == NULL:
-                    return END_SILENCE
-                end = self.codec.timeout(self.codec.self, now)
-                if end == 0:
-                    continue
-                return END_SILENCE if end > 0 else END_MEMORY if end == STOP_MEMORY else END_PROTOCOL
-            if f.inflight and now - self.last_progress >= self.progress_timeout:
-                return END_STALLED
-
-            # Decide how long to sleep, and which events may end the sleep.
+            end = self._look(now, until, reached)
             limit = until
-            if f.report.n:
-                limit = min(limit, self.last_report + REPORT_MS / 1000.0)
-            if deadline > 0:
-                limit = min(limit, deadline)
-            if f.inflight:
-                limit = min(limit, self.last_progress + self.progress_timeout)
-            sleep = True
-            if full:
-                events = 0
-            elif self._ask_credit(now, &events, &size) < 0:
-                return END_MEMORY
-            elif self.wire.size:
+            if end == NO_END:
+                end = self._plan(now, full, &takes, &limit)
+            if end == AGAIN:
                 continue
-            elif events == 0 and self.codec.ready != NULL:
-                limit = min(limit, self.codec.ready(self.codec.self, now))
-            inflight_limit_credit(f, &events)
+            if end != NO_END:
+                return end
+            sleep = True
             lc_mutex_lock(&h.mutex)
-            if full or events == 0:
+            if not takes:
                 h.sender_state = SENDER_BUSY     # only the peer or the time can change anything
+            elif (h.queued_events or f.main.staged_events) and self._should_take(now):
+                sleep = False
+            elif now < self.linger_end:
+                h.sender_state = SENDER_LINGERING
+                limit = min(limit, self.linger_end)
             else:
-                lingering = now < self.linger_end
-                if (h.queued_events or f.staged_events) and self._should_take(now):
-                    sleep = False
-                elif lingering:
-                    h.sender_state = SENDER_LINGERING
-                    limit = min(limit, self.linger_end)
-                else:
-                    h.sender_state = SENDER_IDLE
+                h.sender_state = SENDER_IDLE
             h.fork_safe = True
             lc_mutex_unlock(&h.mutex)
             timeout = 0

@@ -60,5 +60,6 @@ cdef class TcpPump(CompiledPump):
             if n > 0 or lc_errno() != EINTR:
                 return n if n > 0 else self._failed()
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        return self._wait(self.fd, POLLIN | POLLOUT if full else POLLIN, timeout)
+    cdef int _interest(self, bint full, int *fd) noexcept nogil:
+        fd[0] = self.fd
+        return POLLIN | POLLOUT if full else POLLIN

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from logclient._ext.pump.base cimport POLLIN, POLLOUT, WOKEN_BY_PEER, CompiledPump, ssize_t
+from logclient._ext.pump.base cimport POLLIN, POLLOUT, UNREAD, CompiledPump, ssize_t
 from logclient._ext.tls cimport TO_READ, TO_WRITE
 
 
@@ -30,8 +30,8 @@ cdef class TlsPump(CompiledPump):
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         return self.tls.read(data, size)
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+    cdef int _interest(self, bint full, int *fd) noexcept nogil:
         cdef int wanted = self.tls.interest(full)
-        cdef int events = (POLLIN if wanted & TO_READ else 0) | (POLLOUT if wanted & TO_WRITE else 0)
-        cdef int woken = self._wait(self.tls.fd, events, 0 if self.tls.unread else timeout)
-        return woken | (WOKEN_BY_PEER if self.tls.unread else 0)
+        fd[0] = self.tls.fd
+        return ((POLLIN if wanted & TO_READ else 0) | (POLLOUT if wanted & TO_WRITE else 0)
+                | (UNREAD if self.tls.unread else 0))

@@ -140,8 +140,8 @@ cdef class WebSocketPump(CompiledPump):
             done += HEAD + length
         return <ssize_t> (size if self.broken else done)    # the rest is discarded: its events are sent again
 
-    cdef int _send(self, double now) noexcept nogil:
-        cdef int done = CompiledPump._send(self, now)
+    cdef int _send(self, double now, uint64_t batches) noexcept nogil:
+        cdef int done = CompiledPump._send(self, now, batches)
         if done >= 0 and not self._flush():
             return 1
         return done
@@ -216,7 +216,7 @@ cdef class WebSocketPump(CompiledPump):
     cdef bint _is_behind(self) noexcept nogil:
         # Return whether more than a window of events waits. The reads race with callers.
         cdef lc_inflight *f = &self.in_flight.f
-        return f.queue.queued_events + f.staged_events > f.queue.full_events
+        return f.queue.queued_events + f.main.staged_events > f.queue.full_events
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:
         cdef pollfd wake

@@ -159,10 +159,10 @@ class Bookkeeper:
         if self.open() and not self._unlisted:
             self._in_flight.recorded()
 
-    def deferred(self, seqs: list[int]) -> None:
-        """List events that others overtake from now on."""
+    def deferred(self, ranges: list[tuple[int, int]]) -> None:
+        """List events, as (first, last), that others overtake from now on."""
         if self.ledger is not None and not self.ledger.stopped:
-            self.ledger.write("deferred", seqs=_merged([(seq, seq) for seq in seqs]))
+            self.ledger.write("deferred", seqs=_merged(ranges))
 
     def _take_written(self) -> None:
         """Count the pump's bytes in the ledger."""

@@ -82,6 +82,17 @@ class Endpoints:
         """Whether every endpoint waits for credentials to be corrected."""
         return len(self._refused) >= len(self._endpoints)
 
+    @property
+    def at_first(self) -> bool:
+        """Whether `current` is the first endpoint."""
+        return self._place % len(self._endpoints) == 0
+
+    def return_to_first(self) -> float:
+        """Go on to the first endpoint; return the monotonic second from which on it may be tried."""
+        self._place = 0
+        refused = self._refused.get(0)
+        return 0.0 if refused is None else refused.not_before
+
     def replace(self, endpoints: tuple[Any, ...]) -> None:
         """Begin anew with other endpoints."""
         self._endpoints = endpoints

@@ -16,15 +16,17 @@ retried at a slower pace, each endpoint on its own. Fatal errors of configuratio
 from then on every event fails with that reason.
 
 The parts: the caller's side in ``delivery.intake``, deliveries in ``delivery.submissions``, the thread in
-``delivery.sender``, ends in ``delivery.shutdown``, endpoints and back-off in ``delivery.endpoints``, outcomes
-in ``delivery.bookkeeping``, the search for poison in ``delivery.trials``.
+``delivery.sender``, ends in ``delivery.shutdown``, connections in ``delivery.connections``, endpoints and
+back-off in ``delivery.endpoints``, outcomes in ``delivery.bookkeeping``, the search for poison in
+``delivery.trials``. ``delivery.balance`` has the engine with several connections at a time.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient import threads
@@ -33,14 +35,12 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle
 from logclient.delivery.ages import Ages
-from logclient.delivery.backoff import random
 from logclient.delivery.bookkeeping import Bookkeeper
-from logclient.delivery.connection import ConnectionRecord
-from logclient.delivery.contract import GOES_ON, Core, CoreEvent, Link, Settled, Transport
-from logclient.delivery.diagnostics import Diagnostics, describe_endpoint, describe_error, explain_end
+from logclient.delivery.connections import MOVE_WAIT, Connections
+from logclient.delivery.contract import Core, CoreEvent, Link, Pump, Transport
+from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
-from logclient.delivery.isolation import TRIAL, WITHHOLD
 from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
 from logclient.delivery.limits import SpoolOptions as SpoolOptions
@@ -52,7 +52,7 @@ from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
 from logclient.delivery.watching import Watch, Watcher
-from logclient.errors import CredentialError, is_shortage
+from logclient.errors import is_shortage
 
 if TYPE_CHECKING:
     from logclient.delivery.spool.adoption import Adoption, Estate
@@ -62,20 +62,16 @@ ADOPTER_LINGER_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
 
 
-MOVE_WAIT = 5.0
-"""Seconds that a connection is kept for events in flight when the client moves to another server."""
-
-
 class Move(NamedTuple):
     """A change of the server that was asked for, and by when the old connection ends."""
 
     endpoints: tuple[Any, ...]
-    transport: Transport
+    transports: tuple[Transport, ...]
     url: str
     deadline: float
 
 
-class Engine(Intake):
+class Engine(Intake, Connections):
     """Delivery of one client.
 
     Args:
@@ -154,19 +150,36 @@ class Engine(Intake):
 
     def _begin(self) -> None:
         super()._begin()
-        limits, transport, endpoints = self.limits, self._transport, self._endpoints
+        limits, endpoints = self.limits, self._endpoints
         self.producer = os.urandom(10) if self._estate is None else self._estate.producer
-        self.core = self._make_core(self.producer)
-        self.core.set_wall_clock(time.time)
-        self.core.sample_clocks(time.monotonic())  # before the first event
-        self.pump = make_pump(transport, self.in_flight, self.core, limits)
-        self.link: Link | None = None
+        self.core = self._new_core()
+        self.pump = self._new_pump()
+        self._begin_connections()
         self.diagnostics.last_error = ""
         self.submissions.begin(self.pump.poke)
         if self.diagnostics.watcher is not None:
             self.diagnostics.watcher.begin()
         self.requests.begin()
         self.endpoints = Endpoints(endpoints, limits, self.diagnostics)
+        self._begin_books()
+        self.trials = Trials(
+            self.in_flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting
+        )
+        self.turns = 0
+        self._ages = None if limits.max_age is None else Ages(limits.max_age)
+        self._spool_ages = None if self._spool_options is None else Ages(self._spool_options.age)
+        self._begin_spool()
+
+    def _new_core(self) -> Core:
+        core = self._make_core(self.producer)
+        core.set_wall_clock(time.time)
+        core.sample_clocks(time.monotonic())  # before the first event
+        return core
+
+    def _new_pump(self) -> Pump:
+        return make_pump(self._transport, self.in_flight, self.core, self.limits)
+
+    def _begin_books(self) -> None:
         record = None
         if self._estate is not None and self._ledger_place is not None:
             from logclient.delivery.spool.adoption import read_record
@@ -186,21 +199,11 @@ class Engine(Intake):
             self.diagnostics,
             self.producer.hex(),
         )
-        self.trials = Trials(
-            self.in_flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting
-        )
-        self.fatal: Exception | None = None
-        self.connects = 0
-        self.disconnects = 0
-        self.turns = 0
-        self._ages = None if limits.max_age is None else Ages(limits.max_age)
-        self._spool_ages = None if self._spool_options is None else Ages(self._spool_options.age)
-        self.connection = ConnectionRecord(self.in_flight, self.pump)
-        self._tls = ""
-        self._outcomes = 0  # of events in flight, that were looked at
-        self._progress = 0  # the pump's, that was looked at
-        self._attempt: WakingAttempt | None = None  # to connect, while it is under way
-        self._begin_spool()
+
+    @property
+    def lanes(self) -> Sequence[Connections]:
+        """What has connections: this engine itself, which has one at a time."""
+        return (self,)
 
     # -- the spool ---------------------------------------------------------------------------------
 
@@ -247,11 +250,15 @@ class Engine(Intake):
                 has changed.
             url: for messages.
         """
-        self._move = Move(endpoints, make_transport(), url, time.monotonic() + MOVE_WAIT)
+        transports = tuple(make_transport() for _ in range(self._needed_transports(endpoints)))
+        self._move = Move(endpoints, transports, url, time.monotonic() + MOVE_WAIT)
         if self.spool is not None:
             self.spool.move(endpoints, make_transport, url)
         self.pump.poke()
         self.queue.wake()
+
+    def _needed_transports(self, endpoints: tuple[Any, ...]) -> int:
+        return 1
 
     def begin_adoption(self) -> None:
         """Send what a dead owner left, then end."""
@@ -303,16 +310,19 @@ class Engine(Intake):
         except (OSError, MemoryError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
-            if self.link is not None:
-                self._lost(self.link, describe_error(error))
-            else:
+            lost = [lane for lane in self.lanes if lane.link is not None]
+            for lane in lost:
+                assert lane.link is not None
+                lane._lost(lane.link, describe_error(error))
+            if not lost:
                 self.endpoints.failed(f"{self.url}: {describe_error(error)}", "shortage")
 
     def _turn(self, until: float) -> None:
         self.turns += 1
         self.submissions.callbacks.ensure_thread()
         self.queue.reopen_wake()
-        self.core.sample_clocks(time.monotonic())
+        for lane in self.lanes:
+            lane.core.sample_clocks(time.monotonic())
         if self._move is not None:
             until = self._plan_move(self._move, until)
         if self._ages is not None:
@@ -325,65 +335,45 @@ class Engine(Intake):
             self.books.record()
             self._rest(until)
             return
+        self._deliver(until)
+
+    def _deliver(self, until: float) -> None:
+        """Connect if there is a use for it, and move bytes until the monotonic second `until` at most."""
         link = self.link if self.link is not None else self._connect(until)
         if link is None:
             self._commit_gaps()
             return
-        requested = self.requests.start(self.core)
-        look, regulates = self.core.regulate(time.monotonic())
-        until = min(until, look)
-        if requested or regulates:
-            self.pump.send_ready()
-        if self.trials.suspects:
-            until = self.trials.plan(until)
-        if self._move is not None:
-            self.in_flight.draining = True
-        end, backoff = self.pump.run(link, until), self.endpoints.backoff
-        if link.drains_on_close:
-            self.connection.look()
-        if self.in_flight.outcomes != self._outcomes:
-            self._outcomes = self.in_flight.outcomes
-            self.trials.settled()
-        if self.pump.progress != self._progress:
-            self._progress = self.pump.progress
-            self.endpoints.acknowledged()
-        elif backoff.attempts and self.connection.proven(self.keeps_connected, backoff.bound):
-            backoff.reset()
-        if end not in GOES_ON:
-            self._lost(link, end)
-        elif self.in_flight.drained:
-            if self._move is None:
-                self._leave_for_trial()
-            else:
-                self._leave_link(link)
+        until = self._regulate(until, self.requests.start(self.core))
+        self._conclude(link, self.pump.run(link, until))
         self.in_flight.report_gaps()
         self.books.record()
 
+    @property
+    def _is_moving(self) -> bool:
+        return self._move is not None
+
     def _plan_move(self, move: Move, until: float) -> float:
         """Leave the old endpoints once that is possible; return when to ask again, `until` at most."""
-        link = self.link
-        if link is not None:
-            if self.in_flight.inflight and time.monotonic() < move.deadline:
-                return min(until, move.deadline)
-            self._leave_link(link)
+        now = time.monotonic()
+        waits = False
+        for lane in self.lanes:
+            if lane.link is not None and lane.in_flight.inflight and now < move.deadline:
+                waits = True
+            elif lane.link is not None:
+                lane._leave_link(lane.link)
+        if waits:
+            return min(until, move.deadline)
         if self._move is move:
             self._move = None
+        self._apply_move(move)
+        return until
+
+    def _apply_move(self, move: Move) -> None:
         self._transport.close()
-        self._transport, self._endpoints = move.transport, move.endpoints
+        self._transport, self._endpoints = move.transports[0], move.endpoints
         self.url = self.diagnostics.url = move.url
         self.endpoints.replace(move.endpoints)
         self.fatal = None
-        return until
-
-    def _leave_link(self, link: Link) -> None:
-        """Close a connection that works; events without an outcome are sent again."""
-        flying = self.in_flight.inflight_range
-        self._disconnect(time.monotonic() + (MOVE_WAIT if link.drains_on_close else 0.0))
-        self.disconnects += 1
-        self._take_back()
-        self.trials.broke("", *flying)
-        self.in_flight.draining = False
-        self.in_flight.commit()
 
     def _commit_gaps(self) -> None:
         """Record events that were dropped from the queue."""
@@ -397,7 +387,8 @@ class Engine(Intake):
         old = ages.look(now, self.queue.next_seq - 1)
         if old:
             self.in_flight.expire(old, drop)
-        return min(until, now + ages.every) if self.trials.unsent else until
+        waiting = any(lane.trials.unsent for lane in self.lanes)
+        return min(until, now + ages.every) if waiting else until
 
     def _rest(self, until: float) -> None:
         """Sleep until an event comes, a caller wakes the sender, or `until`."""
@@ -405,7 +396,7 @@ class Engine(Intake):
             self.queue.wait_for_wake(max(0.0, until - time.monotonic()))
         self.queue.finish_wait()
 
-    # -- a connection begins -----------------------------------------------------------------------
+    # -- connecting ---------------------------------------------------------------------------------
 
     def _connect(self, until: float) -> Link | None:
         """Connect if there is a use for it and the back-off is over."""
@@ -438,31 +429,16 @@ class Engine(Intake):
         return (self.keeps_connected and not self.closed and not self._orphaned) or self.trials.is_due(now)
 
     def _attempt_connection(self, now: float) -> Link | None:
-        """Try the next endpoint; report a failure."""
+        """Try the next endpoint."""
         self.endpoints.skip_refused(now)
         endpoint = self.endpoints.current
         self.endpoints.attempt_at = now
         try:
             self._attempt = WakingAttempt(self.queue, self._called_off)
-            return self._transport.connect(endpoint, self._attempt)
-        except CredentialError as error:
-            self.endpoints.failing = True
-            self.trials.give_back()
-            self.endpoints.refused(f"{self.url}: {describe_endpoint(endpoint)}", error)
-        except (OSError, MemoryError, RuntimeError) as error:
-            if (self._stopped or self._move is not None) and isinstance(error, OSError):
-                return None
-            if not isinstance(error, OSError) and not is_shortage(error):
-                raise
-            self.endpoints.failing = True
-            self.trials.give_back()
-            self.endpoints.advance()
-            what = f"cannot connect to {describe_endpoint(endpoint)}: {describe_error(error)}"
-            self.endpoints.failed(f"{self.url}: {what}", "connect")
+            return self._try(endpoint, partial(self._transport.connect, endpoint, self._attempt))
         finally:
             self._attempt = None  # it holds us
             self.endpoints.attempt_at = 0.0
-        return None
 
     def _called_off(self) -> bool:
         """Return whether to stop connecting. Asked many times a second.
@@ -472,82 +448,10 @@ class Engine(Intake):
         if self._bypassed:
             return True
         self._commit_gaps()
+        return self._gives_up()
+
+    def _gives_up(self) -> bool:
         return self._stopped or self._move is not None
-
-    def _connected(self, link: Link) -> None:
-        self.endpoints.failing = False
-        self.connects += 1
-        self.link = link
-        self._tls = link.tls
-        self.connection.begin()
-        if link.mtu:
-            self.core.path_mtu(link.mtu, link.headers)
-        self.core.watch_receiver(link.receiver)
-        self.core.connected(time.monotonic(), random)
-        self.pump.connected()
-        self._outcomes = self.in_flight.outcomes
-        self.trials.connected()
-
-    # -- a connection ends -------------------------------------------------------------------------
-
-    def _lost(self, link: Link, end: str) -> None:
-        """End a connection that broke: events without an outcome are sent again on the next one."""
-        peer, unacknowledged = link.peer, link.drains_on_close
-        waited = bool(self.in_flight.inflight)
-        self._disconnect(0.0)
-        self.disconnects += 1
-        # With nothing under way: that is how servers end an idle connection. But one that took nothing
-        # and ended at once is a failure, or we would connect in a loop.
-        idle = not self.in_flight.inflight and not self.in_flight.waiting and not self.keeps_connected
-        quiet = self.connection.used and idle and end in ("closed", "error")
-        unanswered = 0 if unacknowledged else self.in_flight.inflight
-        words, error, forever = explain_end(
-            end, self.core, self.pump, unanswered, self.connection.acknowledged
-        )
-        if link.hint and end in ("closed", "error") and not self.pump.progress:
-            words = f"{words}; {link.hint}"
-        flying = self.in_flight.inflight_range
-        self._take_back()
-        refused = isinstance(error, CredentialError)
-        # Without acknowledgements, events in flight have not even been taken by the transport.
-        verdict = self.trials.broke("" if refused or unacknowledged else end, *flying)
-        self.in_flight.commit()
-        if unacknowledged:
-            self.connection.broke(link.max_buffered, waited)
-        if forever:
-            self.fatal = error
-            self.diagnostics.complain(f"{self.url}: {peer}: {words}; nothing more will be sent", "fatal")
-        elif verdict == TRIAL:
-            # It was to be expected: the next trial comes soon, unless the server takes nothing at all.
-            self.endpoints.retry_soon()
-        elif verdict == WITHHOLD:
-            self.diagnostics.complain(f"{self.url}: {peer}: {words}", end)
-        elif isinstance(error, CredentialError):
-            self.endpoints.refused(f"{self.url}: {peer}", error)
-        elif not quiet:
-            self.endpoints.advance()
-            self.endpoints.failed(f"{self.url}: {peer}: {words}", end)
-
-    def _take_back(self) -> None:
-        """End the connection for the core; events that it does not fail are sent again."""
-        self.core.connection_lost()
-        for event in self.core.events_received():  # events that the core fails rather than sends again
-            if isinstance(event, Settled):
-                event.apply(self.in_flight)
-        self._requeue()
-
-    def _requeue(self) -> None:
-        """Have events without an outcome sent again."""
-        self.in_flight.requeue()
-
-    def _leave_for_trial(self) -> None:
-        """Close a connection that works, for a trial on a fresh one."""
-        self.trials.isolation.ended(time.monotonic())
-        self.core.connection_lost()
-        for _ in self.core.events_received():
-            pass
-        self._disconnect(0.0)
-        self.disconnects += 1
 
     # -- state -------------------------------------------------------------------------------------
 
@@ -568,11 +472,11 @@ class Engine(Intake):
             refused=dropped.pop("closed", 0),
             dropped=dropped,
             callbacks=self.submissions.callbacks.waiting,
-            connects=self.connects,
-            disconnects=self.disconnects,
+            connects=sum(lane.connects for lane in self.lanes),
+            disconnects=sum(lane.disconnects for lane in self.lanes),
             in_doubt=self.connection.doubt.events,
             in_doubt_estimate=self.connection.doubt.estimate,
-            quarantined=self.trials.suspects,
+            quarantined=sum(lane.trials.suspects for lane in self.lanes),
             batches=self.pump.windows,
             bytes_sent=self.pump.bytes_sent,
             turns=self.turns,
@@ -581,7 +485,7 @@ class Engine(Intake):
             spooled=self.spool.events if self.spool is not None else 0,
             spool_error=self.spool.error if self.spool is not None else "",
             url=self.url,
-            tls=self._tls,
+            tls=next((lane._tls for lane in self.lanes if lane._tls), ""),
             pump=describe_pump(self.pump),
             compressor=self.core.compressor,
             producer=self.producer.hex(),

@@ -8,7 +8,7 @@ the calls that log them. ``lifecycle`` calls this around forks and at exit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
@@ -23,8 +23,9 @@ from logclient.delivery.sender import LONGEST, SLICE, Sender, held
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
     from logclient.delivery.bookkeeping import Bookkeeper
+    from logclient.delivery.connections import Connections
     from logclient.delivery.contract import Link, Transport
-    from logclient.delivery.endpoints import Endpoints, WakingAttempt
+    from logclient.delivery.endpoints import Endpoints
     from logclient.delivery.error_log import ErrorLog
     from logclient.delivery.requests import Requests
     from logclient.delivery.trials import Trials
@@ -113,7 +114,6 @@ class Lifetime(Sender):
     spool: SpoolSide | None
     on_end: Callable[[], object]
     _transport: Transport
-    _attempt: WakingAttempt | None
 
     def _begin(self) -> None:
         super()._begin()
@@ -169,6 +169,11 @@ class Lifetime(Sender):
         if self._ended or self.exiting:
             return False
         return not self.settled_all or self._leave_by < FOREVER or (self.keeps_connected and not self.closed)
+
+    @property
+    def lanes(self) -> Sequence[Connections]:
+        """What has connections, of which each has one at a time."""
+        raise NotImplementedError
 
     # -- close -------------------------------------------------------------------------------------
 
@@ -260,8 +265,9 @@ class Lifetime(Sender):
         """Have the sender end once every event has its outcome, or at the monotonic second `by`."""
         self._leave_by = by
         now = time.monotonic()
-        self.trials.deadline = now + (by - now) / 2.0
-        self.endpoints.not_before = 0.0
+        for lane in self.lanes:
+            lane.trials.deadline = now + (by - now) / 2.0
+            lane.endpoints.not_before = 0.0
         if not self._running and not self.inline and not self.settled_all:
             self._start()
         self.pump.poke()
@@ -407,7 +413,8 @@ class Lifetime(Sender):
     def _begin_inline(self) -> None:
         """Begin inline delivery: callers deliver their own events."""
         self.exiting = True
-        self.trials.stop()
+        for lane in self.lanes:
+            lane.trials.stop()
         self.queue.needs_sender = True
 
     def _part(self) -> None:
@@ -462,23 +469,25 @@ class Lifetime(Sender):
 
     def after_fork(self) -> None:
         """Start anew in the child: empty queue, new producer, no connection. The parent keeps its own."""
-        link, ledger, deliveries = self.link, self.books.ledger, self.submissions.deliveries
-        attempt = self._attempt
+        ledger, deliveries = self.books.ledger, self.submissions.deliveries
+        parents = [(lane.link, lane._attempt) for lane in self.lanes]
         self.error_log.after_fork()
         self.submissions.callbacks.after_fork()
         if self.spool is not None:
             self.spool.abandon()
         self.queue.renew()
-        self.in_flight.renew()
+        for lane in self.lanes:
+            lane.in_flight.renew()
         self._begin()
         if self.closed:
             self.queue.close()
             self.queue.release()
             self._ended = True
-        if link is not None:
-            link.abandon()
-        if attempt is not None:
-            attempt.abandon()
+        for link, attempt in parents:
+            if link is not None:
+                link.abandon()
+            if attempt is not None:
+                attempt.abandon()
         if ledger is not None:
             ledger.abandon()
         for delivery in deliveries.values():

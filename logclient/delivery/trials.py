@@ -92,12 +92,19 @@ class Trials:
     def _steer(self) -> None:
         """Limit the events in flight to the purpose of this connection."""
         isolation, in_flight = self.isolation, self._in_flight
-        others = self.unsent
         in_flight.max_inflight = isolation.limit
         in_flight.prompt = isolation.trying
         in_flight.draining = False
-        reserve = isolation.reserve() if self._allowed(time.monotonic(), others) else 0
-        in_flight.allowance = max(0, others - reserve) if reserve and not isolation.trying else None
+        self.hold_back(0 if isolation.trying else self.reserve)
+
+    @property
+    def reserve(self) -> int:
+        """How many events of the queue are to be kept back as controls."""
+        return self.isolation.reserve() if self._allowed(time.monotonic(), self.unsent) else 0
+
+    def hold_back(self, events: int) -> None:
+        """Leave so many of the events that wait where they are; 0: none."""
+        self._in_flight.allowance = max(0, self.unsent - events) if events else None
 
     def plan(self, until: float) -> float:
         """Leave this connection for the next trial when that is due. Called with suspects in quarantine.
@@ -136,7 +143,7 @@ class Trials:
         if findings.quarantined:
             seqs = self._in_flight.quarantine()
             isolation.quarantine(seqs, now)
-            self._books.deferred(seqs)
+            self._books.deferred([(seq, seq) for seq in seqs])
         for seq in findings.condemned:
             self._condemn(seq)
         self._steer()

@@ -25,8 +25,7 @@ class LumberjackConfig(DocumentConfig):
     window_bytes: int = option(
         size(1024, 64 << 20),
         "1MiB",
-        "Largest size of the events in a window, uncompressed and without ids; a longer event is sent "
-        "alone.",
+        "Largest size of the events in a window, uncompressed and without ids; a longer event is sent alone.",
     )
     inflight: int = option(
         integer(1, 64),
@@ -62,6 +61,12 @@ class LumberjackConfig(DocumentConfig):
         "true",
         "Give mappings and texts without an @timestamp the time of their call.",
     )
+    balance: bool = option(
+        boolean,
+        "false",
+        "true: connect to all servers of the URL at the same time, and send each window where the fewest "
+        "bytes are in flight; see lumberjack.md. false: to one of them, and to the next one when it fails.",
+    )
     trust: str = option(
         choice("none", "metadata"),
         "none",
@@ -76,6 +81,8 @@ class LumberjackConfig(DocumentConfig):
         Raises:
             ConfigError: Options contradict each other, as a version and frames that it does not have.
         """
+        if values["balance"] and values["spool"] is not None:
+            raise ConfigError("balance: not with a spool")
         strict = values["strict_spec"]
         if strict:
             if values["version"] == 2 and "version" in given:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.nemesis.batch import Batch, summary
 from tests.nemesis.judge import Result
-from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, make, with_spool
+from tests.nemesis.schedule import LANES, LONG, SHORT, Form, Schedule, balanced, make, with_spool
 from tests.nemesis.shrink import shrink
 from tests.support import ROOT
 
@@ -48,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="start no run after this time")
     parser.add_argument("--events", type=int, help="of each run")
     parser.add_argument("--spool", action="store_true", help="give all producers a spool, and kill more")
+    parser.add_argument("--balance", action="store_true", help="balance=true; only schemes of Lumberjack")
     parser.add_argument("--short", action="store_true", help="the short form")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="earlier results: skip their seeds")
@@ -68,6 +69,8 @@ def form_of(given: argparse.Namespace) -> Form:
 def main() -> int:
     given = arguments()
     schedules = [make(seed, form_of(given), given.schemes) for seed in given.seeds]
+    if given.balance:
+        schedules = [balanced(one) for one in schedules if one.lane.startswith("lumberjack")]
     if given.spool:
         schedules = [with_spool(schedule) for schedule in schedules]
     if given.replay:

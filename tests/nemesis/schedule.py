@@ -173,6 +173,11 @@ def with_spool(made: Schedule) -> Schedule:
     )
 
 
+def balanced(made: Schedule) -> Schedule:
+    """Return the schedule with ``balance=true`` for all producers, which speak Lumberjack."""
+    return made._replace(options={**made.options, "balance": True})
+
+
 def kinds_of(lane: str) -> list[str]:
     """Return the kinds of faults for a lane."""
     without = set()
