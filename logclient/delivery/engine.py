@@ -31,7 +31,7 @@ from logclient import threads
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient.delivery import error_log, lifecycle
+from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.backoff import random
 from logclient.delivery.bookkeeping import Bookkeeper
@@ -151,6 +151,7 @@ class Engine(Intake):
         elif spool is not None:
             self._open_spool()
         lifecycle.watch(self)
+        memory.join(self.queue)
 
     def _begin(self) -> None:
         super()._begin()
