@@ -187,7 +187,7 @@ cdef class EventQueue:
         Args:
             bound: the bound; None: no more. Call it again after `bound` has got another limit.
         """
-        cdef SharedBound before = self.shared       # lives until `h` does not refer to it any more
+        cdef SharedBound _before = self.shared      # lives until `h` does not refer to it any more
         self.shared = bound
         self._share()
 

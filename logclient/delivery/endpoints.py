@@ -151,12 +151,18 @@ class WakingAttempt(Attempt):
     Args:
         queue: its wake-up descriptor is waited for, too.
         stopped: whether to give up.
+        warn: reports a text.
     """
 
-    def __init__(self, queue: EventQueue, stopped: Callable[[], bool]) -> None:
+    def __init__(self, queue: EventQueue, stopped: Callable[[], bool], warn: Callable[[str], object]) -> None:
         super().__init__(stopped)
+        self._warn = warn
         self._queue = queue
         self._waits_for: list[int] = []
+
+    def warn(self, text: str) -> None:
+        """Report something that does not keep the connection from being made."""
+        self._warn(text)
 
     def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, the sender is woken, or time is over."""

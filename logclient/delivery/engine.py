@@ -444,7 +444,7 @@ class Engine(Intake):
         endpoint = self.endpoints.current
         self.endpoints.attempt_at = now
         try:
-            self._attempt = WakingAttempt(self.queue, self._called_off)
+            self._attempt = WakingAttempt(self.queue, self._called_off, self._warn)
             return self._transport.connect(endpoint, self._attempt)
         except CredentialError as error:
             self.endpoints.failing = True
@@ -464,6 +464,9 @@ class Engine(Intake):
             self._attempt = None  # it holds us
             self.endpoints.attempt_at = 0.0
         return None
+
+    def _warn(self, text: str) -> None:
+        self.diagnostics.complain(f"{self.url}: {text}", "renewal")
 
     def _called_off(self) -> bool:
         """Return whether to stop connecting. Asked many times a second.
