@@ -247,18 +247,17 @@ class WebSocket(CompiledTransport):
             from logclient.transports.tls import Tls
 
             carrier = Tls.from_config(config)
-        find_proxy = None
-        if config.proxy == "env":
-            find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
+        find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
+        proxy = find_proxy() if config.proxy == "env" else None
         return cls(
             carrier,
             path=config.path or "/",
             deflate=config.deflate == "on",
             max_message=config.max_message,
-            proxy=None if find_proxy is None else find_proxy(),
+            proxy=proxy,
             headers=config.http_headers or (),
             token=config.token,
-            find_proxy=find_proxy,
+            find_proxy=None if proxy is None else find_proxy,
         )
 
     def load_pump(self) -> MakePump:
