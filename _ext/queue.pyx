@@ -189,7 +189,8 @@ cdef class EventQueue:
         """
         cdef SharedBound _before = self.shared      # lives until `h` does not refer to it any more
         self.shared = bound
-        self._share()
+        if self.h.generation == lc_forks:     # else the mutex may be held for ever: `renew` does this
+            self._share()
 
     @property
     def memory_used(self):

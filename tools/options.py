@@ -24,6 +24,7 @@ Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
 Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
 URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
+As a keyword it may also be a function that returns the secret. Secrets are read anew for each connection.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of

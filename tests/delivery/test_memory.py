@@ -363,6 +363,9 @@ def test_queues_of_a_forked_child_count_from_zero(how: str) -> None:
         code = 1
         try:
             assert bound.used == queues[0].memory_used == 0
+            queues[1].share(None)
+            queues[1].share(bound)
+            assert bound.used == 0
             queues[0].renew()
             assert [queues[0].push(BODY) for _ in range(4)] == [1, 2, 3, 0]
             queues.pop()

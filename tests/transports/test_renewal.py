@@ -179,18 +179,21 @@ class TestFiles:
         os.utime(ca, ns=(1, 1))
         assert transport.prepare(Attempt()) is not second
 
+    @pytest.mark.parametrize("source", ["file", "function"])
     def test_the_key_and_its_password_change_together(
-        self, settled: str, ours: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, source: str, settled: str, ours: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         whole = ours.issue("client", "me@example.org")
         key, password = tmp_path / "key.pem", tmp_path / "password"
         encrypt(whole, key, "first")
         password.write_text("first\n")
         password.chmod(0o600)
+        functions: dict[str, Any] = {"function": lambda: password.read_text().strip()}
+        given = functions.get(source, f"file:{password}")
         with (
             Collector(keep=True, tls=self.server(ours)) as collector,
             logclient.connect(
-                collector.url, ca=ours.ca, cert=whole, key=str(key), tls_password=f"file:{password}", **QUICK
+                collector.url, ca=ours.ca, cert=whole, key=str(key), tls_password=given, **QUICK
             ) as client,
         ):
             send(client, 10)
