@@ -43,7 +43,7 @@ def unlimited() -> Iterator[None]:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def refusing() -> Iterator[str]:
     with KINDS["nobody listens"]() as server:
         yield server.url
 
@@ -64,11 +64,11 @@ def fill(client: logclient.Client) -> int:
 # -- policies -----------------------------------------------------------------------------------------
 
 
-def test_all_clients_together_stay_within_the_bound(nobody: str) -> None:
+def test_all_clients_together_stay_within_the_bound(refusing: str) -> None:
     """Those that exist, and those that are made later."""
-    with dead(nobody, overflow="drop_new") as first:
+    with dead(refusing, overflow="drop_new") as first:
         logclient.limit_memory(100 * ROOM)
-        with dead(nobody, overflow="drop_new") as second:
+        with dead(refusing, overflow="drop_new") as second:
             for _ in range(60):
                 first.send(BODY)
             assert fill(second) == 40
@@ -82,9 +82,9 @@ def test_all_clients_together_stay_within_the_bound(nobody: str) -> None:
         assert fill(first) == 40
 
 
-def test_drop_oldest_drops_from_its_own_queue(nobody: str) -> None:
+def test_drop_oldest_drops_from_its_own_queue(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
-    with dead(nobody, overflow="drop_new") as other, dead(nobody, overflow="drop_oldest") as client:
+    with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="drop_oldest") as client:
         for _ in range(90):
             other.send(BODY)
         assert all(client.send(BODY) for _ in range(25))
@@ -93,28 +93,28 @@ def test_drop_oldest_drops_from_its_own_queue(nobody: str) -> None:
         assert other.stats().dropped == {}
 
 
-def test_drop_oldest_without_events_of_its_own_drops_the_new_one(nobody: str) -> None:
+def test_drop_oldest_without_events_of_its_own_drops_the_new_one(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
-    with dead(nobody, overflow="drop_new") as other, dead(nobody, overflow="drop_oldest") as client:
+    with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="drop_oldest") as client:
         assert fill(other) == 100
         assert client.send(BODY) == 0
         assert client.stats().dropped == {"overflow": 1}
         assert other.stats().dropped == {"overflow": 1}
 
 
-def test_raise_raises_for_room_that_others_have(nobody: str) -> None:
+def test_raise_raises_for_room_that_others_have(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
-    with dead(nobody, overflow="drop_new") as other, dead(nobody, overflow="raise") as client:
+    with dead(refusing, overflow="drop_new") as other, dead(refusing, overflow="raise") as client:
         assert fill(other) == 100
         with pytest.raises(logclient.QueueFull):
             client.send(BODY)
         assert client.stats().dropped == {"overflow": 1}
 
 
-def test_a_drop_is_in_the_ledger(nobody: str, tmp_path: Path) -> None:
+def test_a_drop_is_in_the_ledger(refusing: str, tmp_path: Path) -> None:
     logclient.limit_memory(100 * ROOM)
     options = {"overflow": "drop_new", "ledger": str(tmp_path)}
-    with dead(nobody, overflow="drop_new") as other, dead(nobody, **options) as client:
+    with dead(refusing, overflow="drop_new") as other, dead(refusing, **options) as client:
         for _ in range(99):
             other.send(BODY)
         for _ in range(3):
@@ -126,11 +126,11 @@ def test_a_drop_is_in_the_ledger(nobody: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", ["the other delivers", "the other closes", "the limit rises", "no limit"])
-def test_block_waits_for_room_that_another_client_makes(ends: str, nobody: str) -> None:
+def test_block_waits_for_room_that_another_client_makes(ends: str, refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     server = KINDS["nobody listens"]()
     sent: list[int] = []
-    with server, dead(nobody, overflow="block") as client:
+    with server, dead(refusing, overflow="block") as client:
         other = dead(server.url, overflow="drop_new", backoff_max=0.1)
         assert fill(other) == 100
         caller = threading.Thread(target=lambda: sent.append(client.send(BODY)), daemon=True)
@@ -151,11 +151,11 @@ def test_block_waits_for_room_that_another_client_makes(ends: str, nobody: str) 
         other.close()
 
 
-def test_block_gives_up_after_its_timeout(nobody: str) -> None:
+def test_block_gives_up_after_its_timeout(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with (
-        dead(nobody, overflow="drop_new") as other,
-        dead(nobody, overflow="block", block_timeout=0.05) as client,
+        dead(refusing, overflow="drop_new") as other,
+        dead(refusing, overflow="block", block_timeout=0.05) as client,
     ):
         assert fill(other) == 100
         assert assert_returns(lambda: client.send(BODY)) == 0
@@ -166,8 +166,8 @@ def test_block_gives_up_after_its_timeout(nobody: str) -> None:
 # -- limits -------------------------------------------------------------------------------------------
 
 
-def test_a_lower_limit_keeps_what_is_held(nobody: str) -> None:
-    with dead(nobody, overflow="drop_new") as client:
+def test_a_lower_limit_keeps_what_is_held(refusing: str) -> None:
+    with dead(refusing, overflow="drop_new") as client:
         for _ in range(100):
             client.send(BODY)
         logclient.limit_memory(50 * ROOM)
@@ -177,8 +177,8 @@ def test_a_lower_limit_keeps_what_is_held(nobody: str) -> None:
         assert client.send(BODY) and not client.send(BODY)
 
 
-def test_drop_oldest_gets_below_a_lower_limit(nobody: str) -> None:
-    with dead(nobody, overflow="drop_oldest") as client:
+def test_drop_oldest_gets_below_a_lower_limit(refusing: str) -> None:
+    with dead(refusing, overflow="drop_oldest") as client:
         for _ in range(100):
             client.send(BODY)
         logclient.limit_memory(50 * ROOM)
@@ -326,16 +326,16 @@ def test_many_threads_and_clients_never_exceed_the_bound() -> None:
 
 
 @forks
-def test_clients_of_a_forked_child_count_from_zero(nobody: str) -> None:
+def test_clients_of_a_forked_child_count_from_zero(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
-    with dead(nobody, overflow="drop_new") as client:
+    with dead(refusing, overflow="drop_new") as client:
         assert fill(client) == 100
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 assert logclient.memory_used() == 0
-                with dead(nobody, overflow="drop_new") as another:
+                with dead(refusing, overflow="drop_new") as another:
                     assert [client.send(BODY) for _ in range(60)] == list(range(1, 61))
                     assert fill(another) == 40
                     assert logclient.memory_used() == 100 * ROOM
