@@ -242,6 +242,42 @@ LC_INLINE void lc_publish(uint64_t *word, uint64_t value) {
 LC_INLINE void lc_publish(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 #endif
 
+/* A bound on the bytes of several queues together. `used` is the sum of what each of them has claimed. */
+typedef struct {
+    uint64_t used;
+    uint64_t limit;
+    uint64_t generation; /* lc_forks of the process that it counts for */
+} lc_shared;
+
+#if defined(_MSC_VER)
+LC_INLINE uint64_t lc_shared_get(uint64_t *word) {
+    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)word, 0, 0);
+}
+LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
+    uint64_t found = *before;
+    *before = (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)word, (__int64)value, (__int64)found);
+    return *before == found;
+}
+LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) {
+    _InterlockedExchangeAdd64((volatile __int64 *)word, (__int64)value);
+}
+#else
+LC_INLINE uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
+    return __atomic_compare_exchange_n(word, before, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
+#endif
+
+/* Replace a claim of `before` bytes by one of `after`, unless the sum would exceed the limit and `slack`. */
+LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
+    uint64_t used = lc_shared_get(&s->used);
+    do {
+        if (used - before + after > lc_shared_get(&s->limit) + slack) return 0;
+    } while (!lc_shared_swap(&s->used, &used, used - before + after));
+    return 1;
+}
+
 /* A counter that is cheap to read and only tells whether a few microseconds have passed: reading the wall
  * clock costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; 0: there is no counter, and
  * the clock is always read. */

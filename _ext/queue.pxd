@@ -35,6 +35,13 @@ cdef extern from "platform.h" nogil:
     int lc_wake_fd(lc_wake *w)
     void lc_wake_reopen(lc_wake *w)
     void lc_wake_close(lc_wake *w)
+    ctypedef struct lc_shared:
+        uint64_t used
+        uint64_t limit
+        uint64_t generation
+    uint64_t lc_shared_get(uint64_t *word)
+    void lc_shared_add(uint64_t *word, uint64_t value)
+    bint lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack)
 
 
 cdef enum:
@@ -115,7 +122,7 @@ ctypedef struct lc_spool:
     uint8_t asked            # more places are wanted
     uint8_t closed           # no segment will be added
     uint8_t woken            # its thread is to look around
-    uint8_t awaited          # callers wait for a segment: memory is full, and no place is free
+    uint8_t awaited          # AWAIT_: what callers wait for, because memory is full and no place is free
     uint8_t logs             # a log is written, for what the machine's end would take
     uint8_t logs_first       # nothing is sent before the log has it
     uint32_t first_to_log    # chunks that the log has not whole: places; 0: none
@@ -144,6 +151,11 @@ cdef enum:
     TURN_NONE = 0
     TURN_WAITS = 1
     TURN_GRANTED = 2
+
+cdef enum:
+    AWAIT_NOTHING = 0
+    AWAIT_PLACE = 1          # a segment, or a chunk of this queue
+    AWAIT_SHARED = 2         # room in the bound of all queues
 
 cdef enum:
     SIZE_CLASSES = 81        # of chunks that are reused: 64 KiB, and in steps of 1/16 up to 2 MiB
@@ -182,9 +194,12 @@ ctypedef struct lc_queue:
     uint64_t granted_bytes
     uint64_t max_events
     uint64_t max_bytes
+    lc_shared *shared        # the bound of several queues; NULL: none
+    uint64_t claimed         # of it, by this queue
     uint64_t own_events      # these bounds without a spool
     uint64_t own_bytes
     uint32_t max_event_bytes
+    uint32_t own_event_bytes     # the same without the shared bound
     uint64_t full_events     # a full window: wakes a lingering sender
     uint64_t full_bytes
     lc_spool *spool          # NULL: none
@@ -224,6 +239,7 @@ ctypedef struct lc_queue:
 cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                     int64_t created_us, lc_turn *turn) noexcept nogil
 cdef bint lc_grant_room(lc_queue *h) noexcept nogil
+cdef void lc_correct_claim(lc_queue *h) noexcept nogil
 cdef void lc_release_chunk(lc_queue *h, lc_chunk *chunk) noexcept nogil
 cdef void lc_trim_free(lc_queue *h, double now) noexcept nogil
 cdef lc_chunk *lc_take_surplus(lc_queue *h) noexcept nogil
@@ -244,13 +260,20 @@ cdef inline uint64_t event_takes(lc_event *e) noexcept nogil:
     return event_room(e.size) + e.pad
 
 
+cdef class SharedBound:
+    cdef lc_shared *s
+    cdef lc_shared *here(self) noexcept
+
+
 cdef class EventQueue:
     cdef lc_queue *h
+    cdef SharedBound shared       # keeps `h.shared` alive
     # For compiled callers. Returns the sequence, or a PUT_ code (0 or less). created_us 0 means now.
     cdef int64_t put(self, const uint8_t *body, uint32_t size, uint8_t level, uint8_t kind,
                      int64_t created_us) noexcept nogil
     cdef int sender_needed(self) noexcept nogil
     cdef int _make(self, lc_queue *like) except -1
+    cdef void _share(self) noexcept
 
 
 cdef class Turn:

@@ -53,6 +53,55 @@ def monotonic():
     return lc_monotonic()
 
 
+cdef inline uint64_t _body_within(uint64_t bound) noexcept nogil:
+    # Return the size of the largest body whose event takes no more than `bound` bytes.
+    return max(bound, sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7)
+
+
+@cython.final
+cdef class SharedBound:
+    """A bound on the bytes of several queues together.
+
+    Each queue claims bytes of it before it uses them, without a lock. In a forked child it counts from 0.
+
+    Args:
+        limit: bytes.
+    """
+
+    def __cinit__(self, uint64_t limit):
+        lc_watch_forks()
+        self.s = <lc_shared *> calloc(1, sizeof(lc_shared))
+        if self.s == NULL:
+            raise MemoryError
+        self.s.limit = limit
+        self.s.generation = lc_forks
+
+    def __dealloc__(self):
+        free(self.s)
+
+    cdef lc_shared *here(self) noexcept:
+        # In a forked child, forget what the parent's queues have claimed: they are not used here.
+        if self.s.generation != lc_forks:
+            self.s.generation = lc_forks
+            self.s.used = 0
+        return self.s
+
+    @property
+    def used(self):
+        """Bytes that all queues have claimed."""
+        return lc_shared_get(&self.here().used)
+
+    @property
+    def limit(self):
+        """Bytes that they may claim. After a change call ``EventQueue.share`` for each queue."""
+        return lc_shared_get(&self.s.limit)
+
+    @limit.setter
+    def limit(self, uint64_t value):
+        self.s.limit = value
+
+
+@cython.no_gc_clear
 cdef class EventQueue:
     """A bounded queue of encoded events.
 
@@ -79,8 +128,7 @@ cdef class EventQueue:
         like.own_bytes = max_bytes
         # A larger event would find no room in an empty queue, and a caller that blocks for it would never
         # wake.
-        like.max_event_bytes = <uint32_t> min(
-            <uint64_t> max_event_bytes, max(max_bytes, sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7))
+        like.own_event_bytes = <uint32_t> min(<uint64_t> max_event_bytes, _body_within(max_bytes))
         like.policy = POLICIES[policy]
         like.keep_level = keep_level
         like.full_events = full_events
@@ -100,7 +148,7 @@ cdef class EventQueue:
         h.generation = lc_forks
         h.max_events = h.own_events = like.own_events
         h.max_bytes = h.own_bytes = like.own_bytes
-        h.max_event_bytes = like.max_event_bytes
+        h.max_event_bytes = h.own_event_bytes = like.own_event_bytes
         h.policy = like.policy
         h.keep_level = like.keep_level
         h.full_events = like.full_events
@@ -111,13 +159,58 @@ cdef class EventQueue:
         h.sender_state = SENDER_BUSY
         h.full_reason = <uint8_t> R_OVERFLOW
         self.h = h
+        self._share()
         return 0
+
+    cdef void _share(self) noexcept:
+        # Give back what is claimed of the present bound, and claim it of `shared`.
+        cdef lc_queue *h = self.h
+        cdef lc_shared *s = NULL if self.shared is None else self.shared.here()
+        lc_mutex_lock(&h.mutex)
+        if h.shared != NULL:
+            lc_shared_add(&h.shared.used, 0 - h.claimed)
+        h.shared = s
+        h.claimed = 0
+        h.max_event_bytes = h.own_event_bytes
+        if s != NULL:
+            h.max_event_bytes = <uint32_t> min(
+                <uint64_t> h.own_event_bytes, _body_within(lc_shared_get(&s.limit)))
+        lc_correct_claim(h)
+        lc_mutex_unlock(&h.mutex)
+
+    def share(self, SharedBound bound):
+        """Count the bytes of this queue in a bound of several queues as well.
+
+        Events in a spool's files do not count, only chunks of it in memory. A caller that waits for room sees
+        what other queues free within 50 ms.
+
+        Args:
+            bound: the bound; None: no more. Call it again after `bound` has got another limit.
+        """
+        cdef SharedBound _before = self.shared      # lives until `h` does not refer to it any more
+        self.shared = bound
+        if self.h.generation == lc_forks:     # else the mutex may be held for ever: `renew` does this
+            self._share()
+
+    @property
+    def memory_used(self):
+        """Bytes that count in the bound of several queues, and room that was granted to waiting callers."""
+        cdef lc_queue *h = self.h
+        cdef uint64_t size
+        if h.generation != lc_forks:
+            return 0
+        lc_mutex_lock(&h.mutex)
+        size = _memory_used(h)
+        lc_mutex_unlock(&h.mutex)
+        return size
 
     def __dealloc__(self):
         cdef lc_queue *h = self.h
         if h == NULL:
             return
         # No sender is left: its batches would hold a reference.
+        if h.shared != NULL and h.generation == lc_forks:
+            lc_shared_add(&h.shared.used, 0 - h.claimed)
         lc_free_chunks(h.ordinary.head)
         lc_free_chunks(h.kept.head)
         lc_free_chunks(h.surplus)
@@ -246,6 +339,7 @@ cdef class EventQueue:
         cdef bint answer
         lc_mutex_lock(&h.mutex)
         answer = h.closed or not _is_over(h, event_room(<uint32_t> min(size, h.max_event_bytes)))
+        lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
         return answer
 

@@ -30,6 +30,7 @@ from logclient._ext.queue cimport (
     lc_cond_init,
     lc_cond_wait,
     lc_cond_wake_all,
+    lc_correct_claim,
     lc_end_to_log,
     lc_event,
     lc_forks,
@@ -205,6 +206,7 @@ cdef class Segments:
         self.h.max_events = <uint64_t> 1 << 62
         self.h.full_reason = <uint8_t> R_SPOOL_FULL
         self._set_bounds()
+        lc_correct_claim(self.h)
         lc_mutex_unlock(&self.h.mutex)
 
     cdef void _set_bounds(self) noexcept nogil:
@@ -269,6 +271,7 @@ cdef class Segments:
             self.s.awaited = 0
             if lc_grant_room(self.h):
                 lc_cond_wake_all(&self.h.changed)
+            lc_correct_claim(self.h)
 
     cdef void _touch(self) noexcept nogil:
         # Touch the pages of the lowest segment that is not whole, as long as callers find a place.

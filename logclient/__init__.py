@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from logclient.context import bind as bind
     from logclient.context import bound as bound
     from logclient.context import unbind as unbind
+    from logclient.delivery.memory import limit_memory as limit_memory
+    from logclient.delivery.memory import memory_used as memory_used
     from logclient.delivery.outcomes import Delivery as Delivery
     from logclient.delivery.watching import Settlement as Settlement
     from logclient.errors import ConfigError as ConfigError
@@ -61,7 +63,9 @@ __all__ = [
     "bound",
     "connect",
     "flush_on_sigterm",
+    "limit_memory",
     "log_uncaught",
+    "memory_used",
     "unbind",
 ]
 
@@ -76,7 +80,9 @@ _WHERE = {
     "bound": "context",
     "connect": "client",
     "flush_on_sigterm": "client",
+    "limit_memory": "delivery.memory",
     "log_uncaught": "uncaught",
+    "memory_used": "delivery.memory",
     "unbind": "context",
 }
 

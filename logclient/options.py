@@ -158,7 +158,7 @@ class Options(TypedDict, total=False):
     """TLS: Private key of that certificate: a PEM file; none: the key is in the file of cert. Default:
     none."""
 
-    tls_password: str | Secret | None
+    tls_password: str | Secret | Callable[[], str] | None
     """TLS: Password of that key. Default: none."""
 
     server_name: str | None
@@ -283,7 +283,7 @@ class Options(TypedDict, total=False):
     """Logjam: The server's public CURVE key, 40 characters of Z85. It encrypts the connection, which then
     goes only to that server. Default: none."""
 
-    curve_secret: str | Secret | None
+    curve_secret: str | Secret | Callable[[], str] | None
     """Logjam: The client's secret CURVE key, 40 characters of Z85, for servers that know their clients.
     Default: a new one for each process."""
 
@@ -369,7 +369,7 @@ class Options(TypedDict, total=False):
     """Logux: env: use the proxy of the environment (https_proxy, no_proxy and so on); none: connect directly.
     Default: env."""
 
-    http_headers: str | Mapping[str, str | Secret] | None
+    http_headers: str | Mapping[str, str | Secret | Callable[[], str]] | None
     """Logux: Further headers of the HTTP request that opens the WebSocket, such as Cookie, Authorization or
     Origin. As a keyword a mapping; in a URL env:NAME or file:PATH with lines Name: value. Values are secrets.
     Default: none."""
@@ -378,5 +378,5 @@ class Options(TypedDict, total=False):
     """Logux: File in which one client keeps its client id, and the number of the last action received, across
     restarts. Default: none."""
 
-    token: str | Secret | None
+    token: str | Secret | Callable[[], str] | None
     """Logux: Credentials of the connection. Default: none."""

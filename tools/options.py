@@ -24,6 +24,7 @@ Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
 Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
 URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
+As a keyword it may also be a function that returns the secret. Secrets are read anew for each connection.
 
 - A duration is `5`, `5s`, `200ms`, `5m` or `1h`; a plain number is in seconds.
 - A size is in bytes. `64KiB`, `64k`, `1MiB` and `1M` are multiples of 1024; `64kB` and `1MB` are multiples of
@@ -69,14 +70,14 @@ KEYWORD_TYPES = {
     "duration": "float | str",
     "fields": "str | Mapping[str, Any]",
     "function": "Callable[..., Any]",
-    "headers": "str | Mapping[str, str | Secret]",
+    "headers": "str | Mapping[str, str | Secret | Callable[[], str]]",
     "host": "str",
     "level": "int | str",
     "names": "str | list[str] | tuple[str, ...]",
     "number": "int",
     "patterns": "str | list[str] | tuple[str, ...]",
     "path": "str | PathLike[str]",
-    "secret": "str | Secret",
+    "secret": "str | Secret | Callable[[], str]",
     "shares": "str | Mapping[str, float]",
     "size": "int | str",
     "text": "str",

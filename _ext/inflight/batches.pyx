@@ -30,6 +30,7 @@ from logclient._ext.queue cimport (
     event_takes,
     lc_chunk,
     lc_cond_wake_all,
+    lc_correct_claim,
     lc_event,
     lc_free_chunks,
     lc_grant_room,
@@ -124,6 +125,7 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
             h.kept_bytes -= c.used - c.read
             _move_chunk(&h.kept, &f.kept)
     surplus = lc_take_surplus(h)
+    lc_correct_claim(h)
     waits = h.spool != NULL and h.spool.logs_first and f.staged_events and h.spool.logged + 1 < h.next_seq
     lc_mutex_unlock(&h.mutex)
     lc_free_chunks(surplus)
@@ -585,6 +587,7 @@ cdef bint inflight_commit(lc_inflight *f) noexcept nogil:
     if h.first_turn != NULL and 8 * (h.queued_bytes + h.held_bytes) <= 7 * h.max_bytes and (
             8 * (h.queued_events + h.held_events) <= 7 * h.max_events):
         granted = lc_grant_room(h)
+    lc_correct_claim(h)
     if h.waiters and reached or granted:
         lc_cond_wake_all(&h.changed)
     lc_mutex_unlock(&h.mutex)

@@ -2,8 +2,9 @@
 #
 # Empty chunks are kept for reuse. Pages fresh from the system are zeroed one by one, which makes a push of
 # 300 bytes three times and one of 64 KiB eight times as expensive. Together with the events that are queued
-# and held, free chunks take no more than max_bytes, or KEPT_FREE. Chunks that were not needed for
-# `free_after` seconds go back to the system, except for KEPT_FREE.
+# and held, free chunks take no more than max_bytes, or KEPT_FREE. With a bound of all queues they take no
+# more than KEPT_FREE. Chunks that were not needed for `free_after` seconds go back to the system, except for
+# KEPT_FREE.
 
 cdef enum:
     CHUNK = 65536 - 64        # a chunk's header is inside the 64 KiB
@@ -68,6 +69,48 @@ cdef inline uint64_t _memory_bound(lc_queue *h) noexcept nogil:
     return h.max_bytes if h.spool == NULL else h.spool.memory_bytes
 
 
+# The bound of all queues. Each queue claims bytes before it uses them, so that the sum never exceeds the
+# limit, and corrects its claim before it releases its mutex.
+
+cdef inline bint _claim(lc_queue *h, uint64_t more, uint64_t slack) noexcept nogil:
+    # Claim what this queue uses and `more` bytes; return False if all queues together have no room for it.
+    # Mutex held.
+    cdef uint64_t after = _memory_used(h) + more
+    if h.shared == NULL:
+        return True
+    if not lc_shared_claim(h.shared, h.claimed, after, slack):
+        return False
+    h.claimed = after
+    return True
+
+
+cdef inline bint _claim_chunk(lc_queue *h, uint64_t room, uint64_t slack) noexcept nogil:
+    # The same for a chunk in memory, of a queue with a spool.
+    cdef uint64_t size
+    if h.shared == NULL:
+        return True
+    _class_of(room, &size)
+    return _claim(h, size, slack)
+
+
+cdef void lc_correct_claim(lc_queue *h) noexcept nogil:
+    # Claim exactly what this queue uses. Mutex held.
+    cdef uint64_t used
+    if h.shared == NULL:
+        return
+    used = _memory_used(h)
+    if used != h.claimed:
+        lc_shared_add(&h.shared.used, used - h.claimed)
+        h.claimed = used
+
+
+cdef inline bint _is_nearly_full(lc_queue *h, uint64_t room) noexcept nogil:
+    # Return whether memory will be full soon, for a queue with a spool.
+    cdef lc_spool *s = h.spool
+    return s.chunk_bytes + room + AHEAD > s.memory_bytes or (
+        h.shared != NULL and lc_shared_get(&h.shared.used) + room + AHEAD > lc_shared_get(&h.shared.limit))
+
+
 cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
     # Return a free chunk or a fresh one, in the spool where it goes first; NULL when there is no memory and
     # no place for it. Call with the mutex held.
@@ -82,18 +125,18 @@ cdef lc_chunk *_new_chunk(lc_queue *h, uint64_t room, bint kept) noexcept nogil:
         # A caller that may wait gets memory: its event is within max_bytes.
         if s.chunk_bytes + room > s.memory_bytes and h.policy != BLOCK and h.policy != RAISE:
             return NULL
-        return _chunk_in_memory(h, room, kept)
-    if s.chunk_bytes + room + AHEAD > s.memory_bytes and s.free_touched < s.ready:
+        return _chunk_in_memory(h, room, kept) if _claim_chunk(h, room, 0) else NULL
+    if s.free_touched < s.ready and _is_nearly_full(h, room):
         _ask(s)
-    if s.chunk_bytes + room <= s.memory_bytes:
+    if s.chunk_bytes + room <= s.memory_bytes and _claim_chunk(h, room, 0):
         return _chunk_in_memory(h, room, kept)
     c = _take_places(h, room, kept)
     if c != NULL:
         return c
     if _is_segment_coming(s) and room <= BODIES:
-        if s.chunk_bytes + room <= s.memory_bytes + AHEAD:
+        if s.chunk_bytes + room <= s.memory_bytes + AHEAD and _claim_chunk(h, room, AHEAD):
             return _chunk_in_memory(h, room, kept)
-    elif h.policy == BLOCK or h.policy == RAISE:
+    elif (h.policy == BLOCK or h.policy == RAISE) and _claim_chunk(h, room, 0):
         return _chunk_in_memory(h, room, kept)    # its event is within max_bytes
     return NULL
 
@@ -151,7 +194,7 @@ cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
     # Keep an empty chunk for reuse, or add it to the surplus. Call with the mutex held; see lc_take_surplus.
     cdef uint64_t free_
     if h.spool != NULL:
-        h.spool.awaited = 0
+        h.spool.awaited = AWAIT_NOTHING
     if c.place:
         if not c.stays:
             _free_places(h, c)
@@ -162,7 +205,7 @@ cdef void lc_release_chunk(lc_queue *h, lc_chunk *c) noexcept nogil:
         if h.spool.chunk_bytes == 0 and h.spool.journal != NULL:
             h.spool.journal.unspooled = 0    # what became of them is in the journal, or in the ledger
     if c.size_class < SIZE_CLASSES and (
-            free_ <= KEPT_FREE or _memory_used(h) + free_ <= _memory_bound(h)):
+            free_ <= KEPT_FREE or (h.shared == NULL and _memory_used(h) + free_ <= _memory_bound(h))):
         c.next = h.free[c.size_class]
         h.free[c.size_class] = c
         h.free_bytes = free_

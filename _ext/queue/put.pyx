@@ -36,9 +36,16 @@ cdef int _drop_oldest(lc_queue *h, lc_list *list) noexcept nogil:
 
 cdef inline bint _is_over(lc_queue *h, uint64_t room) noexcept nogil:
     # Return whether an event of this room would exceed a bound.
-    return (h.queued_bytes + h.held_bytes + room > h.max_bytes
-            or h.queued_events + h.held_events >= h.max_events
-            or (h.spool != NULL and h.spool.awaited))
+    # With a bound of all queues the room is claimed if there is some: correct the claim before the mutex is
+    # released.
+    if (h.queued_bytes + h.held_bytes + room > h.max_bytes
+            or h.queued_events + h.held_events >= h.max_events):
+        return True
+    if h.spool == NULL:
+        return h.shared != NULL and not _claim(h, room, 0)
+    if h.spool.awaited == AWAIT_SHARED and _claim_chunk(h, room, 0):
+        h.spool.awaited = AWAIT_NOTHING
+    return h.spool.awaited != AWAIT_NOTHING
 
 
 cdef inline bint _cannot_fit(lc_queue *h, uint64_t room, bint keep) noexcept nogil:
@@ -48,7 +55,11 @@ cdef inline bint _cannot_fit(lc_queue *h, uint64_t room, bint keep) noexcept nog
     if not keep:
         size += h.kept_bytes
         events += h.kept_events
-    return size > h.max_bytes or events >= h.max_events
+    if size > h.max_bytes or events >= h.max_events:
+        return True
+    # Of the bound of all queues, what the others have claimed stays.
+    return h.shared != NULL and h.spool == NULL and (
+        lc_shared_get(&h.shared.used) - h.claimed + size > lc_shared_get(&h.shared.limit))
 
 
 cdef inline uint64_t _waste(lc_list *list, uint64_t room) noexcept nogil:
@@ -167,6 +178,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
         _leave_line(h, turn)
     if h.closed:
         h.dropped[<int> R_CLOSED] += 1
+        lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
         return PUT_DROPPED
     if h.first_turn != NULL and turn == NULL:
@@ -181,6 +193,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
             while _is_over(h, room + (_waste(list, room) if keep else 0)) and _drop_oldest(h, &h.kept):
                 pass
         if _is_over(h, room):
+            lc_correct_claim(h)
             if h.policy == BLOCK or h.policy == RAISE:
                 lc_mutex_unlock(&h.mutex)
                 return PUT_FULL
@@ -197,12 +210,20 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
                 _drop_oldest(h, &h.ordinary) or (keep and _drop_oldest(h, &h.kept))):
             # There is room, but no place: none is large enough, or chunks are held by their last event.
             c = _new_chunk(h, room, keep)
-        if c == NULL and (h.policy == BLOCK or h.policy == RAISE) and h.spool != NULL and (
-                _is_place_coming(h.spool, room)):
-            h.spool.awaited = 1
-            lc_mutex_unlock(&h.mutex)
-            return PUT_FULL
+        if c == NULL and (h.policy == BLOCK or h.policy == RAISE) and h.spool != NULL:
+            if _is_place_coming(h.spool, room):
+                h.spool.awaited = AWAIT_PLACE
+            elif not _claim_chunk(h, room, 0):
+                h.spool.awaited = AWAIT_SHARED
+            else:
+                h.spool.awaited = AWAIT_NOTHING
+                c = _new_chunk(h, room, keep)     # another queue has just made room
+            if h.spool.awaited:
+                lc_correct_claim(h)
+                lc_mutex_unlock(&h.mutex)
+                return PUT_FULL
         if c == NULL:
+            lc_correct_claim(h)
             h.next_seq += 1
             h.dropped[h.full_reason] += 1
             lc_mutex_unlock(&h.mutex)
@@ -211,8 +232,9 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
         if list.tail == NULL:
             list.head = c
         else:
-            if waste:
-                _count_waste(h, list, min(waste, h.max_bytes - h.queued_bytes - h.held_bytes - room))
+            waste = min(waste, h.max_bytes - h.queued_bytes - h.held_bytes - room)
+            if waste and (h.spool != NULL or _claim(h, room + waste, 0)):
+                _count_waste(h, list, waste)
             list.tail.next = c
         list.tail = c
     seq = h.next_seq
@@ -252,6 +274,7 @@ cdef int64_t lc_put(lc_queue *h, const uint8_t *body, uint32_t size, uint8_t lev
     if wake:
         h.sender_state = SENDER_BUSY
     surplus = lc_take_surplus(h)
+    lc_correct_claim(h)
     if wake:
         wake = _begin_wake(h)
     lc_mutex_unlock(&h.mutex)

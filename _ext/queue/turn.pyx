@@ -31,6 +31,7 @@ cdef class Turn:
         _leave_line(h, &self.turn)
         if lc_grant_room(h):
             lc_cond_wake_all(&h.changed)
+        lc_correct_claim(h)
         lc_mutex_unlock(&h.mutex)
 
     def leave(self):
@@ -52,6 +53,9 @@ cdef class Turn:
             h.last_turn = turn
             if h.first_turn != turn:
                 return False       # those before it are granted room when an eighth of it is free
+        if h.shared != NULL and turn.state == TURN_WAITS:
+            # The limit may be lower now: such an event fails as too large, and takes less.
+            turn.room = min(turn.room, event_room(h.max_event_bytes))
         if turn.state == TURN_WAITS and lc_grant_room(h):
             lc_cond_wake_all(&h.changed)
         return turn.state == TURN_GRANTED or h.closed

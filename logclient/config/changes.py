@@ -48,6 +48,8 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
     for name, value in values.items():
         if name not in MOVING and name not in _FIELDS and value != config.options[name]:
             raise ConfigError(f"{name}: cannot change while the client runs")
+        if name not in MOVING and name not in _FIELDS:
+            values[name] = config.options[name]  # the same object: the client holds a secret that is renewed
     given = set(config.given | new)
     kind.complete(config.scheme, dict(values), given)
     return config.replace(endpoints=found.endpoints, redacted=redacted, given=frozenset(given), **values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from logclient.config.echo import echo
@@ -16,30 +17,59 @@ _MAX_CHARACTERS = 65536
 class Secret:
     """A value that no repr, log line, report or pickle shows.
 
+    Two secrets are equal if they have the same value, or are read from the same place.
+
     Args:
-        value: The secret.
+        value: The secret; None: none was read so far.
         source: Where it was read, as ``env:NAME`` or ``file:PATH``. A pickle holds only this, and loading it
             reads the value anew.
+        read: Reads the value anew; raises ValueError with the reason. None: it never changes.
+        key: Stands for the place, if there is no source.
     """
 
-    __slots__ = ("_value", "source")
+    __slots__ = ("_key", "_read", "_value", "source")
 
-    def __init__(self, value: str, source: str = "") -> None:
+    def __init__(
+        self,
+        value: str | None,
+        source: str = "",
+        read: Callable[[], str] | None = None,
+        key: object = None,
+    ) -> None:
         self._value = value
+        self._read = read
         self.source = source
+        self._key = key or source or None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the value was read."""
+        return self._value is not None
 
     def reveal(self) -> str:
-        """Return the secret."""
-        return self._value
+        """Return the secret as it was read last."""
+        return self._value or ""
+
+    def renew(self) -> None:
+        """Read the secret anew; it stays as it was if that fails.
+
+        Raises:
+            ValueError: With the reason.
+        """
+        if self._read is not None:
+            self._value = self._read()
 
     def __repr__(self) -> str:
         return "Secret(***)"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
+        if not isinstance(other, Secret):
+            return NotImplemented
+        same_place = self._key is not None and self._key == other._key
+        return same_place or (self._value is not None and self._value == other._value)
 
     def __hash__(self) -> int:
-        return hash(self._value)
+        return hash(Secret)  # the value may change
 
     def __reduce__(self) -> tuple[Callable[[str], Secret], tuple[str]]:
         if not self.source:
@@ -54,29 +84,48 @@ class Secret:
 
 
 def read_secret(value: Any) -> Secret:
-    """Read a secret from a keyword: the secret itself, ``env:NAME`` or ``file:PATH``.
+    """Read a secret from a keyword: the secret itself, ``env:NAME``, ``file:PATH``, or a function.
+
+    A function is not called here: whoever needs the secret renews it first.
 
     Raises:
         ValueError: With the rule.
     """
     if isinstance(value, Secret):
         return value
+    if callable(value):
+        return Secret(None, read=partial(_call, value), key=value)
     if not isinstance(value, str) or not value:
-        raise ValueError("must be the secret, env:NAME or file:PATH")
-    if value.startswith("env:"):
-        found = os.environ.get(value[4:])
-        if not found:
-            raise ValueError(f"environment variable {echo(value[4:])} is not set")
-        return Secret(found, value)
-    if value.startswith("file:"):
-        try:
-            with open(value[5:], encoding="utf-8") as file:
-                text = file.read(_MAX_CHARACTERS + 1).rstrip("\r\n")
-        except OSError as error:
-            raise ValueError(f"file {echo(value[5:])} cannot be read: {error.strerror}") from None
-        except ValueError:
-            raise ValueError(f"file {echo(value[5:])} cannot be read: is no UTF-8 text") from None
-        if not text or len(text) > _MAX_CHARACTERS:
-            raise ValueError(f"file {echo(value[5:])} must hold 1 to {_MAX_CHARACTERS} characters")
-        return Secret(text, value)
+        raise ValueError("must be the secret, env:NAME, file:PATH or a function that returns it")
+    if value.startswith(("env:", "file:")):
+        return Secret(_read_source(value), value, partial(_read_source, value))
     return Secret(value)
+
+
+def _call(function: Callable[[], Any]) -> str:
+    try:
+        found = function()
+    except Exception as error:  # its text may have the secret
+        raise ValueError(f"its function raised {type(error).__name__}") from None
+    if not isinstance(found, str) or not 0 < len(found) <= _MAX_CHARACTERS:
+        raise ValueError(f"its function must return a text of 1 to {_MAX_CHARACTERS} characters")
+    return found
+
+
+def _read_source(source: str) -> str:
+    if source.startswith("env:"):
+        found = os.environ.get(source[4:])
+        if not found:
+            raise ValueError(f"environment variable {echo(source[4:])} is not set")
+        return found
+    path = source[5:]
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_CHARACTERS + 1).rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"file {echo(path)} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"file {echo(path)} cannot be read: is no UTF-8 text") from None
+    if not text or len(text) > _MAX_CHARACTERS:
+        raise ValueError(f"file {echo(path)} must hold 1 to {_MAX_CHARACTERS} characters")
+    return text

@@ -27,6 +27,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
@@ -68,11 +69,14 @@ class BackgroundAttempt(Attempt):
     Args:
         connect: connects, or raises.
         wake: called when the attempt has ended.
+        warn: as for `Attempt`.
     """
 
-    def __init__(self, connect: Callable[[Attempt], Link], wake: Callable[[], object]) -> None:
+    def __init__(
+        self, connect: Callable[[Attempt], Link], wake: Callable[[], object], warn: Callable[[str], object]
+    ) -> None:
         self._off = threads.Event()
-        super().__init__(self._off.is_set)
+        super().__init__(self._off.is_set, warn)
         self._connect = connect
         self._wake = wake
         self._thread: threads.AnyThread | None = None
@@ -282,7 +286,9 @@ class Lane(Connections):
         self._seen = self._queue.next_seq
         self.endpoints.attempt_at = now
         attempt = BackgroundAttempt(
-            _connector(self.transport, self.endpoints.current), _waker(self._queue, self._poke)
+            _connector(self.transport, self.endpoints.current),
+            _waker(self._queue, self._poke),
+            partial(engine.diagnostics.warn, engine.url),
         )
         if engine.inline or not attempt.start():
             attempt.run_here(lambda: _is_over(attempt, engine, now))

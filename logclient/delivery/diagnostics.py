@@ -49,6 +49,10 @@ class Diagnostics:
         if error_log.has_deferred():
             self._queue.needs_sender = True
 
+    def warn(self, url: str, text: str) -> None:
+        """Report something about a connection that is being made all the same."""
+        self.complain(f"{url}: {text}", "renewal")
+
 
 def explain_end(
     end: str, core: Core, pump: Pump, unanswered: int, acknowledged: bool

@@ -162,10 +162,11 @@ class WakingAttempt(Attempt):
     Args:
         queue: its wake-up descriptor is waited for, too.
         stopped: whether to give up.
+        warn: as for `Attempt`.
     """
 
-    def __init__(self, queue: EventQueue, stopped: Callable[[], bool]) -> None:
-        super().__init__(stopped)
+    def __init__(self, queue: EventQueue, stopped: Callable[[], bool], warn: Callable[[str], object]) -> None:
+        super().__init__(stopped, warn)
         self._queue = queue
         self._waits_for: list[int] = []
 

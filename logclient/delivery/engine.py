@@ -33,7 +33,7 @@ from logclient import threads
 from logclient._ext.constants import R_FATAL
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
-from logclient.delivery import error_log, lifecycle
+from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.bookkeeping import Bookkeeper
 from logclient.delivery.connections import MOVE_WAIT, Connections
@@ -147,6 +147,7 @@ class Engine(Intake, Connections):
         elif spool is not None:
             self._open_spool()
         lifecycle.watch(self)
+        memory.join(self.queue)
 
     def _begin(self) -> None:
         super()._begin()
@@ -434,7 +435,7 @@ class Engine(Intake, Connections):
         endpoint = self.endpoints.current
         self.endpoints.attempt_at = now
         try:
-            self._attempt = WakingAttempt(self.queue, self._called_off)
+            self._attempt = WakingAttempt(self.queue, self._called_off, partial(self.diagnostics.warn, self.url))
             return self._try(endpoint, partial(self._transport.connect, endpoint, self._attempt))
         finally:
             self._attempt = None  # it holds us

@@ -25,6 +25,7 @@ from logclient import threads
 from logclient.delivery import error_log, hosts
 
 if TYPE_CHECKING:
+    from logclient._ext.queue import EventQueue
     from logclient.delivery.error_log import ErrorLog
     from logclient.delivery.limits import Limits
 
@@ -36,6 +37,7 @@ class _Engine(Protocol):
     url: str
     error_log: ErrorLog
     given_up: int
+    queue: EventQueue
 
     @property
     def running(self) -> bool: ...

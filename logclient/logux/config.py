@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 from logclient.config.common import Config
@@ -63,13 +64,50 @@ def _action_type(value: Any) -> str:
     return value
 
 
+def _header_lines(source: str) -> list[tuple[str, str]]:
+    """Read text with a line ``Name: value`` for each header."""
+    lines = [line.partition(":") for line in read_secret(source).reveal().split("\n") if line.strip()]
+    if not all(colon for _, colon, _ in lines):
+        raise ValueError("each line must be Name: value")
+    return [(name.strip(), content.strip()) for name, _, content in lines]
+
+
+def _header_of_lines(source: str, name: str) -> str:
+    """Read the value of one header anew."""
+    for found, content in _header_lines(source):
+        if found.lower() == name.lower():
+            return _header_value(name, content)
+    raise ValueError(f"{name} is not there any more")
+
+
+def _header_value(name: str, content: str) -> str:
+    if not all(" " <= char <= "~" or char == "\t" for char in content) or not content.strip():
+        raise ValueError(f"the value of {name} must be printable ASCII in one line")
+    return content.strip()
+
+
+def _header_of(name: str, given: Any) -> Secret:
+    """Read the value of a header: the value itself, ``env:NAME``, ``file:PATH`` or a function."""
+    try:
+        inner = read_secret(given)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+    def read() -> str:
+        try:
+            inner.renew()
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        return _header_value(name, inner.reveal())
+
+    return Secret(_header_value(name, inner.reveal()) if inner.is_known else None, read=read, key=inner)
+
+
 def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
     """Read a mapping, or text with a line ``Name: value`` for each header."""
+    pairs: list[tuple[Any, Any]]
     if isinstance(value, str):
-        lines = [line.partition(":") for line in read_secret(value).reveal().split("\n") if line.strip()]
-        if not all(colon for _, colon, _ in lines):
-            raise ValueError("each line must be Name: value")
-        pairs: list[tuple[Any, Any]] = [(name.strip(), Secret(content.strip())) for name, _, content in lines]
+        pairs = [(name, Secret(content)) for name, content in _header_lines(value)]
     elif isinstance(value, Mapping):
         pairs = list(value.items())
     else:
@@ -90,13 +128,11 @@ def _http_headers(value: Any) -> tuple[tuple[str, Secret], ...]:
             raise ValueError(f"{name} is the WebSocket handshake's own")
         if lower in found:
             raise ValueError(f"{name} is given twice")
-        try:
-            content = read_secret(given).reveal()
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-        if not all(" " <= char <= "~" or char == "\t" for char in content) or not content.strip():
-            raise ValueError(f"the value of {name} must be printable ASCII in one line")
-        found[lower] = (name, Secret(content.strip()))
+        secret_ = _header_of(name, given)
+        if isinstance(value, str) and value.startswith(("env:", "file:")):
+            read = partial(_header_of_lines, value, name)
+            secret_ = Secret(secret_.reveal(), read=read, key=(value, lower))
+        found[lower] = (name, secret_)
     if sum(len(name) + len(content.reveal()) for name, content in found.values()) > _MAX_HEADER_BYTES:
         raise ValueError(f"must have {_MAX_HEADER_BYTES} bytes together at most")
     return tuple(found.values())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from logclient.config import Secret
+from logclient.errors import CredentialError
 from logclient.threads import original
 
 STOP_CHECK_S = 0.05
@@ -16,10 +18,16 @@ class Attempt:
 
     Args:
         stopped: returns whether to give up; called again and again.
+        warn: reports, as a text, something that does not keep the connection from being made.
     """
 
-    def __init__(self, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        stopped: Callable[[], bool] = lambda: False,
+        warn: Callable[[str], object] = lambda text: None,
+    ) -> None:
         self.stopped = stopped
+        self.warn = warn
 
     def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, or until it is time to call ``stopped`` again.
@@ -33,6 +41,27 @@ class Attempt:
             Whether a descriptor is ready.
         """
         return sleep(reading, writing, min(seconds, STOP_CHECK_S))
+
+
+def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> None:
+    """Read secrets anew, before a connection that needs them. One that cannot be read keeps its last value.
+
+    Args:
+        secrets: each with the name of its option.
+        attempt: reports the others.
+
+    Raises:
+        CredentialError: a secret cannot be read, and never was.
+    """
+    for name, secret in secrets:
+        if secret is None:
+            continue
+        try:
+            secret.renew()
+        except ValueError as error:
+            if not secret.is_known:
+                raise CredentialError(f"{name}: {error}") from None
+            attempt.warn(f"{name}: {error}; the last value is used")
 
 
 def sleep(reading: list[int], writing: list[int], seconds: float) -> bool:

@@ -3,7 +3,8 @@
 Where the OpenSSL that ``ssl`` has loaded can be reached, connections are made with it directly, for the
 compiled pump (``tls_pump``). Both have the same settings, and end with the same errors.
 
-Certificates and keys are read for every connection, so that a renewed file takes effect by itself. A refused
+Certificates and keys are read anew for the next connection after a file has changed, so that a renewed one
+takes effect by itself. If it cannot be used at that moment, the last ones are used, with a report. A refused
 certificate is a ``CredentialError``, whichever side refuses it. It may come late: in TLS 1.2 a client without
 a certificate is refused in the handshake, in TLS 1.3 after it, at the first read or write. A file that the
 machine cannot read at the moment, for lack of a descriptor for instance, is an ordinary ``OSError``.
@@ -19,12 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient.config import Secret, dns_name
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.attempt import Attempt
+from logclient.transports.attempt import Attempt, renew
 from logclient.transports.base import MakePump
 from logclient.transports.certificates import decode
 from logclient.transports.tcp import RECEIVE, Connect, Tcp, TcpLink
@@ -36,6 +37,9 @@ __all__ = ["Tls", "TlsLink", "server_context"]
 
 COALESCE_BYTES = 1 << 20
 """Bytes for one ``ssl.write``: each call takes the GIL, which is slow while other threads are busy."""
+
+SETTLED_NS = 2_000_000_000
+"""Age at which a file counts as unchanged if its times and its size are: more than any clock's tick."""
 
 MAX_LAST_RECORDS = 16
 """Records that are read for an alert after writing has failed."""
@@ -103,6 +107,20 @@ AnySocket = Any
 
 Wrap = Callable[[socket.socket, bytes], AnySocket]
 """Adds TLS to a plain socket, for a name."""
+
+
+class _Loaded(NamedTuple):
+    """What was made of the files.
+
+    Attributes:
+        pid: the process that has read them.
+        state: of the files and the password; None: to be read again.
+        wrap: adds TLS to a socket.
+    """
+
+    pid: int
+    state: object
+    wrap: Wrap
 
 
 class TlsLink(TcpLink):
@@ -266,7 +284,10 @@ class Tls(Tcp):
             self._library = tls_pump.find()
         except ImportError as error:
             self._why = str(error)
-        self._wrap()
+        self._loaded: _Loaded | None = None
+        self._inherited: _Loaded | None = None  # of a fork's parent, whose threads may have held its locks
+        if password is None or password.is_known:
+            self._load()
 
     @classmethod
     def from_config(cls, config: Any) -> Tls:
@@ -284,6 +305,60 @@ class Tls(Tcp):
             server_name=config.server_name,
             verify=config.verify == "full",
         )
+
+    def prepare(self, attempt: Attempt) -> Wrap:
+        """Return a function that adds TLS to a socket: with the files as they are, or as they were last.
+
+        Raises:
+            CredentialError: a file or the password cannot be used, and never could.
+            OSError: one cannot be read at the moment.
+        """
+        renew([("tls_password", self._own[2])], attempt)
+        last = self._loaded
+        if last is not None and last.pid != os.getpid():
+            self._inherited, self._loaded, last = last, None, None
+        if last is not None and last.state is not None and last.state == self._state():
+            return last.wrap
+        try:
+            return self._load()
+        except (ConfigError, OSError) as error:
+            if last is not None:
+                attempt.warn(f"{getattr(error, 'strerror', None) or error}; the last good one is used")
+                return last.wrap
+            if isinstance(error, ConfigError):
+                raise CredentialError(str(error)) from None
+            raise
+
+    def _load(self) -> Wrap:
+        """Read the files, and keep what was made of them. Exceptions: see `_wrap`."""
+        state = self._state()
+        wrap = self._wrap()
+        self._loaded = _Loaded(os.getpid(), state, wrap)
+        return wrap
+
+    def _state(self) -> object:
+        """Return a value that changes with the files and the password; None: read them in any case."""
+        cert, key, password = self._own
+        paths = [path for path in (cert, key) if path is not None]
+        if self._ca is None:
+            system = ssl.get_default_verify_paths()
+            authorities = [path for path in (system.cafile, system.capath) if path is not None]
+            if not authorities:  # Windows has them elsewhere
+                return None
+            paths += authorities
+        else:
+            paths.append(self._ca)
+        try:
+            if self._ca is not None and os.path.isdir(self._ca):
+                paths += [os.path.join(self._ca, name) for name in sorted(os.listdir(self._ca))]
+            found = [os.stat(path) for path in paths]
+        except OSError:
+            return None
+        # A file that was just written may change again within the clock's tick.
+        if max(one.st_ctime_ns for one in found) > time.time_ns() - SETTLED_NS:
+            return None
+        stats = [(one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found]
+        return paths, stats, password and password.reveal()
 
     def _wrap(self, check_hostname: bool = True) -> Wrap:
         """Return a function that adds TLS to a socket, with the present content of the files.
@@ -353,16 +428,15 @@ class Tls(Tcp):
             CredentialError: a certificate is not accepted, or the server does not speak TLS.
             OSError: there is no connection in time.
         """
-        try:
-            wrap = self._wrap()
-        except ConfigError as error:
-            raise CredentialError(str(error)) from None
+        wrap = self.prepare(attempt)
         certified = self._own[0] is not None
         wanted = (self._server_name or name).partition(b"%")[0].rstrip(b".")
         plain = connect()  # outside: a refused connection is no failed handshake
         try:
             sock = _shake(wrap, plain, wanted, attempt, deadline)
         except ssl.SSLCertVerificationError as error:
+            if self._loaded is not None:  # authorities may have been missed for lack of a descriptor
+                self._loaded = self._loaded._replace(state=None)
             why = _WHY.get(error.verify_code, f"is refused: {error.verify_message}")
             if why == _UNKNOWN and again and (self._ca is None or os.path.isdir(self._ca)):
                 # OpenSSL searches files, and a file that cannot be opened at that moment looks the same.

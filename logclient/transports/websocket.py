@@ -21,8 +21,8 @@ from urllib.parse import quote
 from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config import Secret
 from logclient.delivery.contract import Link
-from logclient.errors import CredentialError, MissingExtra
-from logclient.transports.attempt import Attempt
+from logclient.errors import ConfigError, CredentialError, MissingExtra
+from logclient.transports.attempt import Attempt, renew
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.http import REFUSALS, Proxy, ask, printable
 from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
@@ -209,6 +209,8 @@ class WebSocket(CompiledTransport):
         max_message: bytes of the largest message from the server.
         proxy: an HTTP proxy to go through.
         headers: additional headers of the request.
+        token: of Logux, which is read anew for each connection.
+        find_proxy: looks for the proxy anew.
     """
 
     def __init__(
@@ -220,6 +222,8 @@ class WebSocket(CompiledTransport):
         max_message: int = MAX_MESSAGE,
         proxy: Proxy | None = None,
         headers: Sequence[tuple[str, Secret]] = (),
+        token: Secret | None = None,
+        find_proxy: Callable[[], Proxy | None] | None = None,
     ) -> None:
         self.connect_timeout = carrier.connect_timeout
         self._carrier = carrier
@@ -228,6 +232,8 @@ class WebSocket(CompiledTransport):
         self._max_message = max_message
         self._proxy = proxy
         self._headers = headers
+        self._token = token
+        self._find_proxy = find_proxy
 
     @classmethod
     def from_config(cls, config: Any) -> WebSocket:
@@ -241,9 +247,8 @@ class WebSocket(CompiledTransport):
             from logclient.transports.tls import Tls
 
             carrier = Tls.from_config(config)
-        proxy = None
-        if config.proxy == "env":
-            proxy = Proxy.from_environment(config.tls, config.endpoints)
+        find_proxy = partial(Proxy.from_environment, config.tls, config.endpoints)
+        proxy = find_proxy() if config.proxy == "env" else None
         return cls(
             carrier,
             path=config.path or "/",
@@ -251,6 +256,8 @@ class WebSocket(CompiledTransport):
             max_message=config.max_message,
             proxy=proxy,
             headers=config.http_headers or (),
+            token=config.token,
+            find_proxy=None if proxy is None else find_proxy,
         )
 
     def load_pump(self) -> MakePump:
@@ -278,6 +285,7 @@ class WebSocket(CompiledTransport):
             CredentialError: the server or the proxy refuses our credentials.
             OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.
         """
+        self._renew(attempt)
         host, port = endpoint
 
         def link(connect: Connect, name: bytes, deadline: float) -> WebSocketLink:
@@ -291,6 +299,15 @@ class WebSocket(CompiledTransport):
         if self._proxy is not None and self.proxied(endpoint):
             return self._proxy.connect_any(endpoint, self.connect_timeout, attempt, link)
         return connect_any(endpoint, self.connect_timeout, attempt, link)
+
+    def _renew(self, attempt: Attempt) -> None:
+        """Read anew what may have changed: the proxy, the headers, and the token."""
+        if self._find_proxy is not None:
+            try:
+                self._proxy = self._find_proxy()
+            except ConfigError as error:
+                attempt.warn(f"{error}; the last proxy is used")
+        renew([("token", self._token), *(("http_headers", value) for _, value in self._headers)], attempt)
 
     def proxied(self, endpoint: Endpoint) -> bool:
         """Return whether connections to `endpoint` go through a proxy."""

@@ -32,11 +32,12 @@ from functools import partial
 from typing import Any
 
 from logclient._ext.constants import FRAME_MORE
+from logclient.config import Secret
 from logclient.delivery.contract import Link
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
+from logclient.transports.attempt import STOP_CHECK_S, Attempt, renew, sleep
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
 
@@ -307,6 +308,7 @@ class Zmq(CompiledTransport):
             needed where requests without a reply are sent again.
         heartbeat: seconds between ZeroMQ's own pings; 0: none.
         curve: (the server's public key, our public key, our secret key) as Z85 texts.
+        curve_secret: our secret key, which is read anew for each connection; None: that of `curve`.
 
     Raises:
         ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
@@ -321,6 +323,7 @@ class Zmq(CompiledTransport):
         drains_on_close: bool = False,
         heartbeat: float = 0.0,
         curve: tuple[str, str, str] | None = None,
+        curve_secret: Secret | None = None,
     ) -> None:
         self.connect_timeout = connect_timeout
         self.kind = kind
@@ -328,6 +331,8 @@ class Zmq(CompiledTransport):
         self.drains_on_close = drains_on_close
         self.heartbeat = heartbeat
         self.curve = curve
+        self._curve_secret = curve_secret
+        self._has_keys = curve_secret is None or curve_secret.is_known
         self._context: _Context | None = None
         self._pid = 0
         self._monitors = 0
@@ -340,10 +345,10 @@ class Zmq(CompiledTransport):
             ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
         """
         push = config.scheme.endswith("+push")
-        curve = None
+        curve = secret = None
         if config.curve_server is not None:
-            secret = None if config.curve_secret is None else config.curve_secret.reveal()
-            curve = (config.curve_server, *curve_keys(secret))
+            secret = config.curve_secret
+            curve = (config.curve_server, *curve_keys(secret.reveal() or None if secret else None))
         return cls(
             config.connect_timeout,
             kind="PUSH" if push else "DEALER",
@@ -351,6 +356,7 @@ class Zmq(CompiledTransport):
             drains_on_close=push or config.mode == "async",
             heartbeat=config.heartbeat,
             curve=curve,
+            curve_secret=secret,
         )
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
@@ -364,6 +370,7 @@ class Zmq(CompiledTransport):
             CredentialError: the CURVE keys are not accepted.
             OSError: no address answers in time, or the peer is not a matching ZeroMQ socket.
         """
+        self._renew_keys(attempt)
         host, port = endpoint
         failure: OSError | None = None
         for *_, address in resolve(host, port, socket.SOCK_STREAM)[1]:
@@ -376,6 +383,19 @@ class Zmq(CompiledTransport):
                 if not isinstance(failure, CredentialError):
                     failure = error
         raise failure or OSError(f"{host} has no address")
+
+    def _renew_keys(self, attempt: Attempt) -> None:
+        if self._curve_secret is None or self.curve is None:
+            return
+        renew([("curve_secret", self._curve_secret)], attempt)
+        try:
+            self.curve = (self.curve[0], *curve_keys(self._curve_secret.reveal()))
+        except ConfigError as error:
+            if not self._has_keys:
+                raise CredentialError(str(error)) from None
+            attempt.warn(f"{error}; the last key is used")
+        else:
+            self._has_keys = True
 
     def _link(self, address: str, port: int, peer: str, attempt: Attempt) -> ZmqLink:
         monitor: Any = None

@@ -457,8 +457,8 @@ class TestLogux:
             ({"Cookie": "hunter2\0"}, "the value of Cookie must be printable ASCII in one line"),
             ({"Cookie": "hunter2\u00fc"}, "the value of Cookie must be printable ASCII in one line"),
             ({"Cookie": " "}, "the value of Cookie must be printable ASCII in one line"),
-            ({"Cookie": ""}, "Cookie: must be the secret, env:NAME or file:PATH"),
-            ({"Cookie": 5}, "Cookie: must be the secret, env:NAME or file:PATH"),
+            ({"Cookie": ""}, "Cookie: must be the secret, env:NAME, file:PATH or a function"),
+            ({"Cookie": 5}, "Cookie: must be the secret, env:NAME, file:PATH or a function"),
             ({"Cookie": "env:NOT_SET_HERE"}, "Cookie: environment variable 'NOT_SET_HERE' is not set"),
             ({"Cookie: hunter2": "x"}, "a name must be 1 to 256 ASCII letters"),
             ({"hunter2\n": "x"}, "a name must be 1 to 256 ASCII letters"),
@@ -614,7 +614,7 @@ class TestSecrets:
         assert "cannot be read: No such file" in error_message(tls, tls_password=f"file:{tmp_path}/none")
         assert "cannot be read: is no UTF-8" in error_message(tls, tls_password=f"file:{tmp_path}/binary")
         assert "must hold 1 to 65536 characters" in error_message(tls, tls_password=f"file:{tmp_path}/empty")
-        assert "must be the secret, env:NAME or file:PATH" in error_message(tls, tls_password=5)
+        assert "must be the secret, env:NAME, file:PATH or a function" in error_message(tls, tls_password=5)
 
     def test_repr_shows_the_given_options(self) -> None:
         assert repr(parse(URL, window=5)) == "Config('lumberjack://host:5044', window=5)"

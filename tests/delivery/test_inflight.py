@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from logclient._ext.constants import ACKED, FAILED, INFLIGHT, K_TOMB, PENDING, R_CLOSED, R_POISON, STATUSES
 from logclient._ext.constants import R_REJECTED as REJECTED
 from logclient._ext.inflight import Batch, InflightBatches
-from logclient._ext.queue import EventQueue, Turn
+from logclient._ext.queue import EventQueue, SharedBound, Turn
 from tests.oracle import queue as plain
 
 pytestmark = pytest.mark.unit
@@ -34,10 +34,16 @@ class Machine(RuleBasedStateMachine):
         max_event_bytes=st.sampled_from([100, 5000, 1 << 20]),
         policy=st.sampled_from(["drop_oldest", "drop_oldest", "drop_new", "block", "raise"]),
         keep_level=st.sampled_from([0, 4, 4, 6]),
+        shared=st.sampled_from([None, None, 200, 5000, 150_000]),
     )
-    def begin(self, **bounds: Any) -> None:
+    def begin(self, shared: int | None, **bounds: Any) -> None:
         self.real = EventQueue(**bounds)
-        self.model = plain.EventQueue(**bounds)
+        self.bound = plain.SharedBound(shared) if shared is not None else None
+        self.model = plain.EventQueue(**bounds, shared=self.bound)
+        self.real_bound = None
+        if self.bound is not None:
+            self.real_bound = SharedBound(self.bound.limit)
+            self.begin_neighbour(self.bound, self.real_bound)
         self.in_flight = InflightBatches(self.real)
         self.plain = plain.InflightBatches(self.model)
         self.now = T0
@@ -67,6 +73,31 @@ class Machine(RuleBasedStateMachine):
     def push_many(self, n: int, size: int, levels: list[int]) -> None:
         for i in range(n):
             self.put(size, levels[i % len(levels)], 0)
+
+    # -- another queue of the same bound
+
+    def begin_neighbour(self, bound: plain.SharedBound, real: SharedBound) -> None:
+        bounds = {"max_events": 1000, "max_bytes": 1 << 20, "max_event_bytes": 1 << 20, "keep_level": 4}
+        self.neighbour = EventQueue(policy="drop_oldest", **bounds)
+        self.neighbour_model = plain.EventQueue(policy="drop_oldest", **bounds, shared=bound)
+        self.real.share(real)
+        self.neighbour.share(real)
+        self.neighbour_in_flight = InflightBatches(self.neighbour)
+        self.neighbour_plain = plain.InflightBatches(self.neighbour_model)
+
+    @precondition(lambda self: self.bound)
+    @rule(n=st.integers(1, 60), size=sizes, level=levels)
+    def neighbour_pushes(self, n: int, size: int, level: int) -> None:
+        for _ in range(n):
+            real = self.neighbour.push(bytes(size), level, 0, self.now)
+            assert real == self.neighbour_model.push(bytes(size), level, 0, self.now)
+
+    @precondition(lambda self: self.bound)
+    @rule()
+    def neighbour_delivers(self) -> None:
+        assert self.neighbour_in_flight.fail(2) == self.neighbour_plain.fail(2)
+        self.neighbour_in_flight.commit()
+        self.neighbour_plain.commit()
 
     # -- callers that wait for room
 
@@ -253,6 +284,10 @@ class Machine(RuleBasedStateMachine):
         given = counts["acked"] + counts["handed"] + sum(counts["failed"].values()) + dropped
         assert counts["sent"] == counts["queued"] + counts["inflight"] + given
         assert counts["queued"] >= 0 and counts["queued_bytes"] <= self.model.max_bytes
+        assert self.real.memory_used == self.model.used
+        if self.bound is not None and self.real_bound is not None:
+            assert self.real_bound.used == self.bound.used <= self.bound.limit
+            assert self.neighbour.counters() == self.neighbour_model.counters()
 
     def teardown(self) -> None:
         """At the end every event gets an outcome, and both report the same."""
@@ -268,6 +303,9 @@ class Machine(RuleBasedStateMachine):
         counts = self.real.counters()
         assert counts == self.model.counters()
         assert counts["settled"] == counts["sent"] and counts["queued_bytes"] == 0
+        if self.real_bound is not None:
+            self.neighbour_delivers()
+            assert self.real_bound.used == 0
 
 
 Machine.TestCase.settings = settings(stateful_step_count=40)

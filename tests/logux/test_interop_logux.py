@@ -262,6 +262,25 @@ class TestOurClientWithTheirServer:
         assert numbers(server) == [0]
         assert "planted-secret" not in client.stats().last_error + capfd.readouterr().err + repr(client)
 
+    def test_a_rotated_token_needs_no_restart(
+        self, serve: Serve, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """The server never sees the old one again: one wrong token would be reported."""
+        file = tmp_path / "token"
+        file.touch(0o600)
+        file.write_text("first")
+        server = serve(token="first")
+        with connected(server, token=f"file:{file}") as client:
+            client.send({"n": 0})
+            assert client.flush(PATIENCE) == 0
+            file.write_text("second")
+            server.kill()
+            server.start(token="second")
+            client.send({"n": 1})
+            assert client.flush(PATIENCE) == 0
+        assert numbers(server) == [0, 1]
+        assert "credentials" not in capfd.readouterr().err
+
     def test_locked_out_client_delivers_later(self, serve: Serve) -> None:
         """After wrong tokens from one address the server refuses the right one for a while."""
         server = serve()

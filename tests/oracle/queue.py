@@ -89,6 +89,18 @@ def shift(chain: Chain) -> Event:
     return event
 
 
+class SharedBound:
+    """A bound on the bytes of several queues."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.queues: list[EventQueue] = []
+
+    @property
+    def used(self) -> int:
+        return sum(queue.used for queue in self.queues)
+
+
 class Turn:
     """A caller that waits for room."""
 
@@ -132,11 +144,16 @@ class EventQueue:
         max_event_bytes: int,
         policy: str,
         keep_level: int,
+        shared: SharedBound | None = None,
     ) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
         # What could never fit is too large, or a caller would wait for room for ever.
         self.max_event_bytes = min(max_event_bytes, (max_bytes - HEADER) // 8 * 8)
+        self.shared = shared
+        if shared is not None:
+            shared.queues.append(self)
+            self.max_event_bytes = min(self.max_event_bytes, (shared.limit - HEADER) // 8 * 8)
         self.policy = policy
         self.keep_level = keep_level
         self.queue: Chain = deque()
@@ -157,11 +174,16 @@ class EventQueue:
         events = events_in(self.queue) + events_in(self.kept)
         return events, bytes_in(self.queue) + bytes_in(self.kept)
 
+    @property
+    def used(self) -> int:
+        return self.queued()[1] + self.held_bytes + self.granted_bytes
+
+    def shared_over(self, room: int) -> bool:
+        return self.shared is not None and self.shared.used + room > self.shared.limit
+
     def over(self, room: int) -> bool:
-        events, size = self.queued()
-        events += self.held_events + self.granted_events
-        size += self.held_bytes + self.granted_bytes
-        return size + room > self.max_bytes or events >= self.max_events
+        events = self.queued()[0] + self.held_events + self.granted_events
+        return self.used + room > self.max_bytes or events >= self.max_events or self.shared_over(room)
 
     def grant(self) -> None:
         """Room for those that wait, first come, first served."""
@@ -177,6 +199,8 @@ class EventQueue:
         if not keep:
             events += events_in(self.kept)
             size += bytes_in(self.kept)
+        if self.shared_over(size + room - self.used):
+            return True
         return size + room > self.max_bytes or events >= self.max_events
 
     def push(self, body: bytes, level: int, kind: int, created_us: int, turn: Turn | None = None) -> int:
@@ -207,8 +231,8 @@ class EventQueue:
         if not own or own[-1].capacity - own[-1].used < room:
             if own:
                 # What stays empty counts, as far as there is room to count it.
-                left = self.max_bytes - self.queued()[1] - self.held_bytes - self.granted_bytes - room
-                own[-1].events[-1].room += min(waste(own, room), left)
+                left = min(waste(own, room), self.max_bytes - self.used - room)
+                own[-1].events[-1].room += 0 if self.shared_over(room + left) else left
             own.append(Chunk(max(CHUNK, room)))
         event = Event(self.next_seq, created_us, level, kind, body)
         self.next_seq += 1

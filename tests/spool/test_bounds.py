@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ import pytest
 
 import logclient
 from tests.spool.scene import Scene
-from tests.support.patience import PATIENCE
+from tests.support.dead_servers import KINDS
+from tests.support.patience import PATIENCE, wait_until
 
 MIB = 1 << 20
 HEAD = 24
@@ -170,3 +172,75 @@ def test_a_large_spool_is_filled_and_recovers(
     with capsys.disabled():
         share = f"{recovered / rate:.2f} of memory's {rate:,.0f}"
         print(f"\n{mode}, {policy}: {recovered:,.0f} events/s after the server's return, {share}")
+
+
+# -- the bound of all clients -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limit() -> Iterator[int]:
+    logclient.limit_memory("1MiB")
+    yield MIB
+    assert logclient.memory_used() == 0
+    logclient.limit_memory(None)
+
+
+BODY = b'{"message":"' + b"x" * 1000 + b'"}'
+QUIET = {"connect_timeout": 3600, "close_timeout": 0.0}
+
+
+def _fill_memory(url: str) -> logclient.Client:
+    """Return a client that has the whole bound."""
+    client = logclient.connect(url, overflow="drop_new", **QUIET)
+    while client.send(BODY):
+        pass
+    return client
+
+
+def test_a_client_without_room_in_the_bound_of_all_writes_to_its_spool(tmp_path: Path, limit: int) -> None:
+    options = {"spool": tmp_path, "spool_bytes": "64MiB", "overflow": "drop_new", **QUIET}
+    with (
+        KINDS["nobody listens"]() as server,
+        _fill_memory(server.url) as other,
+        logclient.connect(server.url, **options) as client,
+    ):
+        assert all(client.send(BODY) for _ in range(20_000))
+        assert client.stats().spooled > 10_000
+        # While its files are being made it may exceed the bound by 8 MiB.
+        assert limit - 2 * len(BODY) < logclient.memory_used() <= limit + 8 * MIB
+        assert other.stats().queued_bytes <= limit
+
+
+def test_events_in_a_spool_do_not_count(tmp_path: Path, limit: int) -> None:
+    options = {"spool": tmp_path, "spool_mode": "always", "spool_bytes": "16MiB", **QUIET}
+    with KINDS["nobody listens"]() as server, logclient.connect(server.url, **options) as client:
+        assert all(client.send(BODY) for _ in range(5000))
+        assert (client.stats().spooled, logclient.memory_used()) == (5000, 0)
+
+
+@pytest.mark.parametrize("policy", ["block", "raise"])
+def test_with_a_full_disk_callers_wait_for_memory_of_others(policy: str, tmp_path: Path, limit: int) -> None:
+    """The spool takes two files. After that there is room only in memory, which another client has."""
+    options = {"spool": tmp_path, "spool_bytes": "8MiB", "overflow": policy, "block_timeout": 0.2, **QUIET}
+    with (
+        KINDS["nobody listens"]() as server,
+        _fill_memory(server.url) as other,
+        logclient.connect(server.url, **options) as client,
+    ):
+
+        def send() -> int:
+            try:
+                return client.send(BODY)
+            except logclient.QueueFull:
+                return 0
+
+        wait_until(lambda: send() and len(list(tmp_path.rglob("*.seg"))) == 2, "its files")
+        while send():
+            pass
+        assert client.stats().sent > 7000
+        assert client.stats().dropped == {"spool_full": 1}
+        assert not send()
+        other.close()
+        # While the files were made, it may have taken more than the bound.
+        logclient.limit_memory(max(limit, logclient.memory_used() + 2 * 65536))
+        assert send()

@@ -212,8 +212,6 @@ CASES = {
     "see cert here, and ca there",
     "client has expired": "the server does not accept our certificate (alert certificate_expired): "
     "see cert here, and ca there",
-    "the ca file was lost": "ca: '{ca}' cannot be read: No such file or directory",
-    "the key was lost": "key: '{key}' cannot be read: No such file or directory",
 }
 
 
@@ -237,13 +235,6 @@ def case(name: str, version: str, ours: Authority, theirs: Authority) -> Refusal
             os.replace(right, mine)
 
         return Refusal(says, options | {"cert": mine}, tls, renew)
-    if name.startswith("the "):
-        mine = ours.issue("client", "me@example.org")
-        key = shutil.copy(mine, mine.replace(".pem", ".key"))
-        lost = options["ca"] if "ca" in name else key
-        options |= {"cert": mine, "key": key}
-        says = says.format(ca=lost, key=lost)
-        return Refusal(says, options, context(version, good), lambda: os.replace(f"{lost}.lost", lost))
     shown = {
         "wrong host": lambda: ours.issue("shown", "a.example", "b.example"),
         "unknown authority": lambda: theirs.issue("shown"),
@@ -264,15 +255,12 @@ class TestRefusals:
             Collector(keep=True, tls=one.tls) as collector,
             logclient.connect(collector.url, **one.options, **QUICK) as client,
         ):
-            lost = re.search(r"'(.*)' cannot be read", one.says)
-            if lost:
-                os.replace(lost[1], f"{lost[1]}.lost")
             ship(client, 100)
             wait_until(said)
             reported = client.stats()
             # Many attempts, and no second word.
             tries = collector.counts.connections
-            wait_until(lambda: lost or collector.counts.connections > tries + 6)
+            wait_until(lambda: collector.counts.connections > tries + 6)
             assert client.flush(0.1) == 100
             assert (client.stats().acked, collector.counts.events) == (0, 0)
             one.mend()

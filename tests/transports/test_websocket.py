@@ -1068,7 +1068,7 @@ def transport_by_url(*endpoints: tuple[str, int], ours: Authority | None = None,
     given = {
         "connect_timeout": PATIENCE, "path": "", "deflate": "off", "max_message": MIB, "proxy": "env",
         "tls": ours is not None, "ca": ours and ours.ca, "cert": None, "key": None, "tls_password": None,
-        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (),
+        "server_name": None, "verify": "full", "endpoints": endpoints, "http_headers": (), "token": None,
     }  # fmt: skip
     return WebSocket.from_config(SimpleNamespace(**(given | options)))
 

@@ -18,6 +18,7 @@ logclient.connect(URL, window=500, overflow="drop_oldest", max_bytes="64MiB", co
 logclient.connect(URL, max_bytes=1 << 20, connect_timeout=0.5, keep_level="ERROR", check=False, ledger=None)
 logclient.connect(URL, keep_level=logging.ERROR, ledger=Path("run"), version=1, compression=0)
 logclient.connect("logjam://h/app-env", compression="snappy", mask=["pin", "iban"], curve_secret=Secret("x"))
+logclient.connect("logux://h", token=lambda: "t", http_headers={"Cookie": lambda: "c"})
 logclient.connect("logux+tls://h", token="env:TOKEN", verify="none", subprotocol="1.0.0", strict_spec=True)
 logclient.Handler(URL, logging.INFO, overflow="block", block_timeout="1s")
 logclient.Handler(client=logclient.connect(URL))
