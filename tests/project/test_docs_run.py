@@ -62,10 +62,8 @@ INSTEAD = {
     " --conf spark.kubernetes.container.image=registry/spark-logclient verify_run.py": ""
     "needs Kubernetes, and the page says that nobody tried: on another cluster it is"
     " tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
-    "logclient verify --since TIME": ""
-    "a form: tests/verify/test_verify_selection.py::test_bounds",
-    "logclient verify --until TIME": ""
-    "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --since TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
+    "logclient verify --until TIME": "a form: tests/verify/test_verify_selection.py::test_bounds",
     "logclient verify --ledger evidence --capture evidence --since 2026-05-01T12:00:00Z"
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
@@ -670,6 +668,20 @@ STAGES: dict[str, list[Stage]] = {
             server("lumberjack", port=5044, keep=True),
             "logger.complete()\n[event] = server.events(1)\n"
             "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
+        ),
+    ],
+    "docs/picologging.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True)
+            + "import picologging, logclient\n"
+            + "logger = picologging.getLogger('orders')\n"
+            + "logger.addHandler(logclient.Handler('lumberjack://127.0.0.1:5044'))\n",
+            "logger.warning('hello')\nassert server.events(1)[0]['tenant'] == 'acme'\n",
         ),
     ],
     "docs/web.md": [
