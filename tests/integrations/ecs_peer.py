@@ -39,8 +39,8 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 def _error_type(record: logging.LogRecord) -> object:
-    error = _error(record)
-    return LEFT_OUT if error is None else type(error).__name__
+    given = record.exc_info
+    return given[0].__name__ if isinstance(given, tuple) and given[0] is not None else LEFT_OUT
 
 
 def _error_text(record: logging.LogRecord) -> object:
@@ -128,9 +128,10 @@ class Peer(logging.Handler):
         for name, value in extra.items():
             theirs = made.pop(name, None)
             ours_name, ours = expected_field(name, value, theirs)
-            if isinstance(value, Mapping) and value:
-                continue  # its fields are in `made`
-            made[ours_name] = ours
+            if isinstance(value, dict) and value:  # its fields are in `made`, but for those that are None
+                made |= {path: None for path, inner in flat({name: value}).items() if inner is None}
+            else:
+                made[ours_name] = ours
         self.expected.append(Expected(made, self.facts, {*extra}))
 
     def check(self, capture: Path) -> list[dict[str, Any]]:
@@ -140,5 +141,7 @@ class Peer(logging.Handler):
         for document, expected in zip(documents, self.expected, strict=True):
             assert len(document.pop("event.id")) == 32
             del document["@metadata._id"]
-            assert document == expected.document()
+            wanted = expected.document()
+            names = [name for name in {**document, **wanted} if document.get(name) != wanted.get(name)]
+            assert document == wanted, [(name, document.get(name), wanted.get(name)) for name in names]
         return documents
