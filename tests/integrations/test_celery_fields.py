@@ -140,7 +140,7 @@ class TaskPeer(Peer):
 
 
 def test_records_equal_those_of_ecs_logging(signals_restored: None, tmp_path: Path) -> None:
-    """2,000 of a worker: to what ecs-logging makes of them come the task, as it knows itself, and its request."""
+    """2,000 of a worker: to those of ecs-logging come the task, as it knows itself, and its request."""
     from celery.contrib.testing.worker import start_worker
 
     draw = random.Random("celery")
