@@ -132,8 +132,11 @@ class Handler(FastHandler, logging.Handler):
         This returns at once. Delivery has some 50 seconds, and at the end of the process the rest of
         ``atexit_timeout``; one line reports how many records were given up. To wait for them, call
         ``handler.client.close()``.
+
+        ``dictConfig`` and ``basicConfig(force=True)`` close every handler, also those that stay with their
+        loggers. There the handler goes on; what is queued is delivered when no logger has it any more.
         """
-        end = self.client.retire if self._owner else self.flush
+        end = self.client.retire if self._owner and not _locks_logging() else self.flush
         try:
             end()
         finally:
