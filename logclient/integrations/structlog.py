@@ -99,11 +99,24 @@ class Logger:
     Args:
         shipper: sends the documents.
         name: of the logger.
+
+    Attributes:
+        disabled: False, for ``structlog.stdlib.filter_by_level``.
     """
+
+    disabled = False
 
     def __init__(self, shipper: Shipper, name: str) -> None:
         self._shipper = shipper
         self.name = name
+
+    def getEffectiveLevel(self) -> int:
+        """Return the level below which nothing is sent; for ``structlog.stdlib.filter_by_level``."""
+        return self._shipper.level
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Return whether events of a level are sent; for the same."""
+        return level >= self._shipper.level
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         level = _LEVELS.get(method)

@@ -172,6 +172,28 @@ def test_unknown_methods_are_refused() -> None:
     client.close()
 
 
+def test_filter_by_level_of_structlog_works() -> None:
+    with Collector(keep=True) as server:
+        factory = LoggerFactory(server.url)
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.add_logger_name],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=factory,
+        )
+        log = structlog.get_logger("shop")
+        log.debug("sent")
+        factory.client.reconfigure(level="WARNING")
+        log.info("below the level")
+        log.warning("late")
+        assert factory.client.flush(PATIENCE) == 0
+        events = server.events(2)
+        factory.client.close()
+    assert [(event["message"], event["log.logger"]) for event in events] == [
+        ("sent", "shop"),
+        ("late", "shop"),
+    ]
+
+
 def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
     with Collector(keep=True) as server:
         handler = logclient.Handler(server.url)
