@@ -124,7 +124,14 @@ class Logger:
             raise AttributeError(f"{type(self).__name__} has no {method!r}")
 
         def log(*rendered: Any, **event: Any) -> None:
-            self._ship(level, {"event": rendered[0], **event} if rendered else event)
+            if rendered:
+                self._shipper.client.complain(
+                    "structlog:rendered",
+                    "structlog: the last processor makes text of each event, so its fields are in the message: "
+                    "leave that processor out",
+                )
+                event["event"] = rendered[0]
+            self._ship(level, event)
 
         setattr(self, method, log)  # the next call does not come here
         return log

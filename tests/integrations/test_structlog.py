@@ -172,6 +172,19 @@ def test_unknown_methods_are_refused() -> None:
     client.close()
 
 
+def test_text_of_a_renderer_is_shipped_and_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = _logged(tmp_path, [structlog.processors.JSONRenderer()], "shop")
+    log = next(run)
+    for _ in range(3):
+        log.warning("late", days=3)
+    events = next(run)
+    assert [event["message"] for event in events] == ['{"days": 3, "event": "late"}'] * 3
+    assert {event["log.level"] for event in events} == {"warning"}
+    assert capfd.readouterr().err.count("leave that processor out") == 1
+
+
 def test_filter_by_level_of_structlog_works() -> None:
     with Collector(keep=True) as server:
         factory = LoggerFactory(server.url)
