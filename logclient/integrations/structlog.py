@@ -127,7 +127,7 @@ class Logger:
             if rendered:
                 self._shipper.client.complain(
                     "structlog:rendered",
-                    "structlog: the last processor makes text of each event, so its fields are in the message: "
+                    "structlog: the last processor makes text of each event, so its fields are lost in it: "
                     "leave that processor out",
                 )
                 event["event"] = rendered[0]

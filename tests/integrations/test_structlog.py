@@ -186,10 +186,16 @@ def test_text_of_a_renderer_is_shipped_and_reported(
 
 
 def test_filter_by_level_of_structlog_works() -> None:
+    passed: list[str] = []
+
+    def note(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        passed.append(method)
+        return event
+
     with Collector(keep=True) as server:
         factory = LoggerFactory(server.url)
         structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.add_logger_name, note],
             wrapper_class=structlog.stdlib.BoundLogger,
             logger_factory=factory,
         )
@@ -201,10 +207,9 @@ def test_filter_by_level_of_structlog_works() -> None:
         assert factory.client.flush(PATIENCE) == 0
         events = server.events(2)
         factory.client.close()
-    assert [(event["message"], event["log.logger"]) for event in events] == [
-        ("sent", "shop"),
-        ("late", "shop"),
-    ]
+    found = [(event["message"], event["log.logger"]) for event in events]
+    assert found == [("sent", "shop"), ("late", "shop")]
+    assert passed == ["debug", "warning"]
 
 
 def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
