@@ -20,7 +20,7 @@ from logclient.integrations.request_fields import REQUEST_ID, RequestFields, san
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
 from tests.integrations import web_apps
-from tests.integrations.odd_records import Thing
+from tests.integrations.odd_records import Thing, flat
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
@@ -402,7 +402,8 @@ class TestStarlette:
                 get("/")
         finally:
             logging.getLogger("uvicorn.access").setLevel("NOTSET")
-        found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in arrived()}
+        events = [flat(event) for event in arrived()]
+        found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in events}
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 
 

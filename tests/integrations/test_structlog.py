@@ -16,7 +16,16 @@ import pytest
 import logclient
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
-from tests.integrations.odd_records import OURS, RECORDS, Broken, arrived, draw_fields, expected_field, fail
+from tests.integrations.odd_records import (
+    OURS,
+    RECORDS,
+    Broken,
+    arrived,
+    draw_fields,
+    expected_field,
+    fail,
+    flat,
+)
 from tests.support.patience import PATIENCE
 
 structlog = pytest.importorskip("structlog")
@@ -205,7 +214,7 @@ def test_filter_by_level_of_structlog_works() -> None:
         log.info("below the level")
         log.warning("late")
         assert factory.client.flush(PATIENCE) == 0
-        events = server.events(2)
+        events = [flat(event) for event in server.events(2)]
         factory.client.close()
     found = [(event["message"], event["log.logger"]) for event in events]
     assert found == [("sent", "shop"), ("late", "shop")]
