@@ -440,11 +440,8 @@ cdef class Encoder:
         cdef int i
         self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
         if s.values[A_LEVELNO] == NULL:
-            # A record of picologging has members in C, and fills its __dict__ only when that is read.
-            made = _attribute(record, "__dict__")
-            if type(made) is dict:
-                attributes = PyDict_Copy(made) if LC_SHARED else made
-                self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
+            attributes = _with_members(record, attributes)
+            self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
         s.held = False
         if doc.skip_own and _is_own_logger(s.values[A_NAME]):
             return 1
