@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 from logclient._ext.record import FastHandler
@@ -130,9 +131,13 @@ class Handler(FastHandler, logging.Handler):
         ``handler.client.close()``.
 
         ``dictConfig`` and ``basicConfig(force=True)`` close every handler, also those that stay with their
-        loggers. There the handler goes on; what is queued is delivered when no logger has it any more.
+        loggers. There the handler goes on, and the rest of this happens when nobody refers to it any more.
         """
-        end = self.client.retire if self._owner and not _locks_logging() else self.flush
+        if self._owner and _locks_logging():
+            weakref.finalize(self, self.client.retire).atexit = False
+            logging.Handler.close(self)
+            return
+        end = self.client.retire if self._owner else self.flush
         try:
             end()
         finally:

@@ -288,12 +288,12 @@ def test_a_handler_that_a_configuration_takes_away_ends(server: MemoryServer, lo
     config = {"version": 1, "disable_existing_loggers": False, "handlers": {"h": ship}}
     config["loggers"] = {logger.name: {"handlers": ["h"]}}
     logging.config.dictConfig(config)
-    engine = logger.handlers[0].client._engine  # type: ignore[attr-defined]
+    client = logger.handlers[0].client  # type: ignore[attr-defined]
     logger.info("before")
     logging.config.dictConfig(config)
     gc.collect()  # dictConfig leaves the handlers that it has made in a cycle
-    wait_until(lambda: engine._ended)
-    assert engine.stats().acked == 1
+    wait_until(lambda: client._engine._ended)
+    assert client.closed and client.stats().acked == 1
     logger.handlers[0].close()
 
 
