@@ -77,6 +77,18 @@ def connect(url: str, /, **options: Unpack[Options]) -> Client:
     return open_client(parse(url, **options))
 
 
+def check_source(url: str | None, client: object, options: Mapping[str, object]) -> None:
+    """Refuse what a front end cannot ship through: it needs a URL, or a client without options."""
+    if (url is None) == (client is None):
+        raise TypeError("url: needed, unless a client is given; not both")
+    if client is None:
+        return
+    if options:
+        raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
+    if not hasattr(client, "front_ends"):
+        raise TypeError(f"client: must be a logclient.Client, got {type(client).__name__}")
+
+
 def open_client(config: Config) -> Client:
     """Make a client of the class that the configuration's scheme has."""
     client: Client = registry.load(registry.lookup(config.scheme).client)(config)

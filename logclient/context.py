@@ -86,8 +86,10 @@ def bind(fields: Mapping[str, Any] | None = None, /, **more: Any) -> Binding:
         A context manager; its end brings back the fields from before.
 
     Raises:
-        TypeError: a name is not a string.
+        TypeError: it is no mapping, or a name is not a string.
     """
+    if fields is not None and not isinstance(fields, Mapping):
+        raise TypeError(f"fields: must be a mapping, got {type(fields).__name__}")
     before = current.get()
     made = {**(before.fields if before is not None else {}), **(fields or {}), **more}
     for name in made:

@@ -101,7 +101,7 @@ class MissingExtra(LogclientError, ImportError):
 
     Args:
         module: its name, as in ``import module``.
-        extra: the extra that installs it, as in ``pip install "logclient[extra]"``.
+        extra: the extra that installs it, as in ``pip install "logclient[extra]"``; empty: there is none.
 
     Attributes:
         name: the module.
@@ -110,12 +110,13 @@ class MissingExtra(LogclientError, ImportError):
 
     # Both arguments stay in ``args`` and __str__ makes the message: so the exception survives pickle
     # (Spark returns errors of its workers that way).
-    def __init__(self, module: str, extra: str) -> None:
+    def __init__(self, module: str, extra: str = "") -> None:
         super().__init__(module, extra, name=module)
         self.extra = extra
 
     def __str__(self) -> str:
-        return f'{self.name} is not installed: pip install "logclient[{self.extra}]"'
+        package = f'"logclient[{self.extra}]"' if self.extra else self.name
+        return f"{self.name} is not installed: pip install {package}"
 
 
 class ExitCode(IntEnum):

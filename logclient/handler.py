@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 from logclient._ext.record import FastHandler
-from logclient.client import UNMADE, Client, open_client
+from logclient.client import UNMADE, Client, check_source, open_client
 from logclient.config import parse
 from logclient.formatters import EcsFormatter
 
@@ -70,7 +71,8 @@ class Handler(FastHandler, logging.Handler):
         ConfigError: the URL or an option breaks a rule.
         LedgerError: the ledger's directory cannot be used.
         MissingExtra: a package that the protocol needs is not installed.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+        TypeError: not exactly one of `url` and `client` is given, options are given with a client, or that is
+            no ``logclient.Client``.
     """
 
     ships_logs = True
@@ -87,16 +89,11 @@ class Handler(FastHandler, logging.Handler):
         client: Client | None = None,
         **options: Unpack[Options],
     ) -> None:
-        if (url is None) == (client is None):
-            raise TypeError("url: needed, unless a client is given; not both")
+        check_source(url, client, options)
+        self._owner = client is None
         if client is None:
             assert url is not None
             client = open_client(parse(url, handler=True, **options))
-            self._owner = True
-        elif options:
-            raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
-        else:
-            self._owner = False
         self.client = client
         kind = type(self)
         documents = client.documents
@@ -132,7 +129,14 @@ class Handler(FastHandler, logging.Handler):
         This returns at once. Delivery has some 50 seconds, and at the end of the process the rest of
         ``atexit_timeout``; one line reports how many records were given up. To wait for them, call
         ``handler.client.close()``.
+
+        ``dictConfig`` and ``basicConfig(force=True)`` close every handler, also those that stay with their
+        loggers. There the handler goes on, and the rest of this happens when nobody refers to it any more.
         """
+        if self._owner and _locks_logging():
+            weakref.finalize(self, self.client.retire).atexit = False
+            logging.Handler.close(self)
+            return
         end = self.client.retire if self._owner else self.flush
         try:
             end()

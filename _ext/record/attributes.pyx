@@ -36,8 +36,25 @@ cdef tuple ATTRIBUTE_NAMES = (
     "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
     "funcName", "created", "thread", "threadName", "processName", "process",
 )
+cdef object _MISSING = object()
 # What LoggingInstrumentor of OpenTelemetry adds, from A_TRACE on.
 cdef tuple INSTRUMENTED_NAMES = ("otelTraceID", "otelSpanID", "otelServiceName", "otelTraceSampled")
+
+
+cdef dict _with_members(object record, dict attributes):
+    # Return the attributes of a record that has those of logging as members in C, as one of picologging: its
+    # dictionary has the others.
+    cdef dict found = {}
+    cdef object value
+    for name in ATTRIBUTE_NAMES:
+        try:
+            value = getattr(record, name, _MISSING)
+        except Exception:
+            continue
+        if value is not _MISSING:
+            found[name] = value
+    found.update(attributes)
+    return found
 
 
 # The message.

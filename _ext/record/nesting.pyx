@@ -22,8 +22,8 @@ ctypedef struct Members:
     uint8_t *p               # where the next byte goes
 
 
-# Return whether a name keeps its dots: `log.level` and `ecs.version`, as in other libraries for ECS; names of the
-# protocol; and names with an empty part.
+# Return whether a name keeps its dots: `log.level` and `ecs.version`, as in other libraries for ECS; names of
+# the protocol; and names with an empty part.
 cdef bint _keeps_dots(const uint8_t *s, size_t n) noexcept nogil:
     cdef size_t i
     cdef uint32_t dots = 0

@@ -450,6 +450,9 @@ cdef class Encoder:
         cdef Splice splice = self._current_splice(doc, shared)
         cdef int i
         self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
+        if s.values[A_LEVELNO] == NULL:
+            attributes = _with_members(record, attributes)
+            self._read_attributes(<PyObject *> self.standard, <PyObject *> attributes, &s)
         s.held = False
         if doc.skip_own and _is_own_logger(s.values[A_NAME]):
             return 1

@@ -435,7 +435,8 @@ class Engine(Intake, Connections):
         endpoint = self.endpoints.current
         self.endpoints.attempt_at = now
         try:
-            self._attempt = WakingAttempt(self.queue, self._called_off, partial(self.diagnostics.warn, self.url))
+            warn = partial(self.diagnostics.warn, self.url)
+            self._attempt = WakingAttempt(self.queue, self._called_off, warn)
             return self._try(endpoint, partial(self._transport.connect, endpoint, self._attempt))
         finally:
             self._attempt = None  # it holds us

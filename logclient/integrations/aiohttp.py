@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import web
-
+from logclient.errors import MissingExtra
 from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields
+
+try:
+    from aiohttp import web
+except ImportError:
+    raise MissingExtra("aiohttp") from None
 
 __all__ = ["install"]
 
@@ -37,7 +41,12 @@ def install(app: web.Application, *, client_ip: bool = True) -> None:
     Args:
         app: the application, before it runs.
         client_ip: whether events have the address of the client.
+
+    Raises:
+        TypeError: it is not an application of aiohttp.
     """
+    if not isinstance(app, web.Application):
+        raise TypeError(f"app: must be an aiohttp.web.Application, got {type(app).__name__}")
 
     @web.middleware
     async def request_context(request: web.Request, handler: Handler) -> web.StreamResponse:

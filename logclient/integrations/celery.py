@@ -22,6 +22,7 @@ import re
 from typing import Any
 
 from logclient.context import bind, bound
+from logclient.errors import MissingExtra
 from logclient.integrations.request_fields import sane_id
 
 __all__ = ["install"]
@@ -37,8 +38,17 @@ def install(app: Any) -> None:
     Args:
         app: the application. Celery's signals are those of the process, so its other applications have the
             fields, too.
+
+    Raises:
+        MissingExtra: Celery is not installed.
+        TypeError: it is not an application of Celery.
     """
-    from celery import signals
+    try:
+        from celery import Celery, signals
+    except ImportError:
+        raise MissingExtra("celery") from None
+    if not isinstance(app, Celery):
+        raise TypeError(f"app: must be a celery.Celery, got {type(app).__name__}")
 
     signals.before_task_publish.connect(_send_request, weak=False, dispatch_uid="logclient.request")
     signals.task_prerun.connect(_begin, weak=False, dispatch_uid="logclient.begin")

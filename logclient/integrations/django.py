@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.conf import settings
-
+from logclient.errors import MissingExtra
 from logclient.integrations.request_fields import REQUEST_ID, RequestFields
+
+try:
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+    from django.conf import settings
+except ImportError:
+    raise MissingExtra("django") from None
 
 __all__ = ["RequestContext"]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.record import ECS_VERSION
-from logclient.client import Client, connect
+from logclient.client import Client, check_source, connect
 from logclient.errors import LogclientError
 from logclient.sampling import SUPPRESSED, Sampling
 
@@ -27,16 +27,16 @@ class Shipper:
         client: a client to use instead; it is not closed.
         options: as for ``logclient.connect``.
 
+    Attributes:
+        level: records below it are not sent.
+
     Raises:
         ConfigError: the URL or an option breaks a rule.
         TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
     """
 
     def __init__(self, url: str | None, client: Client | None, options: Options) -> None:
-        if (url is None) == (client is None):
-            raise TypeError("url: needed, unless a client is given; not both")
-        if client is not None and options:
-            raise TypeError(f"{next(iter(options))}: options belong to the client that was given")
+        check_source(url, client, options)
         self._owner = client is None
         if client is None:
             assert url is not None
@@ -44,7 +44,7 @@ class Shipper:
             client = connect(url, **options)
         self.client = client
         self._sampling = client.sampling
-        self._level = 0
+        self.level = 0
         client.front_ends.add(self)
         self.format_exception = client.encoder.exceptions.format
 
@@ -56,7 +56,7 @@ class Shipper:
             level: a level of ``logging``.
             logger: the name of the logger. Those of this package are left out: its own messages never end.
         """
-        if level < self._level or logger == "logclient" or logger.startswith("logclient."):
+        if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
         try:
             if self._sampling is not None and not self._passes(self._sampling, document, level, logger):
@@ -68,7 +68,7 @@ class Shipper:
 
     def setLevel(self, level: int) -> None:
         """Send no record below this level from now on; named as that of ``logging.Handler``."""
-        self._level = level
+        self.level = level
 
     @staticmethod
     def _passes(sampling: Sampling, document: dict[str, Any], level: int, logger: str) -> bool:

@@ -32,7 +32,15 @@ def init_app(app: Any, *, client_ip: bool = True) -> None:
         app: the ``flask.Flask``.
         client_ip: whether events have the address of the client. Behind a proxy, that is the proxy's, unless
             ``ProxyFix`` of werkzeug is wrapped around later.
+
+    Raises:
+        TypeError: it is not an application of Flask.
     """
+    if not callable(getattr(app, "wsgi_app", None)):
+        raise TypeError(
+            f"app: must be a flask.Flask, got {type(app).__name__}; "
+            "for another WSGI application use app = RequestContext(app)"
+        )
     app.wsgi_app = RequestContext(app.wsgi_app, client_ip=client_ip)
 
 

@@ -99,11 +99,24 @@ class Logger:
     Args:
         shipper: sends the documents.
         name: of the logger.
+
+    Attributes:
+        disabled: False, for ``structlog.stdlib.filter_by_level``.
     """
+
+    disabled = False
 
     def __init__(self, shipper: Shipper, name: str) -> None:
         self._shipper = shipper
         self.name = name
+
+    def getEffectiveLevel(self) -> int:
+        """Return the level below which nothing is sent; for ``structlog.stdlib.filter_by_level``."""
+        return self._shipper.level
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Return whether events of a level are sent; for the same."""
+        return level >= self._shipper.level
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         level = _LEVELS.get(method)
@@ -111,7 +124,14 @@ class Logger:
             raise AttributeError(f"{type(self).__name__} has no {method!r}")
 
         def log(*rendered: Any, **event: Any) -> None:
-            self._ship(level, {"event": rendered[0], **event} if rendered else event)
+            if rendered:
+                self._shipper.client.complain(
+                    "structlog:rendered",
+                    "structlog: the last processor makes text of each event, so its fields are lost in it: "
+                    "leave that processor out",
+                )
+                event["event"] = rendered[0]
+            self._ship(level, event)
 
         setattr(self, method, log)  # the next call does not come here
         return log

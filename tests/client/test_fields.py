@@ -177,6 +177,11 @@ class TestBind:
             assert logclient.bound() == {}
         logclient.unbind("a")
 
+    @pytest.mark.parametrize("given", ["text", 5, [("a", 1)]])
+    def test_fields_must_be_a_mapping(self, given: Any) -> None:
+        with pytest.raises(TypeError, match="fields: must be a mapping, got "):
+            logclient.bind(given)
+
     def test_names_must_be_strings(self) -> None:
         with pytest.raises(TypeError, match="fields: each name must be a string, got int"):
             logclient.bind({1: 2})  # type: ignore[dict-item]

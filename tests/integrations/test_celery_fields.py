@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,13 +15,19 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient.integrations.celery import install
 from logclient.integrations.request_fields import RequestFields
+from logclient.lumberjack.collector import Collector
+from tests.integrations.ecs_peer import Peer
+from tests.integrations.odd_records import RECORDS, draw_fields, fail
 from tests.support import ROOT, clean_environment
 from tests.support.app_servers import EXAMPLES, Site, program, serving, wait_for
+from tests.support.patience import PATIENCE, wait_until
 
 celery = pytest.importorskip("celery")
 
 REQUESTS = 10
+PER_TASK = 5
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 TASKS = """
@@ -110,25 +118,101 @@ def test_pool_processes_ship_and_deliver_the_fields(tmp_path: Path) -> None:
     assert between and not any("celery.task.id" in event for event in between)
 
 
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    from celery import signals
+
+    used = (signals.before_task_publish, signals.task_prerun, signals.task_postrun)
+    before = [list(one.receivers or ()) for one in used]
+    yield
+    for one, receivers in zip(used, before, strict=True):
+        one.receivers = receivers
+        one.sender_receivers_cache.clear()
+
+
+class TaskPeer(Peer):
+    """Celery's own records that a task has come are of no task yet."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("celery.worker"):
+            self.facts = {}
+        super().emit(record)
+
+
+def test_records_equal_those_of_ecs_logging(signals_restored: None, tmp_path: Path) -> None:
+    """2,000 of a worker: to those of ecs-logging come the task, as it knows itself, and its request."""
+    from celery.contrib.testing.worker import start_worker
+
+    draw = random.Random("celery")
+    app = celery.Celery("shop", broker="memory://localhost/", set_as_current=False)
+    app.conf.worker_hijack_root_logger = False
+    install(app)
+    log, root, peer = logging.getLogger("shop"), logging.getLogger(), TaskPeer()
+    requests: dict[int, dict[str, Any]] = {}
+    done: list[int] = []
+
+    @app.task(shared=False, name="shop.größe", bind=True)
+    def run(task: Any, number: int) -> str:
+        names = {"celery.task.name": task.name, "celery.task.id": task.request.id}
+        peer.facts = {**names, **requests[number], "basket": [number]}
+        logclient.bind(basket=[number])
+        done.append(number)
+        for n in range(PER_TASK):
+            try:
+                if n == 2 and draw.random() < 0.5:
+                    fail(draw)
+                log.info("task %s of %s 😀", n, number, extra=draw_fields(draw))
+            except Exception:
+                log.warning("caught", exc_info=True, extra=draw_fields(draw))
+        if number % 10 == 0:
+            fail(draw)
+        return "größe"
+
+    before = root.level
+    with (
+        Collector(capture=str(tmp_path)) as server,
+        start_worker(app, pool="solo", perform_ping_check=False, loglevel="INFO"),
+    ):
+        handler = logclient.Handler(server.url, overflow="block")
+        root.setLevel("INFO")
+        root.addHandler(peer)
+        root.addHandler(handler)
+        try:
+            for number in range(RECORDS // PER_TASK):
+                trace = f"00-{TRACE}-b7ad6b7169203331-01" if number % 2 else None
+                requests[number] = {"http.request.id": f"r-{number}"} | ({"trace.id": TRACE} if trace else {})
+                fields = RequestFields("GET", "/", f"r-{number}", trace, None)
+                run.delay(number)
+                fields.end()
+            wait_until(lambda: len(done) == RECORDS // PER_TASK, "all tasks")
+            wait_until(lambda: [*map(_ended, peer.expected)].count(True) == len(done), "their ends")
+        finally:
+            root.removeHandler(handler)
+            root.removeHandler(peer)
+            root.setLevel(before)
+        assert handler.client.flush(PATIENCE) == 0
+        assert handler.client.stats().failed == {}
+        handler.client.close()
+    documents = peer.check(tmp_path)
+    assert len(documents) == RECORDS + 2 * len(done)
+    loggers = {document["log.logger"] for document in documents}
+    assert loggers == {"shop", "celery.worker.strategy", "celery.app.trace"}
+
+
+def _ended(expected: Any) -> bool:
+    return bool(expected.fields["log.logger"] == "celery.app.trace")
+
+
 class TestWithinAProgram:
     """Tasks that run where they are called."""
 
     @pytest.fixture
-    def app(self) -> Iterator[Any]:
-        from celery import signals
-
-        from logclient.integrations.celery import install
-
+    def app(self, signals_restored: None) -> Any:
         app = celery.Celery("shop", set_as_current=False)
         app.conf.task_always_eager = True
-        used = (signals.before_task_publish, signals.task_prerun, signals.task_postrun)
-        before = [list(one.receivers or ()) for one in used]
         install(app)
         install(app)  # twice is as good as once
-        yield app
-        for one, receivers in zip(used, before, strict=True):
-            one.receivers = receivers
-            one.sender_receivers_cache.clear()
+        return app
 
     def test_fields_end_with_the_task(self, app: Any) -> None:
         seen: list[dict[str, Any]] = []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +20,8 @@ from logclient.integrations.request_fields import REQUEST_ID, RequestFields, san
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
 from tests.integrations import web_apps
+from tests.integrations.odd_records import Thing, flat
+from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 
 loguru = pytest.importorskip("loguru")
@@ -374,6 +379,63 @@ class TestStarlette:
         [fields] = seen
         assert fields["url.path"] == ("/inner" if kind == "http" else "/outer")
         assert ("trace.id" in fields) is (kind == "lifespan")
+
+    def test_what_a_synchronous_view_binds_is_its_own(self, arrived: Any) -> None:
+        """Starlette runs it in a thread, with a copy of the context."""
+        from logclient.integrations.starlette import RequestContext
+
+        fastapi = pytest.importorskip("fastapi")
+        app = fastapi.FastAPI()
+
+        async def bound_before() -> None:
+            logclient.bind(tenant="acme")
+
+        def view() -> None:
+            logclient.bind(order=17)
+            web_apps.log.info("in the view")
+
+        app.get("/", dependencies=[fastapi.Depends(bound_before)])(view)
+        app.add_middleware(RequestContext)
+        logging.getLogger("uvicorn.access").setLevel("INFO")
+        try:
+            with web_apps.uvicorn_server(app) as port, _connected(port) as get:
+                get("/")
+        finally:
+            logging.getLogger("uvicorn.access").setLevel("NOTSET")
+        events = [flat(event) for event in arrived()]
+        found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in events}
+        assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
+
+
+class TestArguments:
+    @pytest.mark.parametrize("framework", ["flask", "aiohttp", "celery"])
+    def test_what_is_no_application_is_refused(self, framework: str) -> None:
+        module = importlib.import_module(f"logclient.integrations.{framework}")
+        install = module.init_app if framework == "flask" else module.install
+        with pytest.raises(TypeError, match=r"^app: must be an? .*, got Thing"):
+            install(Thing())
+
+    @pytest.mark.parametrize("make", [logclient.Handler, Sink, LoggerFactory])
+    @pytest.mark.parametrize("kind", [Thing, logclient.AsyncClient])
+    def test_what_is_no_client_is_refused(self, make: Any, kind: Any) -> None:
+        client = kind() if kind is Thing else kind("lumberjack://127.0.0.1:9")
+        with pytest.raises(TypeError, match=f"^client: must be a logclient.Client, got {kind.__name__}"):
+            make(client=client)
+
+    @pytest.mark.parametrize("module", ["django", "aiohttp", "celery"])
+    def test_missing_packages_are_named(self, module: str) -> None:
+        program = (
+            f"import sys\nsys.modules[{module!r}] = None\n"
+            f"import logclient.integrations.{module} as front_end\n"
+            "front_end.install(None)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=clean_environment(PYTHONPATH=str(ROOT)),
+            capture_output=True,
+            text=True,
+        )
+        assert done.stderr.endswith(f"MissingExtra: {module} is not installed: pip install {module}\n")
 
 
 class TestHeaders:

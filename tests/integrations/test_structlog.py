@@ -16,7 +16,16 @@ import pytest
 import logclient
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
-from tests.integrations.odd_records import OURS, RECORDS, Broken, arrived, draw_fields, expected_field, fail
+from tests.integrations.odd_records import (
+    OURS,
+    RECORDS,
+    Broken,
+    arrived,
+    draw_fields,
+    expected_field,
+    fail,
+    flat,
+)
 from tests.support.patience import PATIENCE
 
 structlog = pytest.importorskip("structlog")
@@ -170,6 +179,46 @@ def test_unknown_methods_are_refused() -> None:
     with pytest.raises(TypeError, match="url: needed"):
         LoggerFactory()
     client.close()
+
+
+def test_text_of_a_renderer_is_shipped_and_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = _logged(tmp_path, [structlog.processors.JSONRenderer()], "shop")
+    log = next(run)
+    for _ in range(3):
+        log.warning("late", days=3)
+    events = next(run)
+    assert [event["message"] for event in events] == ['{"days": 3, "event": "late"}'] * 3
+    assert {event["log.level"] for event in events} == {"warning"}
+    assert capfd.readouterr().err.count("leave that processor out") == 1
+
+
+def test_filter_by_level_of_structlog_works() -> None:
+    passed: list[str] = []
+
+    def note(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        passed.append(method)
+        return event
+
+    with Collector(keep=True) as server:
+        factory = LoggerFactory(server.url)
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.add_logger_name, note],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=factory,
+        )
+        log = structlog.get_logger("shop")
+        log.debug("sent")
+        factory.client.reconfigure(level="WARNING")
+        log.info("below the level")
+        log.warning("late")
+        assert factory.client.flush(PATIENCE) == 0
+        events = [flat(event) for event in server.events(2)]
+        factory.client.close()
+    found = [(event["message"], event["log.logger"]) for event in events]
+    assert found == [("sent", "shop"), ("late", "shop")]
+    assert passed == ["debug", "warning"]
 
 
 def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:

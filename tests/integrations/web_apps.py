@@ -7,6 +7,7 @@ Each has the same paths, with the name of the request as the last part:
 * ``/stream/`` logs for each of three chunks, while the response is under way
 * ``/pool/`` logs in a thread of a pool
 * ``/meet/`` logs, waits for `TOGETHER` requests to be there, and logs again
+* ``/visit/`` calls `visit`, with what the framework itself says about the request
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ from tests.support.patience import PATIENCE, wait_until
 TOGETHER = 4
 
 log = logging.getLogger("shop")
+
+
+def visit(name: str, facts: dict[str, Any]) -> None:
+    """What a test wants ``/visit/`` to do, in place of this."""
+    log.info(f"{name} {facts}")
+
+
+def _facts(method: str, path: str, headers: Any, ip: str | None) -> dict[str, Any]:
+    """Return what a framework says about a request. Without an id in its headers, the server makes one."""
+    given = {"http.request.id": headers["X-Request-Id"]} if "X-Request-Id" in headers else {}
+    facts = {"http.request.method": method, "url.path": path, "client.ip": ip, "user.name": headers["X-User"]}
+    return {**facts, **given}
 
 
 def log_in_all_ways(text: str) -> None:
@@ -82,15 +95,22 @@ def flask_app() -> Any:
     from logclient.integrations.flask import init_app
 
     app, meeting = flask.Flask("web_apps"), Meeting()
+
+    def visited(name: str) -> str:
+        request = flask.request
+        visit(name, _facts(request.method, request.path, request.headers, request.remote_addr))
+        return "visited"
+
     views = {
         "all": lambda name: log_in_all_ways(name) or "all",
         "fail": fail,
         "stream": lambda name: flask.Response(chunks(name)),
         "pool": in_pool,
         "meet": lambda name: meeting.wait(name) or "met",
+        "visit": visited,
     }
     for word, view in views.items():
-        app.add_url_rule(f"/{word}/<name>", word, view)
+        app.add_url_rule(f"/{word}/<name>", word, view, methods=["GET", "POST"])
     init_app(app)
     return app
 
@@ -125,8 +145,16 @@ def django_urls() -> tuple[Any, ...]:
         await meeting.wait_later(name)
         return HttpResponse("met")
 
+    def visited(request: Any, name: str) -> Any:
+        visit(name, _facts(request.method, request.path, request.headers, request.META["REMOTE_ADDR"]))
+        return HttpResponse("visited")
+
+    async def visited_later(request: Any, name: str) -> Any:
+        return visited(request, name)
+
     views = {"all": everything, "fail": failing, "stream": stream, "pool": pool, "meet": meet}
-    later = {"stream": stream_later, "meet": meet_later}
+    views["visit"] = visited
+    later = {"stream": stream_later, "meet": meet_later, "visit": visited_later}
     return (
         *(path(f"{word}/<name>", view) for word, view in views.items()),
         *(path(f"later/{word}/<name>", view) for word, view in later.items()),
@@ -188,11 +216,18 @@ def fastapi_app() -> Any:
         await meeting.wait_later(name)
         return PlainTextResponse("met")
 
+    async def visited(request: Any, name: str) -> Any:
+        path, ip = request.scope["path"], request.client.host
+        visit(name, _facts(request.method, path, request.headers, ip))
+        return PlainTextResponse("visited")
+
     async def socket(websocket: Any, name: str) -> None:
         await websocket.accept()
         log.info(await websocket.receive_text())
         await websocket.close()
 
+    visited.__annotations__["request"] = fastapi.Request
+    app.api_route("/visit/{name}", methods=["GET", "POST"], response_model=None)(visited)
     socket.__annotations__["websocket"] = fastapi.WebSocket
     for view in (everything, failing, stream, pool, meet):
         word = {everything: "all", failing: "fail"}.get(view, view.__name__)
@@ -230,9 +265,16 @@ def aiohttp_app() -> Any:
             await response.write(chunk)
         return response
 
+    async def visited(request: Any) -> Any:
+        visit(
+            request.match_info["name"],
+            _facts(request.method, request.path, request.headers, request.remote),
+        )
+        return web.Response(text="visited")
+
     views = {"all": everything, "fail": failing, "pool": pool, "meet": meeting.wait_later}
     app.add_routes([web.get(f"/{word}/{{name}}", routed(view)) for word, view in views.items()])
-    app.add_routes([web.get("/stream/{name}", stream)])
+    app.add_routes([web.get("/stream/{name}", stream), web.route("*", "/visit/{name}", visited)])
     install(app)
     return app
 

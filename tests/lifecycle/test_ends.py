@@ -259,6 +259,44 @@ os._exit(0)
     assert max(map(float, done.stdout.split())) < 1.0
 
 
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("test-ends")
+    logger.setLevel("INFO")
+    yield logger
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+
+
+def test_a_handler_outlives_a_configuration_that_leaves_it_to_its_logger(
+    server: MemoryServer, logger: logging.Logger
+) -> None:
+    """As under ``uvicorn.run``: dictConfig closes all handlers, but leaves them to their loggers."""
+    handler = logclient.Handler(URL)
+    logger.addHandler(handler)
+    logger.info("before")
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
+    logger.info("afterwards")
+    wait_until(lambda: handler.client.stats().acked == 2)
+    assert not handler.client.closed and handler.client.stats().refused == 0
+    handler.close()
+    assert handler.client.closed
+
+
+def test_a_handler_that_a_configuration_takes_away_ends(server: MemoryServer, logger: logging.Logger) -> None:
+    ship = {"class": "logclient.Handler", "url": URL}
+    config = {"version": 1, "disable_existing_loggers": False, "handlers": {"h": ship}}
+    config["loggers"] = {logger.name: {"handlers": ["h"]}}
+    logging.config.dictConfig(config)
+    client = logger.handlers[0].client  # type: ignore[attr-defined]
+    logger.info("before")
+    logging.config.dictConfig(config)
+    gc.collect()  # dictConfig leaves the handlers that it has made in a cycle
+    wait_until(lambda: client._engine._ended)
+    assert client.closed and client.stats().acked == 1
+    logger.handlers[0].close()
+
+
 def test_logging_shutdown_ignores_unreachable_servers(server: MemoryServer) -> None:
     server.down()
     handler = logclient.Handler(URL, backoff_min=0.01)
@@ -602,9 +640,7 @@ INTERRUPT = {
 
 
 @pytest.mark.parametrize("what", INTERRUPT)
-def test_a_signal_at_any_moment_loses_no_account(
-    what: str, slow_collector: str, tmp_path: Path
-) -> None:
+def test_a_signal_at_any_moment_loses_no_account(what: str, slow_collector: str, tmp_path: Path) -> None:
     for number, (which, moment) in enumerate(moments(3, 0.8)):
         INTERRUPT[what](which, moment, tmp_path / f"{number}", slow_collector)
 

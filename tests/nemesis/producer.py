@@ -147,6 +147,7 @@ class Producer:
             }
         )
         (self.handler,) = logging.getLogger("nemesis").handlers
+        gc.collect()  # dictConfig leaves the handler before in a cycle, and it closes when it is gone
         self.sampler.clients.append(self.handler.client)
 
     # -- events ------------------------------------------------------------------------------------

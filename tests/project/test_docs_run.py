@@ -679,6 +679,20 @@ STAGES: dict[str, list[Stage]] = {
             "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
         ),
     ],
+    "docs/picologging.md": [
+        Stage(
+            server("lumberjack", port=5044, keep=True),
+            "[event] = server.events(1)\n"
+            "assert (event['message'], event['order']) == ('late by 3 days', 17)\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True)
+            + "import picologging, logclient\n"
+            + "logger = picologging.getLogger('orders')\n"
+            + "logger.addHandler(logclient.Handler('lumberjack://127.0.0.1:5044'))\n",
+            "logger.warning('hello')\nassert server.events(1)[0]['tenant'] == 'acme'\n",
+        ),
+    ],
     "docs/web.md": [
         Stage(
             SHIPPED,
@@ -739,6 +753,25 @@ STAGES: dict[str, list[Stage]] = {
             "asyncio.run(ask())\n" + ASKED,
         ),
         Stage(
+            SHIPPED + "import threading, urllib.error, urllib.request, uvicorn\n"
+            "async def app(scope, receive, send):\n"
+            "    raise LookupError\n"
+            "web = uvicorn.Server(uvicorn.Config(app, port=8000, lifespan='off'))\n",
+            "threading.Thread(target=web.run, daemon=True).start()\n"
+            "while not web.started:\n"
+            "    threading.Event().wait(0.01)\n"
+            "try:\n"
+            "    urllib.request.urlopen('http://127.0.0.1:8000/orders')\n"
+            "except urllib.error.HTTPError as error:\n"
+            "    assert error.code == 500\n"
+            "found = []\n"
+            "while 'Exception in ASGI application\\n' not in found:\n"
+            "    threading.Event().wait(0.01)\n"
+            "    found = [event['message'] for event in server.events()]\n"
+            "assert len([text for text in found if '/orders' in text]) == 1, found\n"
+            "assert found.count('Exception in ASGI application\\n') == 1, found\n",
+        ),
+        Stage(
             SHIPPED,
             "@app.task(name='shop.confirm')\n"
             "def confirm():\n"
@@ -794,6 +827,16 @@ STAGES: dict[str, list[Stage]] = {
             "thread.join()\n"
             "[event] = server.events(1)\n"
             "assert (event['log.logger'], event['error.type']) == ('uncaught', 'LookupError')\n",
+        ),
+        Stage(
+            server("lumberjack", port=5044, keep=True) + "import logging, logclient, threading\n"
+            "from loguru import logger\n"
+            "from logclient.integrations.loguru import Sink\n",
+            "thread = threading.Thread(target=lambda: 1 / 0)\n"
+            "thread.start()\n"
+            "thread.join()\n"
+            "[event] = server.events(1)\n"
+            "assert (event['log.logger'], event['error.type']) == ('uncaught', 'ZeroDivisionError')\n",
         ),
         Stage(
             SHIPPED + "import warnings\n",
