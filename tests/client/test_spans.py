@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import os
 import sys
 import threading
 import weakref
@@ -40,7 +41,10 @@ RESOURCE = Resource(
     {"service.name": "shop", "service.version": "2.4.1", "deployment.environment.name": "production"}
 )
 SERVICE = {"service.name": "shop", "service.version": "2.4.1", "service.environment": "production"}
-PROVIDER = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
+with pytest.MonkeyPatch.context() as patch:
+    # The SDK's hook would start threads in each child that a later test forks, and may hang there.
+    patch.setattr(os, "register_at_fork", lambda **hooks: None)
+    PROVIDER = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
 TRACER = PROVIDER.get_tracer("tests")
 IDS = {"trace.id", "span.id"}
 

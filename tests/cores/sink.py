@@ -11,7 +11,7 @@ from types import TracebackType
 from logclient._ext.lumberjack import Reader, encode_ack
 from tests.support.patience import PATIENCE
 
-ID = re.compile(rb'"event\.id":"([0-9a-f]{20})([0-9a-f]{12})"')
+ID = re.compile(rb'"_id":"([0-9a-f]{20})([0-9a-f]{12})"')
 
 
 class Arrived:

@@ -16,6 +16,7 @@ from logclient import ConfigError
 from logclient.logjam.collector import Collector as LogjamServer
 from logclient.logux.collector import Collector as LoguxServer
 from logclient.lumberjack.collector import Collector
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 
 QUICK: dict[str, Any] = {"backoff_min": 0.001, "backoff_max": 0.01}
@@ -145,7 +146,8 @@ class TestFieldsAndLevels:
                     client.send("three")
                 assert client.flush(PATIENCE) == 0
             names = ("a", "b", "c", "service.name", "tags")
-            found = [{name: event.get(name) for name in names} for event in server.events(3, PATIENCE)]
+            events = [dotted(event) for event in server.events(3, PATIENCE)]
+            found = [{name: event.get(name) for name in names} for event in events]
         assert [list(fields.values()) for fields in found] == [
             [1, 1, 1, "shop", None],
             [None, 2, 1, "shop", None],

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.integrations.odd_records import Broken, arrived, expected_field, flat
+from tests.integrations.odd_records import Broken, arrived, expected_field
+from tests.support.documents import dotted
 
 ecs_logging = pytest.importorskip("ecs_logging")
 
@@ -93,7 +94,7 @@ class Expected(NamedTuple):
     def document(self) -> dict[str, Any]:
         """Return the flat document. What the record has itself wins."""
         facts = {name: value for name, value in self.facts.items() if name not in self.extra}
-        return {**flat(facts), **self.fields}
+        return {**dotted(facts), **self.fields}
 
 
 class Peer(logging.Handler):
@@ -119,7 +120,7 @@ class Peer(logging.Handler):
                 del vars(copy)[name]  # theirs raises
         if _error_text(record) == f"<unprintable {type(_error(record)).__name__}>":
             copy.exc_info = None  # likewise
-        made = flat(json.loads(self._formatter.format(copy)))
+        made = dotted(json.loads(self._formatter.format(copy)))
         for difference in FIELDS:
             ours = difference.ours(record)
             made.pop(difference.name, None)
@@ -129,14 +130,14 @@ class Peer(logging.Handler):
             theirs = made.pop(name, None)
             ours_name, ours = expected_field(name, value, theirs)
             if isinstance(value, dict) and value:  # its fields are in `made`, but for those that are None
-                made |= {path: None for path, inner in flat({name: value}).items() if inner is None}
+                made |= {path: None for path, inner in dotted({name: value}).items() if inner is None}
             else:
                 made[ours_name] = ours
         self.expected.append(Expected(made, self.facts, {*extra}))
 
     def check(self, capture: Path) -> list[dict[str, Any]]:
         """Compare what has arrived, in its order, field by field; return it."""
-        documents = [flat(document) for document in arrived(capture)]
+        documents = [dotted(document) for document in arrived(capture)]
         assert len(documents) == len(self.expected)
         for document, expected in zip(documents, self.expected, strict=True):
             assert len(document.pop("event.id")) == 32

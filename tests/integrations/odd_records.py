@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from logclient.collectors.capture import CaptureReader
 from logclient.lumberjack.collector import decode
+from tests.support.documents import dotted
 
 RECORDS = 2000
 OURS = ("@metadata", "event.id", "@timestamp", "ecs.version")
@@ -107,20 +108,9 @@ def expected_field(name: str, value: Any, theirs: Any) -> tuple[str, Any]:
     return name, theirs
 
 
-def flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a document whose nested names are joined by dots."""
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
-
-
 def shown(document: dict[str, Any]) -> dict[str, Any]:
     """Return the flat fields of a document that are not `OURS`."""
-    return {name: value for name, value in flat(document).items() if name not in (*OURS, "@metadata._id")}
+    return {name: value for name, value in dotted(document).items() if name not in (*OURS, "@metadata._id")}
 
 
 def fail(draw: random.Random, kinds: int = 4) -> None:

@@ -23,9 +23,9 @@ from tests.integrations.odd_records import (
     draw_fields,
     expected_field,
     fail,
-    flat,
     shown,
 )
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
 if sys.version_info >= (3, 13):
@@ -112,7 +112,7 @@ def test_records_equal_picologgings_own_output(logger: Any, tmp_path: Path) -> N
     documents = arrived(tmp_path)
     assert len(documents) == len(own.found) == RECORDS
     for n, (found, (text, created), fields) in enumerate(zip(documents, own.found, given, strict=True)):
-        document = flat(found)
+        document = dotted(found)
         line, _, trace = text.partition(END)
         expected: dict[str, Any] = dict(zip(ATTRIBUTES, line.split(SEPARATOR), strict=True))
         expected["log.level"] = expected["log.level"].lower()
@@ -132,7 +132,7 @@ def test_records_equal_picologgings_own_output(logger: Any, tmp_path: Path) -> N
         expected |= {"request": n, "bound": "größe"}
         time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(created * 1e6))
         assert datetime.fromisoformat(document["@timestamp"]) == time
-        assert shown(found) == flat(expected)
+        assert shown(found) == dotted(expected)
 
 
 def test_a_log_call_never_raises(logger: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +149,7 @@ def test_a_log_call_never_raises(logger: Any, capfd: pytest.CaptureFixture[str])
         logger.info("no error", exc_info=True)
         logger.log(25, "custom level")
         assert handler.client.flush(PATIENCE) == 0
-        events = [flat(event) for event in server.events(6, PATIENCE)]
+        events = [dotted(event) for event in server.events(6, PATIENCE)]
         assert handler.client.stats().failed == {"unencodable": 1}
         handler.client.close()
     assert [event.get("message") for event in events] == [
@@ -180,7 +180,7 @@ def test_other_protocols_have_the_document_too(kind: str, logger: Any) -> None:
         [[severity, _, text]] = event["lines"]
         assert (severity, text, event["action"].split("#")[0]) == (3, "größe 7", logger.name)
     else:
-        data = flat(event["data"])
+        data = dotted(event["data"])
         assert (data["log.level"], data["message"], data["log.logger"]) == ("error", "größe 7", logger.name)
         assert data["log.origin.file.name"] and data["process.pid"]
 

@@ -20,8 +20,9 @@ from logclient.integrations.request_fields import REQUEST_ID, RequestFields, san
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
 from tests.integrations import web_apps
-from tests.integrations.odd_records import Thing, flat
+from tests.integrations.odd_records import Thing
 from tests.support import ROOT, clean_environment
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
 loguru = pytest.importorskip("loguru")
@@ -52,7 +53,7 @@ def arrived() -> Iterator[Callable[[], list[Event]]]:
         def events() -> list[Event]:
             assert client.flush(PATIENCE) == 0
             assert client.stats().failed == {}
-            return server.events(client.stats().acked, PATIENCE)
+            return [dotted(event) for event in server.events(client.stats().acked, PATIENCE)]
 
         log.setLevel("INFO")
         log.addHandler(handler)
@@ -402,7 +403,7 @@ class TestStarlette:
                 get("/")
         finally:
             logging.getLogger("uvicorn.access").setLevel("NOTSET")
-        events = [flat(event) for event in arrived()]
+        events = arrived()
         found = {event["log.logger"]: (event.get("tenant"), event.get("order")) for event in events}
         assert found == {"shop": ("acme", 17), "uvicorn.access": ("acme", None)}
 

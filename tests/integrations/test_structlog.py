@@ -17,15 +17,15 @@ import logclient
 from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
 from tests.integrations.odd_records import (
-    OURS,
     RECORDS,
     Broken,
     arrived,
     draw_fields,
     expected_field,
     fail,
-    flat,
+    shown,
 )
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
 structlog = pytest.importorskip("structlog")
@@ -86,7 +86,7 @@ def test_events_equal_structlogs_own_json(tmp_path: Path) -> None:
         assert factory.client.flush(PATIENCE) == 0
         assert factory.client.stats().failed == {}
         factory.client.close()
-    documents = arrived(tmp_path)
+    documents = [dotted(document) for document in arrived(tmp_path)]
     assert len(documents) == len(given) == RECORDS
     for document, (event, theirs) in zip(documents, given, strict=True):
         expected = {"log.logger": "shop", "message": event.pop("event"), "log.level": event.pop("level")}
@@ -99,7 +99,7 @@ def test_events_equal_structlogs_own_json(tmp_path: Path) -> None:
         for name, value in event.items():
             name, value = expected_field(name, value, theirs.get(name))
             expected[name] = value
-        assert {name: value for name, value in document.items() if name not in OURS} == expected
+        assert shown(document) == dotted(expected)
 
 
 def _logged(tmp_path: Path, processors: list[Any], *names: str) -> Iterator[Any]:
@@ -108,7 +108,7 @@ def _logged(tmp_path: Path, processors: list[Any], *names: str) -> Iterator[Any]
         structlog.configure(processors=processors, logger_factory=factory)
         yield structlog.get_logger(*names)
         assert factory.client.flush(PATIENCE) == 0
-        yield server.events(factory.client.stats().acked)
+        yield [dotted(event) for event in server.events(factory.client.stats().acked)]
         factory.client.close()
 
 
@@ -214,7 +214,7 @@ def test_filter_by_level_of_structlog_works() -> None:
         log.info("below the level")
         log.warning("late")
         assert factory.client.flush(PATIENCE) == 0
-        events = [flat(event) for event in server.events(2)]
+        events = [dotted(event) for event in server.events(2)]
         factory.client.close()
     found = [(event["message"], event["log.logger"]) for event in events]
     assert found == [("sent", "shop"), ("late", "shop")]
@@ -233,7 +233,7 @@ def test_the_handler_takes_event_dicts_of_the_standard_librarys_route() -> None:
             wrapper_class=structlog.stdlib.BoundLogger,
         )
         structlog.get_logger("test-structlog").warning("hello", order=7)
-        [event] = server.events(1, PATIENCE)
+        [event] = map(dotted, server.events(1, PATIENCE))
         logger.removeHandler(handler)
         handler.close()
     assert (event["message"], event["order"], event["log.level"]) == ("hello", 7, "warning")

@@ -21,6 +21,7 @@ import logclient
 from logclient.collectors.capture import CaptureReader
 from logclient.lumberjack.collector import Collector, decode
 from tests.support import clean_environment, need
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 
 NOBODY = "lumberjack://127.0.0.1:9"
@@ -146,9 +147,9 @@ class Scene:
         return Counter(event["@metadata"]["_id"] for unit in units for event in decode(unit.raw))
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what has arrived, in order, copies and all."""
+        """Return what has arrived, in order, copies and all; names with dots in place of objects."""
         units = (unit for unit in CaptureReader(self.capture) if unit.direction == 0)
-        return [event for unit in units for event in decode(unit.raw)]
+        return [dotted(event) for unit in units for event in decode(unit.raw)]
 
     def verdict(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         """End the collector, and return the verifier's counts."""

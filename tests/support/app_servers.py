@@ -29,6 +29,7 @@ import pytest
 from logclient.collectors.capture import CaptureReader
 from logclient.lumberjack.collector import decode
 from tests.support import ROOT, clean_environment, missing, need
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 
@@ -83,8 +84,9 @@ class Site:
         self.collector.__exit__(kind, error, trace)
 
     def events(self) -> list[dict[str, Any]]:
-        """What has arrived so far, copies and all."""
-        return [e for unit in CaptureReader(self.capture) if unit.direction == 0 for e in decode(unit.raw)]
+        """What has arrived so far, copies and all; names with dots in place of objects."""
+        units = (unit for unit in CaptureReader(self.capture) if unit.direction == 0)
+        return [dotted(event) for unit in units for event in decode(unit.raw)]
 
     def messages(self) -> Counter[str]:
         return Counter(event["message"] for event in self.events())

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def dotted(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return the values of a document by their whole names; ``@metadata`` stays an object.
+    """Return the values of a document by their whole names.
 
     Raises:
         AssertionError: a name occurs twice.
@@ -15,8 +15,7 @@ def dotted(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in document.items():
         whole = path + name
-        deep = isinstance(value, dict) and value and whole != "@metadata"
-        inner = dotted(value, f"{whole}.") if deep else {whole: value}
+        inner = dotted(value, f"{whole}.") if isinstance(value, dict) and value else {whole: value}
         assert not made.keys() & inner.keys(), whole
         made |= inner
     return made
