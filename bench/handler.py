@@ -1,7 +1,8 @@
 """Row `handler`: the cost of `handler.handle(record)` for the thread that logs.
 
 1,000 prepared records (log lines; every second with %-arguments, every tenth with `extra`) become complete
-ECS documents in the queue. Before the timed runs, each document is decoded and compared with its record;
+ECS documents in the queue, with objects as those of ecs-logging; beside them the form with dots in the names,
+and that of Logstash. Before the timed runs, each document is decoded and compared with its record;
 after each timed run the queue is emptied and counted. One contender has a running sender and the C sink, to
 show the cost of a queue that is drained at the same time. Logjam's documents are made of the same records, by
 the handler and by the agent in Python, which has the rules; both make the same bytes.
@@ -36,6 +37,8 @@ LOGJAM = "logclient.Handler, Logjam"
 AGENT = "Logjam's agent in Python"
 RICH = "logclient.Handler, fields, redact, bind"
 BEFORE = "logclient.Handler, before_send"
+DOTTED = "logclient.Handler, ecs_dotted"
+OTHER = "logclient.Handler, format=logstash"
 STRUCTLOG = "structlog to logclient"
 STRUCTLOG_JSON = "structlog, JSONRenderer"
 LOGURU = "loguru to logclient"
@@ -48,6 +51,8 @@ TARGETS = [
     Target(AGENT, LOGJAM, ">=", 10.0),
     Target(RICH, OURS, "<=", 1.4),
     Target(BEFORE, OURS, "", 0.0),
+    Target(DOTTED, OURS, "", 0.0),
+    Target(OTHER, OURS, "", 0.0),
     Target(STRUCTLOG, STRUCTLOG_JSON, "", 0.0),
     Target(LOGURU, LOGURU_JSON, "", 0.0),
 ]
@@ -254,8 +259,10 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         check_lines(made, waiting[0].take(), agent)
         rich = logclient.Handler(NOWHERE, fields=FIELDS, redact=NAMES)
         changing = logclient.Handler(NOWHERE, before_send=lambda document: document)
+        dotted = logclient.Handler(NOWHERE, ecs_dotted=True)
+        other = logclient.Handler(NOWHERE, format="logstash")
         extra_queues = []
-        for handler in (rich, changing):
+        for handler in (rich, changing, dotted, other):
             stack.callback(handler.close)
             extra_queues.append(QueueOnly(handler.client))
         bound(rich.handle, made)()
@@ -265,6 +272,11 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                 raise NotExact("a document has not all fields")
         loop(changing.handle, made)()
         check(made, extra_queues[1].take())
+        loop(dotted.handle, made)()
+        check(made, extra_queues[2].take())
+        loop(other.handle, made)()
+        if [json.loads(body)["message"] for body in extra_queues[3].take()] != [r.getMessage() for r in made]:
+            raise NotExact("the documents of Logstash are not the records")
         front_ends = FrontEnds(made)
         stack.callback(front_ends.close)
         sink = stack.enter_context(Sink())
@@ -296,6 +308,8 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             Contender(AGENT, loop(agent.ship, made), n, waiting[1].count),
             Contender(RICH, bound(rich.handle, made), n, extra_queues[0].count),
             Contender(BEFORE, loop(changing.handle, made), n, extra_queues[1].count),
+            Contender(DOTTED, loop(dotted.handle, made), n, extra_queues[2].count),
+            Contender(OTHER, loop(other.handle, made), n, extra_queues[3].count),
             *front_ends.contenders(),
             Contender("loop alone", alone(made), n),
         ]

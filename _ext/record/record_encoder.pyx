@@ -66,6 +66,7 @@ cdef class Encoder:
     cdef dict fields
     cdef Shared shared               # `fields`, and what is made of them
     cdef object bound
+    cdef Recent recent               # what was found last for the context; None: nothing
     cdef object spans
     cdef object span_variable        # the context variable of `spans`, or None
     cdef object key                  # of this encoder, for what is kept in bound fields
@@ -129,6 +130,7 @@ cdef class Encoder:
         self.fields = made
         self.shared = shared
         self.key = object()          # splices of bound fields are made anew
+        self.recent = None
 
     def __dealloc__(self):
         cdef int i
@@ -240,10 +242,16 @@ cdef class Encoder:
     cdef inline Shared _current_shared(self):
         # Return the fields for a document that is made now.
         cdef object fields
+        cdef Recent recent
         if self.bound is None:
             return self.shared
         fields = get_value(self.bound)
-        return self.shared if fields is None else self._bound_shared(fields)
+        if fields is None:
+            return self.shared
+        recent = self.recent
+        if not LC_SHARED and recent is not None and recent.bound is fields:
+            return recent.shared
+        return self._bound_shared(fields)
 
     cdef Shared _bound_shared(self, object bound):
         # Other threads may do the same at the same time: either result is right.
@@ -255,6 +263,8 @@ cdef class Encoder:
             if len(made) >= MAX_SPLICES:
                 made.clear()         # of clients that are gone
             made[key] = found
+        elif not LC_SHARED and key is self.key:
+            self.recent = _make_recent(bound, <Shared> found)
         return <Shared> found
 
     cdef inline Splice _current_splice(self, Document *doc, Shared shared):

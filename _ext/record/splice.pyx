@@ -62,6 +62,21 @@ cdef class Shared:
     cdef dict spans          # id of a context of OpenTelemetry -> SpanFound
 
 
+@cython.final
+cdef class Recent:
+    """Fields that a context has bound, and what an encoder has made of them."""
+
+    cdef object bound
+    cdef Shared shared
+
+
+cdef Recent _make_recent(object bound, Shared shared):
+    cdef Recent made = Recent.__new__(Recent)
+    made.bound = bound
+    made.shared = shared
+    return made
+
+
 def _none():
     return None
 
