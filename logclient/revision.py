@@ -83,7 +83,8 @@ class Revision:
         body, kind, sanitized, moved = self._final.encode(document)
         if sanitized or moved:
             self._queue.count_changed(sanitized, moved)
-        self._put(body, level_index(record.levelno), kind)
+        level = getattr(record, "levelno", 0)
+        self._put(body, level_index(level if isinstance(level, int) else 0), kind)
 
     def _revised(self, encoded: tuple[bytes, int, int, int]) -> Document | None:
         body, _, sanitized, moved = encoded

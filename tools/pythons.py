@@ -347,7 +347,7 @@ def test(arguments: list[str]) -> int:
         environment.pop("PYTHONPATH", None)
         command = [interpreter.path, "-m", "pytest", "-m", WITHOUT, *arguments]
         done = subprocess.run(command, cwd=where, env=environment)
-        worst = max(worst, done.returncode)
+        worst = max(worst, abs(done.returncode))  # a signal is negative
     if not others():
         print("no other Python 3.11 or newer on this machine")
     return worst

@@ -234,6 +234,16 @@ class TestBeforeSend:
             )
         assert one == two
 
+    @pytest.mark.parametrize("level", [None, "high", 7.5])
+    def test_a_record_without_a_number_as_its_level_is_sent(self, level: Any) -> None:
+        with Sent(before_send=lambda document: document) as sent:
+            record = _record({})
+            record.levelno = level
+            sent.handler.handle(record)
+            del record.levelno
+            sent.handler.handle(record)
+            assert [event["message"] for event in sent.events] == ["text", "text"]
+
     def test_none_holds_an_event_back_and_counts_it(self) -> None:
         with Sent(before_send=lambda d: None if d.get("drop") else d) as sent:
             assert sent.client.send({"drop": 1}) == 0

@@ -539,9 +539,21 @@ class Stage(NamedTuple):
     shows: bool = False  #: it prints an object with the fields of the page's JSON
 
 
+DOTTED = """
+def dotted(value, name=""):
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    inner = [dotted(inner, f"{name}.{key}" if name else key) for key, inner in value.items()]
+    return {key: value for one in inner for key, value in one.items()}
+def events(*given):
+    return [dotted(event) for event in server.events(*given)]
+"""
+
+
 def server(kind: str, **options: object) -> str:
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"from logclient.{kind}.collector import Collector\nserver = Collector({given})\nserver.start()\n"
+    made = f"from logclient.{kind}.collector import Collector\nserver = Collector({given})\nserver.start()\n"
+    return made + DOTTED
 
 
 TLS = """
@@ -571,7 +583,7 @@ SHIPPED = server("lumberjack", port=5044, keep=True) + (
 
 ASKED = (
     "assert not handler.client.flush(10)\n"
-    "[event] = [event for event in server.events() if event['message'] == 'asked']\n"
+    "[event] = [event for event in events() if event['message'] == 'asked']\n"
     "assert (event['http.request.id'], event['url.path']) == ('r-1', '/orders')\n"
 )
 
@@ -592,6 +604,17 @@ STAGES: dict[str, list[Stage]] = {
         Stage(SHIPPED, "[event] = server.events(1)\nprint(json.dumps(event))", shows=True),
         Stage(
             SHIPPED,
+            "handler.handle(logging.makeLogRecord({'msg': 'hello', 'levelname': 'INFO'}))\n"
+            "assert server.events(1)[0]['level'] == 'INFO'\n",
+        ),
+        Stage(
+            "",
+            "to_file.handle(logging.makeLogRecord({'msg': 'hello'}))\n"
+            "text = open('app.log').read()\n"
+            "assert '\"short_message\":\"hello\"' in text and '\"_service.name\":\"shop\"' in text\n",
+        ),
+        Stage(
+            SHIPPED,
             "shop = logging.getLogger('shop')\n"
             "shop.propagate = False\n"
             "shop.addHandler(handler)\n"
@@ -599,7 +622,7 @@ STAGES: dict[str, list[Stage]] = {
             "    1 / 0\n"
             "except ZeroDivisionError:\n"
             "    shop.exception('failed')\n"
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert len(event['error.fingerprint']) == 16\n",
         ),
         Stage(
@@ -622,6 +645,7 @@ STAGES: dict[str, list[Stage]] = {
             "assert once['text'] == 'once' and 'message' not in once\n",
         ),
     ],
+    "docs/operations.md": [Stage("import logclient\n", "assert logclient.memory_used() == 0\n")],
     "docs/filters.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
@@ -660,14 +684,14 @@ STAGES: dict[str, list[Stage]] = {
         Stage(
             server("lumberjack", port=5045, keep=True)
             + "import logclient\nclient = logclient.connect('lumberjack://127.0.0.1:5044')\n",
-            "client.send('moved')\n[event] = server.events(1)\n"
+            "client.send('moved')\n[event] = events(1)\n"
             "assert (event['release'], event['service.environment']) == ('2.4.2', 'staging')\n",
         ),
     ],
     "docs/fields.md": [
         Stage(
             server("lumberjack", port=5044, keep=True) + "import logging, logclient\n",
-            "logging.getLogger().addHandler(handler)\nlogging.error('hello')\n[event] = server.events(1)\n"
+            "logging.getLogger().addHandler(handler)\nlogging.error('hello')\n[event] = events(1)\n"
             "assert event['service.name'] == 'shop' and event['host.name'] and event['tags'][0] == 'eu'\n",
         ),
         Stage(SHIPPED, "[event] = server.events(1)\nassert event['request_id'] == '7c9e'\n"),
@@ -825,7 +849,7 @@ STAGES: dict[str, list[Stage]] = {
             "thread = threading.Thread(target=fail)\n"
             "thread.start()\n"
             "thread.join()\n"
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['log.logger'], event['error.type']) == ('uncaught', 'LookupError')\n",
         ),
         Stage(
@@ -835,12 +859,12 @@ STAGES: dict[str, list[Stage]] = {
             "thread = threading.Thread(target=lambda: 1 / 0)\n"
             "thread.start()\n"
             "thread.join()\n"
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['log.logger'], event['error.type']) == ('uncaught', 'ZeroDivisionError')\n",
         ),
         Stage(
             SHIPPED + "import warnings\n",
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['error.type'], event['log.origin.file.name']) == "
             "('DeprecationWarning', 'the sample')\n",
         ),
@@ -856,14 +880,14 @@ STAGES: dict[str, list[Stage]] = {
     "docs/opentelemetry.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['message'], event['service.name']) == ('card refused', 'shop')\n"
             "assert (len(event['trace.id']), len(event['span.id'])) == (32, 16)\n",
         ),
         Stage(
             server("lumberjack", port=5044, keep=True),
             "provider.force_flush()\n"
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['message'], event['log.level'], event['order']) == ('card refused', 'warn', 17)\n",
         ),
         Stage(
@@ -877,7 +901,7 @@ STAGES: dict[str, list[Stage]] = {
     "docs/structlog.md": [
         Stage(
             server("lumberjack", port=5044, keep=True),
-            "[event] = server.events(1)\n"
+            "[event] = events(1)\n"
             "assert (event['message'], event['days'], event['log.logger']) == ('late', 3, 'orders')\n",
         ),
     ],
@@ -977,7 +1001,15 @@ STAGES: dict[str, list[Stage]] = {
         ),
         Stage(pytest=True),
     ],
-    "docs/lumberjack.md": [Stage(pytest=True), Stage("import logclient"), Stage()],
+    "docs/lumberjack.md": [
+        Stage(
+            server("lumberjack", port=5045, keep=True) + "import logclient\n",
+            "client.send('hello')\nassert not client.flush(20)\nassert events(1)[0]['message'] == 'hello'\n",
+        ),
+        Stage(pytest=True),
+        Stage("import logclient"),
+        Stage(),
+    ],
     "docs/plog-server.md": [
         Stage(TEN.format(url="plog://127.0.0.1:23456")),
         Stage("from logclient.plog.collector import Collector"),
@@ -1038,7 +1070,7 @@ def test_each_sample_runs(sample: Text, stage: Stage, machine: IsolatedMachine, 
         said = machine.run([sys.executable, "-c", RUNNER], here, given)
         if stage.shows:
             [shown] = [text for text in FOUND.samples if text.page == sample.page and text.language == "json"]
-            identity = {"@metadata", "event.id"}
+            identity = {"@metadata", "event"}
             assert set(json.loads(shown.text)) == set(json.loads(said)) - identity
         return
     process = machine.start([sys.executable, "-uc", RUNNER], here)
