@@ -103,6 +103,8 @@ class Encoder:
     @property
     def labels(self) -> str: ...
     @property
+    def nested(self) -> bool: ...
+    @property
     def timestamp(self) -> bool: ...
     @property
     def fingerprint(self) -> bool: ...
@@ -146,6 +148,9 @@ class Splice:
 
 class Shared:
     """Fields that many documents have, for `Encoder` alone."""
+
+class Recent:
+    """Fields that a context has bound, and what was made of them, for `Encoder` alone."""
 
 class SpanFound:
     """What was found in a context of OpenTelemetry, for `Encoder` alone."""

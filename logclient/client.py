@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -95,11 +94,6 @@ def open_client(config: Config) -> Client:
     return client
 
 
-def node_name() -> str:
-    """Return this machine's name."""
-    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-
-
 def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
     """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
 
@@ -180,6 +174,8 @@ class Client(FastClient):
         self._route = _Route(config)
         ledger = None
         if config.ledger is not None:
+            from logclient.place import node_name
+
             about = {
                 "protocol": config.protocol,
                 "url": config.redacted,
@@ -501,6 +497,7 @@ def _form(config: Config) -> Form | None:
     if not isinstance(config, DocumentConfig) or config.format == "ecs":
         return None
     from logclient.formats import form
+    from logclient.place import node_name
 
     return form(config.format, node_name())
 

@@ -128,8 +128,8 @@ class EcsFormatter(DocumentFormatter):
 def _form(name: str) -> Form | None:
     if name == "ecs":
         return None
-    from logclient.client import node_name
     from logclient.formats import form
+    from logclient.place import node_name
 
     if name not in ("logstash", "otel", "gelf", "json"):
         raise ConfigError(f"form: must be ecs, logstash, otel, gelf or json, got {name!r}")

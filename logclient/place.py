@@ -31,7 +31,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["fields_of"]
+__all__ = ["fields_of", "node_name"]
 
 PODINFO = "etc/podinfo"
 MOST = 1 << 16
@@ -39,6 +39,11 @@ MOST = 1 << 16
 
 _CONTAINER = re.compile(r"(?:^|[/:\-])([0-9a-f]{64})(?:\.scope)?(?=[/\s]|$)")
 _LABEL = re.compile(r'^([^=\s"]{1,317})="((?:[^"\\]|\\.)*)"$')
+
+
+def node_name() -> str:
+    """Return this machine's name."""
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
 def fields_of(

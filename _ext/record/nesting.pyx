@@ -45,7 +45,7 @@ cdef inline bint _is_below(const Member *m, const uint8_t *path, size_t n) noexc
 
 # Return whether it is an object with the name `path`.
 cdef inline bint _is_object_at(const Member *m, const uint8_t *path, size_t n) noexcept nogil:
-    return m.value[0] == c'{' and m.name_n == n and memcmp(m.name, path, n) == 0
+    return not m.whole and m.value[0] == c'{' and m.name_n == n and memcmp(m.name, path, n) == 0
 
 
 cdef inline void _put(Members *all, const uint8_t *text, size_t n) noexcept nogil:

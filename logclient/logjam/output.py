@@ -6,7 +6,6 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from logclient import client
 from logclient._ext.constants import K_ID1_TAKEN, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.delivery.error_log import ErrorLog
@@ -14,6 +13,7 @@ from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import split_app_env
 from logclient.logjam.document import MASKED
+from logclient.place import node_name
 
 __all__ = ["DocumentOutput", "Sink"]
 
@@ -57,7 +57,7 @@ class DocumentOutput:
         self.masks = document.Masks(mask)
         self.failed = 0  # documents that were not made or not taken
         place = {
-            "host": client.node_name() if host is None else host,
+            "host": node_name() if host is None else host,
             "cluster": cluster,
             "datacenter": datacenter,
             "namespace": namespace,

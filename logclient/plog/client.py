@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logclient import client, threads
+from logclient import client, place, threads
 from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
@@ -74,7 +74,7 @@ class Documents:
     ) -> None:
         self.sink = sink
         self.event_type = event_type
-        self.host = client.node_name() if host is None else host
+        self.host = place.node_name() if host is None else host
         self.failed = 0
         self._encoder = Encoder(max_event_bytes=max_event_bytes, ecs=False, carriers=())
         # A truncated record must leave room for the rest of its document.

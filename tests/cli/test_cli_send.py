@@ -181,7 +181,7 @@ class TestFiles:
         send(capsys, server.url, "a.log")
         [event] = server.events(1)
         assert event["message"] == "a line"
-        assert event["log.file.path"] == str(tmp_path / "a.log")
+        assert event["log"]["file"]["path"] == str(tmp_path / "a.log")
         millisecond = timedelta(milliseconds=1)
         assert before - millisecond <= datetime.fromisoformat(event["@timestamp"]) <= datetime.now(UTC)
 
@@ -197,7 +197,7 @@ class TestFiles:
         [event] = server.events(1)
         assert event["message"] == "a line"
         assert "@timestamp" in event
-        assert "log.file.path" not in event
+        assert "log" not in event
 
     @pytest.mark.parametrize("format", ["text", "ndjson"])
     @pytest.mark.parametrize("method", COMPRESS)

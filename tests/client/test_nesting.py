@@ -55,6 +55,7 @@ def _assert_arranged(nested: tuple[bytes, int, int, int], dotted: tuple[bytes, i
 @example({"labels.x": "x"}, {}, {"labels": {"y": 1}, "user": 1})
 @example({}, {}, {"event": {}})
 @example({}, {}, {"event": {}, "event.a": 1})
+@example({}, {"log.level": {"b": 0}}, {"log.level": {}})
 def test_mappings(own: dict[str, Any], bound: dict[str, Any], event: dict[str, Any]) -> None:
     rules: dict[str, Any] = {"fields": own, "bound": context.current, "timestamp": True}
     with context.bind(bound) if bound else nullcontext():

@@ -728,10 +728,12 @@ class Judgement:
         return names
 
     def without_listener(self, others: set[str]) -> set[str]:
-        """The protocols of endpoints in the ledgers that no listener has."""
+        """The protocols of endpoints in the ledgers that no listener has, and to which an event was sent."""
         found: set[str] = set()
         arrived: dict[tuple[str, str], bool] = {}
         for name, mine in self.producers.items():
+            if not any(self.counts[name].values()):
+                continue
             some = any(self.counts[name][word] for word in ("ok", "recovered", "corrupted", "unexpected"))
             key = mine.protocol, mine.url
             arrived[key] = arrived.get(key, False) or some

@@ -137,9 +137,10 @@ def assert_exact(found: list[Any], client: logclient.Client, version: int) -> No
     assert len(found) == client.stats().sent
     for n, got in enumerate(found):
         event_id = client.event_id(n + 1)
-        wanted = event(version, n) | {"event.id": event_id}
-        if version == 2:
-            wanted["@metadata"] = {"_id": event_id}
+        if version == 1:
+            wanted = event(version, n) | {"event.id": event_id}
+        else:
+            wanted = event(version, n) | {"event": {"id": event_id}, "@metadata": {"_id": event_id}}
         assert got == wanted
 
 

@@ -12,6 +12,7 @@ import pytest
 import logclient
 from logclient.lumberjack import Writer
 from logclient.lumberjack.collector import Collector
+from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
 
@@ -24,7 +25,7 @@ def test_write_returns_the_number_of_acked_events(pump: None, version: int, comp
     ):
         lines = ({"message": f"line {n}", "n": str(n)} for n in range(1000))
         assert writer.write(lines, timeout=PATIENCE) == 1000
-        found = collector.events(1000)
+        found = [dotted(event) for event in collector.events(1000)]
     assert [event["n"] for event in found] == [str(n) for n in range(1000)]
     assert len({event["event.id"] for event in found}) == 1000
     assert all(event["event.id"] == writer.event_id(n + 1) for n, event in enumerate(found))

@@ -28,7 +28,7 @@ def test_dead_owners_are_adopted_oldest_first(tmp_path: Path) -> None:
         for age, name in enumerate(reversed(names)):
             os.utime(scene.spool / f"{name}.lock", (age + 1, age + 1))
         scene.drain()
-        seen = [event["@metadata"]["_id"][:20] for event in scene.events()]
+        seen = [event["@metadata._id"][:20] for event in scene.events()]
         assert [name for name in dict.fromkeys(seen) if name in names] == list(reversed(names))
 
 

@@ -147,7 +147,7 @@ def _images(scene: Scene, count: int, draw: random.Random, monkeypatch: pytest.M
         scene.drain()
         arrived = scene.events()[seen:]
         seen += len(arrived)
-        mine = [event for event in arrived if event["@metadata"]["_id"].startswith(history.producer)]
+        mine = [event for event in arrived if event["@metadata._id"].startswith(history.producer)]
         numbers = [event["n"] for event in mine]
         assert [event["message"] for event in mine] == [history.messages[n] for n in numbers]
         assert numbers == sorted(set(numbers))
