@@ -3,6 +3,7 @@
 import os
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,33 @@ if not support.REQUIRE_ALL and not (find_spec("pyarrow") and find_spec("numpy"))
     collect_ignore_glob = ["verify/*"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--resume",
+        metavar="FILE",
+        type=Path,
+        help="leave out the tests that FILE names, and add those that pass: for long runs in parts",
+    )
+
+
+class Resume:
+    """Keeps the names of tests that have passed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._passed = set(file.read_text().splitlines()) if file.exists() else set()
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        done = [item for item in items if item.nodeid in self._passed]
+        config.hook.pytest_deselected(items=done)
+        items[:] = [item for item in items if item.nodeid not in self._passed]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            with self._file.open("a") as file:
+                print(report.nodeid, file=file)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout looks
 def pytest_configure(config: pytest.Config) -> None:
     """The same for everybody: signals as in a terminal, and how long to wait (``tests.support.patience``)."""
@@ -47,6 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # that a test starts and interrupts would inherit that.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if (file := config.getoption("--resume", None)) is not None:
+        config.pluginmanager.register(Resume(file))
 
     # No test shall leave files in the user's cache, or a process that writes them.
     os.environ.setdefault("LOGCLIENT_CACHE", "off")
