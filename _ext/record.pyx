@@ -41,7 +41,15 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
-from logclient._ext.jsonscan cimport SCAN_PAD, lc_member, lc_object, next_member, scan_object
+from logclient._ext.jsonscan cimport (
+    SCAN_PAD,
+    lc_block,
+    lc_object,
+    lc_special,
+    nested_after,
+    scan_object,
+    string_end,
+)
 from logclient._ext.queue cimport EventQueue, lc_wall_us
 from logclient._ext.codec cimport (
     K_DOCUMENT,

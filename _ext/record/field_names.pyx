@@ -24,6 +24,8 @@ cdef enum:
     MAX_COMPARED_NAMES = 64  # `_has_name_conflict` compares up to so many names
     MAX_NAME_CHARS = 256     # ... of up to so many characters
     MAX_MERGE_LEVELS = 4     # levels of a mapping that are merged with fields of the same prefix
+    NO_OBJECTS = 255
+    MAX_HEADS = 16           # names that are compared while their objects are written
     MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
 
@@ -107,6 +109,10 @@ ctypedef struct CachedName:
     uint8_t size             # of `text`
     bint redacted            # the value is left out
     char text[32]            # ,"key":
+    char objects[32]         # the same with objects in place of dots: ,"a":{"b":
+    uint8_t objects_size
+    uint8_t head_n           # characters before the first dot
+    uint8_t closers          # braces behind the value; NO_OBJECTS: `objects` is not to be used
     uint64_t own_bit         # one of 64 bits, by a hash of the name
     uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
 
@@ -120,6 +126,73 @@ cdef inline size_t _cache_slot(PyObject *key) noexcept nogil:
 
 cdef inline bint _is_object(int what) noexcept nogil:
     return what == NAME_OBJECT or what == NAME_FILLED or what == NAME_LABELS or what == KEY_EVENTS
+
+
+# Return whether a name is written as objects in a document that has them.
+cdef inline bint _makes_objects(int what) noexcept nogil:
+    if what < KEYS:
+        return what != KEY_MESSAGE and what != KEY_TIMESTAMP and what != KEY_LEVEL and what != KEY_ECS
+    return what >= NAME_BELOW
+
+
+# Cache the text of a name with objects in place of its dots.
+cdef void _learn_objects(Encoder e, CachedName *cached, const char *name, size_t n) noexcept nogil:
+    cdef size_t i, size = 2
+    cached.closers = 0
+    cached.head_n = <uint8_t> n
+    cached.objects_size = cached.size
+    memcpy(cached.objects, cached.text, 32)
+    if not e.nested or not _makes_objects(cached.what):
+        return
+    cached.closers = NO_OBJECTS
+    if _keeps_dots(<const uint8_t *> name, n) or cached.what == KEY_EVENTS or memcmp(name, b"event.", 6) == 0:
+        return
+    for i in range(n):
+        if size + 6 > 32:
+            return
+        if name[i] == c'.':
+            memcpy(cached.objects + size, b'":{"', 4)
+            size += 4
+            cached.head_n = min(cached.head_n, <uint8_t> i)
+        else:
+            cached.objects[size] = name[i]
+            size += 1
+    memcpy(cached.objects + size, b'":', 2)
+    cached.objects_size = <uint8_t> (size + 2)
+    cached.closers = 0
+    for i in range(n):
+        cached.closers += name[i] == c'.'
+
+
+# The first parts of the names that a document has so far.
+ctypedef struct Heads:
+    const uint8_t *at[MAX_HEADS]
+    uint8_t sizes[MAX_HEADS]
+    bint dotted[MAX_HEADS]
+    uint64_t bits            # of all
+    uint64_t dotted_bits     # of those with dots
+    uint32_t n
+
+
+# Add the first part of a name; return whether another name has it, and one of them has dots.
+cdef inline bint _shares_head(Heads *heads, const uint8_t *s, size_t n, bint dotted) noexcept nogil:
+    cdef uint64_t bit = _name_bit(s, n)
+    cdef uint32_t i
+    if (heads.bits if dotted else heads.dotted_bits) & bit:
+        for i in range(heads.n):
+            if (heads.sizes[i] == n and (dotted or heads.dotted[i])
+                    and memcmp(heads.at[i], s, n) == 0):
+                return True
+    if heads.n == MAX_HEADS or n > 255:
+        return dotted or heads.dotted_bits != 0
+    heads.at[heads.n] = s
+    heads.sizes[heads.n] = <uint8_t> n
+    heads.dotted[heads.n] = dotted
+    heads.n += 1
+    heads.bits |= bit
+    if dotted:
+        heads.dotted_bits |= bit
+    return False
 
 
 # Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its
@@ -137,6 +210,7 @@ cdef uint8_t _traits_of(Encoder e, CachedName *cached, PyObject *key) noexcept n
     memcpy(cached.text, b',"', 2)
     memcpy(cached.text + 2, quoted, n)
     memcpy(cached.text + 2 + n, b'":', 2)
+    _learn_objects(e, cached, <const char *> PyUnicode_DATA(key), n)
     doc.seen = 0
     # If a scalar stays, a mapping does, too.
     if cached.what != NAME_PLAIN and _placement(e, &doc, cached.what, Py_None, False) != STAY:
@@ -170,7 +244,9 @@ cdef int _placement(Encoder e, Document *doc, int what, PyObject *v, bint record
             return REARRANGE
         if record and (what == KEY_TIMESTAMP or what == KEY_LEVEL):
             return REARRANGE
-        if what != KEY_MESSAGE and what != KEY_TIMESTAMP:
+        if what == KEY_LEVEL or what == KEY_ECS:
+            doc.seen |= SEEN_BELOW           # these keep their dots
+        elif what != KEY_MESSAGE and what != KEY_TIMESTAMP:
             doc.seen |= SEEN_BELOW | SEEN_DOTS | SEEN_FILLED
         return STAY
     if (what == NAME_BELOW_ID and e.lumberjack

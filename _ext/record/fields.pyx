@@ -153,7 +153,8 @@ cdef int _mark_truncated(Document *doc) noexcept nogil:
 
 
 # Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
-# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first.
+# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first, and 2 if
+# their objects cannot be written at once.
 cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, dict standard,
                             bint record) except -2:
     cdef PyObject *k
@@ -173,13 +174,25 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef CachedName uncached
     cdef int own = NAME_PLAIN, place, status
     cdef uint8_t *p
+    cdef Heads heads
+    cdef uint8_t closers = 0
+    heads.n = 0
+    heads.bits = heads.dotted_bits = 0
     while PyDict_Next(d, &at, &k, &v):
         cached = &e.cache[_cache_slot(k)]
         if cached.key == k and cached.traits < stops and standard is None:
             if _reserve(doc, 3 * LC_SLACK) < 0:
                 return -1
-            memcpy(doc.p, cached.text, 32)
-            doc.p += cached.size
+            if doc.direct:
+                closers = cached.closers
+                if closers == NO_OBJECTS or _shares_head(&heads, <const uint8_t *> PyUnicode_DATA(k),
+                                                         cached.head_n, closers > 0):
+                    return 2
+                memcpy(doc.p, cached.objects, 32)
+                doc.p += cached.objects_size
+            else:
+                memcpy(doc.p, cached.text, 32)
+                doc.p += cached.size
             seen |= cached.traits
             names |= cached.own_bit
             above |= cached.parent_bits
@@ -188,11 +201,15 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             if _is_inert(v):
                 if _write_value(doc, v, 1) < 0:
                     return -1
-                continue
-            doc.seen |= SEEN_MAPPING
-            status = _write_held(doc, v, 1)
-            if status < 0:
-                return status
+            else:
+                doc.seen |= SEEN_MAPPING
+                status = _write_held(doc, v, 1)
+                if status < 0:
+                    return status
+            if closers:
+                if _append(doc, b"}}}}}}}}", closers) < 0:
+                    return -1
+                closers = 0
             continue
         if not PyUnicode_CheckExact(k):
             return 1
@@ -206,6 +223,12 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             if place == REARRANGE and not record:
                 return 1
             moves = place == MOVE
+        if doc.direct:
+            cached = e.find_name(k, &uncached)
+            if moves or _makes_objects(cached.what) or _shares_head(
+                    &heads, <const uint8_t *> PyUnicode_DATA(k),
+                    <size_t> PyUnicode_GET_LENGTH(k) * <size_t> PyUnicode_KIND(k), False):
+                return 2
         if doc.mode != WHOLE:
             own = _our_key(k)
         if moves:
@@ -262,6 +285,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
         if doc.pair_block:
             _end_pair(doc)
     doc.seen |= seen
+    doc.dotted_heads = heads.dotted_bits
     doc.name_bits |= names
     doc.parent_bits |= above
     return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)

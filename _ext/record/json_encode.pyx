@@ -39,12 +39,14 @@ ctypedef struct Document:
     uint8_t seen             # SEEN_...
     uint64_t name_bits       # union of CachedName.own_bit
     uint64_t parent_bits     # union of CachedName.parent_bits
+    uint64_t dotted_heads    # those of the names that were written as objects, of their first parts
     bint rearranged          # the fields are checked already
     bint pair_block          # a pair block, not a JSON object
     bint unquoted            # write strings unescaped: at the top of a pair block
     bint nested              # has objects in place of names with dots
     bint id_inside           # ... and `event` gets the id
     Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _nest
+    bint direct              # ... and are written at once, unless two names share one
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
     bint skip_own            # refuse records of our own loggers
@@ -68,13 +70,13 @@ cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, siz
     doc.moved = 0
     doc.flags = 0
     doc.seen = 0
-    doc.name_bits = doc.parent_bits = 0
+    doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
     doc.rearranged = False
     doc.reason = <uint8_t> R_NONE
     doc.mode = mode
     doc.pair_block = pair_block
     doc.unquoted = pair_block
-    doc.nested = doc.id_inside = doc.in_error = False
+    doc.nested = doc.id_inside = doc.direct = doc.in_error = False
     doc.dotted_from = -1
     doc.skip_own = False
     doc.redacted = NULL

@@ -108,19 +108,23 @@ cdef void _put_member(Members *all, uint32_t i, size_t at) noexcept nogil:
 
 # Find the members to arrange. Return 0, or -1: no memory. `room` is for MEMBERS; dots[0] counts those in
 # names.
+# The document is our own: well-formed, and without spaces.
 cdef int _find_members(Document *doc, Members *all, Member *room, size_t *dots) noexcept nogil:
-    cdef const uint8_t *at = doc.base + doc.dotted_from
+    cdef const uint8_t *p = doc.base + doc.dotted_from
     cdef const uint8_t *end = doc.p - 1
+    cdef const uint8_t *q
     cdef Member *m
     cdef Member *more
-    cdef lc_member found
+    cdef lc_block block
+    cdef bint escaped = False
     cdef uint32_t capacity = MEMBERS
     cdef size_t i
     all.items = room
     all.n = 0
     dots[0] = 0
-    found.value.at = NULL
-    while next_member(&at, end, &found) > 0:
+    block.at = p
+    block.special = lc_special(p)
+    while p + 1 < end:                       # at the comma, or the brace, before a member
         if all.n == capacity:
             capacity *= 2
             more = <Member *> realloc(NULL if all.items == room else all.items, capacity * sizeof(Member))
@@ -131,10 +135,19 @@ cdef int _find_members(Document *doc, Members *all, Member *room, size_t *dots) 
             all.items = more
         m = &all.items[all.n]
         all.n += 1
-        m.name = found.key.at
-        m.name_n = found.key.size
-        m.value = found.value.at
-        m.value_n = found.value.size
+        m.name = p + 2
+        q = string_end(&block, p + 2, &escaped)
+        m.name_n = <size_t> (q - m.name)
+        p = q + 2
+        m.value = p
+        if p[0] == c'"':
+            p = string_end(&block, p + 1, &escaped) + 1
+        elif p[0] == c'{' or p[0] == c'[':
+            p = nested_after(p, end)
+        else:
+            while p < end and p[0] != c',':
+                p += 1
+        m.value_n = <size_t> (p - m.value)
         m.whole = _keeps_dots(m.name, m.name_n)
         m.written = False
         if not m.whole:
@@ -154,8 +167,11 @@ cdef int _nest(Document *doc) noexcept nogil:
     cdef uint8_t *event
     cdef size_t dots, need
     cdef uint32_t i, first_event, metadata
-    cdef int status = _find_members(doc, &all, room, &dots)
+    cdef int status
     doc.event_at = -1
+    if _reserve(doc, SCAN_PAD) < 0:
+        return -1
+    status = _find_members(doc, &all, room, &dots)
     if status == 0:
         # A dot becomes ":{ and }.
         need = <size_t> (doc.p - doc.base - doc.dotted_from) + 4 * dots + LC_SLACK

@@ -371,8 +371,17 @@ cdef class Encoder:
         # A document that is cut gets a field of ours, with which others may conflict.
         status = 1
         if doc.mode == WHOLE:
+            doc.direct = doc.nested and (splice is None or splice.objects is not None)
             status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
-            doc.dotted_from = _dotted_from(doc, splice, 0)
+            if status == 2 or status == 0 and splice is not None and doc.dotted_heads & splice.head_bits:
+                doc.p = doc.base + start
+                doc.sanitized = doc.moved = 0
+                doc.seen = 0
+                doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
+                doc.direct = False
+                status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+            if not doc.direct:
+                doc.dotted_from = _dotted_from(doc, splice, 0)
             if status == 0 and self.timestamp:
                 status = _write_timestamp(doc, source)
             if status == 0 and splice is not None:
@@ -383,6 +392,7 @@ cdef class Encoder:
                         status = _write_event(doc, splice)
         if status == 1:
             doc.dotted_from = 0 if doc.nested else -1
+            doc.direct = False
             doc.p = doc.base + start
             doc.sanitized = doc.pairs = doc.moved = 0
             source = _clean_dict(doc, d, None)
