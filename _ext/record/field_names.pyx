@@ -113,6 +113,7 @@ ctypedef struct CachedName:
     uint8_t objects_size
     uint8_t head_n           # characters before the first dot
     uint8_t closers          # braces behind the value; NO_OBJECTS: `objects` is not to be used
+    uint64_t head_bit        # of these characters
     uint64_t own_bit         # one of 64 bits, by a hash of the name
     uint64_t parent_bits     # those of the names it conflicts with: `a` and `a.b` for `a.b.c`
 
@@ -159,40 +160,46 @@ cdef void _learn_objects(Encoder e, CachedName *cached, const char *name, size_t
             size += 1
     memcpy(cached.objects + size, b'":', 2)
     cached.objects_size = <uint8_t> (size + 2)
+    cached.head_bit = _name_bit(<const uint8_t *> name, cached.head_n)
     cached.closers = 0
     for i in range(n):
         cached.closers += name[i] == c'.'
 
 
-# The first parts of the names that a document has so far.
+# The names with dots that a document has so far, up to their first dots.
 ctypedef struct Heads:
     const uint8_t *at[MAX_HEADS]
     uint8_t sizes[MAX_HEADS]
-    bint dotted[MAX_HEADS]
-    uint64_t bits            # of all
-    uint64_t dotted_bits     # of those with dots
+    uint64_t bits
     uint32_t n
 
 
-# Add the first part of a name; return whether another name has it, and one of them has dots.
-cdef inline bint _shares_head(Heads *heads, const uint8_t *s, size_t n, bint dotted) noexcept nogil:
-    cdef uint64_t bit = _name_bit(s, n)
+cdef bint _is_head(Heads *heads, const uint8_t *s, size_t n) noexcept nogil:
     cdef uint32_t i
-    if (heads.bits if dotted else heads.dotted_bits) & bit:
-        for i in range(heads.n):
-            if (heads.sizes[i] == n and (dotted or heads.dotted[i])
-                    and memcmp(heads.at[i], s, n) == 0):
-                return True
-    if heads.n == MAX_HEADS or n > 255:
-        return dotted or heads.dotted_bits != 0
+    for i in range(heads.n):
+        if heads.sizes[i] == n and memcmp(heads.at[i], s, n) == 0:
+            return True
+    return False
+
+
+# Add the first part of a name with dots; return False if another name has it, or there are too many. `bits`:
+# of the names before it in `d`, between `start` and `at`.
+cdef bint _add_head(Heads *heads, const uint8_t *s, size_t n, uint64_t bit, uint64_t bits, PyObject *d,
+                    Py_ssize_t start, Py_ssize_t at) noexcept nogil:
+    cdef PyObject *k
+    cdef PyObject *v
+    if heads.n == MAX_HEADS or heads.bits & bit and _is_head(heads, s, n):
+        return False
+    if bits & bit:
+        while PyDict_Next(d, &start, &k, &v) and start < at:
+            if (<size_t> PyUnicode_GET_LENGTH(k) == n and PyUnicode_IS_COMPACT_ASCII(k)
+                    and memcmp(PyUnicode_DATA(k), s, n) == 0):
+                return False
     heads.at[heads.n] = s
     heads.sizes[heads.n] = <uint8_t> n
-    heads.dotted[heads.n] = dotted
     heads.n += 1
     heads.bits |= bit
-    if dotted:
-        heads.dotted_bits |= bit
-    return False
+    return True
 
 
 # Return the bits that a name adds to `seen` with any value, SEEN_CHECK_VALUE or SEEN_UNKNOWN_TEXT; cache its

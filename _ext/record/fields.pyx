@@ -153,8 +153,8 @@ cdef int _mark_truncated(Document *doc) noexcept nogil:
 
 
 # Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
-# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first, and 2 if
-# their objects cannot be written at once.
+# `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first, and 2
+# if their objects cannot be written at once.
 cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, dict standard,
                             bint record) except -2:
     cdef PyObject *k
@@ -177,7 +177,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef Heads heads
     cdef uint8_t closers = 0
     heads.n = 0
-    heads.bits = heads.dotted_bits = 0
+    heads.bits = 0
     while PyDict_Next(d, &at, &k, &v):
         cached = &e.cache[_cache_slot(k)]
         if cached.key == k and cached.traits < stops and standard is None:
@@ -185,8 +185,13 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
                 return -1
             if doc.direct:
                 closers = cached.closers
-                if closers == NO_OBJECTS or _shares_head(&heads, <const uint8_t *> PyUnicode_DATA(k),
-                                                         cached.head_n, closers > 0):
+                if closers == 0:
+                    if heads.bits & cached.own_bit and _is_head(&heads, <const uint8_t *> PyUnicode_DATA(k),
+                                                                cached.head_n):
+                        return 2
+                elif closers == NO_OBJECTS or not _add_head(
+                        &heads, <const uint8_t *> PyUnicode_DATA(k), cached.head_n, cached.head_bit, names,
+                        d, start, at):
                     return 2
                 memcpy(doc.p, cached.objects, 32)
                 doc.p += cached.objects_size
@@ -225,10 +230,9 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             moves = place == MOVE
         if doc.direct:
             cached = e.find_name(k, &uncached)
-            if moves or _makes_objects(cached.what) or _shares_head(
-                    &heads, <const uint8_t *> PyUnicode_DATA(k),
-                    <size_t> PyUnicode_GET_LENGTH(k) * <size_t> PyUnicode_KIND(k), False):
+            if moves or _makes_objects(cached.what) or heads.bits & cached.own_bit:
                 return 2
+            names |= cached.own_bit
         if doc.mode != WHOLE:
             own = _our_key(k)
         if moves:
@@ -285,7 +289,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
         if doc.pair_block:
             _end_pair(doc)
     doc.seen |= seen
-    doc.dotted_heads = heads.dotted_bits
+    doc.dotted_heads = heads.bits
     doc.name_bits |= names
     doc.parent_bits |= above
     return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)
