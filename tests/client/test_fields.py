@@ -217,6 +217,17 @@ class TestBind:
                 for n, encoder in enumerate(encoders):
                     assert _pairs(encoder.encode({})[0]) == {"n": n, "a": 1}
 
+    def test_each_event_has_those_of_its_own_context(self) -> None:
+        encoder = Encoder(bound=context.current)
+        for n in (1, 2, 1):
+            with logclient.bind(n=n):
+                for _ in range(3):
+                    assert _pairs(encoder.encode({})[0]) == {"n": n}
+                with logclient.bind(m=n):
+                    assert _pairs(encoder.encode({})[0]) == {"n": n, "m": n}
+                assert _pairs(encoder.encode({})[0]) == {"n": n}
+            assert _pairs(encoder.encode({})[0]) == {}
+
     def test_a_formatter_writes_them(self) -> None:
         with logclient.bind(request_id="r"):
             made = json.loads(EcsFormatter({"service.name": "shop"}).format(_record({})))
