@@ -146,7 +146,8 @@ cdef void _learn_objects(Encoder e, CachedName *cached, const char *name, size_t
     if not e.nested or not _makes_objects(cached.what):
         return
     cached.closers = NO_OBJECTS
-    if _keeps_dots(<const uint8_t *> name, n) or cached.what == KEY_EVENTS or memcmp(name, b"event.", 6) == 0:
+    if (_keeps_dots(<const uint8_t *> name, n) or cached.what == KEY_EVENTS
+            or n > 6 and memcmp(name, b"event.", 6) == 0):
         return
     for i in range(n):
         if size + 6 > 32:
