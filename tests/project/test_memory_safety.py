@@ -175,7 +175,7 @@ class TestBeforeInit:
         assert handler.client.stats().sent == 0
         handler.handle(RECORD)
         assert handler.client.stats().sent == 1
-        handler.close()
+        handler.client.close(0.0)
 
     def test_repr_before_init_says_so(self) -> None:
         assert repr(Handler.__new__(Handler)) == "<Handler before its __init__>"
@@ -220,6 +220,7 @@ def test_records_of_finalizers_in_the_sender_are_shipped() -> None:
     finally:
         mark_sender_thread(before)
     stats = handler.client.stats()
+    handler.client.close(0.0)  # what it gives up is reported here, not during another test
     assert (stats.sent, stats.ignored) == (1, 1)
     handler.close()
 
