@@ -93,7 +93,11 @@ def test_a_part_without_a_line_is_written_anew(
     whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Scene(tmp_path) as scene:
-        producer = scene.run(scene.url if whole else NOBODY, events=400)
+        producer = scene.start(scene.url if whole else NOBODY, events=400, end="stay")
+        wait_until(lambda: producer.sent() == 400 and producer.read_name(), "it has sent all")
+        if whole:
+            wait_until(lambda: scene.parts(producer.name) == [1], "its ledger is begun")
+        producer.kill()
         # As of an owner that was killed between making a part and writing its first line.
         (scene.ledger / f"{producer.name}-{whole + 1:04d}.ledger").write_bytes(b"")
         scene.drain()
