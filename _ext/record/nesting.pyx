@@ -7,6 +7,7 @@
 cdef enum:
     MEMBERS = 64             # members for which there is room on the stack
     MAX_DOTS = 32            # a name with more stays as it is
+    MOST_MEMBERS = 4096      # a document with more keeps its dots: each object takes a look at all members
 
 ctypedef struct Member:
     const uint8_t *name
@@ -106,8 +107,8 @@ cdef void _put_member(Members *all, uint32_t i, size_t at) noexcept nogil:
         _put(all, m.value, m.value_n)
 
 
-# Find the members to arrange. Return 0, or -1: no memory. `room` is for MEMBERS; dots[0] counts those in
-# names.
+# Find the members to arrange. Return 0; 1: there are too many; or -1: no memory. `room` is for MEMBERS;
+# dots[0] counts those in names.
 # The document is our own: well-formed, and without spaces.
 cdef int _find_members(Document *doc, Members *all, Member *room, size_t *dots) noexcept nogil:
     cdef const uint8_t *p = doc.base + doc.dotted_from
@@ -125,6 +126,8 @@ cdef int _find_members(Document *doc, Members *all, Member *room, size_t *dots) 
     block.at = p
     block.special = lc_special(p)
     while p + 1 < end:                       # at the comma, or the brace, before a member
+        if all.n == MOST_MEMBERS:
+            return 1
         if all.n == capacity:
             capacity *= 2
             more = <Member *> realloc(NULL if all.items == room else all.items, capacity * sizeof(Member))
@@ -187,7 +190,7 @@ cdef int _nest(Document *doc) noexcept nogil:
                 continue
             if _is_object_at(m, b"event", 5) or _is_below(m, b"event", 5):
                 first_event = min(first_event, i)
-            elif m.name_n == 9 and memcmp(m.name, b"@metadata", 9) == 0:
+            elif doc.id_inside and m.name_n == 9 and memcmp(m.name, b"@metadata", 9) == 0:
                 metadata = i
             else:
                 _put_member(&all, i, 0)
@@ -214,6 +217,8 @@ cdef int _nest(Document *doc) noexcept nogil:
         need = <size_t> (all.p - made)
         doc.p = doc.base + doc.dotted_from
         status = _append(doc, <const char *> made, need)
+    elif status == 1:
+        status = 0
     elif doc.reason == R_NONE:
         doc.reason = <uint8_t> R_UNENCODABLE
     if made != stack:

@@ -130,6 +130,12 @@ def test_many_members_and_deep_names_are_arranged() -> None:
     assert json.dumps(made["d"]).count("{") == 32
 
 
+def test_a_document_with_very_many_members_keeps_its_dots() -> None:
+    fields = {f"a{n}.b": n for n in range(40_000)}
+    body, kind, _, _ = Encoder(nested=True).encode(fields)
+    assert json.loads(body) == fields and not kind & ARRANGED
+
+
 def test_an_ordinary_record_has_the_objects_of_ecs_logging() -> None:
     record = _record({"order": 17, "user.id": 7})
     made = json.loads(Encoder(nested=True).encode_record(record)[0])

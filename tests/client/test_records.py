@@ -681,6 +681,8 @@ class TestNames:
     @example({"a": {"b": {"c": {"d": {"e": 1}}}}, "a.b.c.d": {"e.f": 1}, "a.b": 3}, ecs.Names())
     @example({"labels": "x", "event": "y", "labels.event": {"z": 1}}, ecs.Names())
     @example({"labels": {"a": 1}, "log": None}, ecs.Names())
+    @example({"@metadata": None, "": None}, ecs.Names(carriers=(), nested=True))
+    @example({"@metadata": None, "a.b": None, "a.c": 1}, ecs.Names(carriers=(), nested=True))
     @example({"labels": {"b": 1}, "labels.b.c": 2}, ecs.Names())
     @example(
         {"@metadata": {"_id": "a", "pipeline": "b"}, "event": {"id": "c"}}, ecs.Names(trust_metadata=True)

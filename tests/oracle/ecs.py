@@ -348,8 +348,9 @@ class Document:
 
     def nest(self) -> None:
         if self.nested:
-            self.fields = nested(self.fields)
-            if "@metadata" not in self.names.carriers:
+            beats = "@metadata" in self.names.carriers
+            self.fields = nested(self.fields, ("event", "@metadata") if beats else ("event",))
+            if not beats:
                 return
             if "event" not in self.fields:
                 self.flags |= NESTED
@@ -379,8 +380,8 @@ def keeps_dots(name: str) -> bool:
     return "" in name.split(".") or name.count(".") > 32
 
 
-def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with objects in place of names with dots."""
+def nested(fields: Mapping[str, Any], at_end: tuple[str, ...] = ("event", "@metadata")) -> dict[str, Any]:
+    """Return fields with objects in place of names with dots; some names come last."""
     made: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = [name] if keeps_dots(name) else name.split(".")
@@ -391,7 +392,7 @@ def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
             place.setdefault(last, {}).update(value)
         else:
             place[last] = value
-    for name in ("event", "@metadata"):
+    for name in at_end:
         if name in made:
             made[name] = made.pop(name)
     if not made.get("event", True):
