@@ -184,8 +184,9 @@ class TestFailures:
                     client.send({"n": n})
                     if n % 10 == 9:
                         client.flush(0.0)
-                wait_until(lambda: server.counts.events + client.stats().inflight == 2000)
-                left = client.stats().inflight
+                held = lanes(client)[0].in_flight
+                wait_until(lambda: client.stats().acked + held.inflight == 2000)
+                left = held.inflight
                 dying.stop()
                 assert client.flush(PATIENCE) == 0
                 stats = client.stats()
