@@ -5,18 +5,13 @@ Tests of whole processes (exit, signals, multiprocessing, every Python) are in t
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 import signal
 import ssl
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +22,7 @@ from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, Peer, acknowledge, silent
+from tests.support.forks import FORKS, run_in_child
 from tests.support.patience import PATIENCE, assert_returns
 
 Make = Callable[..., Rig]
@@ -39,62 +35,6 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 def setup(request: pytest.FixtureRequest) -> Setup:
     found: Setup = request.param
     return found
-
-
-def run_in_child(work: Callable[[], object], fork: Callable[[], int] | None = None) -> None:
-    """Run `work` in a forked child (of os.fork), which must end successfully and in time."""
-    pid = (fork or os.fork)()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError("the child hangs")
-        time.sleep(0.002)
-
-
-def other_threads() -> dict[str, str]:
-    """Return what Linux says of each other thread: its state and how often it was switched; else nothing."""
-    found = {}
-    tasks = Path("/proc/self/task")
-    for task in tasks.iterdir() if tasks.is_dir() else ():
-        if int(task.name) != threading.get_native_id():
-            with suppress(OSError):
-                found[task.name] = "".join(
-                    re.findall(r"^(?:State|\w+_ctxt_switches):.*\n", (task / "status").read_text(), re.M)
-                )
-    return found
-
-
-def c_fork() -> int:
-    """Call fork(2) as a C library does: no Python hook runs.
-
-    All other threads must sleep outside Python then: one that waits for the interpreter's lock at such a
-    fork leaves the child with a broken lock.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        before = other_threads()
-        time.sleep(0.05)
-        if other_threads() == before and not any("(running)" in status for status in before.values()):
-            break
-    return int(ctypes.PyDLL(None).fork())
-
-
-FORKS = {"os.fork": os.fork if hasattr(os, "fork") else None, "from C": c_fork}
 
 
 def assert_child_is_new(rig: Rig, n: int = 20) -> Callable[[], None]:

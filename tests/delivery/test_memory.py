@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue, SharedBound
 from tests.cores.sink import Sink
 from tests.support.dead_servers import KINDS, outcomes
+from tests.support.forks import FORKS, run_in_child
 from tests.support.patience import PATIENCE, assert_returns, wait_until
 
 MIB = 1 << 20
@@ -349,8 +349,8 @@ def test_clients_of_a_forked_child_count_from_zero(refusing: str) -> None:
 
 
 @forks
-@pytest.mark.parametrize("how", ["os.fork", "from C"])
-def test_queues_of_a_forked_child_count_from_zero(how: str) -> None:
+@pytest.mark.parametrize("fork", FORKS)
+def test_queues_of_a_forked_child_count_from_zero(fork: str) -> None:
     """In either kind of fork, also for one that is freed before its first use."""
     bound = SharedBound(3 * ROOM)
     queues = [EventQueue() for _ in range(3)]
@@ -358,24 +358,20 @@ def test_queues_of_a_forked_child_count_from_zero(how: str) -> None:
         queue.share(bound)
         queue.push(BODY)
     assert queues[0].push(BODY) == 0
-    pid = os.fork() if how == "os.fork" else int(ctypes.PyDLL(None).fork())
-    if pid == 0:
-        code = 1
-        try:
-            assert bound.used == queues[0].memory_used == 0
-            queues[1].share(None)
-            queues[1].share(bound)
-            assert bound.used == 0
-            queues[0].renew()
-            assert [queues[0].push(BODY) for _ in range(4)] == [1, 2, 3, 0]
-            queues.pop()
-            assert bound.used == 3 * ROOM
-            queues[1].renew()
-            assert queues[1].push(BODY) == 0
-            queues[0].share(None)
-            assert bound.used == 0
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def work() -> None:
+        assert bound.used == queues[0].memory_used == 0
+        queues[1].share(None)
+        queues[1].share(bound)
+        assert bound.used == 0
+        queues[0].renew()
+        assert [queues[0].push(BODY) for _ in range(4)] == [1, 2, 3, 0]
+        queues.pop()
+        assert bound.used == 3 * ROOM
+        queues[1].renew()
+        assert queues[1].push(BODY) == 0
+        queues[0].share(None)
+        assert bound.used == 0
+
+    run_in_child(work, FORKS[fork])
     assert bound.used == 3 * ROOM

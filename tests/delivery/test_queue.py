@@ -5,7 +5,6 @@ Its counts are compared with the reference in Python in test_inflight.py, where 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ from logclient._ext.constants import ACKED, INFLIGHT, K_TOMB, PUT_FORKED, PUT_FU
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from tests.oracle.queue import room_of
+from tests.support.forks import FORKS, run_in_child
 from tests.support.patience import PATIENCE, wait_until
 
 pytestmark = pytest.mark.unit
@@ -497,25 +497,21 @@ def test_a_waiting_sender_can_be_paused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("how", ["os.fork", "from C"])
-def test_a_forked_child_gets_a_new_queue(how: str) -> None:
+@pytest.mark.parametrize("fork", FORKS)
+def test_a_forked_child_gets_a_new_queue(fork: str) -> None:
     """In either kind of fork the child neither counts for the parent nor waits for its locks."""
     h = EventQueue()
     h.push(b"parent's")
-    pid = os.fork() if how == "os.fork" else int(ctypes.PyDLL(None).fork())
-    if pid == 0:
-        code = 1
-        try:
-            assert h.forked and h.push(b"x") == PUT_FORKED
-            h.count_changed(1, 1)
-            h.count_ignored()
-            h.renew()
-            assert not h.forked and h.queued == (0, 0) and h.push(b"x") == 1
-            assert h.counters()["sanitized"] == h.counters()["moved"] == h.counters()["ignored"] == 0
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def work() -> None:
+        assert h.forked and h.push(b"x") == PUT_FORKED
+        h.count_changed(1, 1)
+        h.count_ignored()
+        h.renew()
+        assert not h.forked and h.queued == (0, 0) and h.push(b"x") == 1
+        assert h.counters()["sanitized"] == h.counters()["moved"] == h.counters()["ignored"] == 0
+
+    run_in_child(work, FORKS[fork])
     assert not h.forked and h.queued[0] == 1 and h.push(b"x") == 2
 
 

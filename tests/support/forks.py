@@ -1,0 +1,79 @@
+"""Forks of the process that runs the tests, by Python and by C code."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.patience import PATIENCE
+
+
+def other_threads() -> dict[str, str]:
+    """Return what Linux says of each other thread: its state and how often it was switched; else nothing."""
+    found = {}
+    tasks = Path("/proc/self/task")
+    for task in tasks.iterdir() if tasks.is_dir() else ():
+        if int(task.name) != threading.get_native_id():
+            with suppress(OSError):
+                found[task.name] = "".join(
+                    re.findall(r"^(?:State|\w+_ctxt_switches):.*\n", (task / "status").read_text(), re.M)
+                )
+    return found
+
+
+def c_fork() -> int:
+    """Call fork(2) as a C library does: no Python hook runs.
+
+    The child hangs if another thread asks for the interpreter's lock at that moment. So wait until all
+    sleep outside Python. One that wakes later may wait for the lock, but asks its holder only after the
+    switch interval. Without that a child of 1.5 GB, which takes 0.1 s to fork, often hangs.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            before = other_threads()
+            time.sleep(0.05)
+            if other_threads() == before and not any("(running)" in status for status in before.values()):
+                break
+        return int(ctypes.PyDLL(None).fork())
+    finally:
+        sys.setswitchinterval(interval)
+
+
+FORKS = {"os.fork": os.fork if hasattr(os, "fork") else None, "from C": c_fork}
+
+
+def run_in_child(work: Callable[[], object], fork: Callable[[], int] | None = None) -> None:
+    """Run `work` in a forked child (of os.fork), which must end successfully and in time."""
+    pid = (fork or os.fork)()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.002)
