@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 import logclient
 from logclient.lumberjack.collector import Collector
-from tests.support import ROOT, clean_environment
+from tests.support import clean_environment
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
@@ -43,7 +44,7 @@ def run(program: str, arguments: str = "", *options: str) -> Run:
             [sys.executable, *options, "-c", text, server.url],
             capture_output=True,
             encoding="utf-8",
-            env=clean_environment(PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8"),
+            env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path), PYTHONIOENCODING="utf-8"),
             timeout=2 * PATIENCE,
         )
         return Run(done.returncode, done.stderr, [dotted(event) for event in server.events()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import importlib
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from logclient.integrations.structlog import LoggerFactory
 from logclient.lumberjack.collector import Collector
 from tests.integrations import web_apps
 from tests.integrations.odd_records import Thing
-from tests.support import ROOT, clean_environment
+from tests.support import clean_environment
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 
@@ -432,7 +433,7 @@ class TestArguments:
         )
         done = subprocess.run(
             [sys.executable, "-c", program],
-            env=clean_environment(PYTHONPATH=str(ROOT)),
+            env=clean_environment(PYTHONPATH=os.pathsep.join(sys.path)),
             capture_output=True,
             text=True,
         )
