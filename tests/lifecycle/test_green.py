@@ -133,9 +133,11 @@ def work(n):
         if URL:
             log.info("worker %d event %d", n, i)
         sleep(0.005)
+    finished.append(n)
+finished = []
 workers = [spawn(work, n) for n in range(20)]
 end = time.monotonic() + 0.4
-while time.monotonic() < end:
+while time.monotonic() < end or len(finished) < 20:
     sleep(0.01)
 facts = {}
 if URL:

@@ -198,7 +198,9 @@ def _fill_memory(url: str) -> logclient.Client:
 
 
 def test_a_client_without_room_in_the_bound_of_all_writes_to_its_spool(tmp_path: Path, limit: int) -> None:
-    options = {"spool": tmp_path, "spool_bytes": "64MiB", "overflow": "drop_new", **QUIET}
+    # Callers may be faster than the thread that makes the files, and wait for it then.
+    waits = {"overflow": "block", "block_timeout": PATIENCE}
+    options = {"spool": tmp_path, "spool_bytes": "64MiB", **waits, **QUIET}
     with (
         KINDS["nobody listens"]() as server,
         _fill_memory(server.url) as other,
