@@ -330,20 +330,16 @@ def test_clients_of_a_forked_child_count_from_zero(refusing: str) -> None:
     logclient.limit_memory(100 * ROOM)
     with dead(refusing, overflow="drop_new") as client:
         assert fill(client) == 100
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                assert logclient.memory_used() == 0
-                with dead(refusing, overflow="drop_new") as another:
-                    assert [client.send(BODY) for _ in range(60)] == list(range(1, 61))
-                    assert fill(another) == 40
-                    assert logclient.memory_used() == 100 * ROOM
-                assert fill(client) == 40
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0
+
+        def work() -> None:
+            assert logclient.memory_used() == 0
+            with dead(refusing, overflow="drop_new") as another:
+                assert [client.send(BODY) for _ in range(60)] == list(range(1, 61))
+                assert fill(another) == 40
+                assert logclient.memory_used() == 100 * ROOM
+            assert fill(client) == 40
+
+        run_in_child(work)
         assert logclient.memory_used() == 100 * ROOM
         assert client.send(BODY) == 0
 
