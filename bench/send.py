@@ -19,6 +19,7 @@ from bench.harness import Contender, NotExact, Row, Target, compare, judge, line
 from bench.lumberjack import event
 from bench.ours import NOWHERE, QueueOnly
 from bench.peers import drain
+from tests.support.documents import dotted
 
 CALLS = 2000
 PUT = "SimpleQueue.put(bytes)"
@@ -26,15 +27,6 @@ PUT_DICT = "SimpleQueue.put(dict)"
 BYTES = "logclient send(bytes)"
 DICT = "logclient send(dict)"
 TARGETS = [Target(BYTES, PUT, "<=", 3.0), Target(DICT, PUT_DICT, "<=", 12.0)]
-
-
-def flat(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document with dots in the names of fields in objects."""
-    made = {}
-    for name, value in document.items():
-        inner = value.items() if isinstance(value, dict) else ()
-        made |= {f"{name}.{k}": v for k, v in inner} or {name: value}
-    return made
 
 
 def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
@@ -51,7 +43,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         if parked[0].take() != bodies:
             raise NotExact("send(bytes) changed the bytes")
         loop(clients[1].send, dicts)()
-        if [flat(json.loads(b)) for b in parked[1].take()] != dicts:
+        if [dotted(json.loads(b)) for b in parked[1].take()] != dicts:
             raise NotExact("send(dict) made another document")
         queue: SimpleQueue[Any] = SimpleQueue()
         contenders = [
