@@ -524,7 +524,7 @@ DICT_CONFIG = """
 import logging.config
 logging.config.dictConfig({"version": 1, "root": {"level": "INFO", "handlers": ["ship"]}, %s})
 logging.info("hello")
-assert not logging.getLogger("").handlers[0].client.flush(10)
+assert not logging.getLogger("").handlers[-1].client.flush(10)
 """
 
 
