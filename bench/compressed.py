@@ -169,7 +169,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     results = measure_all(rounds or (3 if quick else ROUNDS), seed, 1 if quick else TIMES)
     samples = results.got.samples
     again = ratio(samples, f"{OURS} (again)", OURS, "wall")
-    verdicts = [claim(f"A/A: {OURS} against itself", again), *results.judge(5.0, 2.0)]
+    verdicts = [claim(f"A/A: {OURS} against itself", again), *results.judge(10.0, 2.0)]
     notes = results.notes() + ["a quick run"] * quick
     title = "prebuilt JSON to acknowledged, compressed"
     return Row("compressed", title, "us/event", lines(samples), verdicts, notes, {"sink": results.got.busy})

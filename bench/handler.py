@@ -44,10 +44,10 @@ STRUCTLOG_JSON = "structlog, JSONRenderer"
 LOGURU = "loguru to logclient"
 LOGURU_JSON = "loguru, serialize"
 TARGETS = [
-    Target(OURS, EMPTY, "<=", 2.0),
-    Target(QUEUE, OURS, ">=", 10.0),
+    Target(OURS, EMPTY, "<=", 1.35),
+    Target(QUEUE, OURS, ">=", 12.0),
     Target(LOGSTASH, OURS, ">=", 40.0),
-    Target(EXC, FORMAT_EXC, "<=", 1.2),
+    Target(EXC, FORMAT_EXC, "<=", 0.08),
     Target(AGENT, LOGJAM, ">=", 10.0),
     Target(RICH, OURS, "<=", 1.4),
     Target(BEFORE, OURS, "", 0.0),

@@ -1,6 +1,7 @@
 """Row `plog`: `send(bytes)` until the kernel has it all.
 
 The peers are a loop in C over `sendmmsg`, one with UDP GSO, and plain Python (`struct`, mmh3, `send`).
+A loop with GSO that does not hash shows the price of the hash.
 
 All contenders send the same payloads, boxed and hashed message by message, over separate sockets on the
 loopback; the bodies of the others already have the member that ours inserts. Each of our three ways to the
@@ -34,9 +35,10 @@ HEADER = struct.Struct(">BBHHHIIIHH")
 CARRIER = len(',"uuid":""') + 32
 ROUNDS = 7
 LOOP, GSO, PYTHON, OURS = "C sendmmsg", "C GSO", "Python", "logclient"
+UNHASHED = "C GSO, no hash"
 WAYS = ("gso", "mmsg", "send")
 BOUND = 0.95
-"""What ours by GSO is to have of the rate of the loop with GSO, whose kernel work is the same."""
+"""What ours by GSO is to have of the rate of the loop with GSO, which hashes, too."""
 
 
 class Case(NamedTuple):
@@ -138,12 +140,12 @@ class Sockets:
         return sock
 
 
-def loop(sock: socket.socket, case: Case, gso: bool) -> Callable[[], None]:
-    """Make the work of the loop in C."""
+def loop(sock: socket.socket, case: Case, gso: bool, hashed: bool = True) -> Callable[[], None]:
+    """Make the work of the loop in C; without `hashed` (GSO only), its messages have the hash 0."""
     program = ctypes.CDLL(str(compiled(LOOP_SOURCE, BUILT / "udploop.so", ("-shared", "-fPIC"))))
     program.run.argtypes = [
         ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_long, ctypes.c_uint32,
-        ctypes.c_int,
+        ctypes.c_int, ctypes.c_int,
     ]  # fmt: skip
     program.run.restype = ctypes.c_long
     body, first = carried(case.size), 1
@@ -151,7 +153,7 @@ def loop(sock: socket.socket, case: Case, gso: bool) -> Callable[[], None]:
     def work() -> None:
         nonlocal first
         sent = program.run(
-            sock.fileno(), body, len(body), case.datagram, case.messages, first, int(gso)
+            sock.fileno(), body, len(body), case.datagram, case.messages, first, int(gso), int(hashed)
         )
         if sent != case.messages:
             raise NotExact(f"the C loop has sent {sent} messages of {case.messages}")
@@ -209,6 +211,7 @@ def _ways(case: Case, sink: UdpSink, stack: ExitStack) -> Iterator[Way]:
     yield way(LOOP, loop(sockets(), case, gso=False))
     yield way(f"{LOOP} (again)", loop(sockets(), case, gso=False))
     yield way(GSO, loop(sockets(), case, gso=True))
+    yield way(UNHASHED, loop(sockets(), case, gso=True, hashed=False))
     few = case.messages // 4
     yield way(PYTHON, plain(sockets(), case, few), few)
     for name in WAYS:
@@ -258,7 +261,8 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
         ),
         *judge(samples, targets),
     ]
-    limits = [(LOOP, f"{OURS} gso"), (LOOP, f"{OURS} mmsg"), (PYTHON, f"{OURS} send")]
+    by_gso = f"{OURS} gso"
+    limits = [(LOOP, by_gso), (UNHASHED, by_gso), (LOOP, f"{OURS} mmsg"), (PYTHON, f"{OURS} send")]
     for case in CASES:
         for over, under in limits[case.name == small :]:
             a, b = f"{over}, {case.name}", f"{under}, {case.name}"

@@ -43,7 +43,7 @@ EVENTS = 500 * WINDOW
 ROUNDS = 7
 CPU_BOUND = 1.15  # what we may cost beyond plain TCP, as a share of SSL_write in C
 WALL_BOUND = 0.65
-PYLOGBEAT_BOUND, GOLUMBER_BOUND = 10.0, 1.5
+PYLOGBEAT_BOUND, GOLUMBER_BOUND = 10.0, 1.9
 
 SEND, LOOP, PLAIN, OURS = "C send", "C SSL_write", "logclient, plain", "logclient, TLS"
 IN_TLS = "in SSL_write"  # a clock of the loop in C

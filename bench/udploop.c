@@ -1,7 +1,7 @@
 /* The lower bound of the kernel: boxed plog messages of one body, by sendmmsg or with UDP_SEGMENT.
  *
- * Each message is hashed (MurmurHash3), its headers are written and its payload is copied, like by any client.
- * A call sends 64 datagrams, or as many as fit in 64 KiB.
+ * Each message is hashed (MurmurHash3), its headers are written and its payload is copied, like by any client;
+ * with GSO also without the hash, to show its price. A call sends 64 datagrams, or as many as fit in 64 KiB.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -110,11 +110,11 @@ static int cut(int fd, size_t size, size_t segment) {
     return 0;
 }
 
-static long by_gso(int fd, const uint8_t *body, size_t size, size_t datagram, long n, uint32_t id) {
+static long by_gso(int fd, const uint8_t *body, size_t size, size_t datagram, long n, uint32_t id, int hashed) {
     size_t each = datagram - HEADER, filled = 0, segment = 0, pieces = 0;
     uint32_t count = (uint32_t)((size + each - 1) / each);
     for (long i = 0; i < n; i++) {
-        uint32_t hash = murmur3(body, size);
+        uint32_t hash = hashed ? murmur3(body, size) : 0;
         for (uint32_t f = 0; f < count; f++) {
             size_t next = HEADER + (f + 1 == count ? size - (size_t)f * each : each);
             /* A shorter datagram ends a run, and longer ones are not allowed. */
@@ -133,6 +133,6 @@ static long by_gso(int fd, const uint8_t *body, size_t size, size_t datagram, lo
 }
 
 /* Send `n` messages with numbers from `id` on; return the number of messages sent. */
-long run(int fd, const uint8_t *body, size_t size, size_t datagram, long n, uint32_t id, int gso) {
-    return (gso ? by_gso : by_mmsg)(fd, body, size, datagram, n, id);
+long run(int fd, const uint8_t *body, size_t size, size_t datagram, long n, uint32_t id, int gso, int hashed) {
+    return gso ? by_gso(fd, body, size, datagram, n, id, hashed) : by_mmsg(fd, body, size, datagram, n, id);
 }

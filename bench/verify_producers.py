@@ -47,7 +47,7 @@ def run(
         SKEWED: Shape(SKEWED, n, verify_data.Shape(100, skewed=True)),
     }
     tiny = Shape(TINY, ledgers, verify_data.Shape(ledgers))
-    lines, notes, verdicts = [], [], []
+    lines, notes, verdicts, bases = [], [], [], []
 
     def report(name: str, shape: Shape, runs: list[dict[str, Any]]) -> None:
         line, note = _described(name, shape, runs)
@@ -63,6 +63,7 @@ def run(
                     verify.print_progress(f"{name}: run {at + 1} of {(rounds or RUNS) + 1}")
                     base.append(ours())
                     case.append(other())
+            bases.append([run["cpu"] for run in base[1:]])
             scale = some.events / shape.events
             ratios = Spread.of([scale * b["cpu"] / a["cpu"] for a, b in zip(base[1:], case[1:], strict=True)])
             bound = RATIOS[shape.kind]
@@ -71,6 +72,8 @@ def run(
             )
             report(f"{FEW} ({verify.short(some.events)}), beside {shape.kind}", some, base)
             report(name, shape, case)
+    again = Spread.of([b / a for a, b in zip(*bases, strict=True)])
+    verdicts.insert(0, claim(f"A/A: {FEW} beside the one against those beside the other, CPU", again))
     with _ready(tiny, folder, seed, keep) as once:
         runs = [once() for _ in range((rounds or RUNS) + 1)]
     report(f"{ledgers:,} {TINY}", tiny, runs)

@@ -369,6 +369,41 @@ def test_the_datagram_sink_counts_messages(way: str) -> None:
         assert counts.payload == 18 * case.size
 
 
+@pytest.mark.parametrize("gso", [True, False])
+def test_the_loops_in_c_hash_the_bytes_that_our_client_hashes(gso: bool) -> None:
+    if sys.platform != "linux" or not shutil.which("cc"):
+        support.missing("no C compiler for the benchmarks' loops, or no sendmmsg")
+    from contextlib import ExitStack
+
+    from bench import plog
+    from logclient._ext.hash import murmur3
+
+    case = plog.CASES[1]._replace(messages=1)
+
+    def sent(make) -> tuple[list[tuple[int, ...]], bytes]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, ExitStack() as stack:
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(PATIENCE)
+            make(server.getsockname()[1], stack)()
+            count = -(-case.size // (case.datagram - plog.HEADER.size))
+            fragments = [server.recv(1 << 16) for _ in range(count)]
+        body = b"".join(one[plog.HEADER.size :] for one in fragments)
+        return [plog.HEADER.unpack_from(one) for one in fragments], body
+
+    def loop(hashed=True):
+        return sent(lambda port, stack: plog.loop(plog.Sockets(port, stack)(), case, gso, hashed))
+
+    ours, our_body = sent(lambda port, stack: plog.client(f"plog://127.0.0.1:{port}", case, stack))
+    theirs, their_body = loop()
+    number, digest = 5, 7
+    assert {head[digest] for head in ours} == {murmur3(our_body)}
+    assert {head[digest] for head in theirs} == {murmur3(their_body)}
+    fixed = [i for i in range(10) if i not in (number, digest)]
+    assert [[head[i] for i in fixed] for head in ours] == [[head[i] for i in fixed] for head in theirs]
+    if gso:
+        assert {head[digest] for head in loop(hashed=False)[0]} == {0}
+
+
 def upgrade(connection):
     connection.sendall(
         b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
