@@ -1,6 +1,6 @@
 """`python -m bench [ROW…]`: run rows, print their tables, write build/bench/*.{json,md,png}.
 
-`--record` also puts the tables into docs/measurements.md, and the claims into docs/performance.md.
+`--record` also puts the results of undisturbed runs into bench/results and the pages that are made of it.
 `make bench ROW=handler` sets ROW.
 """
 
@@ -14,7 +14,7 @@ import time
 from importlib import import_module
 
 from bench import data, pages
-from bench.harness import ROOT, OtherPrograms, load, machine, show
+from bench.harness import ROOT, OtherPrograms, commit, load, machine, show
 
 # row -> module, and the packages whose versions are reported with it
 ROWS = {
@@ -67,7 +67,7 @@ def _functions() -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run rows; return 0 when every row ran, even with missed targets, and 1 when a row failed."""
+    """Run rows; return 1 when a row failed or was not recorded, and 0 also with missed targets."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument(
         "row",
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         default=[],
         help="log files to take lines from (default: those of /var/log, or generated lines)",
     )
-    parser.add_argument("--record", action="store_true", help="write into the pages of docs/ too")
+    parser.add_argument("--record", action="store_true", help="record the results, see bench/README.md")
     verify = parser.add_argument_group("verify and verify-producers")
     verify.add_argument("--events", default="", help="sizes, such as 1M,10M,50M (10M)")
     verify.add_argument("--dir", default="", help="folder for its data, 380 bytes an event (build/)")
@@ -94,6 +94,10 @@ def main(argv: list[str] | None = None) -> int:
     unknown = [name for name in chosen.row if name not in ROWS and name != FUNCTIONS]
     if unknown:
         parser.error(f"no row {unknown[0]!r}: there are {', '.join([*ROWS, FUNCTIONS])}")
+    if chosen.record and chosen.quick:
+        parser.error("--record: a quick run is not recorded")
+    if chosen.record and commit().endswith("-dirty"):
+        parser.error(f"--record: the tree differs from its commit: {commit()}")
     if chosen.input:
         os.environ[data.INPUT] = os.pathsep.join(map(os.path.abspath, chosen.input))
     failed = []
@@ -106,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
         module, packages = ROWS[name]
         before, start, others = load(), time.monotonic(), OtherPrograms()
         try:
-            more = {key: vars(chosen)[key] for key in ("events", "dir", "keep", "record")}
+            more = {key: vars(chosen)[key] for key in ("events", "dir", "keep")}
             row = import_module(module).run(
                 rounds=chosen.rounds,
                 seed=chosen.seed,
@@ -123,13 +127,18 @@ def main(argv: list[str] | None = None) -> int:
             "load": (before, load()),
             "seconds": round(time.monotonic() - start, 1),
             "others": round(others.cores(), 2),
+            "quick": chosen.quick,
         }
         row = row._replace(facts=facts | dict(row.facts))
         show(row)
         if chosen.record:
-            pages.record(row)
+            try:
+                pages.record(row)
+            except pages.Refused as why:
+                print(f"{why}\n", file=sys.stderr)
+                failed.append(name)
     if failed:
-        print(f"bench: could not run: {', '.join(failed)}", file=sys.stderr)
+        print(f"bench: could not run, or not recorded: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -15,6 +15,7 @@ Every run counts its work, and an inexact count raises: a benchmark that loses w
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -116,6 +117,7 @@ class Row(NamedTuple):
     verdicts: Sequence[Verdict]
     notes: Sequence[str]
     facts: Mapping[str, Any]
+    uncontrolled: str = ""  # why there is no A/A control
 
 
 def compare(
@@ -236,9 +238,15 @@ def load() -> float:
 
 
 class OtherPrograms:
-    """The number of cores that other programs used during a row; nan: unknown."""
+    """The number of cores that other programs used during a row; nan: unknown.
+
+    All that this process has started is its own: children that were waited for, those that run, and orphans
+    of theirs, such as a JVM whose parent has ended.
+    """
 
     def __init__(self) -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # PR_SET_CHILD_SUBREAPER: orphans become our children
         self._start = self._now()
 
     def cores(self) -> float:
@@ -247,47 +255,84 @@ class OtherPrograms:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        used = os.times()   # includes children that were waited for, as all of a row are
         try:
             ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
         except (OSError, ValueError):
-            return used.elapsed, float("nan"), 0.0
+            return time.monotonic(), float("nan"), 0.0
         busy = sum(ticks) - ticks[3] - ticks[4]   # without idle time and waits for disks
-        return used.elapsed, busy / os.sysconf("SC_CLK_TCK"), sum(used[:4])
+        return time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), own_seconds()
+
+
+def own_seconds() -> float:
+    """Return the CPU seconds of this process and of all that it has started, running or not (Linux)."""
+    parents, seconds = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()   # a name may have spaces
+        except OSError:   # it has ended
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+        # Its own time, and that of children which it has waited for.
+        seconds[int(path.parent.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    own, some = set(), {os.getpid()}
+    while some:
+        own |= some
+        some = {pid for pid, parent in parents.items() if parent in some}
+    return sum(seconds.get(pid, 0.0) for pid in own)
+
+
+def processor() -> str:
+    """Name the processor: maker, name and, on x86, family, model, stepping and MHz."""
+    found: dict[str, str] = {}
+    try:
+        for text in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = text.partition(":")
+            found.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    name = found.get("model name") or platform.processor() or platform.machine()
+    numbers = [found.get(key) for key in ("cpu family", "model", "stepping", "cpu MHz")]
+    if None in numbers:
+        return name
+    family, model, stepping, mhz = numbers
+    return f"{name} (family {family}, model {model}, stepping {stepping}), {float(mhz or 0):.0f} MHz"
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git in the tree of the benchmarks."""
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+
+
+PAGES = ("docs/measurements.md", "docs/performance.md", "README.md")
+RECORDED = (*PAGES, "bench/results", "docs/verify-growth.svg")
+"""What recording a row writes: that alone makes no tree dirty."""
+
+
+def commit() -> str:
+    """Name the commit of the tree, with `-dirty` if something in it differs; "": there is no repository."""
+    name = git("describe", "--always").stdout.strip()
+    changed = git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in RECORDED)).stdout
+    return f"{name}-dirty" if name and changed else name
 
 
 def machine(packages: Sequence[str] = ()) -> dict[str, Any]:
     """Describe the machine and software, without the identity of the machine."""
     from importlib import metadata
 
-    model = platform.processor() or platform.machine()
-    try:
-        for text in Path("/proc/cpuinfo").read_text().splitlines():
-            if text.startswith("model name"):
-                model = text.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
     versions = {}
     for name in packages:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": model,
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": versions,
-        "commit": commit or None,
+        "commit": commit() or None,
     }
 
 
@@ -333,12 +378,18 @@ def where(row: Row) -> str:
     packages = "".join(f", {k} {v}" for k, v in f["packages"].items() if v)
     commit = f"; commit {f['commit']}" if f["commit"] else ""
     others = f["others"]
+    if others is None:
+        others = float("nan")
     busy = f": busy, not to be quoted (more than {QUIET})" if others > QUIET else ""
     return (
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, {f['python']}{packages}{commit}; "
         f"load {f['load'][0]:.1f} before, {f['load'][1]:.1f} after, {f['seconds']:.0f} s; "
         f"other programs used {others:.2f} cores{busy}"
     )
+
+
+def _notes(row: Row) -> list[str]:
+    return [*row.notes, *([f"no A/A: {row.uncontrolled}"] if row.uncontrolled else [])]
 
 
 def table(row: Row) -> str:
@@ -356,7 +407,7 @@ def table(row: Row) -> str:
         for v in row.verdicts:
             goal = target_text(v)
             out.append(f"  {v.what:{width}}  {_value(v):>24}  target {goal:>8}  {_result(v)}")
-    out += [f"  {note}" for note in (*row.notes, where(row))]
+    out += [f"  {note}" for note in (*_notes(row), where(row))]
     return "\n".join(out)
 
 
@@ -376,18 +427,19 @@ def markdown(row: Row) -> str:
         for v in row.verdicts:
             out.append(f"| {v.what} | {_value(v)} | {target_text(v)} | {_result(v)} |")
         out.append("")
-    out += [f"- {note}" for note in row.notes]
+    out += [f"- {note}" for note in _notes(row)]
     out.append("- " + where(row))
     return "\n".join(out) + "\n"
 
 
-def _jsonable(x: Any) -> Any:
+def jsonable(x: Any) -> Any:
+    """Return named tuples as dictionaries, and figures that are no number as None."""
     if isinstance(x, tuple) and hasattr(x, "_asdict"):
-        return {k: _jsonable(v) for k, v in x._asdict().items()}
+        return {k: jsonable(v) for k, v in x._asdict().items()}
     if isinstance(x, Mapping):
-        return {k: _jsonable(v) for k, v in x.items()}
+        return {k: jsonable(v) for k, v in x.items()}
     if isinstance(x, list | tuple):
-        return [_jsonable(v) for v in x]
+        return [jsonable(v) for v in x]
     return None if isinstance(x, float) and (x != x or x in (float("inf"), float("-inf"))) else x
 
 
@@ -432,7 +484,7 @@ def show(row: Row, out: Path = OUT) -> None:
     """Print the table; write the JSON, the markdown and, with matplotlib, the plot."""
     out.mkdir(parents=True, exist_ok=True)
     print(table(row), file=sys.stdout, flush=True)
-    (out / f"{row.name}.json").write_text(json.dumps(_jsonable(row), indent=1) + "\n", encoding="utf-8")
+    (out / f"{row.name}.json").write_text(json.dumps(jsonable(row), indent=1) + "\n", encoding="utf-8")
     (out / f"{row.name}.md").write_text(markdown(row), encoding="utf-8")
     drawn = plot(row, out / f"{row.name}.png")
     print(

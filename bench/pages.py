@@ -1,134 +1,174 @@
-"""The pages with recorded results: ``docs/measurements.md`` has all, ``docs/performance.md`` the claims.
+"""The record of the benchmarks: a file in ``bench/results`` for each row and processor, and its pages.
 
-In ``measurements.md`` each row has a section for each kind of processor, between two comments.
-In ``performance.md`` each row has one table of its claims with a target, with a column for each kind.
-Recording a row replaces its own section and column. All else on both pages is written by hand and stays.
+``docs/measurements.md`` has all figures, ``docs/performance.md`` the claims with a target, and the README
+those named in `NUMBERS`. What is between two comments on these pages is made of the record; the rest is
+written by hand.
 
-``python -m bench.pages build/bench/ROW.json`` records a run that was written before.
+``python -m bench.pages`` writes the pages anew; with files of ``build/bench`` it records runs made before.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.harness import QUIET, ROOT, Line, Row, Spread, Verdict, markdown, target_text, value_text
+from bench.harness import (
+    OUT,
+    PAGES,
+    QUIET,
+    ROOT,
+    Line,
+    Row,
+    Spread,
+    Verdict,
+    git,
+    jsonable,
+    markdown,
+    target_text,
+    value_text,
+)  # fmt: skip
 
-MEASUREMENTS = ROOT / "docs" / "measurements.md"
-PERFORMANCE = ROOT / "docs" / "performance.md"
-SECTION = "<!-- bench:{name}, {processor} -->"
-TABLE = "<!-- claims:{name} -->"
-RECORDED = "recorded"
-ABSENT = "-"
-
-
-def processor(model: str) -> str:
-    """Return the maker and family of a processor: "AMD EPYC" of "AMD EPYC 7763 64-Core Processor"."""
-    words = re.sub(r"\((?:R|TM|C)\)", " ", model, flags=re.I).split()
-    return " ".join([word for word in words if word not in ("CPU", "Processor")][:2]) or "unknown"
-
-
-class Claim(NamedTuple):
-    """A line of a table: a claim, its target, and the result as text."""
-
-    what: str
-    target: str
-    result: str
-
-
-def claims(verdicts: Sequence[Verdict]) -> list[Claim]:
-    """Return those verdicts that have a target."""
-    return [Claim(v.what, target_text(v), _result(v)) for v in verdicts if v.op]
+RESULTS = ROOT / "bench" / "results"
+MEASUREMENTS, PERFORMANCE, README = (ROOT / page for page in PAGES)
+BLOCK = re.compile(r"(<!-- (bench|claims):([\w-]+) -->\n).*?(<!-- \2:/\3 -->)", re.DOTALL)
+NUMBERS_BLOCK = re.compile(r"(<!-- numbers -->\n).*?(<!-- /numbers -->)", re.DOTALL)
+UNRECORDED = "Not recorded.\n"
+FACTS = ("date", "cpu", "cores", "system", "python", "packages", "commit", "load", "seconds", "others")
 
 
-def _result(v: Verdict) -> str:
-    if v.reached:
-        return value_text(v)
-    if v.reached is None:
-        return f"{value_text(v)}: {v.why or 'not decided'}"
-    return f"{value_text(v)}, **not reached**{': ' + v.why if v.why else ''}"
+class Number(NamedTuple):
+    """A line of the README: claims of a row (the worst of those that match), and what they say."""
+
+    row: str
+    claim: str
+    text: str
+    unit: str = " ×"
 
 
-def merged(old: str, kind: str, new: Sequence[Claim], recorded: str) -> str:
-    """Return the table `old` (maybe empty) with the column of this kind of processor replaced or added.
+NUMBERS = (
+    Number("handler", "logclient.Handler / empty emit",
+           "`handler.handle(record)` to an ECS document in the queue, beside an empty handler"),
+    Number("handler", "QueueHandler / logclient.Handler", "`QueueHandler`, beside ours"),
+    Number("handler", "python-logstash-async / logclient.Handler", "python-logstash-async, beside ours"),
+    Number("handler", "logclient.Handler, exc_info / formatException",
+           "a record with `exc_info`, beside `formatException` alone"),
+    Number("send", "logclient send(bytes) / *", "`send(bytes)`, beside `SimpleQueue.put`"),
+    Number("send", "logclient send(dict) / *",
+           "`send(dict)`, which makes JSON of it, beside `SimpleQueue.put`"),
+    Number("saturated", "*: dropped or failed, *", "four threads that only log: lost", ""),
+    Number("saturated", "*: p99 / p50 of handle(), *",
+           "the same: 99th percentile of a call, beside its median"),
+    Number("dead", "*, p50",
+           "`logger.info` with a server that refuses, never reads or never answers, beside a live one"),
+    Number("dead", "*, p99", "the same, 99th percentile"),
+    Number("dead", "*: peak RSS *", "the same: memory after 10 million calls", " MiB"),
+    Number("compressed", "pylogbeat / *", "compressed, to acknowledged: pylogbeat, beside ours"),
+    Number("compressed", "go-lumber, *", "the same: go-lumber at the level nearest our output"),
+    Number("lumberjack", "pre-encoded / *",
+           "uncompressed, 1 KiB, to acknowledged: our rate, beside a writer of prebuilt bytes"),
+    Number("tls", "logclient, plain / logclient, TLS, *", "the same over TLS: our rate, beside that without"),
+    Number("tls", "compressed: go-lumber, *", "compressed over TLS: go-lumber, beside ours"),
+    Number("delay", "pylogbeat, 20 ms / *", "a server 20 ms away, compressed: pylogbeat, beside ours"),
+    Number("delay", "go-lumber, 5 in flight, 20 ms / *", "the same: go-lumber with 5 windows in flight"),
+    Number("logjam", "C loop, *",
+           "Logjam, 300 bytes: CPU of a loop in C of four `zmq_send`, beside caller and sender"),
+    Number("plog", "C GSO, * / *", "plog by UDP GSO, any size: time of a loop in C, beside ours"),
+    Number("plog", "C sendmmsg, *", "plog, 300 bytes: time of a `sendmmsg` loop in C, beside ours"),
+    Number("logux", "@logux/client, 100 at a time, @logux/server / *, until processed",
+           "Logux, to the released server: time of `@logux/client`, held to 100 at a time, beside ours"),
+    Number("logux", "@logux/client, 100 at a time, @logux/server / *, CPU", "the same: CPU"),
+    Number("verify", "logclient verify / DuckDB *, 10 M",
+           "`logclient verify`, 10 million events: CPU, beside DuckDB's"),
+    Number("verify", "logclient verify / DuckDB *, 50 M", "the same, 50 million events"),
+    Number("import", "logclient / logging, *", "`import logclient`, beside `import logging`"),
+)  # fmt: skip
 
-    A claim that the row has no longer stays while another column has it. The same claim with another target
-    is another line, because results of other columns were judged by the old one.
+
+def kind(cpu: str) -> str:
+    """Name a kind of processor: maker, family, model and stepping, without frequency and product number."""
+    words = re.sub(r"\(.*?\)|,.*", " ", cpu).split()
+    name = " ".join([word for word in words if word not in ("CPU", "Processor")][:2]) or "unknown"
+    found = re.search(r"\(family .*?\)", cpu)
+    return f"{name} {found[0] if found else '(model not recorded)'}"
+
+
+def _off(control: Verdict) -> bool:
+    return not 0.95 <= control.value <= 1.05
+
+
+def refusals(row: Row) -> list[str]:
+    """Return why a run may not be recorded."""
+    found, others, commit = [], row.facts["others"], row.facts["commit"] or ""
+    if row.facts.get("quick"):
+        found.append("the run was quick")
+    if others is None or math.isnan(others):
+        found.append("it is unknown whether other programs used the processor")
+    elif others > QUIET:
+        found.append(f"busy: other programs used {others:.2f} cores, more than {QUIET}")
+    if not commit:
+        found.append("no commit is known")
+    elif commit.endswith("-dirty"):
+        found.append(f"the tree differed from its commit: {commit}")
+    elif git("merge-base", "--is-ancestor", commit, "HEAD").returncode:
+        found.append(f"commit {commit} is not in the history of HEAD")
+    controls = [v for v in row.verdicts if v.what.startswith("A/A")]
+    found += [f"{v.what}: {value_text(v)}, not within 0.95-1.05" for v in controls if _off(v)]
+    if not controls and not row.uncontrolled:
+        found.append("there is no A/A, nor a reason for that")
+    found += [f"{v.what}: {v.why}" for v in row.verdicts if v.reached is None and v.why.startswith("invalid")]
+    return found
+
+
+class Refused(Exception):
+    """The error of a run that may not be recorded."""
+
+
+def record(row: Row, root: Path = ROOT) -> None:
+    """Put a run into the record, in place of an older one of this row and kind of processor.
+
+    Raises:
+        Refused: it may not be recorded; nothing was written.
     """
-    kinds, rows = _parse(old)
-    if kind not in kinds:
-        kinds.append(kind)
-    for cells in rows.values():
-        cells.pop(kind, None)
-    lines = {(c.what, c.target): rows.pop((c.what, c.target), {}) | {kind: c.result} for c in new}
-    dates = rows.pop((RECORDED, ""), {}) | {kind: recorded}
-    lines |= {key: cells for key, cells in rows.items() if cells}
-    lines[RECORDED, ""] = dates
-    out = ["| claim | target | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 2) + "|"]
-    for (what, target), cells in lines.items():
-        out.append(f"| {what} | {target} | " + " | ".join(cells.get(k, ABSENT) for k in kinds) + " |")
-    return "\n".join(out) + "\n"
+    if why := refusals(row):
+        raise Refused(f"{row.name}: not recorded: {'; '.join(why)}")
+    facts = {name: row.facts[name] for name in FACTS}
+    folder = root / RESULTS.relative_to(ROOT)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "-".join(re.findall(r"\w+", kind(row.facts["cpu"])))
+    (folder / f"{row.name}-{stem}.json").write_text(dumps(row._replace(facts=facts)), encoding="utf-8")
+    for picture in row.facts.get("pictures", ()):
+        shutil.copy(OUT / picture, root / "docs" / picture)
+    write_pages(root)
 
 
-def _parse(table: str) -> tuple[list[str], dict[tuple[str, str], dict[str, str]]]:
-    # The kinds of processors, and (claim, target) -> kind -> result.
-    rows_of_text = [line for line in table.splitlines() if line.startswith("|")]
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in rows_of_text]
-    if not lines:
-        return [], {}
-    kinds = lines[0][2:]
-    rows = {}
-    for what, target, *results in lines[2:]:
-        found = zip(kinds, results, strict=True)
-        rows[what, target] = {kind: result for kind, result in found if result != ABSENT}
-    return kinds, rows
+def dumps(row: Row) -> str:
+    """Format a row as JSON with a line for each contender, claim and note, and six digits."""
 
+    def rounded(x: Any) -> Any:
+        if isinstance(x, Mapping):
+            return {k: rounded(v) for k, v in x.items()}
+        if isinstance(x, list):
+            return [rounded(v) for v in x]
+        return float(f"{x:.6g}") if isinstance(x, float) else x
 
-def record(row: Row, measurements: Path = MEASUREMENTS, performance: Path = PERFORMANCE) -> None:
-    """Write the row's section and its column of claims for this machine's kind of processor."""
-    kind = processor(row.facts["cpu"])
-    heading = markdown(row).replace(f"### {row.name}: ", f"### {row.name} on {kind}: ", 1)
-    put_section(measurements, row.name, kind, heading)
-    busy = ", busy" if row.facts["others"] > QUIET else ""
-    put_claims(performance, row.name, kind, claims(row.verdicts), row.facts["date"][:10] + busy)
+    def text(x: Any) -> str:
+        if isinstance(x, list):
+            return "[\n  " + ",\n  ".join(map(json.dumps, x)) + "\n ]" if x else "[]"
+        return json.dumps(x)
 
-
-def put_section(page: Path, name: str, kind: str, section: str) -> None:
-    """Replace the section of this row and kind of processor, or add it after the row's last one."""
-    start, end = SECTION.format(name=name, processor=kind), SECTION.format(name="/" + name, processor=kind)
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Measurements\n"
-    whole = f"{start}\n{section}{end}"
-    if start in text and end in text:
-        text = text[: text.index(start)] + whole + text[text.index(end) + len(end) :]
-    elif others := list(re.finditer(rf"<!-- bench:/{re.escape(name)}, .*? -->", text)):
-        after = others[-1].end()
-        text = f"{text[:after]}\n\n{whole}{text[after:]}"
-    else:
-        text = text.rstrip("\n") + "\n\n" + whole + "\n"
-    _write(page, text)
-
-
-def put_claims(page: Path, name: str, kind: str, new: Sequence[Claim], recorded: str) -> None:
-    """Replace the column of this kind of processor in the row's table, or add it."""
-    start, end = TABLE.format(name=name), TABLE.format(name="/" + name)
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
-    if start not in text or end not in text:
-        text = text.rstrip("\n") + f"\n\n### {name}\n\n{start}\n{end}\n"
-    first, last = text.index(start) + len(start), text.index(end)
-    _write(page, f"{text[:first]}\n{merged(text[first:last], kind, new, recorded)}{text[last:]}")
-
-
-def _write(page: Path, text: str) -> None:
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
+    made = rounded(jsonable(row))
+    return "{\n" + ",\n".join(f' "{name}": {text(x)}' for name, x in made.items()) + "\n}\n"
 
 
 def read(path: Path) -> Row:
-    """Read a row from the JSON that `harness.show` has written; figures that were no number are nan."""
+    """Read a row from the JSON of a run or of the record; figures that were no number are nan."""
     made = json.loads(path.read_text(encoding="utf-8"))
     numbers = ("value", "low", "high", "bound")
     return Row(**made)._replace(
@@ -144,6 +184,128 @@ def _numbers(made: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return made | {name: float("nan") for name in names if made[name] is None}
 
 
+def recorded(folder: Path = RESULTS) -> dict[str, list[Row]]:
+    """Return the record: row -> its runs, one for each kind of processor."""
+    rows: dict[str, list[Row]] = {}
+    for row in map(read, sorted(folder.glob("*.json"))):
+        rows.setdefault(row.name, []).append(row)
+    return rows
+
+
+def worst_first(row: Row, v: Verdict) -> float:
+    """Return a key that sorts claims of one bound by how far they are from it."""
+    if v.value != v.value:
+        return math.inf
+    return {"<=": -v.value, ">=": v.value, "==": -abs(v.value - v.bound)}[v.op]
+
+
+def _said(row: Row) -> str:
+    # The origin of a run, with what would not be recorded today.
+    off = [v for v in row.verdicts if v.what.startswith("A/A") and _off(v)]
+    controls = f", A/A {' and '.join(value_text(v) for v in off)}" if off else ""
+    return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}{controls}"
+
+
+def _result(v: Verdict) -> str:
+    if v.reached:
+        return value_text(v)
+    if v.reached is None:
+        return f"{value_text(v)}: {v.why or 'not decided'}"
+    return f"{value_text(v)}, **not reached**{': ' + v.why if v.why else ''}"
+
+
+def claims(rows: Sequence[Row]) -> str:
+    """Make the table of a row's claims with a target, of all processors, the worst figure first."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for row, letter in zip(rows, "ABCDEFGH", strict=False):
+        for v in row.verdicts:
+            if v.op:
+                text = _result(v) + (f" ({letter})" if len(rows) > 1 else "")
+                found.setdefault((v.what, target_text(v)), []).append((worst_first(row, v), text))
+    if not found:
+        return UNRECORDED
+    out = ["| claim | target | measured |", "|---|---|---|"]
+    for (what, target), figures in found.items():
+        out.append(f"| {what} | {target} | {'; '.join(text for _, text in sorted(figures))} |")
+    named = zip("ABCDEFGH", map(_said, rows), strict=False)
+    sources = "; ".join(f"{letter}: {said}" if len(rows) > 1 else said for letter, said in named)
+    return "\n".join([*out, "", f"Recorded on {sources}."]) + "\n"
+
+
+def sections(rows: Sequence[Row]) -> str:
+    """Make the sections with all figures of a row, one for each processor."""
+    made = []
+    for row in rows:
+        named = f"### {row.name} on {kind(row.facts['cpu'])}: "
+        made.append(markdown(row).replace(f"### {row.name}: ", named, 1))
+    return "\n".join(made) or UNRECORDED
+
+
+def numbers(record: Mapping[str, Sequence[Row]]) -> str:
+    """Make the README's table: of each claim the worst figure, and the processor that it is of.
+
+    Raises:
+        LookupError: a recorded row has no such claim.
+    """
+    out = ["| | target | measured | on |", "|---|---|---|---|"]
+    for number in NUMBERS:
+        found = [
+            (worst_first(row, v), v, row)
+            for row in record.get(number.row, ())
+            for v in row.verdicts
+            if v.op and fnmatchcase(v.what, number.claim) and v.value == v.value
+        ]
+        if found:
+            _, v, row = min(found, key=lambda one: one[0])
+            bound = {"<=": "≤", ">=": "≥", "==": "="}[v.op] + target_text(v)[2:] + number.unit
+            missed = "" if v.reached else f" **not reached**{': ' + v.why if v.why else ''}"
+            out.append(f"| {number.text} | {bound} | {value_text(v)}{number.unit}{missed} | {_said(row)} |")
+        elif record.get(number.row):
+            raise LookupError(f"row {number.row} has no claim {number.claim!r}")
+    return "\n".join(out) + "\n"
+
+
+def filled(page: str, record: Mapping[str, Sequence[Row]]) -> str:
+    """Return the text of a page with all that is between comments made anew."""
+    made = {"bench": sections, "claims": claims}
+    page = BLOCK.sub(lambda m: m[1] + made[m[2]](record.get(m[3], ())) + m[4], page)
+    return NUMBERS_BLOCK.sub(lambda m: m[1] + numbers(record) + m[2], page)
+
+
+def write_pages(root: Path = ROOT) -> None:
+    """Write what is made of the record into the pages.
+
+    Raises:
+        LookupError: a recorded row has no place on a page, or the README names a claim that it has not.
+    """
+    record = recorded(root / RESULTS.relative_to(ROOT))
+    texts = {page: page.read_text(encoding="utf-8") for page in pages(root)}
+    for name in record:
+        for what, text in zip(("bench", "claims"), texts.values(), strict=False):
+            if f"<!-- {what}:{name} -->" not in text:
+                raise LookupError(f"no place for row {name}: {what} page")
+    for page, text in texts.items():
+        page.write_text(filled(text, record), encoding="utf-8")
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Return the pages with figures of the record."""
+    return [root / page.relative_to(ROOT) for page in (MEASUREMENTS, PERFORMANCE, README)]
+
+
+def main(files: Sequence[str]) -> int:
+    """Record runs from files, or only write the pages anew."""
+    refused = False
+    for name in files:
+        try:
+            record(read(Path(name)))
+        except Refused as why:
+            print(why, file=sys.stderr)
+            refused = True
+    if not files:
+        write_pages()
+    return int(refused)
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        record(read(Path(name)))
+    sys.exit(main(sys.argv[1:]))
