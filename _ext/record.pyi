@@ -15,8 +15,8 @@ REDACTED: str
 class Redaction:
     """The names of the fields to leave out.
 
-    An entry is compared with the last part of a field's name, ASCII letters in either case; ``*`` in it stands
-    for any characters. ``message`` is the text of an event and stays.
+    An entry is compared with the last part of a field's name, letters in either case (``str.casefold``);
+    ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
 
     Args:
         names: the entries.

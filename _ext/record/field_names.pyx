@@ -344,7 +344,7 @@ cdef inline bint _must_rearrange(Document *doc, bint moves, PyObject *d, Py_ssiz
 # Return the bits of our keys that the application's fields replace; set *rearrange if they need _rearrange.
 # `standard`: NULL, or the names to skip.
 cdef uint32_t _scan_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at, PyObject *standard,
-                     bint *rearrange) noexcept nogil:
+                     bint *rearrange) noexcept:
     cdef PyObject *k
     cdef PyObject *v
     cdef Py_ssize_t start = at

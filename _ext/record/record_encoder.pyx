@@ -139,12 +139,11 @@ cdef class Encoder:
 
     # Return the cached properties of an exact str. Names in programs are the same objects at each call, so
     # they are cached by address; a name that is not cached is described in `uncached`.
-    cdef inline CachedName *find_name(self, PyObject *key, CachedName *uncached) noexcept nogil:
+    cdef inline CachedName *find_name(self, PyObject *key, CachedName *uncached) noexcept:
         cdef CachedName *cached = &self.cache[_cache_slot(key)]
         return cached if cached.key == key else self._learn_name(key, cached, uncached)
 
-    cdef CachedName *_learn_name(self, PyObject *key, CachedName *cached,
-                                 CachedName *uncached) noexcept nogil:
+    cdef CachedName *_learn_name(self, PyObject *key, CachedName *cached, CachedName *uncached) noexcept:
         cdef bint keep = not LC_SHARED and lc_lasting(key) and PyUnicode_GET_LENGTH(key) < MAX_NAME_CHARS
         if not keep:
             cached = uncached

@@ -8,17 +8,17 @@ cdef object REDACTED_TEXT = REDACTED
 cdef class Redaction:
     """The names of the fields to leave out.
 
-    An entry is compared with the last part of a field's name, ASCII letters in either case; ``*`` in it
-    stands for any characters. ``message`` is the text of an event and stays.
+    An entry is compared with the last part of a field's name, letters in either case (``str.casefold``);
+    ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
 
     Args:
         names: the entries.
     """
 
-    cdef tuple entries       # exact strings in lower case
+    cdef tuple entries       # exact strings, folded
 
     def __cinit__(self, names):
-        self.entries = tuple([str(name).lower() for name in names])
+        self.entries = tuple([str(name).casefold() for name in names])
 
     def covers(self, str name not None):
         """Return whether the value of a field of this name is left out."""
@@ -64,27 +64,43 @@ cdef bint _fits(PyObject *entry, PyObject *name, Py_ssize_t at) noexcept nogil:
     return i == n
 
 
-cdef bint _covers(PyObject *entries, PyObject *name) noexcept nogil:
+cdef bint _covers(PyObject *entries, PyObject *name) noexcept:
     # `name` is an exact str; nothing here runs Python code.
-    cdef int kind
-    cdef void *data
-    cdef Py_ssize_t i, at, n
+    cdef char *data
+    cdef Py_ssize_t at, n
     if lc_ready(name) < 0:
         return True
-    kind = PyUnicode_KIND(name)
-    data = PyUnicode_DATA(name)
+    if not PyUnicode_IS_COMPACT_ASCII(name):
+        return _covers_folded(entries, <object> name)
+    data = <char *> PyUnicode_DATA(name)
     n = at = PyUnicode_GET_LENGTH(name)
-    while at > 0 and _lower_char(kind, data, at - 1) != c'.':
+    while at > 0 and data[at - 1] != c'.':
         at -= 1
-    if n - at == 7 and kind == PyUnicode_1BYTE_KIND and memcmp(<char *> data + at, b"message", 7) == 0:
-        return False
+    return not (n - at == 7 and memcmp(data + at, b"message", 7) == 0) and _any_fits(entries, name, at)
+
+
+cdef bint _covers_folded(PyObject *entries, str name) noexcept:
+    # Allocates strings only: no collection of garbage begins here.
+    cdef str last
+    try:
+        last = name[name.rfind(".") + 1:]
+        if last == "message":
+            return False
+        last = last.casefold()
+        return lc_ready(<PyObject *> last) < 0 or _any_fits(entries, <PyObject *> last, 0)
+    except MemoryError:
+        return True
+
+
+cdef bint _any_fits(PyObject *entries, PyObject *name, Py_ssize_t at) noexcept nogil:
+    cdef Py_ssize_t i
     for i in range(PyTuple_GET_SIZE(entries)):
         if _fits(PyTuple_GET_ITEM(entries, i), name, at):
             return True
     return False
 
 
-cdef inline bint _is_redacted(Document *doc, PyObject *name) noexcept nogil:
+cdef inline bint _is_redacted(Document *doc, PyObject *name) noexcept:
     return doc.redacted != NULL and _covers(doc.redacted, name)
 
 
@@ -92,7 +108,7 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
     """Return a copy of fields without the values to leave out, before names are changed."""
     cdef dict deep, made = {}
     for name, value in fields.items():
-        if type(name) is str and _covers(<PyObject *> e.redaction.entries, <PyObject *> name):
+        if isinstance(name, str) and e.redaction.covers(_exact_str(name)):
             made[name] = REDACTED_TEXT
         else:
             deep = _as_dict(doc, value) if depth < MAX_MERGE_LEVELS else None
@@ -103,10 +119,13 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
 cdef object _redacted_args(Document *doc, object args):
     """Return the arguments of a message, those by name without the values to leave out."""
     cdef dict made
+    cdef str exact
     if doc.redacted == NULL or not isinstance(args, Mapping):
         return args
     made = dict(args)
     for name in made:
-        if type(name) is str and _covers(doc.redacted, <PyObject *> name):
-            made[name] = REDACTED_TEXT
+        if isinstance(name, str):
+            exact = _exact_str(name)
+            if _covers(doc.redacted, <PyObject *> exact):
+                made[name] = REDACTED_TEXT
     return made

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -40,11 +41,7 @@ def covers(names: tuple[str, ...], name: str) -> bool:
     last = name.rpartition(".")[2]
     if last == "message":
         return False
-    return any(_fits(_lower(entry), _lower(last)) for entry in names)
-
-
-def _lower(text: str) -> str:
-    return "".join(c.lower() if c.isascii() else c for c in text)
+    return any(_fits(entry.casefold(), last.casefold()) for entry in names)
 
 
 def _fits(entry: str, name: str) -> bool:
@@ -69,10 +66,31 @@ def _record(extra: Mapping[str, Any], msg: Any = "text", args: Any = ()) -> logg
 
 class TestNames:
     @examples(500)
-    @given(st.lists(st.text("ab*.É", max_size=5), max_size=3), st.text("abAB.é", max_size=8))
+    @given(st.lists(st.text("aAſsß*.Éя", max_size=4), max_size=3), st.text("aA.éSßẞſЯ𐐀", max_size=5))
     def test_entries_fit_as_in_plain_python(self, entries: list[str], name: str) -> None:
-        lower = tuple(entry.lower() for entry in entries)
-        assert Redaction(entries).covers(name) == covers(lower, name)
+        assert Redaction(entries).covers(name) == covers(tuple(entries), name)
+
+    @pytest.mark.parametrize(
+        ("entry", "names"),
+        [
+            ("ÄPIKEY", ("ÄPIKEY", "äpikey", "Äpikey", "db.ÄPIKEY", "я.äPIKEY")),
+            ("Пароль", ("Пароль", "ПАРОЛЬ", "пароль")),
+            ("STRASSE", ("straße", "STRAẞE", "Strasse")),
+            ("straße", ("STRASSE", "STRAßE")),
+            ("*token*", ("my_to\N{KELVIN SIGN}en", "TOKENS", "ätoken")),
+            ("password", ("pa\N{LATIN SMALL LETTER LONG S}sword", "PASSWORD")),
+        ],
+    )
+    def test_letters_of_any_script_match_in_either_case(self, entry: str, names: tuple[str, ...]) -> None:
+        fields = dict.fromkeys(names, "geheim")
+        body = Encoder(redact=(entry,)).encode({**fields, "deep": fields})[0]
+        assert body.count(b"geheim") == 0 and body.count(REDACTED.encode()) == 2 * len(names)
+        record = Encoder(redact=(entry,), fields={"common": fields}).encode_record(_record(fields))
+        assert b"geheim" not in record[0]
+
+    def test_the_text_of_an_event_stays_below_any_name(self) -> None:
+        found = json.loads(Encoder(redact=("*",)).encode({"я.message": "kept", "я.massage": "gone"})[0])
+        assert found == {"я.message": "kept", "я.massage": REDACTED}
 
     @examples(400)
     @given(FIELDS)
@@ -127,6 +145,16 @@ class TestNames:
         found = json.loads(Encoder(redact=SECRETS).encode_record(record)[0])
         assert found["message"] == f"ann logs in with {REDACTED}"
         assert record.args == {"user": "ann", "password": "geheim"}
+
+    def test_names_of_a_subclass_of_str_are_compared_too(self) -> None:
+        class Name(StrEnum):
+            PASSWORD = "password"
+            EVENT = "event"
+
+        record = _record({}, "%(password)s", ({Name.PASSWORD: "geheim"},))
+        deep = {Name.EVENT: {Name.PASSWORD: "geheim"}, "event": 1, Name.PASSWORD: "geheim"}
+        encoder = Encoder(redact=SECRETS, fields=deep)
+        assert b"geheim" not in encoder.encode_record(record)[0] + encoder.encode(deep)[0]
 
     def test_json_of_a_formatter_has_no_secrets(self) -> None:
         with Collector(keep=True) as server:
