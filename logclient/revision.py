@@ -109,12 +109,21 @@ class Revision:
 
 
 def replace_patterns(patterns: tuple[str, ...]) -> Step:
-    """Return the step that replaces what the patterns find in any text of a document; names stay."""
-    found = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    """Return the step that replaces what the patterns find in any text of a document; names stay.
+
+    Each pattern searches the text as it came, so none changes what another finds. Finds that overlap become
+    one; a find of no characters is none.
+    """
+    compiled = [re.compile(pattern) for pattern in patterns]
+    methods = [(pattern.search, pattern.finditer) for pattern in compiled]
 
     def replace(value: Any) -> Any:
         if isinstance(value, str):
-            return found.sub(REDACTED, value)
+            finds: list[tuple[int, int]] = []
+            for search, every in methods:
+                if search(value) is not None:  # most texts have no find: this is the quickest way to know
+                    finds += [match.span() for match in every(value)]
+            return _replaced(value, finds) if finds else value
         if isinstance(value, dict):
             return {name: replace(inner) for name, inner in value.items()}
         if isinstance(value, list):
@@ -122,3 +131,15 @@ def replace_patterns(patterns: tuple[str, ...]) -> Step:
         return value
 
     return replace
+
+
+def _replaced(text: str, finds: list[tuple[int, int]]) -> str:
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(finds):
+        if start == end:
+            continue
+        if start >= done:
+            parts += text[done:start], REDACTED
+        done = max(done, end)
+    return "".join((*parts, text[done:]))

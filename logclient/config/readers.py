@@ -7,7 +7,7 @@ value, or raises ValueError with the rule; the caller puts the option's name bef
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from logclient.config.echo import echo
@@ -308,13 +308,14 @@ def _patterns(value: Any) -> tuple[str, ...]:
     """Read regular expressions: one as text, or a list of them."""
     import re
 
-    found = tuple([value] if isinstance(value, str) and value else value)
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    found = tuple(value) if several else () if value == "" else (value,)
     for pattern in found:
         if not isinstance(pattern, str):
             raise ValueError(f"must be regular expressions, got {echo(pattern)}")
         try:
             empty = re.compile(pattern).search("")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:  # the last two: out of bounds, too deep
             raise ValueError(f"must be regular expressions, got {echo(pattern)}: {error}") from None
         if empty:
             raise ValueError(f"must not match empty text, got {echo(pattern)}")

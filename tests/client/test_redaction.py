@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ import logclient
 from logclient import ConfigError, EncodeError
 from logclient._ext.record import REDACTED, Encoder, Redaction
 from logclient.lumberjack.collector import Collector
+from logclient.revision import replace_patterns
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -190,7 +194,111 @@ class Sent:
         return self.collector.events(self.client.stats().acked, PATIENCE)
 
 
+def make_pattern(random: Random) -> str:
+    """A regular expression with groups, references to them, conditions, lookarounds and flags."""
+    opened = 0
+    closed: list[str] = []
+
+    def group(depth: int) -> str:
+        nonlocal opened
+        opened += 1
+        name, head = str(opened), "("
+        if depth == 2 and "v" not in closed and random.randrange(2):
+            name, head = "v", "(?P<v>"
+        made = f"{head}{part(depth - 1)})"
+        closed.append(name)
+        return made
+
+    def part(depth: int) -> str:
+        kind = random.randrange(11 if depth else 4)
+        if kind == 4:
+            return part(depth - 1) + part(depth - 1)
+        if kind == 5:
+            return f"(?:{part(depth - 1)}|{part(depth - 1)})"
+        if kind == 6:
+            return f"(?:{part(depth - 1)}){random.choice(('?', '*', '+', '+?', '{2}', '++'))}"
+        if kind == 7:
+            return f"{random.choice(('(?=', '(?!', '(?i:', '(?s:', '(?>'))}{part(depth - 1)})"
+        if kind == 8 and closed:
+            return f"(?({random.choice(closed)}){part(depth - 1)}|{part(depth - 1)})"
+        if kind == 9 and closed:
+            known = random.choice(closed)
+            return "(?P=v)" if known == "v" else rf"(?:\{known})"
+        if kind >= 8:
+            return group(depth)
+        return random.choice(("a", "b", "A", "[ab:]", ".", r"\d", r"\b", "(?<=a)", "(?<![:b])", "$"))
+
+    flags = random.choice(("", "", "(?i)", "(?s)", "(?im)"))
+    return flags + "".join(part(2) for _ in range(random.randint(1, 3)))
+
+
+def redacted(found: Sequence[str], text: str) -> str:
+    """Say the rule in plain Python: cut the text where no find goes on; replace the pieces that are found."""
+    finds = [match.span() for pattern in found for match in re.finditer(pattern, text)]
+    cuts = [at for at in range(len(text) + 1) if not any(first < at < end for first, end in finds)]
+    pieces = itertools.pairwise(cuts)
+    return "".join(
+        REDACTED if any(first <= at < end for first, end in finds) else text[at:until] for at, until in pieces
+    )
+
+
 class TestPatterns:
+    @examples(500)
+    @given(st.randoms(use_true_random=False))
+    def test_a_pattern_finds_among_others_what_it_finds_alone(self, random: Random) -> None:
+        self.check(random)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(3600)
+    def test_a_hundred_thousand_lists_of_patterns(self) -> None:
+        random = Random(1)
+        assert sum(self.check(random) for _ in range(100_000)) > 50_000  # most find something
+
+    @staticmethod
+    def check(random: Random) -> bool:
+        found = [make_pattern(random) for _ in range(random.randint(1, 4))]
+        text = "".join(random.choice("aAbB:1\n") for _ in range(random.randint(0, 12)))
+        expected = redacted(found, text)
+        for order in (found, found[::-1], random.sample(found, len(found))):
+            assert replace_patterns(tuple(order))({"message": text}) == {"message": expected}
+        return REDACTED in expected
+
+    @pytest.mark.parametrize(
+        ("found", "text", "sent"),
+        [
+            (
+                [r"(\d{4})-\d{4}", r"""key=(['"])[^'"]*\1"""],
+                "key='s3cret' 1111-2222",
+                "[redacted] [redacted]",
+            ),
+            (["(a)", "(<)?s3cret(?(1)>)"], "<s3cret>", "[redacted]"),
+            (["(?P<v>aaa)", "(?P<v>bbb)"], "aaa bbb", "[redacted] [redacted]"),
+            (["token", "(?i)bearer [a-z]+"], "Bearer abc TOKEN token", "[redacted] TOKEN [redacted]"),
+            (["(?x) a # c", "b"], "ab", "[redacted][redacted]"),
+            (["abc", "cde", "bc"], "xabcdex", "x[redacted]x"),
+            (["a", "(?<=a)b"], "ab", "[redacted][redacted]"),
+            ([r"\b", "(?=b)"], "a b", "a b"),
+        ],
+    )
+    def test_patterns_do_not_change_each_other(self, found: list[str], text: str, sent: str) -> None:
+        for order in itertools.permutations(found):
+            with Sent(redact_text=order) as one:
+                one.client.send(text)
+                one.handler.handle(_record({}, text))
+                assert [event["message"] for event in one.events] == [sent, sent]
+
+    @pytest.mark.parametrize(
+        "pattern",
+        ["(", "b(?i)a", r"\1", "a{99999999999}", "(" * 5000, "(?L)a", "(?<=a+)b", b"a", re.compile("a")],
+    )
+    def test_what_is_no_pattern_is_refused_by_name(self, pattern: Any) -> None:
+        for value in (pattern, ["a", pattern]):
+            with pytest.raises(
+                ConfigError, match=r"^redact_text: must be regular expressions, got "
+            ) as refused:
+                logclient.connect("lumberjack://127.0.0.1:1", redact_text=value)
+            assert repr(pattern)[1:20] in str(refused.value)
+
     def test_any_text_is_searched_and_names_stay(self) -> None:
         card = r"\b\d{4}-\d{4}\b"
         with Sent(redact_text=[card, "Bearer [a-z]+"], fields={"note": "1111-2222"}) as sent:
