@@ -196,8 +196,14 @@ class LineEncoder:
             The body, and the level as the queue keeps it; None if the record is not an ordinary one.
         """
 
+def failure_reason(error: BaseException | None) -> int:
+    """Return the reason, one of ``R_*``, under which an event fails that this exception is about."""
+
 def level_index(level: int | str) -> int:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
+
+def record_level(levelno: object) -> int:
+    """Return the ``levelno`` of a record, whatever it is, as the queue keeps it: 0 to 5."""
 
 class FastClient:
     """Base of ``logclient.Client`` with a compiled ``send``."""
@@ -210,13 +216,14 @@ class FastClient:
         self,
         encoder: Encoder,
         fallback: Callable[[int, Any, int], int],
-        revise: Callable[[Any], dict[str, Any] | None] | None = None,
+        count_lost: Callable[[BaseException, int], object],
+        revise: Callable[[Any, int], int] | None = None,
     ) -> None: ...
     def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
-        Bytes are sent unchanged but for the id. An event that cannot be encoded is counted as failed before
-        the exception is raised.
+        Bytes are sent unchanged but for the id. If an exception is raised about an event, it has a sequence,
+        too, and becomes ``failed`` in its turn.
 
         Args:
             event: what to send.

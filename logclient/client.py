@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import context, registry, spans, threads
-from logclient._ext.constants import K_RAW, K_TOMB, R_UNENCODABLE
-from logclient._ext.record import Encoder, FastClient, LineEncoder
+from logclient._ext.constants import K_RAW, K_TOMB
+from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reason, record_level
 from logclient._ext.record import level_index as level_index
 from logclient.config import Config, parse
 from logclient.config.changes import MOVING, changed
@@ -24,7 +24,7 @@ from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
 from logclient.delivery.engine import Engine, Limits, SpoolOptions
 from logclient.delivery.lifecycle import flush_on_sigterm
-from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
 from logclient.delivery.watching import Watch
 from logclient.errors import ConfigError, EncodeError, QueueFull
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
 INFO = 20
+INFO_LEVEL = level_index(INFO)
 RETIRE_WAIT = 0.05
 """Seconds that `Client.retire` waits at most, for a client that is about to end."""
-_UNENCODABLE = bytes([R_UNENCODABLE])
 
 Event = Mapping[str, Any] | str | bytes
 Level = int | str
@@ -103,12 +103,20 @@ def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callabl
     """
 
     def put(body: bytes, level: int, kind: int) -> int:
-        return engine.put(body, level_index(level), kind)
+        return engine.put(body, record_level(level), kind)
 
-    def count_lost() -> None:
-        engine.put(_UNENCODABLE, level_index(INFO), K_TOMB)
+    return put, partial(count_lost, engine)
 
-    return put, count_lost
+
+def count_lost(engine: Engine, error: BaseException | None = None, level: int = INFO_LEVEL) -> None:
+    """Count an event that could not be made.
+
+    Args:
+        engine: of its client.
+        error: why.
+        level: as the queue keeps it.
+    """
+    engine.put(bytes([failure_reason(error)]), level, K_TOMB)
 
 
 class Documents(Protocol):
@@ -201,6 +209,7 @@ class Client(FastClient):
         }
         pairs = config.options.get("frames") == "data"
         steps, form = _steps(config), _form(config)
+        put = _putter(self._engine, config)
         if not steps and form is None:
             encoder = Encoder(queue, pairs=pairs, **_common_fields(config), **options)
         else:
@@ -212,11 +221,13 @@ class Client(FastClient):
                 steps = (*steps, form.make)
                 options.update(ecs=form.ecs, nested=form.nested)
             encoder = Encoder(queue, pairs=pairs, **options)
-            put, count_lost = make_sink(self._engine)
-            complain = self._engine.error_log.complain
-            self.revision = Revision(draft, encoder, steps, put, count_lost, complain)
-        revise = None if self.revision is None else self.revision.event
-        self._bind(encoder, _send_fallback(self._engine, encoder, config), revise)
+            self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
+        self._bind(
+            encoder,
+            _send_fallback(self._engine, encoder, put),
+            partial(count_lost, self._engine),
+            None if self.revision is None else _revised_send(self._engine, self.revision, put),
+        )
         self.sampling = _sampling(config, queue.count_filtered)
         for kind, risk in _risks(config):
             self.complain(kind, f"{config.redacted}: {risk}")
@@ -255,23 +266,24 @@ class Client(FastClient):
             with ``overflow=raise``.
 
         Raises:
-            EncodeError: the event cannot be encoded; it is counted as failed (a ValueError or a TypeError).
-            ConfigError: there is no such level (a ValueError).
+            EncodeError: the event cannot be encoded (a ValueError or a TypeError).
+            ConfigError: there is no such level (a ValueError). After either the event counts as failed.
         """
-        submit = self._engine.submit
-        kept = level_index(level)
-        if self.revision is not None and not isinstance(event, bytes):
-            revised = self.revision.event(event)
-            if revised is None:
-                return self._engine.refuse("before_send")
-            event = revised
+        submit, kept = self._engine.submit, INFO_LEVEL
         try:
-            body, kind, sanitized, moved = _encoded(self.encoder, event)
-        except (TypeError, ValueError):
-            self.send(event, level)  # counts it, and raises the same error
+            kept = level_index(level)
+            if self.revision is None or isinstance(event, bytes):
+                body, kind, sanitized, moved = _encoded(self.encoder, event)
+                if sanitized or moved:
+                    self.queue.count_changed(sanitized, moved)
+            else:
+                revised = self.revision.make(event)
+                if revised is None:
+                    return self._engine.refuse("before_send")
+                body, kind = revised
+        except (TypeError, ValueError) as error:
+            count_lost(self._engine, error, kept)
             raise
-        if sanitized or moved:
-            self.queue.count_changed(sanitized, moved)
         return submit(body, kept, kind)
 
     def flush(self, timeout: float | None = None) -> int:
@@ -626,27 +638,60 @@ def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:
     """Return (body, kind, sanitized values, moved fields)."""
     if isinstance(event, bytes):
         if len(event) > encoder.max_event_bytes:
-            raise EncodeError(f"event: longer than max_event_bytes ({encoder.max_event_bytes})")
+            error = EncodeError(f"event: longer than max_event_bytes ({encoder.max_event_bytes})")
+            error.reason = "too_large"
+            raise error
         return event, K_RAW, 0, 0
     return encoder.encode(event)
 
 
-def _send_fallback(engine: Engine, encoder: Encoder, config: Config) -> Callable[[int, Event, int], int]:
-    """Return the function that ``send`` calls when the queue did not take an event at once.
+def _putter(engine: Engine, config: Config) -> Callable[..., int]:
+    """Return the function with which ``send`` puts a body when there is more to do than that.
 
-    It holds the engine, not the client, whose finalizer must run when the last user reference goes.
+    It and the next two functions hold the engine, not the client, whose finalizer must run when the last
+    user reference goes.
     """
 
+    def put(body: bytes, level: int, kind: int, code: int | None = None) -> int:
+        seq = engine.put(body, level, kind) if code is None else engine.put_contended(code, body, level, kind)
+        if seq == 0 and config.overflow == "raise" and not engine.closed:
+            bound = f"{config.max_events} events or {config.max_bytes} bytes"
+            raise QueueFull(f"overflow: {bound} are waiting; the event was dropped")
+        return seq
+
+    return put
+
+
+def _send_fallback(
+    engine: Engine, encoder: Encoder, put: Callable[..., int]
+) -> Callable[[int, Event, int], int]:
+    """Return the function that ``send`` calls when the queue did not take an event at once."""
+
     def go_on(seq: int, event: Event, level: int) -> int:
-        if seq >= 0:
-            if engine.queue.needs_sender:
-                engine.ensure_sender()
-        else:
+        if seq < 0:
             body, kind, *_ = _encoded(encoder, event)  # its changed values are counted already
-            seq = engine.put_contended(seq, body, level, kind)
-            if seq == 0 and config.overflow == "raise" and not engine.closed:
-                bound = f"{config.max_events} events or {config.max_bytes} bytes"
-                raise QueueFull(f"overflow: {bound} are waiting; the event was dropped")
+            return put(body, level, kind, seq)
+        if engine.queue.needs_sender:
+            engine.ensure_sender()
         return seq
 
     return go_on
+
+
+def _report_step(engine: Engine, error: BaseException) -> None:
+    kind = f"before_send:{type(error).__name__}"
+    engine.error_log.complain(kind, f"before_send: {described(error)}; the event failed")
+
+
+def _revised_send(engine: Engine, revision: Revision, put: Callable[..., int]) -> Callable[[Event, int], int]:
+    """Return the function that ``send`` calls with an event that goes through a `Revision`."""
+
+    def send(event: Event, level: int) -> int:
+        try:
+            revised = revision.make(event)
+        except (TypeError, ValueError) as error:
+            count_lost(engine, error, level)
+            raise
+        return 0 if revised is None else put(revised[0], level, revised[1])
+
+    return send

@@ -58,7 +58,13 @@ class ConfigError(LogclientError, ValueError):
 
 
 class EncodeError(LogclientError, ValueError):
-    """An event that cannot be encoded. It is counted as failed before this is raised."""
+    """An event that cannot be encoded. It is counted as failed, in its turn.
+
+    Attributes:
+        reason: under which it is counted: ``unencodable`` or ``too_large``.
+    """
+
+    reason = "unencodable"
 
 
 class EncodeTypeError(EncodeError, TypeError):

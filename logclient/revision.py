@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from logclient._ext.constants import FILTER_BEFORE_SEND
-from logclient._ext.record import REDACTED, Encoder, level_index
+from logclient._ext.constants import FILTER_BEFORE_SEND, K_TOMB, R_UNENCODABLE
+from logclient._ext.record import REDACTED, Encoder, record_level
+from logclient.errors import QueueFull
 
 if TYPE_CHECKING:
     import logging
@@ -32,9 +34,8 @@ class Revision:
         draft: encodes what the application logs or sends, as a JSON object.
         final: encodes what the steps return; its queue counts.
         steps: each returns the document to go on with, or None.
-        put: ships a body with a level and a kind.
-        count_lost: counts an event that could not be made.
-        complain: reports an error of a step.
+        put: ships a body with a level, as the queue keeps it, and a kind; may raise QueueFull.
+        report: called with an error of a step.
 
     Attributes:
         draft: the encoder of that name.
@@ -46,8 +47,7 @@ class Revision:
         final: Encoder,
         steps: tuple[Step, ...],
         put: Callable[[bytes, int, int], object],
-        count_lost: Callable[[], object],
-        complain: Callable[[str, str], object],
+        report: Callable[[BaseException], object],
     ) -> None:
         assert final.queue is not None
         self.draft = draft
@@ -55,41 +55,32 @@ class Revision:
         self._queue: EventQueue = final.queue
         self._steps = steps
         self._put = put
-        self._count_lost = count_lost
-        self._complain = complain
+        self._report = report
 
-    def event(self, event: Any) -> Document | None:
-        """Return what to send for a mapping or a string; None: nothing, and that is counted.
+    def make(self, event: Any) -> tuple[bytes, int] | None:
+        """Return body and kind of what to send for a mapping or a string.
+
+        It is a tombstone if a step breaks, and None if a step holds the event back, which is counted.
 
         Raises:
-            EncodeError: it cannot be encoded, and that is counted.
+            EncodeError: it, or what the steps made of it, cannot be encoded. That is not counted.
         """
-        try:
-            encoded = self.draft.encode(event)
-        except (TypeError, ValueError):
-            self._count_lost()
-            raise
-        return self._revised(encoded)
+        return self._revised(self.draft.encode(event))
 
     def ship(self, record: logging.LogRecord, made: Any) -> None:
         """Ship a log record; `made` is the result of the application's formatter, or None.
 
         Raises:
-            EncodeError: it cannot be encoded.
+            EncodeError: as `make`.
         """
-        document = self._revised(self.draft.encode_record(record, made))
-        if document is None:
-            return
-        body, kind, sanitized, moved = self._final.encode(document)
-        if sanitized or moved:
-            self._queue.count_changed(sanitized, moved)
-        level = getattr(record, "levelno", 0)
-        self._put(body, level_index(level if isinstance(level, int) else 0), kind)
+        revised = self._revised(self.draft.encode_record(record, made))
+        if revised is not None:
+            with suppress(QueueFull):  # it is counted
+                self._put(revised[0], record_level(getattr(record, "levelno", 0)), revised[1])
 
-    def _revised(self, encoded: tuple[bytes, int, int, int]) -> Document | None:
-        body, _, sanitized, moved = encoded
-        if sanitized or moved:
-            self._queue.count_changed(sanitized, moved)
+    def _revised(self, encoded: tuple[bytes, int, int, int]) -> tuple[bytes, int] | None:
+        body, _, *changed = encoded
+        self._queue.count_changed(*changed)
         document: Any = json.loads(body)
         try:
             for step in self._steps:
@@ -99,13 +90,15 @@ class Revision:
                     return None
                 if not isinstance(document, Mapping):
                     raise TypeError(f"must return a mapping or None, got {type(document).__name__}")
-            return dict(document)
-        except Exception as error:
-            # It may have been there to remove secrets: the event is not sent.
-            kind = type(error).__name__
-            self._complain(f"before_send:{kind}", f"before_send: {kind}: {error}; the event failed")
-            self._count_lost()
-            return None
+            document = dict(document)
+        except BaseException as error:
+            # It may have been there to remove secrets: the event is not sent. And nothing may leave a log
+            # call, not even what a signal handler raises meanwhile.
+            self._report(error)
+            return bytes([R_UNENCODABLE]), K_TOMB
+        body, flags, *changed = self._final.encode(document)
+        self._queue.count_changed(*changed)
+        return body, flags
 
 
 def replace_patterns(patterns: tuple[str, ...]) -> Step:

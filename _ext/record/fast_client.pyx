@@ -9,17 +9,19 @@ cdef class FastClient:
     cdef readonly Encoder encoder
     cdef readonly EventQueue queue
     cdef object fallback         # fallback(seq, event, level): when the queue needs more than a put
-    cdef object revise           # revise(event): a dict to send instead, or None; None: nothing is revised
+    cdef object count_lost       # count_lost(error, level): an event that failed here
+    cdef object revise           # revise(event, level): sends what becomes of it; None: nothing is revised
 
-    def _bind(self, Encoder encoder not None, fallback, revise=None):
+    def _bind(self, Encoder encoder not None, fallback, count_lost, revise=None):
         """Attach the encoder; called once, by ``__init__``.
 
         Args:
             encoder: an encoder with a queue.
             fallback: called as ``fallback(sequence, event, level)`` when the queue is full, closed or forked,
                 or its sender has to be woken; its result is that of ``send``.
-            revise: called with each event that is not bytes; returns the dict to send, or None for nothing.
-                It counts what it holds back and what it cannot encode.
+            count_lost: called as ``count_lost(error, level)`` before `send` raises that error about an event.
+            revise: called as ``revise(event, level)`` to send an event that is not bytes; its result is that
+                of ``send``. It counts what it holds back and what it cannot encode.
         """
         if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -28,6 +30,7 @@ cdef class FastClient:
         self.encoder = encoder
         self.queue = encoder.queue
         self.fallback = fallback
+        self.count_lost = count_lost
         self.revise = revise
 
     @cython.binding(False)
@@ -35,8 +38,8 @@ cdef class FastClient:
     def send(self, event, level=20):
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
-        Bytes are sent unchanged but for the id. An event that cannot be encoded is counted as failed before
-        the exception is raised.
+        Bytes are sent unchanged but for the id. If an exception is raised about an event, it has a sequence,
+        too, and becomes ``failed`` in its turn.
 
         Args:
             event: what to send.
@@ -55,27 +58,35 @@ cdef class FastClient:
         """
         cdef int64_t seq
         cdef Py_ssize_t size
-        cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else level_index(level)
+        cdef uint8_t reason = <uint8_t> R_TOO_LARGE
+        cdef uint8_t kept = <uint8_t> INFO_LEVEL if level is INFO else self._kept_level(level)
         if self.queue is None:
             raise TypeError(f"{type(self).__name__}: __init__ has not run")
         if PyBytes_Check(event):
             size = PyBytes_GET_SIZE(event)
-            # The queue makes a tombstone of one that is too large, and reads none of its bytes.
-            seq = self.queue.put(<const uint8_t *> PyBytes_AS_STRING(event),
-                                   <uint32_t> min(size, <Py_ssize_t> 0xFFFFFFF0), kept, <uint8_t> K_RAW, 0)
             if <size_t> size > self.encoder.max_event_bytes:
-                self._too_large(seq, event)
+                seq = NOT_ENCODED
+            else:
+                seq = self.queue.put(<const uint8_t *> PyBytes_AS_STRING(event), <uint32_t> size, kept,
+                                     <uint8_t> K_RAW, 0)
+        elif self.revise is not None:
+            return self.revise(event, kept)
         else:
-            if self.revise is not None:
-                event = self.revise(event)
-                if event is None:
-                    return 0
-            seq = self.encoder.put(event, kept)
+            seq = self.encoder.put(event, kept, &reason)
         if seq <= 0 or self.queue.sender_needed():
+            if seq == NOT_ENCODED:
+                self._fail(_error(reason, event, self.encoder.max_event_bytes), kept)
             return self.fallback(seq, event, kept)
         return seq
 
-    cdef int _too_large(self, int64_t seq, event) except -1:
-        if seq == PUT_FULL:
-            self.queue.refuse()
-        raise _error(<uint8_t> R_TOO_LARGE, event, self.encoder.max_event_bytes)
+    cdef uint8_t _kept_level(self, object level) except 255:
+        try:
+            return level_index(level)
+        except ValueError as error:
+            if self.queue is not None:
+                self._fail(error, <uint8_t> INFO_LEVEL)
+            raise
+
+    cdef int _fail(self, error, uint8_t level) except -1:
+        self.count_lost(error, level)
+        raise error

@@ -325,9 +325,10 @@ cdef class FastHandler:
                 self.queue.count_ignored()
                 return 0
             self.ship(record, made)
-        except Exception:
+        except Exception as error:
             self._report_error(record)
-            return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, 2)
+            name = _attribute(record, "levelno")
+            return self._put_tombstone(record, failure_reason(error), _level_index(<PyObject *> name))
         return 0
 
     cdef inline int _put(self, object record, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,

@@ -196,20 +196,16 @@ cdef class Encoder:
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
         return self._encode(None, record, True, made)
 
-    cdef int64_t put(self, object obj, uint8_t level) except? -9:
-        # Encode a mapping or a string into the queue. Raises after the event has been counted as failed.
+    cdef int64_t put(self, object obj, uint8_t level, uint8_t *reason) except? -9:
+        # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
         cdef uint8_t stack[STACK]
         cdef Document doc
         cdef int64_t seq
-        cdef uint8_t reason
         doc.heap = NULL
         try:
             if self._encode_mapping(&doc, stack, obj) < 0:
-                reason = doc.reason if doc.reason != R_NONE else <uint8_t> R_UNENCODABLE
-                seq = self.queue.put(&reason, 1, level, <uint8_t> K_TOMB, 0)
-                if seq == PUT_FULL or seq == PUT_UNOPENED:
-                    self.queue.refuse()
-                raise _error(doc.reason, obj, self.max_event_bytes)
+                reason[0] = doc.reason
+                return NOT_ENCODED
             seq = self.queue.put(doc.base, <uint32_t> (doc.p - doc.base), level,
                                    <uint8_t> K_DOCUMENT | doc.flags, doc.created_us)
             if doc.sanitized or doc.moved:
@@ -704,28 +700,52 @@ ctypedef int (*encode_record_function)(Encoder encoder, Document *doc, uint8_t *
                                        uint8_t *level) noexcept
 
 
+cdef enum:
+    NOT_ENCODED = -8         # beside the results of `EventQueue.put`
+
+
 cdef object _error(uint8_t reason, object obj, size_t limit):
     from logclient.errors import EncodeError, EncodeTypeError
 
     if reason == R_TOO_LARGE:
-        return EncodeError(f"event: longer than max_event_bytes ({limit})")
+        error = EncodeError(f"event: longer than max_event_bytes ({limit})")
+        error.reason = "too_large"
+        return error
     if reason == R_UNENCODABLE:
         return EncodeError(f"event: a cycle, more than {MAX_DEPTH} levels, or a mapping that cannot be read")
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
 
 
+cpdef uint8_t failure_reason(object error) except 255:
+    """Return the reason, one of ``R_*``, under which an event fails that this exception is about."""
+    from logclient.errors import EncodeError
+
+    if isinstance(error, EncodeError) and error.reason == "too_large":
+        return <uint8_t> R_TOO_LARGE
+    return <uint8_t> R_UNENCODABLE
+
+
 cpdef uint8_t level_index(object level) except 255:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
-    cdef long number
+    cdef int overflow = 0
     if isinstance(level, str):
         names = logging.getLevelNamesMapping()
         level = names.get(level, names.get(level.upper()))
-    if not isinstance(level, int):
+    if not isinstance(level, int) or isinstance(level, bool):
         from logclient.errors import ConfigError
 
         raise ConfigError("level: must be a number, or the name of a level such as ERROR")
-    number = level
-    return <uint8_t> max(0, min(5, number // 10))
+    PyLong_AsLongLongAndOverflow(<PyObject *> level, &overflow)
+    if overflow:
+        from logclient.errors import ConfigError
+
+        raise ConfigError("level: must be a number of 64 bits, or the name of a level such as ERROR")
+    return _level_index(<PyObject *> level)
+
+
+def record_level(levelno):
+    """Return the ``levelno`` of a record, whatever it is, as the queue keeps it: 0 to 5."""
+    return _level_index(<PyObject *> levelno)
 
 
 def encode_mapping(obj, size_t max_bytes=1 << 20):

@@ -384,7 +384,7 @@ class Rig:
         self.encoder = Encoder(self.queue, **encoder)
         self.in_flight = InflightBatches(self.queue)
         self.sender = FastClient()
-        self.sender._bind(self.encoder, lambda seq, event, level: seq)
+        self.sender._bind(self.encoder, lambda seq, event, level: seq, lambda error, level: None)
 
     def handler(
         self,

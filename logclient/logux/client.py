@@ -132,16 +132,18 @@ class Client(client.Client):
             EncodeTypeError: `action` is no mapping, or its type is no string (a TypeError).
             EncodeError: it breaks another rule, or has no encoding (a ValueError).
         """
+        kept = client.INFO_LEVEL
         try:
+            kept = client.level_index(level)
             _check_action(action)
             head = _head(meta)
             body, _, sanitized, moved = self._actions.encode(action)
-        except (TypeError, ValueError):
-            self._count_lost()  # as `send` does
+        except (TypeError, ValueError) as error:
+            client.count_lost(self._engine, error, kept)  # as `send` does
             raise
         if sanitized or moved:
             self.queue.count_changed(sanitized, moved)
-        return self._engine.submit(head + body, client.level_index(level), WHOLE_WITH_META if head else WHOLE)
+        return self._engine.submit(head + body, kept, WHOLE_WITH_META if head else WHOLE)
 
     def subscribe(self, channel: str, **more: Any) -> Delivery:
         """Subscribe to a channel, now and on each later connection.
@@ -301,9 +303,6 @@ class Client(client.Client):
         core = self._engine.core
         assert isinstance(core, Logux)
         return core
-
-    def _count_lost(self) -> None:
-        client.make_sink(self._engine)[1]()
 
 
 class Inbox:

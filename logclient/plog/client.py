@@ -372,13 +372,19 @@ class Client(_DocumentClient):
         joined = join_tags([*kafka_tags(topic, key), *tags])
         if not joined:
             return self.send(event, level)
-        if isinstance(event, bytes):
-            body, kind = event, K_RAW
-        else:
-            body, kind, *changed = self.encoder.encode(event)
-            self.queue.count_changed(*changed)
+        kept = client.INFO_LEVEL
+        try:
+            kept = client.level_index(level)
+            if isinstance(event, bytes):
+                body, kind = event, K_RAW
+            else:
+                body, kind, *changed = self.encoder.encode(event)
+                self.queue.count_changed(*changed)
+        except (TypeError, ValueError) as error:
+            client.count_lost(self._engine, error, kept)  # as `send` does
+            raise
         tagged = len(joined).to_bytes(2, "big") + joined + body
-        return self._engine.put(tagged, client.level_index(level), kind | TAGGED_KIND)
+        return self._engine.put(tagged, kept, kind | TAGGED_KIND)
 
     def ping(self, payload: bytes | str | None = None, timeout: float = 2.0) -> Pong:
         """Ask the server for a sign of life. Its answer has the same payload.

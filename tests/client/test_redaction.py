@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import socket
+import sys
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -22,7 +29,7 @@ from logclient._ext.record import REDACTED, Encoder, Redaction
 from logclient.lumberjack.collector import Collector
 from logclient.revision import replace_patterns
 from tests.support.examples import examples
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 
 SECRETS = ("password", "*token*", "Api_Key")
 NAMES = st.sampled_from(
@@ -397,9 +404,9 @@ class TestBeforeSend:
             raise KeyError("gone")
 
         with Sent(before_send=broken) as sent:
-            assert sent.client.send({"a": 1}) == 0
+            assert sent.client.send({"a": 1}) == 1
             sent.handler.handle(_record({}))
-            assert sent.client.send({"n": 5}) == 0
+            assert sent.client.send({"n": 5}) == 3
             assert sent.events == []
             assert sent.client.stats().failed == {"unencodable": 3}
         said = capsys.readouterr().err
@@ -417,3 +424,183 @@ class TestBeforeSend:
             assert [event["raw"] for event in sent.events] == [1]
             stats = sent.client.stats()
         assert not seen and stats.failed == {"unencodable": 1} and stats.sent == 2
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class TestFates:
+    """`send`, `submit` and a log call end the same way, and all that counts says so."""
+
+    CIRCLE: ClassVar[list[Any]] = []
+    CIRCLE.append(CIRCLE)
+    WAYS: ClassVar[dict[str, Callable[[dict[str, Any]], Any]]] = {
+        "raises": lambda document: 1 / 0,
+        "raises without a text": lambda document: _raise(Unprintable()),
+        "is cancelled": lambda document: _raise(CancelledError()),
+        "ends the process": lambda document: sys.exit(3),
+        "is interrupted": lambda document: _raise(KeyboardInterrupt()),
+        "is closed": lambda document: _raise(GeneratorExit()),
+        "returns a list": lambda document: [document],
+        "returns false": lambda document: False,
+        "returns a circle": lambda document: {"circle": TestFates.CIRCLE},
+        "returns too much": lambda document: {"message": "x" * 5000},
+    }
+
+    @staticmethod
+    def ends(folder: Path) -> list[tuple[str, str, int]]:
+        """Status, reason and number of events of each outcome in a ledger."""
+        (file,) = folder.iterdir()
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        found = [line for line in lines if line["t"] == "outcome"]
+        return [
+            (one["status"], one["reason"], end - first + 1) for one in found for first, end in one["seqs"]
+        ]
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_the_fate_of_a_broken_event_is_the_same_everywhere(self, way: str, tmp_path: Path) -> None:
+        reason = "too_large" if way == "returns too much" else "unencodable"
+        raises = way in ("returns too much", "returns a circle")
+        calls: list[str] = []
+
+        def broken(document: dict[str, Any]) -> Any:
+            calls.append(str(document.get("message")))
+            return self.WAYS[way](document)
+
+        def send(name: str, verb: Callable[[Any], Any]) -> Any:
+            told: list[logclient.Settlement] = []
+            folder = tmp_path / name
+            one = Sent(before_send=broken, max_event_bytes=2000, ledger=str(folder), on_delivery=told.extend)
+            with one as sent:
+                expected = pytest.raises(EncodeError) if raises and name != "log" else nullcontext()
+                with expected:
+                    found = verb(sent)
+                    assert name != "submit" or found.result(PATIENCE) == ("failed", reason)
+                    assert name != "send" or found == 1
+                assert sent.events == []
+                stats = sent.client.stats()
+                assert (stats.sent, stats.failed, stats.dropped, stats.filtered) == (1, {reason: 1}, {}, {})
+                sent.client.close()
+                assert [(one.first, one.last, *one[3:]) for one in told] == [(1, 1, "failed", reason)]
+            assert self.ends(folder) == [("failed", reason, 1)]
+
+        send("send", lambda sent: sent.client.send("text"))
+        send("submit", lambda sent: sent.client.submit("text"))
+        send("log", lambda sent: sent.handler.handle(_record({})))
+        send("async", lambda sent: asyncio.run(logclient.AsyncClient(sent.client).submit("text")))
+        assert calls == ["text"] * 4
+
+    @pytest.mark.parametrize("overflow", ["drop_new", "raise"])
+    def test_a_revised_event_without_room_is_dropped(self, overflow: str) -> None:
+        options: dict[str, Any] = {"overflow": overflow, "max_events": 1, "before_send": dict}
+        with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0, **options) as client:
+            client.send("first")
+            if overflow == "raise":
+                with pytest.raises(logclient.QueueFull):
+                    client.send("second")
+            else:
+                assert client.send("second") == 0
+            assert client.submit("third").result(PATIENCE) == ("dropped", "overflow")
+            logclient.Handler(client=client).handle(_record({}))
+            assert client.stats().dropped == {"overflow": 3} and client.stats().sent == 4
+
+    def test_records_of_a_high_level_are_kept_first(self) -> None:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+            options: dict[str, Any] = {"overflow": "drop_oldest", "max_events": 3}
+            client = logclient.connect(
+                f"lumberjack://127.0.0.1:{port}",
+                before_send=dict,
+                backoff_min=0.001,
+                backoff_max=0.01,
+                **options,
+            )
+            handler = logclient.Handler(client=client)
+            for level in (logging.ERROR, 10**20, *[logging.INFO] * 5):
+                record = _record({}, str(level))
+                record.levelno = level
+                handler.handle(record)
+        with client, Collector(port=port, keep=True) as collector:
+            assert client.flush(PATIENCE) == 0
+            assert [event["message"] for event in collector.events()] == ["40", str(10**20), "20"]
+
+    def test_a_document_too_long_for_a_handler_has_that_reason(self) -> None:
+        with Sent(before_send=dict, max_event_bytes=2000) as sent:
+            sent.handler.handle(_record({"long": "x" * 5000}))
+            assert sent.events == [] and sent.client.stats().failed == {"too_large": 1}
+
+    @pytest.mark.parametrize(
+        "number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="sys.exit")]
+    )
+    def test_a_signal_meanwhile_fails_the_event_and_the_log_call_returns(
+        self, number: signal.Signals
+    ) -> None:
+        def interrupted(document: dict[str, Any]) -> Any:
+            signal.raise_signal(number)
+            return document
+
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        try:
+            with Sent(before_send=interrupted) as sent:
+                sent.handler.handle(_record({}))
+                assert sent.client.send("text") == 2
+                assert sent.client.submit("text").result(PATIENCE) == ("failed", "unencodable")
+                assert sent.events == [] and sent.client.stats().failed == {"unencodable": 3}
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+class TestLevels:
+    ODD = ("LOUD", "", None, 1.5, [40], True, False, 10**20, -(10**20), 2**63, -(2**63) - 1)
+
+    @pytest.mark.parametrize("level", ODD, ids=repr)
+    @pytest.mark.parametrize("before_send", [None, dict])
+    def test_an_event_with_no_level_fails_and_is_counted(self, level: Any, before_send: Any) -> None:
+        async def submit() -> None:
+            await logclient.AsyncClient(sent.client).submit("text", level)
+
+        with Sent(before_send=before_send) as sent:
+            for call in (
+                lambda: sent.client.send("text", level),
+                lambda: sent.client.send(b"{}", level),
+                lambda: sent.client.submit("text", level),
+                lambda: logclient.AsyncClient(sent.client).send("text", level),
+                lambda: asyncio.run(submit()),
+            ):
+                with pytest.raises(ConfigError, match=r"^level: must be a number.*, or the name of a level"):
+                    call()
+            assert sent.events == []
+            stats = sent.client.stats()
+        assert stats.sent == 5 and stats.failed == {"unencodable": 5}
+
+    @pytest.mark.parametrize("level", [0, -5, 1000, 2**63 - 1, -(2**63), "error", 40])
+    def test_numbers_of_64_bits_and_names_are_levels(self, level: Any) -> None:
+        with Sent() as sent:
+            sent.client.send("text", level)
+            assert sent.client.submit("text", level).result(PATIENCE) == ("acked", "")
+            assert len(sent.events) == 2
+
+
+@pytest.mark.parametrize("before_send", [None, dict])
+def test_an_event_that_fails_gets_its_outcome_without_another_event(before_send: Any) -> None:
+    with Sent(before_send=before_send, max_event_bytes=2000) as sent:
+        for event in (7, {"long": "x" * 5000}, b"x" * 5000):
+            with pytest.raises(EncodeError):
+                sent.client.send(event)  # type: ignore[arg-type]
+        failed = {"unencodable": 1, "too_large": 2}
+        wait_until(lambda: sent.client.stats().failed == failed)
+
+
+def test_an_event_that_fails_waits_for_its_turn() -> None:
+    with logclient.connect("lumberjack://127.0.0.1:1", close_timeout=0.0) as client:
+        with pytest.raises(EncodeError):
+            client.send(7)  # type: ignore[arg-type]
+        stats = client.stats()
+        assert (stats.sent, stats.queued + stats.inflight, stats.failed) == (1, 1, {})

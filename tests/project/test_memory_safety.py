@@ -183,7 +183,7 @@ class TestBeforeInit:
 
     def test_a_second_bind_raises_type_error(self) -> None:
         with logclient.connect(NOWHERE, close_timeout=0.0) as one, pytest.raises(TypeError, match="already"):
-            one._bind(one.encoder, print)
+            one._bind(one.encoder, print, print)
 
 
 @pytest.mark.parametrize(
