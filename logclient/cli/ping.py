@@ -164,6 +164,16 @@ class EndpointCheck:
             self.failure = error
 
     def _run(self) -> None:
+        probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
+        self._ask(probe)
+        if self.status == "broken" and probe.begin_again():
+            self._ask(probe)
+        if self.event and self.status in ("ok", "silent"):
+            self.stage = "event"
+            self._send_event()
+
+    def _ask(self, probe: Any) -> None:
+        """Connect, and ask for answers."""
         begun = time.monotonic()
         # One address of a name may use the whole time-out; all of them together get half a second more.
         end = begun + self.timeout + _GRACE_S / 2
@@ -180,7 +190,7 @@ class EndpointCheck:
             self.connecting = False
         self.stage = "ask"
         try:
-            self._probe(link)
+            self._measure(link, probe)
         except (
             CredentialError,
             ProtocolError,
@@ -190,13 +200,9 @@ class EndpointCheck:
             self._broken(describe_error(error))
         finally:
             link.close()
-        if self.event and self.status in ("ok", "silent"):
-            self.stage = "event"
-            self._send_event()
 
-    def _probe(self, link: Any) -> None:
+    def _measure(self, link: Any, probe: Any) -> None:
         self.security = link.facts()
-        probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
         self.about = probe.about
         for _ in range(self.count):
             begun = time.monotonic()

@@ -180,6 +180,10 @@ class Probe:
         """Return nothing: a ZeroMQ connection loses no single message."""
         return []
 
+    def begin_again(self) -> bool:
+        """Return False: there is no other form to ask in."""
+        return False
+
     def receive_data(self, data: bytes) -> bool | None:
         """Return True for an answer of Logjam, False for any other, None while it is incomplete."""
         self._data += data

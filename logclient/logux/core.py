@@ -72,7 +72,9 @@ from logclient.logux.messages import (
     compact,
     decode_id,
     describe,
+    describe_versions,
     hide,
+    is_of_protocol_4,
     outline,
     pack,
     parse,
@@ -490,7 +492,7 @@ class Logux(CompiledCore):
     def _connected(self, message: Connected, now: float) -> None:
         if message.protocol < MIN_PROTOCOL:
             self._break(
-                ProtocolError(f"the server speaks {version(message.protocol)}, we speak {version(PROTOCOL)}"),
+                ProtocolError(describe_versions(message.protocol)),
                 forever=True,
             )
             return
@@ -529,10 +531,8 @@ class Logux(CompiledCore):
             self._events.append(Inbound(DebugText(described)))
             self._end(CloseWanted())
         else:
-            options = error.options if isinstance(error.options, dict) else {}
-            ranges = error.type == "wrong-subprotocol" and isinstance(options.get("supported"), str)
-            if ranges and not self.options.strict_spec:
-                words = f"the server speaks {version(4)}, we speak {version(PROTOCOL)}: {described}"
+            if is_of_protocol_4(error) and not self.options.strict_spec:
+                words = f"{describe_versions(4)}: {described}"
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
     def _break(self, error: Exception, *, forever: bool = False) -> None:

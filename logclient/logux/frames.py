@@ -12,6 +12,7 @@ from typing import Any
 from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.messages import (
+    MIN_PROTOCOL,
     PROTOCOL,
     Connect,
     Connected,
@@ -20,6 +21,8 @@ from logclient.logux.messages import (
     Pong,
     Refused,
     describe,
+    describe_versions,
+    is_of_protocol_4,
     pack,
     parse,
 )
@@ -190,7 +193,8 @@ class Probe:
             options["subprotocol"] = config.subprotocol
         # Servers close other connections of the same client id.
         node_id = f"{config.user}:{urandom(8).hex()}:ping"
-        self._connect = pack(Connect(PROTOCOL, node_id, 0, options))
+        self._connect = Connect(PROTOCOL, node_id, 0, options)
+        self._strict = isinstance(config.subprotocol, str)  # with strict_spec
         self._asked = 0
         self.about: dict[str, Any] = {}
         """The server's facts about itself; ``time_ms`` is its clock."""
@@ -198,11 +202,26 @@ class Probe:
     def ask(self) -> list[bytes]:
         """Return the next question. Callable again after an answer."""
         self._asked += 1
-        return [self._connect if self._asked == 1 else pack(PingMessage(0))]
+        return [pack(self._connect if self._asked == 1 else PingMessage(0))]
 
     def insist(self) -> list[bytes]:
         """Return nothing: a connection does not lose single messages."""
         return []
+
+    def begin_again(self) -> bool:
+        """Use protocol 4's form on another connection, if this one ended without an answer to `connect`.
+
+        Returns:
+            False: no other form makes sense.
+        """
+        used = self._connect.options.get("subprotocol")
+        if self._asked > 1 or self._strict or not isinstance(used, int):
+            return False
+        self._asked = 0
+        self._connect = self._connect._replace(
+            options={**self._connect.options, "subprotocol": f"{used}.0.0"}
+        )
+        return True
 
     def receive_data(self, data: bytes) -> bool | None:
         """Read an answer.
@@ -222,10 +241,14 @@ class Probe:
         if isinstance(message, Error):
             if message.type == "wrong-credentials":
                 raise CredentialError("the server does not accept the token (wrong-credentials)")
-            raise ProtocolError(f"the server refuses the connection: {describe(message, self._secret)}")
+            older = is_of_protocol_4(message) and not self._strict
+            words = describe_versions(4) if older else "the server refuses the connection"
+            raise ProtocolError(f"{words}: {describe(message, self._secret)}")
         if isinstance(message, Headers) and "env" in message.data:
             self.about["env"] = str(message.data["env"])[:_MAX_TEXT]
         if isinstance(message, Connected):
+            if message.protocol < MIN_PROTOCOL:
+                raise ProtocolError(describe_versions(message.protocol))
             self.about["node_id"] = message.node_id[:_MAX_TEXT]
             self.about["protocol"] = message.protocol
             if "subprotocol" in message.options:

@@ -46,9 +46,11 @@ __all__ = [
     "compact",
     "decode_id",
     "describe",
+    "describe_versions",
     "encode_id",
     "falls_below",
     "hide",
+    "is_of_protocol_4",
     "missed_auth",
     "outline",
     "pack",
@@ -191,6 +193,17 @@ def version(number: Number) -> str:
     """Describe a version of the protocol, with the software that speaks it."""
     release = _RELEASES.get(int(number) if -1e9 < number < 1e9 else 0)
     return f"protocol {number}{f' ({release})' if release else ''}"
+
+
+def describe_versions(theirs: Number) -> str:
+    """Describe that a server speaks a version that we do not speak."""
+    return f"the server speaks {version(theirs)}, we speak {version(PROTOCOL)}"
+
+
+def is_of_protocol_4(error: Error) -> bool:
+    """Return whether only servers of protocol 4 send this error: they know ranges of subprotocols."""
+    options = error.options if isinstance(error.options, dict) else {}
+    return error.type == "wrong-subprotocol" and isinstance(options.get("supported"), str)
 
 
 def hide(text: str, secret: str) -> str:

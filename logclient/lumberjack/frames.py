@@ -267,6 +267,10 @@ class Probe:
         """Return the bytes to send after a while without an answer."""
         return [self._version + b"W\0\0\n\n"]
 
+    def begin_again(self) -> bool:
+        """Return False: there is no other form to ask in."""
+        return False
+
     def receive_data(self, data: bytes) -> bool | None:
         """Return True for an answer of Lumberjack, False for any other, None while it is incomplete."""
         self._data = (self._data + data)[:6]

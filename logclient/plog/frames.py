@@ -50,6 +50,10 @@ class Probe:
         """Return the last question again: a datagram may be lost."""
         return [join_runs([command("ping", self._payload)])]
 
+    def begin_again(self) -> bool:
+        """Return False: there is no other form to ask in."""
+        return False
+
     def receive_data(self, data: bytes) -> bool | None:
         """Read an answer.
 

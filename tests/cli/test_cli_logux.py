@@ -21,6 +21,7 @@ support.need("websockets")
 
 from websockets.sync.server import ServerConnection  # noqa: E402
 
+from tests.logux.peer import LoguxPeer  # noqa: E402
 from tests.transports.test_websocket import serve_library  # noqa: E402
 
 TOKEN = "x7Zq, not for anybody else"
@@ -53,6 +54,35 @@ class TestPing:
         assert TOKEN not in out
         assert TOKEN[:4] not in out
         return out
+
+    def test_server_of_protocol_4_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """It closes the connection without a reason when the subprotocol is a number."""
+        with LoguxPeer() as peer:
+            peer.protocol = 4
+            found = json.loads(self.ping(capsys, ExitCode.UNREACHABLE, peer.url, "--json"))
+            assert cli.main(["doctor", peer.url]) == ExitCode.UNREACHABLE
+        words = "the server speaks protocol 4 (@logux/server 0.13 and older), we speak protocol 5 "
+        words += "(@logux/server 0.14)"
+        assert (found["status"], found["why"]) == ("refused", words)
+        assert f"FAILED   protocol  {words}" in capsys.readouterr().out
+
+    def test_range_of_subprotocols_is_that_of_protocol_4(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with LoguxPeer() as peer:
+            peer.refuse = lambda _: ["wrong-subprotocol", {"supported": "2.x", "used": "0.0.0"}]
+            found = json.loads(self.ping(capsys, ExitCode.UNREACHABLE, peer.url, "--json"))
+        assert found["status"] == "refused"
+        assert found["why"].startswith("the server speaks protocol 4 (@logux/server 0.13 and older)")
+        assert found["why"].endswith(": wrong-subprotocol: '2.x' is supported, '0.0.0' is used")
+
+    def test_closed_connection_is_broken_in_both_forms(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def end(far: ServerConnection) -> None:
+            far.recv()
+            far.close()
+
+        with serve_library(end) as port:
+            url = f"logux://127.0.0.1:{port}"
+            found = json.loads(self.ping(capsys, ExitCode.UNREACHABLE, url, "--json"))
+        assert found["status"] == "broken"
 
     def test_ping_of_the_real_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with LoguxServer(tmp_path, token=TOKEN, skew=60_000, subprotocol=3) as server:
