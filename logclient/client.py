@@ -606,6 +606,7 @@ def _engine_maker(
             make_adopter=make,
             estate=estate,
             watch=Watch(config.on_delivery, config.on_drop, config.on_error),
+            only_tests=config.only_tests,
         )
 
     return make

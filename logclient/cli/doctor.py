@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         UNREACHABLE when a step failed, else OK.
     """
     whole = config.parse(arguments.url)
-    given = whole.without_files()
+    given = whole.for_tests()
     progress = ProgressLine()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     passed = 0

@@ -85,7 +85,7 @@ def check_endpoints(
     Yields:
         The finished checks, in the order of the endpoints.
     """
-    given = given.without_files().replace(connect_timeout=min(given.connect_timeout, timeout))
+    given = given.for_tests().replace(connect_timeout=min(given.connect_timeout, timeout))
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
     checks = [
         EndpointCheck(given, endpoint, transport, timeout, count, event) for endpoint in given.endpoints

@@ -37,7 +37,7 @@ def plog_question(
 
     def ask_endpoint(endpoint: config.Endpoint) -> Answer:
         with ClientMessages():  # the error includes them
-            client = Client(given.without_files().replace(endpoints=(endpoint,)))
+            client = Client(given.for_tests().replace(endpoints=(endpoint,)))
             try:
                 return ask(client)
             finally:

@@ -54,6 +54,8 @@ class Config:
     """The URL without secrets, fit for logs, ledgers and reports."""
     given: frozenset[str]
     """Names of the options that the URL or a keyword sets."""
+    only_tests: bool = False
+    """Whether the events only test a server (`for_tests`)."""
 
     max_events: int = option(
         integer(1, 100_000_000),
@@ -344,9 +346,13 @@ class Config:
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
         return type(self)(**{**self.__dict__, **changes})
 
-    def without_files(self) -> Self:
-        """Return a copy that keeps no ledger, spool and state: for clients that only test a server."""
-        return self.replace(ledger=None, spool=None)
+    def for_tests(self) -> Self:
+        """Return a copy for clients that only test a server.
+
+        They keep no ledger, spool and state, and the ids of their events say what they are.
+        """
+        changes = {"ledger": None, "spool": None, "identity": "id", "only_tests": True}
+        return type(self)(**{**self.__dict__, **changes})
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name}: a Config cannot be changed; replace() makes another")

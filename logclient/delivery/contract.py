@@ -68,6 +68,9 @@ Ranges = Sequence[tuple[int, int]]
 
 FOREVER = float("inf")
 
+TEST_PRODUCERS = bytes.fromhex("c4ec0000")
+"""How producers begin whose events only test a server, so that the verifier ignores these; no others do."""
+
 
 class Batch(Protocol):
     """A view of events detached from the queue; see ``_ext.inflight.Batch``."""

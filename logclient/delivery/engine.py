@@ -37,7 +37,7 @@ from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.bookkeeping import Bookkeeper
 from logclient.delivery.connections import MOVE_WAIT, Connections
-from logclient.delivery.contract import Core, CoreEvent, Link, Pump, Transport
+from logclient.delivery.contract import TEST_PRODUCERS, Core, CoreEvent, Link, Pump, Transport
 from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
@@ -87,6 +87,7 @@ class Engine(Intake, Connections):
         estate: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
         watch: functions of the application that are told of outcomes and errors.
+        only_tests: the events only test a server, so the producer begins with `TEST_PRODUCERS`.
 
     Raises:
         ConfigError: no native thread can be started in this process.
@@ -107,6 +108,7 @@ class Engine(Intake, Connections):
         estate: Estate | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
         watch: Watch | None = None,
+        only_tests: bool = False,
     ) -> None:
         threads.check()
         self.limits = limits
@@ -139,6 +141,7 @@ class Engine(Intake, Connections):
         self._spool_options = spool
         self._make_adopter = make_adopter
         self._estate = estate
+        self._only_tests = only_tests
         self.spool: SpoolSide | None = None
         self._move: Move | None = None
         self._begin()
@@ -152,7 +155,7 @@ class Engine(Intake, Connections):
     def _begin(self) -> None:
         super()._begin()
         limits, endpoints = self.limits, self._endpoints
-        self.producer = os.urandom(10) if self._estate is None else self._estate.producer
+        self.producer = self._draw_producer() if self._estate is None else self._estate.producer
         self.core = self._new_core()
         self.pump = self._new_pump()
         self._begin_connections()
@@ -170,6 +173,13 @@ class Engine(Intake, Connections):
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if self._spool_options is None else Ages(self._spool_options.age)
         self._begin_spool()
+
+    def _draw_producer(self) -> bytes:
+        if self._only_tests:
+            return TEST_PRODUCERS + os.urandom(10 - len(TEST_PRODUCERS))
+        while (drawn := os.urandom(10)).startswith(TEST_PRODUCERS):
+            pass
+        return drawn
 
     def _new_core(self) -> Core:
         core = self._make_core(self.producer)

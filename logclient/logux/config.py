@@ -262,6 +262,6 @@ class LoguxConfig(DocumentConfig):
         """A sync message."""
         return self.window, self.window_bytes
 
-    def without_files(self) -> Self:
-        """Return a copy that keeps no ledger and no state: for clients that only test a server."""
-        return super().without_files().replace(state=None)
+    def for_tests(self) -> Self:
+        """Return a copy for clients that only test a server."""
+        return super().for_tests().replace(state=None)

@@ -1,0 +1,70 @@
+"""The events by which ``doctor`` and ``ping --event`` test a server: their ids, and their verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient import cli
+from logclient.logjam import collector as logjam
+from logclient.logux import collector as logux
+from logclient.lumberjack import collector as lumberjack
+from logclient.plog import collector as plog
+from tests import support
+
+SERVERS = pytest.mark.parametrize(
+    ("server", "path"),
+    [
+        pytest.param(lumberjack.Collector, "", id="lumberjack"),
+        pytest.param(logjam.Collector, "/shop-test", id="logjam"),
+        pytest.param(plog.Collector, "", id="plog"),
+        pytest.param(logux.Collector, "", id="logux"),
+    ],
+)
+COMMANDS = [["doctor"], ["ping", "--event"]]
+
+
+def ids_of(event: Any) -> list[str]:
+    """Return all texts of an event that have the form of an id."""
+    return re.findall(r'"([0-9a-f]{32})"', json.dumps(event))
+
+
+@SERVERS
+@pytest.mark.parametrize("options", ["", "identity=none"])
+def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: str, options: str) -> None:
+    """The rest of the producer is drawn anew each time, and the events are the first of their producers."""
+    with server(keep=True) as collector:
+        url = f"{collector.url}{path}?{options}"
+        for command in COMMANDS:
+            assert cli.main([*command, url, "--timeout", "5s"]) == 0
+        ids = [ident for event in collector.events(2) for ident in ids_of(event)]
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch("c4ec0000[0-9a-f]{12}000000000001", ident) for ident in ids)
+
+
+@pytest.mark.xfail(strict=True, reason="the verifier calls test events unexpected")
+@SERVERS
+def test_test_events_do_not_break_the_promise(
+    server: Callable[..., Any], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("numpy", "pyarrow"):
+        support.need(module)
+    from tests import verify_inprocess as inprocess
+
+    with server(keep=True, capture=str(tmp_path / "capture")) as collector:
+        for command in COMMANDS:
+            assert cli.main([*command, f"{collector.url}{path}"]) == 0
+        ledger = str(tmp_path / "ledger")
+        with logclient.connect(f"{collector.url}{path}", ledger=ledger) as client:
+            for number in range(5):
+                client.send(f"event {number}")
+        collector.events(7)
+    verdict = inprocess.run(monkeypatch, ledger, tmp_path / "capture")
+    assert (verdict.exit_code, verdict.counts.events, verdict.counts.ok) == (0, 5, 5), verdict.problems
+    assert verdict.capture["checks"] == 2
