@@ -299,17 +299,19 @@ class CollectorBase(Generic[C]):
             return self._changed.wait_for(reached, timeout) and self.error is None
 
     def events(self, n: int | None = None, timeout: float = 10.0) -> list[Any]:
-        """Return the events captured so far, decoded, in the order of arrival (``keep=True``).
+        """Return the events captured so far, decoded, in the order of arrival.
 
         Args:
             n: the number of events to wait for; None: do not wait.
             timeout: seconds to wait for them.
 
         Raises:
+            ConfigError: the collector keeps nothing: it was made without ``keep=True``.
             TimeoutError: fewer than `n` events came within `timeout` seconds.
             ValueError: the body of an event is not the JSON that its framing announces, or is nested too
                 deep.
         """
+        self._check_kept()
         if n is not None and not self.wait_for(events=n, timeout=timeout):
             raise TimeoutError(f"{self.counts.captured_events} of {n} events came within {timeout} s")
         with self._changed:
@@ -318,6 +320,10 @@ class CollectorBase(Generic[C]):
             return [event for raw in kept for event in self._values(raw)]
         except RecursionError:
             raise ProtocolError("event: nested too deep") from None
+
+    def _check_kept(self) -> None:
+        if not self._evidence.keep:
+            raise ConfigError("keep: without keep=True a collector keeps no events in memory")
 
     def clear(self) -> None:
         """Forget the events kept for ``events``."""

@@ -223,7 +223,12 @@ class Collector(CollectorBase[Counts]):
             return self._listener.stat(time.monotonic(), self._handlers())
 
     def messages(self) -> list[bytes]:
-        """Return the payloads captured so far, in the order in which they were whole (``keep=True``)."""
+        """Return the payloads captured so far, in the order in which they were whole.
+
+        Raises:
+            ConfigError: the collector keeps nothing: it was made without ``keep=True``.
+        """
+        self._check_kept()
         with self._changed:
             return list(self._kept)
 

@@ -1,5 +1,6 @@
 """The Lumberjack collector over real sockets: acknowledgements, captures, refusals and faults."""
 
+import importlib
 import io
 import json
 import os
@@ -502,6 +503,17 @@ class TestLifecycle:
             collector.clear()
             writer.ship(event(2))
         assert [e["message"] for e in collector.events()] == ["line 2"]
+
+    @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
+    def test_a_collector_that_keeps_nothing_says_so(self, protocol):
+        """Not even an empty list: a test that compares it with nothing would pass."""
+        make = importlib.import_module(f"logclient.{protocol}.collector").Collector
+        with make() as collector:
+            asks = [collector.events, lambda: collector.events(0)]
+            asks += [collector.messages] if protocol == "plog" else []
+            for ask in asks:
+                with pytest.raises(ConfigError, match="without keep=True"):
+                    ask()
 
     def test_the_error_of_a_dead_thread_is_kept(self, monkeypatch):
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
@@ -1082,7 +1094,7 @@ class TestCommand:
 
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         monkeypatch.setattr(Collector, "_turn", die)
-        with pytest.raises(main.LogclientError, match="boom"):
+        with pytest.raises(RuntimeError, match="boom"):
             main.run(["lumberjack://127.0.0.1:0"], capture=None, out=io.StringIO())
 
     @pytest.mark.parametrize(
