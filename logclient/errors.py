@@ -11,7 +11,8 @@
     ├── CredentialError    (PermissionError)  one side refuses the credentials of the other
     ├── ProtocolError      (ValueError)       the peer broke its protocol; never the caller's fault
     ├── LedgerError        (OSError)          a ledger or capture that cannot be written or read
-    └── MissingExtra       (ImportError)      an optional package is not installed
+    ├── MissingExtra       (ImportError)      an optional package is not installed
+    └── VerifyError                           Java, Spark or a worker failed, so nothing was compared
 
 Each class is also the builtin that it resembles, so that ``except ValueError`` around a call goes on
 working. A message is one line that names the field and the broken rule, and never shows a secret.
@@ -34,6 +35,7 @@ __all__ = [
     "MissingExtra",
     "ProtocolError",
     "QueueFull",
+    "VerifyError",
 ]
 
 
@@ -125,6 +127,10 @@ class MissingExtra(LogclientError, ImportError):
         return f"{self.name} is not installed: pip install {package}"
 
 
+class VerifyError(LogclientError):
+    """A failure of Java, Spark or a worker that prevented the comparison, described in one line."""
+
+
 class ExitCode(IntEnum):
     """The exit codes of every command.
 
@@ -133,9 +139,15 @@ class ExitCode(IntEnum):
         BROKEN: 1: events are lost or failed; the promise is broken.
         USAGE: 2: the command line or an option is wrong.
         UNREACHABLE: 3: no server could be reached, or the evidence does not suffice.
+        INTERNAL: 70: an error of this package.
+        INTERRUPTED: 130: SIGINT stopped the work before its end.
+        TERMINATED: 143: SIGTERM did.
     """
 
     OK = 0
     BROKEN = 1
     USAGE = 2
     UNREACHABLE = 3
+    INTERNAL = 70
+    INTERRUPTED = 130
+    TERMINATED = 143

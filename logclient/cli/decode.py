@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from logclient import registry
 from logclient.cli.parser import positive
 from logclient.errors import ConfigError, ExitCode
+from logclient.exits import end_with_reader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
 
 __all__ = ["add_arguments", "run"]
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         BROKEN when a frame or the capture has an error, else OK.
     """
+    end_with_reader()
     name: str = arguments.file
     frames = registry.load_sibling(arguments.protocol, "frames")
     as_json: bool = arguments.json

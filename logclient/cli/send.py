@@ -13,8 +13,8 @@ from logclient import config, registry
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ProgressLine, RateEstimate
-from logclient.cli.signals import TerminationSignals
 from logclient.errors import ExitCode
+from logclient.exits import Stopped, TerminationSignals
 
 if TYPE_CHECKING:
     from logclient.cli.messages import ClientMessages
@@ -128,6 +128,8 @@ class _FileSender:
         self.refused = 0
         self.reading = ""
         self.error: Exception | None = None
+        self.stopped: Stopped | None = None
+        """By which signal, if one came before every event had its outcome."""
         self.stop = threading.Event()
         self.begun = time.monotonic()
         self.loss: Loss | None = None  # by the server's counters; None: unknown
@@ -147,11 +149,11 @@ class _FileSender:
             finally:
                 progress.clear()
             self.stop.set()
-            if counters is not None and not stalled and not self.signals.first:
+            if counters is not None and not stalled and not self.stopped:
                 self.loss = counters.loss()
             before = self.client.stats()
-            # After an interrupt, do not wait for a client that never connected.
-            abandon = stalled or (self.signals.first and not before.connects)
+            # After a signal, do not wait for a client that never connected.
+            abandon = stalled or (self.stopped and not before.connects)
             try:
                 self.signals.raises = True
                 self.client.close(timeout=0.0 if abandon else _CLOSE_S)
@@ -160,11 +162,10 @@ class _FileSender:
                 self.signals.raises = False
                 self.client.close(timeout=0.0)
             stats = self.client.stats()
-            interrupted = self.signals.word
             if not stalled:
                 # The report counts the events that were given up.
                 messages.print(skip=" given up: ")
-        code = self._exit_code(stats, stalled, interrupted)
+        code = self._exit_code(stats, stalled)
         self._report(stats, code)
         if stats.ledger_error:
             print(f"logclient: the ledger stopped: {stats.ledger_error}", file=sys.stderr)
@@ -175,8 +176,8 @@ class _FileSender:
             print(f"logclient: {display_name(self.reading)}: {why}: the rest was not sent", file=sys.stderr)
         elif self.error is not None:
             raise self.error
-        elif interrupted:
-            print(f"logclient: {interrupted}", file=sys.stderr)
+        if self.stopped is not None:
+            raise self.stopped
         return code
 
     def _watch_counters(self) -> Watch | None:
@@ -187,13 +188,15 @@ class _FileSender:
 
         return self.client.watch(_COUNTERS_S) if isinstance(self.client, PlogClient) else None
 
-    def _exit_code(self, stats: Stats, stalled: bool, interrupted: str) -> ExitCode:
+    def _exit_code(self, stats: Stats, stalled: bool) -> ExitCode:
+        if self.stopped is not None:
+            return self.stopped.code
         if stalled and not stats.acked and not stats.handed:
             return ExitCode.UNREACHABLE
         undelivered = any(stats.failed.values()) or any(stats.dropped.values())
         left = stats.queued or stats.inflight
         lost = self.loss is not None and self.loss.lost
-        if undelivered or left or lost or self.refused or self.error or interrupted:
+        if undelivered or left or lost or self.refused or self.error:
             return ExitCode.BROKEN
         return ExitCode.OK
 
@@ -235,11 +238,13 @@ class _FileSender:
                 messages.print()  # only of problems that have passed; the last one is reported at the end
             delivered = stats.acked + stats.handed
             text = estimate.text(now, settled, self._fraction(settled))
-            text += (
-                f"sent {self.sent}, {'handed' if stats.handed else 'acked'} {delivered}, waiting {waiting}"
-            )
+            sent = max(self.sent, settled + waiting)  # the reader counts an event when the client has it
+            text += f"sent {sent}, {'handed' if stats.handed else 'acked'} {delivered}, waiting {waiting}"
             progress.show(f"{text}; {messages.kept[-1]}" if messages.kept else text)
-            if self.signals.first or (left == 0 and not reader.is_alive()):
+            if left == 0 and not reader.is_alive():
+                return True
+            if self.signals.first:
+                self.stopped = Stopped(self.signals.first)
                 return True
             if now - since >= self.timeout:
                 return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.cli.parser import UsageError, duration
 from logclient.errors import ExitCode
+from logclient.exits import Stopped, TerminationSignals, end_with_reader
 from logclient.readable import escape
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _describe(owner: Owner) -> str:
 def _list(arguments: argparse.Namespace) -> int:
     from logclient.delivery.spool import contents
 
+    end_with_reader()
     for owner in contents.read(arguments.folder):
         print(json.dumps(_facts(owner)) if arguments.json else _describe(owner), flush=True)
     return ExitCode.OK
@@ -140,7 +142,6 @@ def _drain(arguments: argparse.Namespace) -> int:
         raise UsageError("drain: needs --to URL")
     from logclient import config
     from logclient.cli.messages import ClientMessages
-    from logclient.cli.signals import TerminationSignals
     from logclient.client import connect
 
     given = config.parse(arguments.to, ledger=arguments.ledger)
@@ -164,21 +165,23 @@ def _drain(arguments: argparse.Namespace) -> int:
     left = _left(arguments.folder)
     events = sum(before.values())
     rest = sum(left.values())
+    stopped = Stopped(signals.first) if left and signals.first else None
+    code = stopped.code if stopped else ExitCode.BROKEN if left else ExitCode.OK
     result = {
         "owners": len(before),
         "events": events,
         "left_owners": len(left),
         "left": rest,
-        "exit": int(ExitCode.BROKEN if left else ExitCode.OK),
+        "exit": int(code),
     }
     if arguments.json:
         print(json.dumps(result))
     else:
         owners = _counted(len(before), "dead owner")
         print(f"{_counted(events, 'event')} of {owners}: {rest} left" + (f" in {len(left)}" if left else ""))
-    if signals.word:
-        print(f"logclient: {signals.word}", file=sys.stderr)
-    return ExitCode.BROKEN if left else ExitCode.OK
+    if stopped:
+        raise stopped
+    return code
 
 
 def _left(folder: str) -> dict[str, int]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
-from logclient.cli.signals import TerminationSignals
-from logclient.errors import ExitCode
+from logclient.exits import Stopped, TerminationSignals
 from logclient.readable import escape
 
 __all__ = ["add_arguments", "print_verdict", "run"]
@@ -126,13 +124,17 @@ def print_verdict(
 
     Returns:
         The exit code.
+
+    Raises:
+        UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.
     """
-    from logclient.verify import job, report, storage
+    from logclient.verify import job, output, report, storage
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
     limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
+    failure: output.UnwrittenVerdict | None = None
     try:
         verdict = job.run(
             given["ledger"],
@@ -144,17 +146,16 @@ def print_verdict(
             stop=stop,
             **options,
         )
-    except job.VerifyError as error:
-        if given.get("debug") or (stop is not None and stop.is_set()):
-            raise
-        print(f"logclient: {escape(str(error))}", file=sys.stderr)
-        return ExitCode.UNREACHABLE
+    except output.UnwrittenVerdict as error:
+        verdict, failure = error.verdict, error
     if given.get("json"):
         print(json.dumps(verdict.to_json()))
     else:
         print(report.text(verdict))
-        if given.get("out"):
+        if given.get("out") and failure is None:
             print(escape(storage.join(given["out"], "report.html")))
+    if failure is not None:
+        raise failure
     return verdict.exit_code
 
 
@@ -189,8 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
         return end
     if not signals.first:
         raise end
-    print(f"logclient: {signals.word}", file=sys.stderr)
-    return ExitCode.BROKEN
+    raise Stopped(signals.first) from None
 
 
 # -- types of arguments

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
 from logclient.config import readers
 from logclient.config.url import split_url
 from logclient.errors import ConfigError, ExitCode, LogclientError
+from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
 from logclient.lumberjack.collector import Collector
@@ -122,25 +122,6 @@ _OWN = {
     "logux+tls": _LOGUX,
     "plog": _PLOG,
 }
-
-
-@contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set. Ignored signals stay ignored."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped  # only the main thread can set handlers
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number, handler in before.items():
-        # A shell ignores SIGINT for background jobs of a script, because Ctrl-C is not for them.
-        if handler != signal.SIG_IGN:
-            signal.signal(number, lambda *_: stopped.set())
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tls(given: config.Config) -> SSLContext:
@@ -296,7 +277,8 @@ def run(
     """
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)
-    with _stop_signal() as stopped, ExitStack() as running:
+    stopped = threading.Event()
+    with signals_handled(lambda *_: stopped.set()), ExitStack() as running:
         for collector in collectors:
             running.enter_context(collector)
         for collector in collectors:
@@ -322,8 +304,10 @@ def run(
     for where in unreached:
         print(f"{where}: no device answered", file=sys.stderr)
     for collector in collectors:
-        if collector.error is not None:
+        if isinstance(collector.error, LogclientError | OSError):
             raise LogclientError(f"collector: {collector.url}: {collector.error}") from collector.error
+        if collector.error is not None:
+            raise collector.error
     return ExitCode.UNREACHABLE if incomplete or unreached else ExitCode.OK
 
 

@@ -136,7 +136,7 @@ def find(where: str, name: str) -> Archive | None:
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
             return None
         os.utime(path)  # the latest use, for `prune`
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return Archive(path, facts, options)
 

@@ -13,6 +13,7 @@ writes to `out`.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -47,6 +48,9 @@ __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # reasons why a file cannot grow
+_MISTAKES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "OverflowError",
+             "RecursionError", "TypeError", "UnboundLocalError", "ZeroDivisionError"}  # of this package
 TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one task
 
 
@@ -121,7 +125,8 @@ def run(
 
     Raises:
         LedgerError: a folder cannot be read, holds nothing or is not visible to workers; `out` cannot be
-            written; or there is no such topic or table.
+            written, in which case the attribute ``verdict`` of the error has what was found; or there is no
+            such topic or table.
         ConfigError: an argument has an impossible value, a protocol cannot be decoded, not exactly one of
             `capture`, `kafka` and `table` is given, or a setting comes too late for the session.
         MissingExtra: PySpark, pyarrow or numpy is not installed.
@@ -169,7 +174,7 @@ def run(
         except Exception as error:
             hard = watch.stop.is_set()
             watch.check()
-            if session is None:
+            if session is None or type(error).__name__ in _MISTAKES:
                 raise
             raise _error(error, inputs.work) from error
         finally:
@@ -192,10 +197,16 @@ def run(
     if inputs.out:
         from logclient.verify import report
 
-        # The verdict comes last: where it is, everything is.
-        output.write_text(storage.join(inputs.out, "report.html"), report.page(verdict))
-        text = json.dumps(verdict.to_json(), indent=1) + "\n"
-        output.write_text(storage.join(inputs.out, "verdict.json"), text)
+        try:
+            if verification.unwritten is not None:
+                raise verification.unwritten
+            # The verdict comes last: where it is, everything is.
+            output.write_text(storage.join(inputs.out, "report.html"), report.page(verdict))
+            text = json.dumps(verdict.to_json(), indent=1) + "\n"
+            output.write_text(storage.join(inputs.out, "verdict.json"), text)
+        except LedgerError as error:
+            output.discard(inputs.out, inputs.made)
+            raise output.UnwrittenVerdict(str(error), verdict) from error
     return verdict
 
 
@@ -212,9 +223,12 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
 
 
-def _error(error: Exception, work: str) -> LogclientError:
-    """Shorten hundreds of lines from Spark to one. Our own errors keep their text."""
+def _error(error: Exception, work: str) -> Exception:
+    """Shorten hundreds of lines from Spark to one. Our errors keep their text, our mistakes their kind."""
     text = str(error)
+    full = re.search(r"OSError: \[Errno (\d+)\]", f"{type(error).__name__}: {text}")
+    if full is not None and int(full[1]) in _FULL:
+        return LedgerError(f"work: {os.path.dirname(work)}: {os.strerror(int(full[1]))}")
     found = re.findall(
         r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
     )
@@ -232,6 +246,8 @@ def _error(error: Exception, work: str) -> LogclientError:
         return (ConfigError if kind == "ConfigError" else LedgerError)(words)
     if kind == "FileNotFoundError" and work in words:
         return not_visible("work", work, "a worker")
+    if kind in _MISTAKES:
+        return RuntimeError(f"in a worker: {kind}: {words}")
     return VerifyError(f"spark: {kind}: {words}")
 
 
@@ -377,6 +393,8 @@ class _Verification:
         self.entries = survey.entries
         self.examples = examples
         self.tuning = tuning
+        self.unwritten: LedgerError | None = None
+        """Why the files of violations could not be written."""
 
     def run(
         self, ledgers: Ledgers, limits: Limits, allow_open: bool, selection: Selection
@@ -421,7 +439,11 @@ class _Verification:
         found = summary.verdict(limits, allow_open)
         if plan.violations:
             faults = storage.join(self.out, "violations")
-            publish(plan.violations, faults, set(tally.files), packed, summary.doubtful)
+            try:
+                with output.errors_named(self.out):
+                    publish(plan.violations, faults, set(tally.files), packed, summary.doubtful)
+            except LedgerError as error:
+                self.unwritten = error
 
         self.watch.step("reading examples")
         pick = self.stages.pick if self.source is not None else None

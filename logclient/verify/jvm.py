@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from logclient.errors import LogclientError
+from logclient.errors import VerifyError
 from logclient.verify.class_archive import OPTIONS, Archive
 
 __all__ = ["Java", "Jvm", "VerifyError", "environment", "find_java", "found", "jars_folder"]
@@ -21,10 +21,6 @@ __all__ = ["Java", "Jvm", "VerifyError", "environment", "find_java", "found", "j
 POLL_S = 0.01  # seconds between two looks whether the JVM has answered
 GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _VARIABLES = {"SPARK_CONNECT_MODE": "0", "PYTHONHASHSEED": "0"}  # as spark-submit sets them
-
-
-class VerifyError(LogclientError):
-    """A failure of Java, Spark or a worker that prevented the comparison, described in one line."""
 
 
 class Java(NamedTuple):

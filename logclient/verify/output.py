@@ -5,14 +5,39 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from logclient.errors import LedgerError
 from logclient.verify import storage
 
-__all__ = ["create_file", "prepare_folder", "removed_on_error", "violation_files", "write_text"]
+if TYPE_CHECKING:
+    from logclient.verify.verdict import Verdict
+
+__all__ = [
+    "UnwrittenVerdict",
+    "create_file",
+    "discard",
+    "errors_named",
+    "prepare_folder",
+    "removed_on_error",
+    "violation_files",
+    "write_text",
+]
 
 _VERDICT = ("verdict.json", "report.html")
+
+
+class UnwrittenVerdict(LedgerError):
+    """A failure to write a verdict. Nothing of it is left in the folder.
+
+    Args:
+        reason: the folder and what is wrong with it.
+        verdict: what could not be written.
+    """
+
+    def __init__(self, reason: str, verdict: Verdict) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
 
 
 def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
@@ -31,25 +56,28 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
     faults = storage.join(folder, "violations")
     if storage.is_url(folder):
         storage.check_writable(folder, "out")
-        for name in _VERDICT:
-            storage.remove(storage.join(folder, name), "out")
-        for name in violation_files(folder):
-            storage.remove(storage.join(faults, name), "out")
+        _clear(folder)
         return folder, []
     made = [path for path in (faults, folder) if not os.path.lexists(path)]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
         os.chmod(faults, 0o700)
-        for name in _VERDICT:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
-        for name in os.listdir(faults):  # only our own files
-            if name.endswith(".parquet"):
-                os.unlink(os.path.join(faults, name))
+        _clear(folder)
     except OSError as error:
         raise LedgerError(f"out: {folder}: {error.strerror}") from error
     return folder, made
+
+
+def _clear(folder: str) -> None:
+    """Remove a verdict, and no other files."""
+    names = [*_VERDICT, *(storage.join("violations", name) for name in violation_files(folder))]
+    for place in (storage.join(folder, name) for name in names):
+        if storage.is_url(place):
+            storage.remove(place, "out")
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
 
 
 def violation_files(folder: str) -> list[str]:
@@ -71,10 +99,32 @@ def removed_on_error(made: list[str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for path in made:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        _remove_folders(made)
         raise
+
+
+def _remove_folders(made: list[str]) -> None:
+    for path in made:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+@contextlib.contextmanager
+def errors_named(folder: str) -> Iterator[None]:
+    """Turn an OSError into a LedgerError that names the folder of the verdict."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except OSError as error:
+        raise LedgerError(f"out: {folder}: {error.strerror or error}") from error
+
+
+def discard(folder: str, made: list[str]) -> None:
+    """Remove a verdict that could not be written as a whole, as far as that is possible."""
+    with contextlib.suppress(OSError):
+        _clear(folder)
+    _remove_folders(made)
 
 
 @contextlib.contextmanager
@@ -96,10 +146,5 @@ def write_text(place: str, text: str) -> None:
     Raises:
         LedgerError: it cannot be written.
     """
-    try:
-        with create_file(place) as file:
-            file.write(text.encode())
-    except LedgerError:
-        raise
-    except OSError as error:
-        raise LedgerError(f"out: {place}: {error.strerror}") from error
+    with errors_named(place), create_file(place) as file:
+        file.write(text.encode())

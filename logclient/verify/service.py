@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from logclient.errors import ExitCode, LogclientError
+from logclient.exits import run_command
 from logclient.verify import job
 from logclient.verify.stages import SparkStages
 
@@ -30,15 +31,19 @@ def main(packages: str | None = None) -> int:
     Returns:
         An `ExitCode`.
     """
-    try:
-        with job.Session(packages=packages) as session:
-            SparkStages(session).exercise()  # so that the first verdict is as fast as later ones
-            for line in sys.stdin:
-                _answer(_verify(json.loads(line)))
-    except LogclientError as error:
-        _answer({"error": str(error)})
-        return ExitCode.UNREACHABLE
-    return ExitCode.OK
+
+    def work() -> int:
+        try:
+            with job.Session(packages=packages) as session:
+                SparkStages(session).exercise()  # so that the first verdict is as fast as later ones
+                for line in sys.stdin:
+                    _answer(_verify(json.loads(line)))
+        except LogclientError as error:
+            _answer({"error": str(error)})
+            return ExitCode.UNREACHABLE
+        return ExitCode.OK
+
+    return run_command(work)
 
 
 def _verify(request: dict[str, Any]) -> dict[str, Any]:

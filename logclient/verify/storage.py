@@ -99,12 +99,17 @@ def resolve(given: Folder, what: str) -> str:
         what: ``ledger``, ``capture``, ``work`` or ``out``, for error messages.
 
     Raises:
-        ConfigError: the URL has a secret or an unknown option.
+        ConfigError: the URL has a secret or an unknown option, or is none.
     """
     text = os.fspath(given)
+    if "\0" in unquote(text):
+        raise ConfigError(f"{what}: {redact_url(text)}: a place has no NUL")
     if not is_url(text):
         return os.path.abspath(text)
-    split = urlsplit(text)
+    try:
+        split = urlsplit(text)
+    except ValueError as error:
+        raise ConfigError(f"{what}: {redact_url(text)}: {error}") from None
     scheme = split.scheme.lower()
     shown = f"{scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
     if scheme == "file":
@@ -647,7 +652,8 @@ def create(place: str, what: str) -> Iterator[IO[bytes]]:
         if isinstance(file, io.BufferedWriter) and isinstance(file.raw, _ObjectWriter):
             file.raw.abandon()
         else:
-            file.close()
+            with contextlib.suppress(OSError):  # it writes what is buffered
+                file.close()
             os.unlink(place)
         raise
 

@@ -202,7 +202,8 @@ class Limits(NamedTuple):
             if text is not None:
                 number = text.removesuffix("%")
                 whole = number == text
-                if not (number.isascii() and number.replace(".", "", 0 if whole else 1).isdigit()):
+                digits = number.replace(".", "", 0 if whole else 1)
+                if not (len(digits) < 16 and digits.isascii() and digits.isdigit()):
                     raise ConfigError(
                         f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%"
                     )

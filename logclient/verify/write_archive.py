@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 
-from logclient.errors import ExitCode, LogclientError
+from logclient.errors import ExitCode
+from logclient.exits import run_command
 from logclient.verify import class_archive
 from logclient.verify.jvm import find_java, jars_folder
 from logclient.verify.spark import Session, VerifyError, quiet
@@ -142,15 +143,15 @@ def main() -> int:
     """
     os.nice(19)
     signal.alarm(LIMIT_S)
+    return run_command(_work)
+
+
+def _work() -> int:
     where = class_archive.folder()
     if where is None:
         print(f"logclient: {class_archive.ENVIRONMENT}: names no private folder", file=sys.stderr)
         return ExitCode.USAGE
-    try:
-        name = write(where)
-    except (LogclientError, OSError) as error:
-        print(f"logclient: {error}", file=sys.stderr)
-        return ExitCode.UNREACHABLE
+    name = write(where)
     if name is not None:
         print(os.path.join(where, f"{name}.jsa"))
     return ExitCode.OK

@@ -171,11 +171,11 @@ class TestErrorsOfCommands:
                 "x: No such file or directory",
             ),
             (LogclientError("broken"), ExitCode.BROKEN, "broken"),
-            (KeyboardInterrupt(), ExitCode.BROKEN, "interrupted"),
+            (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
             (
                 ZeroDivisionError("oops"),
-                ExitCode.BROKEN,
-                "internal error, --debug shows where: ZeroDivisionError: oops",
+                ExitCode.INTERNAL,
+                "please report it with the traceback that --debug shows: ZeroDivisionError: oops",
             ),
         ],
     )

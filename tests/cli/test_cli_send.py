@@ -510,7 +510,7 @@ class TestProcesses:
         out, err = process.stdout.read(), process.stderr.read()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
-        assert process.returncode == 1
+        assert process.returncode == 130
         assert b"acked 1" in out
         assert b"interrupted" in err
         assert b"Traceback" not in err
@@ -538,7 +538,7 @@ class TestProcesses:
         out, err = process.stdout.read(), process.stderr.read()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
-        assert (process.returncode, err) == (1, b"logclient: terminated\n")
+        assert (process.returncode, err) == (143, b"logclient: terminated\n")
         assert b"acked 1, handed 0, failed 0, dropped 0\n" in out
         (ledger,) = (tmp_path / "ledger").glob("*.ledger")
         last = json.loads(ledger.read_text().splitlines()[-1])
@@ -615,7 +615,7 @@ class TestProcesses:
             err = process.stderr.read().splitlines()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 pipe.close()
-        assert process.returncode == 1
+        assert process.returncode == 130
         assert err[-1] == b"logclient: interrupted"
         assert len(err) <= 2 or not once  # and why it waited
 

@@ -349,7 +349,7 @@ class TestCommand:
             command, input=GOOD, stdout=write, stderr=subprocess.PIPE, check=False, timeout=2 * PATIENCE
         )
         os.close(write)
-        assert done.returncode == 1
+        assert done.returncode == 0
         assert done.stderr in (b"", b"4 frames, 0 wrong\n")  # noticed at the first line, or at the last
 
     def test_unprintable_characters_are_replaced(self) -> None:

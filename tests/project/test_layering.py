@@ -18,11 +18,12 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "context", "files", "lazy", "options", "place", "readable", "registry"}
+LEAVES = {"errors", "config", "context", "exits", "files", "lazy", "options", "place", "readable", "registry"}
 LEAVES |= {"spans", "threads", "uncaught"}
 LEAVES_OWN = {
     "context": set(),
     "errors": set(),
+    "exits": {"errors", "readable"},
     "files": {"errors"},
     "lazy": set(),
     "registry": {"errors"},

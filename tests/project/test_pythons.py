@@ -75,7 +75,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         points, extras, rest = done.stdout.splitlines()
         assert points == str(
             [
-                ("console_scripts", "logclient", "logclient.cli:main"),
+                ("console_scripts", "logclient", "logclient.__main__:run"),
                 ("pytest11", "logclient", "logclient.collectors.pytest_plugin"),
             ]
         )

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import logclient
 from logclient.delivery.spool import owner, owner_files
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.tmpfs import mounted
 
 MIB = 1 << 20
 SEGMENT = 4 * MIB + 4096
@@ -29,23 +29,6 @@ VERSION_AT = 12
 needs_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can do that"
 )
-
-
-@contextmanager
-def mounted(place: Path, *options: str) -> Iterator[Path]:
-    """Mount a file system of its own in memory; skip the test where that is refused."""
-    place.mkdir(mode=0o700, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", ",".join(("mode=0700", *options)), "none", str(place)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        pytest.skip(f"no mount: {error}")
-    if done.returncode:
-        pytest.skip(f"mount is refused: {done.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def _said(capfd: pytest.CaptureFixture[str], words: str) -> list[str]:

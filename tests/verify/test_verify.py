@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from logclient import verify
+from logclient import cli, verify
 from logclient.cli.verify import print_verdict
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from logclient.verify.tuning import Tuning
@@ -756,10 +756,11 @@ def test_failure_of_spark_is_one_line(
     monkeypatch.setattr(job, "Session", inprocess.Session)
     monkeypatch.setattr(job, "SparkStages", lambda *_: Broken())
     scene.write_ledger().write_capture()
-    assert print_verdict(arguments(scene)) == ExitCode.UNREACHABLE
-    assert capsys.readouterr().err == "logclient: spark: ValueError: the\\x09real reason\n"
-    with pytest.raises(job.VerifyError):
-        print_verdict(arguments(scene, debug=True))
+    command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+    assert cli.main(command) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().err == "logclient: spark: ValueError: the real reason\n"
+    assert cli.main([*command, "--debug"]) == ExitCode.UNREACHABLE
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_missing_folders_are_errors(scene: Scene, run: Run, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,10 +17,12 @@ from typing import Any
 import pytest
 
 from logclient import cli
-from logclient.errors import ExitCode
+from logclient.errors import ConfigError, ExitCode
 from tests import support
 from tests import verify_files as files
+from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket, serve
+from tests.support.tmpfs import mounted
 from tests.verify_scene import P, Scene
 
 support.need("numpy")
@@ -197,3 +201,123 @@ def test_evidence_that_is_not_understood_is_named(
     text = (scene.out / "verdict.json").read_text() if place == "folder" else bucket.get("out/verdict.json")
     found = json.loads(text)
     assert (found["exit_code"], found["counts"]["lost"]) == (ExitCode.UNREACHABLE, 0)
+
+
+@pytest.fixture
+def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A run that lost events, to be judged without Spark."""
+    monkeypatch.setattr(job, "Session", inprocess.Session)
+    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
+    return Scene(tmp_path).write_ledger().write_capture(range(1, 11))
+
+
+def pages(*paths: Path) -> int:
+    """Return the kilobytes that files take in memory, in pages of 4."""
+    return sum(-(-path.stat().st_size // 4096) * 4 for path in paths)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("written", [(), ("violations",), ("violations", "report.html")], ids=len)
+def test_full_disk_for_the_verdict_costs_only_the_files(
+    lossy: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], written: tuple[str, ...], as_json: bool
+) -> None:
+    """The verdict is printed, and neither parts of it nor an earlier one are left."""
+    places: dict[str, Any] = {"ledger": lossy.ledger, "capture": lossy.capture}
+    code, expected, _ = run_verify(capsys, {**places, "out": lossy.out})
+    assert code == ExitCode.BROKEN
+    room = sum(pages(*path.rglob("*.parquet"), *([path] if path.is_file() else []))
+               for path in (lossy.out / name for name in written))  # fmt: skip
+    with mounted(tmp_path / "disk", "size=1m") as disk:
+        out = disk / "verdict"
+        out.mkdir()
+        (out / "verdict.json").touch()  # an earlier one
+        (disk / "fill").write_bytes(bytes((os.statvfs(disk).f_bavail * 4 - room) * 1024))
+        command = [word for name, place in places.items() for word in (f"--{name}", str(place))]
+        code = cli.main(["verify", *command, "--out", str(out), *(["--json"] if as_json else [])])
+        said, error = capsys.readouterr()
+        left = [path for path in out.rglob("*") if path.is_file()]
+    assert code == ExitCode.USAGE
+    assert error.startswith(f"logclient: out: {out}")
+    assert error.endswith(": No space left on device\n")
+    assert left == []
+    if as_json:
+        verdict = json.loads(said)
+        assert (verdict["exit_code"], verdict["counts"]["lost"]) == (ExitCode.BROKEN, 10)
+    else:
+        assert said.splitlines()[0] == expected.splitlines()[0]
+        assert "report.html" not in said
+
+
+@pytest.mark.parametrize("kilobytes", [4, 8, 16])
+def test_full_work_folder_is_named(
+    lossy: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], kilobytes: int
+) -> None:
+    places: dict[str, Any] = {"ledger": lossy.ledger, "capture": lossy.capture, "out": lossy.out}
+    with mounted(tmp_path / "disk", f"size={kilobytes}k") as disk:
+        code, out, error = run_verify(capsys, {**places, "work": disk})
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert error == f"logclient: work: {disk}: No space left on device\n"
+    assert not lossy.out.exists()
+
+
+@pytest.mark.spark
+def test_full_work_folder_of_a_worker_is_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger().write_capture(range(1, 11))
+    with mounted(tmp_path / "disk", "size=4k") as disk:
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger),
+                "--capture", str(scene.capture), "--work", str(disk),
+            ],
+            capture_output=True, text=True, timeout=8 * PATIENCE, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr == f"logclient: work: {disk}: No space left on device\n"
+
+
+def test_mistake_of_ours_is_no_failure_of_spark(
+    lossy: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the driver, and in a worker, whose error Spark quotes."""
+    quoted = "Job aborted\n  File x\nIndexError: list index out of range\n\tat org.apache.spark.x"
+    for error in (IndexError("list index out of range"), RuntimeError(quoted)):
+
+        def compare(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(inprocess.InProcess, "compare", compare)
+        code, out, said = run_verify(capsys, {"ledger": lossy.ledger, "capture": lossy.capture})
+        assert (code, out, said.count("\n")) == (ExitCode.INTERNAL, "", 1)
+        assert said.endswith("IndexError: list index out of range\n")
+        assert "please report it" in said
+
+
+@pytest.mark.parametrize("url", ["file://[x", "file:///tmp/%00", "s3://[bucket/x"])
+@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+def test_url_that_is_none_is_a_wrong_argument(
+    lossy: Scene, capsys: pytest.CaptureFixture[str], what: str, url: str
+) -> None:
+    places: dict[str, Any] = {"ledger": lossy.ledger, "capture": lossy.capture, what: url}
+    code, out, error = run_verify(capsys, places)
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert error.startswith(f"logclient: {what}: {url}: ")
+
+
+def test_limit_with_too_many_digits_is_a_wrong_argument(lossy: Scene) -> None:
+    with pytest.raises(ConfigError, match=r"max_missing: '9+' must be a count"):
+        job.run(lossy.ledger, lossy.capture, max_missing="9" * 5000)
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_reader_that_ends_does_not_change_the_verdict(
+    lossy: Scene, monkeypatch: pytest.MonkeyPatch, as_json: list[str]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    places = ["--ledger", str(lossy.ledger), "--capture", str(lossy.capture), "--out", str(lossy.out)]
+    with open(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert cli.main(["verify", *places, *as_json]) == ExitCode.BROKEN
+        lossy.write_capture()
+        assert cli.main(["verify", *places, *as_json]) == ExitCode.OK
+    assert json.loads((lossy.out / "verdict.json").read_text())["exit_code"] == 0

@@ -432,7 +432,7 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(
         out, error = running.communicate(timeout=4 * PATIENCE)
     finally:
         running.kill()
-    assert (running.returncode, out, error) == (ExitCode.BROKEN, "", "logclient: interrupted\n")
+    assert (running.returncode, out, error) == (ExitCode.INTERRUPTED, "", "logclient: interrupted\n")
     assert remaining_files(tmp_path) == []
     wait_until(lambda: not processes_of(tmp_path), "a process is left")
 

@@ -1,0 +1,223 @@
+"""How commands end: exit codes of signals and errors, and readers of their output that end first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from logclient import cli
+from logclient.errors import ProtocolError
+from tests import support
+from tests import verify_files as files
+from tests.support.patience import PATIENCE, wait_until
+
+BOTH = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+
+
+def start(*arguments: str, module: str = "logclient", **options: Any) -> subprocess.Popen[bytes]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], **{**pipes, **options})
+
+
+@contextmanager
+def stream_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
+    """A TCP server that says nothing: its address, and a function that waits until it was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+
+        def asked(stack: ExitStack) -> None:
+            while True:  # doctor connects once without a word
+                peer = stack.enter_context(server.accept()[0])
+                peer.settimeout(PATIENCE)
+                if peer.recv(1):
+                    return
+
+        yield f"127.0.0.1:{server.getsockname()[1]}", asked
+
+
+@contextmanager
+def datagram_server() -> Iterator[tuple[str, Callable[[ExitStack], None]]]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(PATIENCE)
+        yield f"127.0.0.1:{server.getsockname()[1]}", lambda _: server.recv(1) and None
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("number", "code", "word"), BOTH)
+    @pytest.mark.parametrize(
+        ("command", "scheme", "server"),
+        [
+            ("ping", "lumberjack", stream_server),
+            ("doctor", "lumberjack", stream_server),
+            ("stat", "plog", datagram_server),
+            ("envi", "plog", datagram_server),
+        ],
+    )
+    def test_a_signal_ends_a_command_that_waits(
+        self, command: str, scheme: str, server: Any, number: int, code: int, word: str
+    ) -> None:
+        with server() as (place, asked), ExitStack() as stack:
+            process = start(command, f"{scheme}://{place}", "--timeout", "1h")
+            asked(stack)
+            process.send_signal(number)
+            _, error = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, error.decode()) == (code, f"logclient: {word}\n")
+
+    @pytest.mark.parametrize(("number", "code", "word"), BOTH)
+    def test_a_signal_ends_a_command_that_reads(
+        self, tmp_path: Path, number: int, code: int, word: str
+    ) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        process = start("decode", "lumberjack", str(tmp_path / "pipe"))
+        with open(tmp_path / "pipe", "wb"):  # as soon as somebody reads
+            process.send_signal(number)
+            _, error = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, error.decode()) == (code, f"logclient: {word}\n")
+
+    @pytest.mark.parametrize(("number", "code", "word"), BOTH)
+    def test_a_signal_ends_a_drain_with_events_left(
+        self, tmp_path: Path, number: int, code: int, word: str
+    ) -> None:
+        """The server does not answer, so that the events stay."""
+        spool = tmp_path / "spool"
+        script = (
+            "import logclient, os, sys\n"
+            "client = logclient.connect('lumberjack://127.0.0.1:1', spool=sys.argv[1], spool_mode='always')\n"
+            "client.send({'message': 'left'})\n"
+            "os._exit(0)\n"
+        )
+        subprocess.run([sys.executable, "-c", script, str(spool)], check=True, timeout=2 * PATIENCE)
+        with stream_server() as (place, asked), ExitStack() as stack:
+            process = start("spool", "drain", str(spool), "--to", f"lumberjack://{place}", "--json")
+            asked(stack)
+            process.send_signal(number)
+            out, error = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code
+        assert error.decode().splitlines()[-1] == f"logclient: {word}"
+        assert (json.loads(out)["left"], json.loads(out)["exit"]) == (1, code)
+
+    @pytest.mark.parametrize(("number", "code", "word"), BOTH)
+    def test_a_signal_during_the_imports_is_silent(
+        self, tmp_path: Path, number: int, code: int, word: str
+    ) -> None:
+        (tmp_path / "argparse.py").write_text(
+            f"import pathlib, time\npathlib.Path({str(tmp_path / 'began')!r}).touch()\ntime.sleep(1000)\n"
+        )
+        path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+        process = start("--version", env={**os.environ, "PYTHONPATH": path})
+        wait_until((tmp_path / "began").exists, "nothing was imported")
+        process.send_signal(number)
+        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.returncode == code
+
+
+class TestErrors:
+    def fail(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        def run(arguments: object) -> int:
+            raise error
+
+        monkeypatch.setattr("logclient.cli.demo.run", run)
+
+    def test_an_unexpected_error_asks_for_a_report(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.fail(monkeypatch, ZeroDivisionError("oops\x1b[m"))
+        assert cli.main(["demo"]) == 70
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert "please report it" in error
+        assert "ZeroDivisionError: oops\\x1b[m" in error
+        assert cli.main(["--debug", "demo"]) == cli.main(["demo", "--debug"]) == 70
+        assert capsys.readouterr().err.count("Traceback (most recent call last)") == 2
+
+    def test_a_wrong_answer_of_a_server_is_code_3(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.fail(monkeypatch, ProtocolError("stat: no JSON"))
+        assert cli.main(["demo"]) == 3
+        assert capsys.readouterr().err == "logclient: stat: no JSON\n"
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """A port that refuses connections."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"lumberjack://127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.fixture
+def closed_pipe() -> Iterator[IO[bytes]]:
+    """The end of a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        yield pipe
+
+
+class TestReadersThatEnd:
+    def run(self, pipe: Any, *arguments: str, **options: Any) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", *arguments],
+            stderr=subprocess.PIPE, stdout=pipe, timeout=2 * PATIENCE, check=False, **options,
+        )  # fmt: skip
+        return done.returncode, done.stderr.decode()
+
+    @pytest.mark.parametrize("as_json", [[], ["--json"]])
+    def test_decode_ends_with_its_reader(
+        self, closed_pipe: IO[bytes], tmp_path: Path, as_json: list[str]
+    ) -> None:
+        """It reads no further, so the errors behind the first line are none of its business."""
+        (tmp_path / "wire").write_bytes(files.window([b'{"a":1}']) + b"nonsense" * 10_000)
+        assert self.run(closed_pipe, "decode", "lumberjack", str(tmp_path / "wire"), *as_json)[0] == 0
+
+    def test_the_list_of_a_spool_ends_with_its_reader(self, closed_pipe: IO[bytes], tmp_path: Path) -> None:
+        script = (
+            "import logclient, os, sys\n"
+            "for _ in range(3):\n"
+            "    logclient.connect('lumberjack://127.0.0.1:1', spool=sys.argv[1], spool_mode='always')"
+            ".send('left')\n"
+            "os._exit(0)\n"
+        )
+        subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=2 * PATIENCE)
+        assert self.run(closed_pipe, "spool", "ls", str(tmp_path)) == (0, "")
+
+    def test_other_commands_keep_their_code(self, closed_pipe: IO[bytes], dead_url: str) -> None:
+        assert self.run(closed_pipe, "ping", dead_url) == (3, "")
+        assert self.run(closed_pipe, "send", dead_url, "--timeout", "0.2", input=b"line\n")[0] == 3
+        assert self.run(closed_pipe, "--help") == (0, "")
+
+    def test_closed_stderr_changes_nothing(self, closed_pipe: IO[bytes]) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "logclient", "ping", "nonsense"],
+            stderr=closed_pipe, timeout=2 * PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("number", "code", "word"), BOTH)
+def test_the_service_ends_as_commands_do(number: int, code: int, word: str) -> None:
+    for module in ("pyspark", "pyarrow", "numpy"):
+        support.need(module)
+    process = start(module="logclient.verify.service")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"ledger": "/nowhere", "capture": "/nowhere"}\n')
+    process.stdin.flush()
+    assert b"error" in process.stdout.readline()  # it has begun to answer
+    process.send_signal(number)
+    _, error = process.communicate(timeout=4 * PATIENCE)
+    assert (process.returncode, error.decode().splitlines()[-1]) == (code, f"logclient: {word}")
+    assert b"Traceback" not in error
