@@ -78,6 +78,11 @@ class Codec(CodecBase):
         size_burst: float | None = None,
     ) -> None:
         """Set the pace: packets and bytes per second, and how many of them at once after a pause."""
+    @property
+    def room(self) -> float:
+        """What the receiver's queue may still be charged; less than 0 after a message larger than that."""
+    def grant(self, room: float, most: float) -> None:
+        """Set what the receiver's queue may be charged until the next grant, and when it is empty."""
     def ready(self, now: float) -> float:
         """Return when the pace allows the next message; 0: now."""
     @property

@@ -23,7 +23,7 @@ The parts of this extension are in the folder `plog/`:
 
 =============  ===================================================================================
 `fragments`    messages to datagrams, and runs of datagrams: `fragments`, `datagrams`, `join_runs`
-`pacing`       token buckets
+`pacing`       token buckets, and the room in the receiver's queue
 `client`       events to runs of datagrams or lines: `Codec`
 `reassembler`  datagrams to messages, judged as the real server does: `Reassembler`, `Judged`
 `decoder`      captured datagrams to columns, for the verifier: `Decoder`, `expand`
@@ -135,6 +135,7 @@ cdef enum:
     TAIL_END = 14                # the last of them: 12 digits and `"}`
     ROUND = 2048                 # messages encoded at once
     REPLIES_MOST = 1 << 20       # bytes of replies that wait to be read
+    UNTIL_GRANT = 1000           # seconds, longer than any run of a pump: a grant comes between two of them
     ROOM_KEPT = 1 << 22          # larger scratch memory is freed
     SCRATCH_MOST = 1 << 21       # bytes of messages that wait to be hashed; a larger one waits alone
     K_TAGGED = 1                 # nibble of a kind: u16 and as many bytes of tags precede the body

@@ -31,12 +31,16 @@ cdef void plog_credit(void *self, double now, uint32_t *events, uint64_t *size) 
     events[0] = handing_room(&w.handing)
     if w.pace.packets.rate and w.pace.packets.level < events[0]:
         events[0] = <uint32_t> w.pace.packets.level
+    if w.pace.room_most:         # one at least: the queue is not crowded
+        events[0] = <uint32_t> min(<double> events[0], max(1.0, w.pace.room / charge_of(1, 0)))
     size[0] = w.batch_bytes
 
 
 cdef double plog_ready(void *self, double now) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
     pace_fill(&w.pace, now)
+    if is_crowded(&w.pace):
+        return now + UNTIL_GRANT
     # A microsecond late, because rounding could make it early.
     return now + 1e-6 + pace_wait(&w.pace) if is_drained(&w.pace) else 0
 
@@ -173,6 +177,9 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
         guess = size + (TAIL_SIZE if w.identity and batch.kind[i] & K_MASK != K_BYTES else 0)
         simple = size > 0 and goes_unboxed(w, body[0], guess, tags_size)
         several = not simple and HEADER_SIZE + tags_size + guess > w.room
+        if w.pace.room_most and cut_message(guess, tags_size, w.room, &cut) == 0 and overruns(
+                &w.pace, charge_of(cut.count, guess + tags_size + cut.count * HEADER_SIZE)):
+            break
         at = 0
         if several:
             if large.bodies.count and w.scratch.size + guess > SCRATCH_MOST:
@@ -246,6 +253,7 @@ cdef int plog_encode(void *self, lc_batch *batch, uint32_t events, double now, l
             w.pace.packets.level -= cut.count
         if w.pace.size.rate:
             w.pace.size.level -= length
+        w.pace.room -= charge_of(cut.count, length)
     hash_messages(batch, wire.data, wire.data, &small)
     hash_large(w, batch, wire, &large)
     w.handing.written += wire.size - begin
@@ -479,6 +487,25 @@ cdef class Codec(CodecBase):
             assert 1 <= size_burst <= 1e12
             self.w.pace.size.most = size_burst
 
+    @property
+    def room(self):
+        """What the receiver's queue may still be charged; less than 0 after a message larger than that."""
+        return self.w.pace.room
+
+    def grant(self, double room, double most):
+        """Set what the receiver's queue may be charged. Call it between two calls of a pump, never during one.
+
+        Args:
+            room: until the next grant; see `charge_of`.
+            most: the room of the empty queue; 0: unlimited. A message larger than that may enter the empty
+                queue.
+        """
+        self.ensure_initialized()
+        assert room <= 1e15 and 0 <= most <= 1e15
+        self.w.pace.room = room
+        self.w.pace.room_most = most
+        self.w.pace.crowded = False
+
     def ready(self, double now):
         """Return when the pace allows the next message; 0: now."""
         self.ensure_initialized()
@@ -499,6 +526,7 @@ cdef class Codec(CodecBase):
         # The server counts messages by the port, so their numbers begin again.
         self.w.id_ = self.first
         self.w.pace.filled = now
+        self.grant(0.0, 0.0)
         self.w.replies.size = 0
         handing_forget(&self.w.handing)
         CodecBase.sent(self)

@@ -40,7 +40,7 @@ from logclient.plog.messages import (
     parse_stat,
 )
 from logclient.plog.options import Options
-from logclient.plog.pacing import ByQueue, ByStat, SlowStart
+from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
 
 __all__ = ["TAGGED", "Lines", "Options", "Plog", "Probe", "frames"]
 
@@ -53,10 +53,6 @@ HEADERS_IPV4 = 28
 HEADERS_IPV6 = 48
 STAT_INTERVAL = 0.25
 """Seconds between two questions for the server's counters, where they control the pace."""
-INSTANT_RATE = 1e15
-"""A rate that fills any bucket within a microsecond."""
-MIN_RATE = 1e-3
-"""A rate that grants nothing until the next look; a rate of 0 means unlimited."""
 RECEIVER_RETRY = 0.001
 """Seconds between two looks while the receiver's queue is not visible."""
 UNPACED_BASE = 10_000.0
@@ -122,7 +118,7 @@ class Plog(CompiledCore):
         self._baseline: tuple[Stat, _Request] | None = None  # the answer that later ones are compared with
         self._own_token = 0  # of a STAT that the feedback sent
         self._next_stat = 0.0
-        self._looked_at = 0.0
+        self._room = 0.0  # granted at the last look
         self._packets = 0  # sent until the last look
         self._token = 0
         self._random: Callable[[], float] = lambda: 0.0
@@ -189,17 +185,11 @@ class Plog(CompiledCore):
         if self._by_stat is None:
             seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
             if seen is not None:
-                self._by_queue = self._by_queue or ByQueue()
-                grant = self._by_queue.look(*seen, packets - self._packets)
-                size = grant.size
-                if self.options.pace_bytes:
-                    size = min(size, self.options.pace_bytes * max(grant.look, now - self._looked_at))
-                self._grant(now, grant.packets, size)
-                self._looked_at = now
-                self._packets = packets
-                return now + grant.look, False
+                if self._by_queue is None:
+                    self.pace(now, 0.0, self.options.pace_bytes)
+                return now + self._grant(*seen).look, False
             if self._by_queue is not None:  # the queue was visible before: the server may be gone
-                self._grant(now, 1.0, 1.0)
+                self._allow(1.0, 1.0)  # one message
                 return now + RECEIVER_RETRY, False
             self._by_stat = ByStat(self.options.pace or UNPACED_BASE)
         self.handle_timeout(now)
@@ -233,34 +223,33 @@ class Plog(CompiledCore):
         if rate >= self.options.pace:
             self._pace_is_final = True
             self.pace(now, rate, size)
+            self._allow(0.0, 0.0)
             return float("inf")
-        idle = (now - self._sent_at) / 2
-        look = max(SlowStart.LOOK, idle)
-        burst = min(SlowStart.BURST, self._burst(rate))
+        look, burst = SlowStart.LOOK, min(SlowStart.BURST, self._burst(rate))
         seen = self.receiver() if self.receiver is not None else None
         if seen is not None:
-            self._by_queue = self._by_queue or ByQueue()
-            grant = self._by_queue.look(*seen, 0)
-            if grant.packets < 2:
-                self._grant(now, 0.0, 0.0)
-                self._sent_at = now  # only the full queue kept us from sending
-                return now + SlowStart.LOOK_AT_QUEUE
-            # Half of the room at once, the other half until the next look.
-            look = max(SlowStart.LOOK_AT_QUEUE, idle)
-            burst = max(1.0, min(self._burst(self.options.pace), grant.packets / 2))
-            fits = min(self.options.pace, grant.packets / 2 / look)
-            rate = max(rate, fits) if look > SlowStart.LOOK_AT_QUEUE else fits
-            size = min(self.options.pace_bytes or INSTANT_RATE, grant.size / 2 / SlowStart.LOOK_AT_QUEUE)
+            look, burst = SlowStart.LOOK_AT_QUEUE, self._burst(self.options.pace)
+            self._grant(*seen)
+            if seen[0]:
+                self._sent_at = now  # only the queue may have kept us from sending
+        idle = (now - self._sent_at) / 2
+        if seen is not None and idle <= look:
+            rate = self.options.pace  # as long as there is room
+        else:
+            self._allow(0.0, 0.0)  # the next look may be far
         self._codec.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
-        return now + look
+        return now + max(look, idle)
 
-    def _grant(self, now: float, packets: float, size: float) -> None:
-        """Allow so many packets and bytes at once, and nothing after them."""
-        if packets < 1:  # even one packet for each look would fill any queue
-            self._codec.pace(now, MIN_RATE, MIN_RATE, burst=1.0, size_burst=1.0)
-            return
-        self._codec.pace(now, INSTANT_RATE, INSTANT_RATE, burst=packets, size_burst=max(1.0, size))
-        self._codec.pace(now + 1e-6, MIN_RATE, MIN_RATE)
+    def _grant(self, held: int, most: int, drops: int) -> Grant:
+        """Allow what the receiver's queue has room for."""
+        self._by_queue = self._by_queue or ByQueue()
+        grant = self._by_queue.look(held, most, drops, self._room - self._codec.room)
+        self._allow(grant.room, grant.most)
+        return grant
+
+    def _allow(self, room: float, most: float) -> None:
+        self._codec.grant(room, most)
+        self._room = room
 
     def _compare(self, request: _Request, answer: Stat) -> None:
         """Give the loss since the first answer to the feedback."""
@@ -315,6 +304,7 @@ class Plog(CompiledCore):
         self._uptime = self._late_stats = 0
         self._baseline = self._by_queue = self._by_stat = self._slow_start = None
         self._pace_is_final = False
+        self._room = 0.0
         self._own_token = 0
         self._next_stat = 0.0
 

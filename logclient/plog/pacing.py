@@ -14,23 +14,20 @@ __all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
 
 
 class Grant(NamedTuple):
-    """The allowance until the next look: datagrams, their bytes, and the seconds until that look."""
+    """What the queue may be charged until the next look, what it holds at most, and the seconds until then."""
 
-    packets: float
-    size: float
+    room: float
+    most: float
     look: float
 
 
 class ByQueue:
     """Allows no more between two looks than the receiver's queue has room for.
 
-    The kernel charges a queue for allocated memory, not for the bytes in it: at most `_OVERHEAD` and twice
-    the payload for a datagram (sizes are rounded up to powers of two). Half of the room is reserved for the
-    overheads, four tenths for the payloads.
+    The kernel charges a queue for allocated memory, not for the bytes in it. The codec knows the most that it
+    may charge for a datagram.
     """
 
-    _OVERHEAD = 1080
-    _SMALL_COST = 1280  # charged for a small datagram
     _ACTIVE = 0.001
     _IDLE = 0.1
     _MIN_SHARE = 1 / 8
@@ -40,14 +37,14 @@ class ByQueue:
         self._drops: int | None = None
         self._idle = self._ACTIVE
 
-    def look(self, held: int, most: int, drops: int, packets: int) -> Grant:
+    def look(self, held: int, most: int, drops: int, used: float) -> Grant:
         """Compute the allowance from the state of the queue.
 
         Args:
             held: bytes in the queue.
             most: the capacity of the queue in bytes.
             drops: datagrams that the kernel dropped for want of room, since the socket was opened.
-            packets: datagrams that we sent since the last look.
+            used: what the queue may have been charged since the last look.
         """
         if self._drops is not None and drops > self._drops:
             # Others use the queue too, or it holds less than we think.
@@ -55,10 +52,9 @@ class ByQueue:
         else:
             self._share = min(1.0, self._share * 1.001)
         self._drops = drops
-        self._idle = self._ACTIVE if packets or held else min(self._idle * 2, self._IDLE)
+        self._idle = self._ACTIVE if used or held else min(self._idle * 2, self._IDLE)
         # Datagrams sent since the last look may not have reached the queue yet.
-        free = max(0.0, (most - held - packets * self._SMALL_COST) * self._share)
-        return Grant(free * 0.5 / self._OVERHEAD, free * 0.4 / 2, self._idle)
+        return Grant((most - held - used) * self._share, most * self._share, self._idle)
 
 
 class ByStat:
