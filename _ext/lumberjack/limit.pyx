@@ -6,6 +6,9 @@
 # them longer is taken back. Round trips over a second, keep-alives and partial acknowledgements mean a slow
 # reader.
 #
+# At the start of a connection a round would take too long: there the limit grows by one with each window that
+# used it up and came back as fast. That ends with the first window that did not, or at the most.
+#
 # A round is as many windows as the limit allows, all sent after the last decision. It ends in a decision.
 
 cdef const double FOREVER = 1e18
@@ -31,6 +34,7 @@ ctypedef struct lc_limit:
     uint32_t acked               # windows of this round that are acknowledged
     uint32_t pause               # rounds until the limit may grow again
     uint32_t next_pause
+    bint starting                # the limit grows with each window
     double base                  # the shortest round trip of the connection
     double shortest              # ... of this round
     double shortest_full         # ... of its windows that were held back by the limit
@@ -53,6 +57,7 @@ cdef void limit_reset(lc_limit *l) noexcept nogil:
     l.acked = 0
     l.pause = 0
     l.next_pause = FIRST_PAUSE
+    l.starting = True
     l.base = l.shortest = l.shortest_full = FOREVER
     l.freed = l.sent = l.seen = -FOREVER
 
@@ -68,9 +73,15 @@ cdef void limit_sent(lc_limit *l, lc_trip *trip, uint32_t count, double now) noe
     l.sent = l.seen = now
 
 
+cdef inline void limit_next_round(lc_limit *l) noexcept nogil:
+    l.round += 1
+    l.acked = 0
+    l.shortest = l.shortest_full = FOREVER
+
+
 # Decide what the last round shows.
 cdef void limit_decide(lc_limit *l) noexcept nogil:
-    cdef uint32_t before = l.before
+    cdef uint32_t before = l.before, now = l.now
     l.before = 0
     if l.pause:
         l.pause -= 1
@@ -87,12 +98,23 @@ cdef void limit_decide(lc_limit *l) noexcept nogil:
     elif l.shortest_full <= SHORT * l.base:
         if before:
             l.next_pause = FIRST_PAUSE
-        if l.pause == 0 and l.now < l.most and l.base <= MOST_TRIP:
+        if not l.starting and l.pause == 0 and l.now < l.most and l.base <= MOST_TRIP:
             l.before = l.now
             l.now = min(l.most, l.now + max(<uint32_t> 1, l.now // 2))
-    l.round += 1
-    l.acked = 0
-    l.shortest = l.shortest_full = FOREVER
+    if l.now < now:
+        l.starting = False
+    limit_next_round(l)
+
+
+# Grow during the start, or end it: the next round decides whether half of its growth is taken back.
+cdef void limit_start(lc_limit *l, double trip_time) noexcept nogil:
+    if trip_time <= SHORT * l.base:
+        l.now = min(l.now + 1, l.most)
+        if l.now < l.most:
+            return
+    l.starting = False
+    l.before = max(l.least, l.now // 2)
+    limit_next_round(l)
 
 
 # Note the acknowledgement of a whole window, which was one of `count` in flight.
@@ -102,6 +124,8 @@ cdef void limit_acked(lc_limit *l, const lc_trip *trip, uint32_t count, double n
     if count >= l.now:
         l.freed = now
     l.base = min(l.base, trip_time)
+    if l.starting and trip.full and LEAST_TRIP <= l.base <= MOST_TRIP:
+        limit_start(l, trip_time)
     if trip.round != l.round:
         return
     l.acked += 1
@@ -116,7 +140,6 @@ cdef void limit_acked(lc_limit *l, const lc_trip *trip, uint32_t count, double n
 cdef void limit_busy(lc_limit *l) noexcept nogil:
     l.now = l.least
     l.before = 0
-    l.round += 1
-    l.acked = 0
+    l.starting = False
     l.pause = l.next_pause = LAST_PAUSE
-    l.shortest = l.shortest_full = FOREVER
+    limit_next_round(l)

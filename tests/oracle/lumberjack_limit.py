@@ -43,6 +43,7 @@ class Limit:
         self.now = self.least
         self.before = 0
         self.pause, self.next_pause = 0, 8
+        self.starting = True
         self.base = FOREVER
         self.freed = self.last_sent = self.seen = -FOREVER
         self._next_round()
@@ -66,6 +67,8 @@ class Limit:
         if count >= self.now:
             self.freed = now
         self.base = min(self.base, taken)
+        if self.starting and trip.full and 0.005 <= self.base <= 1:
+            self._start(taken)
         if trip.round == self.round.number:
             self.round.trips.append(taken)
             if trip.full:
@@ -75,12 +78,20 @@ class Limit:
 
     def busy(self) -> None:
         """Take a keep-alive or a partial ack while windows are in flight."""
-        self.now, self.before = self.least, 0
+        self.now, self.before, self.starting = self.least, 0, False
         self.pause = self.next_pause = 1024
         self._next_round()
 
+    def _start(self, taken: float) -> None:
+        if taken <= 1.25 * self.base:
+            self.now = min(MOST, self.now + 1)
+            if self.now < MOST:
+                return
+        self.starting, self.before = False, max(self.least, self.now // 2)
+        self._next_round()
+
     def _decide(self) -> None:
-        before, self.before = self.before, 0
+        before, self.before, now = self.before, 0, self.now
         self.pause = max(0, self.pause - 1)
         shortest, full = min(self.round.trips), min(self.round.full_trips, default=None)
         if self.base < 0.005:
@@ -95,6 +106,8 @@ class Limit:
         elif full is not None and full <= 1.25 * self.base:
             if before:
                 self.next_pause = 8
-            if not self.pause and self.now < MOST and self.base <= 1:
+            if not self.starting and not self.pause and self.now < MOST and self.base <= 1:
                 self.before, self.now = self.now, min(MOST, self.now + max(1, self.now // 2))
+        if self.now < now:
+            self.starting = False
         self._next_round()
