@@ -617,7 +617,7 @@ def _limits(config: Config) -> Limits:
     return Limits(
         max_events=config.max_events,
         max_bytes=config.max_bytes,
-        max_event_bytes=config.max_event_bytes,
+        max_event_bytes=config.queued_event_bytes,
         overflow=config.overflow,
         block_timeout=config.block_timeout,
         keep_level=config.keep_level // 10,

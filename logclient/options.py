@@ -30,8 +30,8 @@ class Options(TypedDict, total=False):
     max_event_bytes: int | str | None
     """Largest size of an encoded event; a longer one fails as too_large. Default: 1MiB. Logjam: Largest size
     of an encoded event; a longer one fails as too_large. Servers cannot take more than 64 MiB. Default: 8MiB.
-    plog: Largest size of an encoded event with its id; a longer one fails as too_large. Servers accept more
-    only if their defrag.max_size is raised. Default: 256KiB."""
+    plog: Largest size of an encoded event with its id, without tags; a longer one fails as too_large. Servers
+    accept more only if their defrag.max_size is raised. Default: 256KiB."""
 
     truncate: bool | None
     """Cut and mark the message of an event that is too large, instead of failing the event. Default:

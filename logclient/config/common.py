@@ -331,6 +331,11 @@ class Config:
         return {name: self.__dict__[name] for name in declared_options(type(self))}
 
     @property
+    def queued_event_bytes(self) -> int:
+        """Bytes that the queue takes of one event: `max_event_bytes`, and what travels beside the event."""
+        return self.max_event_bytes
+
+    @property
     def batch_limits(self) -> tuple[int, int]:
         """The number of events, and of their bytes, that are encoded at a time."""
         return 2048, 1 << 20

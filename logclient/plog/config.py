@@ -11,6 +11,9 @@ from logclient.errors import ConfigError
 
 __all__ = ["PlogConfig"]
 
+MAX_DATAGRAM = 65_507
+"""Bytes of the largest datagram over IPv4, and more than any event's tags."""
+
 _DATAGRAMS = frozenset(("mtu", "unboxed", "topic", "tags", "pace", "burst", "pace_bytes", "feedback"))
 """Options without a meaning for lines over TCP."""
 
@@ -23,7 +26,7 @@ class PlogConfig(Config):
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
         "256KiB",
-        "Largest size of an encoded event with its id; a longer one fails as too_large. Servers accept more "
+        "Largest size of an encoded event with its id, without tags; a longer one fails as too_large. Servers accept more "
         "only if their defrag.max_size is raised.",
     )
     event_type: str = option(
@@ -82,6 +85,11 @@ class PlogConfig(Config):
         "Host that documents name as their origin.",
         shown="this machine's",
     )
+
+    @property
+    def queued_event_bytes(self) -> int:
+        """With the tags, which are in the body until the event is encoded."""
+        return self.max_event_bytes + 2 + MAX_DATAGRAM
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:

@@ -207,6 +207,15 @@ class TestClient:
             assert client.stats().failed == {"too_large": 2}
             until(lambda: len(server.messages) == 1)
 
+    def test_tags_do_not_count(self, server: Server) -> None:
+        """A server does not count them either."""
+        with connect(server, max_event_bytes=1000) as client:
+            assert client.publish(b"x" * 1000, key="k" * 400) > 0
+            assert client.publish(b"x" * 1001, key="k" * 400) >= 0
+            assert client.flush(PATIENCE) == 0
+            assert client.stats().failed == {"too_large": 1}
+            until(lambda: len(server.messages) == 1)
+
     def test_truncate_shortens_a_record_and_flags_it(self, server: Server) -> None:
         handler = logclient.Handler(f"plog://127.0.0.1:{server.port}?truncate=true")
         try:
