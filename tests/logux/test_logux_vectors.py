@@ -308,11 +308,8 @@ def test_recordings_cover_every_kind_of_message(capsys: pytest.CaptureFixture[st
     counts: Counter[str] = Counter()
     for case in CASES:
         counts += play(case)
-    elsewhere = len(RECORDED) - len(CASES)
-    lacks = recordings.lacking(CASES, KINDS)
     with capsys.disabled():
         print()
-        print(recordings.summary("Logux, client", len(CASES), elsewhere=elsewhere, lacks=lacks))
+        print(recordings.summary("Logux, client", CASES, CASES, KINDS))
         print("of them", ", ".join(f"{what} {n}" for what, n in sorted(counts.items())))
-    if recordings.FOLDER == recordings.OWN:
-        assert counts["sends the same"] > counts["has no way to send"]
+    assert counts["sends the same"] > 0 or not CASES

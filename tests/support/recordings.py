@@ -25,9 +25,6 @@ Case = dict[str, Any]
 Kinds = Mapping[str, Callable[[Case], object]]
 """Name of a kind of case -> whether a case is one."""
 
-ABSENT = {"a ping of Logjam"}
-"""Kinds of which this repository has no recording."""
-
 # A field that each case of a kind has.
 LOGJAM = ("logjam", "frames_in_hex")
 LOGUX = ("logux", "steps")
@@ -78,23 +75,23 @@ def lacking(found: Iterable[Case], kinds: Kinds) -> list[str]:
 
 
 def summary(
-    what: str, passed: int, *, deliberate: int = 0, elsewhere: int = 0, lacks: Sequence[str] = ()
+    what: str, recorded: Sequence[Case], played: Sequence[Case], kinds: Kinds, *, deliberate: int = 0
 ) -> str:
     """One line about a replayed set of cases.
 
     Args:
         what: Which cases, and against what they were played.
-        passed: How many gave what was recorded.
-        deliberate: How many differ on purpose.
-        elsewhere: How many hold nothing for this test, or not enough to be played.
-        lacks: Kinds of which there is no case.
+        recorded: All cases that were recorded.
+        played: Those of them that tests replay; the others hold nothing for these tests.
+        kinds: The kinds of these cases.
+        deliberate: How many of those played differ on purpose.
 
     Raises:
-        AssertionError: These are the recordings of this repository, and they lack a kind that they should
-            have, or more than one case in twenty is no plain pass.
+        AssertionError: The recordings have a kind of which no case is played, or all that is played differs.
     """
-    if FOLDER == OWN:
-        assert ABSENT.issuperset(lacks), f"{what}: no case of {', '.join(lacks)}"
-        assert max(deliberate, elsewhere) <= 0.05 * (passed + deliberate + elsewhere)
-    missing = f"; no case of: {', '.join(lacks)}" if lacks else ""
-    return f"recordings, {what}: {passed} passed, {deliberate} deliberate, {elsewhere} elsewhere{missing}"
+    lacks = lacking(recorded, kinds)
+    unplayed = set(lacking(played, kinds)).difference(lacks)
+    assert not unplayed, f"{what}: recorded, but not replayed: {', '.join(sorted(unplayed))}"
+    assert deliberate < len(played) or not played
+    counts = f"{len(played) - deliberate} passed, {deliberate} deliberate, {len(recorded) - len(played)} elsewhere"
+    return f"recordings, {what}: {counts}" + (f"; no case of: {', '.join(lacks)}" if lacks else "")
