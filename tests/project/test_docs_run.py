@@ -354,9 +354,11 @@ def test_the_tutorial_works_in_its_order(
 ) -> None:
     _, first_steps, prove_it = STORIES
     serve, *rest = commands_of(first_steps)
-    verify, lie, verify_lies = commands_of(prove_it)
     records, events = samples(first_steps)
-    with Server(machine, serve, here):
+    request.getfixturevalue("spark")
+    monkeypatch.chdir(here)
+    with ExitStack() as server:
+        server.enter_context(Server(machine, serve, here))
         machine.run([sys.executable, "-c", records.text], here)
         said = machine.run([sys.executable, "-c", events.text], here)
         assert "status='acked'" in said and "0 events left;" in said
@@ -364,16 +366,26 @@ def test_the_tutorial_works_in_its_order(
             said = machine.run(command, here)
         for text in ("user ada logged in", "disk is 91 % full", "order placed", "order paid", "order 199 "):
             assert text in said
-    with Server(machine, lie, here):
-        for sample in records, events:
-            machine.run([sys.executable, "-c", sample.text.replace('"run/"', '"lied-to/"')], here)
-    request.getfixturevalue("spark")
-    monkeypatch.chdir(here)
-    assert cli.main(shlex.split(verify)[1:]) == ExitCode.OK
-    assert "204 of 204 events arrived intact" in capsys.readouterr().out
-    assert {"verdict.json", "report.html"} <= {path.name for path in (here / "verdict").iterdir()}
-    assert cli.main(shlex.split(verify_lies)[1:]) == ExitCode.BROKEN
-    assert "lost" in capsys.readouterr().out
+        said = ""
+        # Each command of the next page, and each time that it says to stop the server.
+        steps = re.findall(r"^    (logclient .+)$|\b(Stop the server)\b", (ROOT / prove_it).read_text(), re.M)
+        assert [bool(stops) for _, stops in steps] == [True, False, False, True, False]
+        for command, stops in steps:
+            if stops:
+                server.close()
+            elif command.startswith(SPARK):
+                code = cli.main(shlex.split(command)[1:])
+                said += f"exit code {int(code)}: {capsys.readouterr().out}"
+            else:
+                server.enter_context(Server(machine, command, here))
+                for sample in records, events:
+                    lied_to = sample.text.replace('"run/"', '"lied-to/"')
+                    machine.run([sys.executable, "-c", lied_to], here)
+    truth, lies = re.split(r"(?=exit code [0-9])", said)[1:]
+    assert truth.startswith(f"exit code {int(ExitCode.OK)}") and "204 of 204 events arrived intact" in truth
+    assert lies.startswith(f"exit code {int(ExitCode.BROKEN)}") and "lost" in lies
+    for folder in "verdict", "lies":
+        assert {"verdict.json", "report.html"} <= {path.name for path in (here / folder).iterdir()}
 
 
 def verdicts() -> list[Text]:
@@ -506,6 +518,36 @@ def test_each_example_delivers(example: str, machine: IsolatedMachine, here: Pat
             end(running)
     protocol = url.partition(":")[0]
     assert PROGRAMS[example].says in machine.run(f"logclient decode {protocol} capture --bytes 9999", here)
+
+
+FAILING_VIEW = """
+import logging.config, sys
+import django
+from django.conf import settings
+from django.test import Client
+from django.urls import path
+sys.stderr = sys.stdout
+def fail(request):
+    raise LookupError("order 7 was never paid")
+urlpatterns = [path("", fail)]
+settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, LOGGING=LOGGING)
+django.setup()
+assert Client(raise_request_exception=False).get("/").status_code == 500
+"""
+
+
+def test_django_shows_errors_while_the_server_is_away(machine: IsolatedMachine, here: Path) -> None:
+    pytest.importorskip("django")
+    settings = samples("docs/examples/README.md")[0]
+    assert "LOGGING" in settings.text
+    said = machine.run([sys.executable, "-c", settings.text + FAILING_VIEW], here)
+    assert "LookupError: order 7 was never paid" in said and "Traceback (most recent call last)" in said
+
+
+@pytest.mark.parametrize("example", ["gunicorn", "uwsgi", "celery", "multiprocessing", "eventlet", "flask", "fastapi"])
+def test_each_example_keeps_the_console(example: str) -> None:
+    text = "".join(path.read_text() for path in (EXAMPLES / example).glob("*.py"))
+    assert "logging.StreamHandler" in text
 
 
 # -- samples of code

@@ -33,7 +33,7 @@ def work(listener: socket.socket) -> None:
 
     # Nothing is connected and no thread is started here: the first record does that.
     ship = logclient.Handler(os.environ.get("LOG_URL", "lumberjack://127.0.0.1:5044"))
-    logging.basicConfig(level="INFO", handlers=[ship])
+    logging.basicConfig(level="INFO", handlers=[logging.StreamHandler(), ship])
     log = logging.getLogger("shop")
 
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

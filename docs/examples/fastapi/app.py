@@ -18,8 +18,7 @@ from logclient.integrations import asgi
 
 # Nothing is connected and no thread is started here: the first request does that.
 client = logclient.connect(os.environ.get("LOG_URL", "logjam://127.0.0.1:9604/stock-production"))
-logging.getLogger().addHandler(logclient.Handler(client=client))
-logging.getLogger().setLevel(logging.INFO)
+logging.basicConfig(level=logging.INFO, handlers=[logging.StreamHandler(), logclient.Handler(client=client)])
 log = logging.getLogger("stock")
 
 

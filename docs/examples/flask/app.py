@@ -18,8 +18,7 @@ from logclient.integrations import wsgi
 # Nothing is connected and no thread is started here: the first request does that, in the worker that
 # answers it. So it does not matter whether the master loads this file (preload_app) or each worker does.
 client = logclient.connect(os.environ.get("LOG_URL", "logjam://127.0.0.1:9604/shop-production"))
-logging.getLogger().addHandler(logclient.Handler(client=client))
-logging.getLogger().setLevel(logging.INFO)
+logging.basicConfig(level=logging.INFO, handlers=[logging.StreamHandler(), logclient.Handler(client=client)])
 
 log = logging.getLogger("shop")
 app = Flask(__name__)

@@ -15,12 +15,13 @@ def configure_logging():
             "version": 1,
             "disable_existing_loggers": False,
             "handlers": {
+                "console": {"class": "logging.StreamHandler"},
                 "ship": {
                     "class": "logclient.Handler",
                     "url": os.environ.get("LOG_URL", "lumberjack://127.0.0.1:5044"),
                 },
             },
-            "root": {"level": "INFO", "handlers": ["ship"]},
+            "root": {"level": "INFO", "handlers": ["console", "ship"]},
         }
     )
 
