@@ -80,7 +80,7 @@ class Codec(CodecBase):
         """Set the pace: packets and bytes per second, and how many of them at once after a pause."""
     @property
     def room(self) -> float:
-        """What the receiver's queue may still be charged; less than 0 after a message larger than that."""
+        """What the receiver's queue may still be charged; below 0 after a message larger than that."""
     def grant(self, room: float, most: float) -> None:
         """Set what the receiver's queue may be charged until the next grant, and when it is empty."""
     def ready(self, now: float) -> float:

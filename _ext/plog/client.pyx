@@ -489,11 +489,11 @@ cdef class Codec(CodecBase):
 
     @property
     def room(self):
-        """What the receiver's queue may still be charged; less than 0 after a message larger than that."""
+        """What the receiver's queue may still be charged; below 0 after a message larger than that."""
         return self.w.pace.room
 
     def grant(self, double room, double most):
-        """Set what the receiver's queue may be charged. Call it between two calls of a pump, never during one.
+        """Set what the receiver's queue may be charged. Call it between two calls of a pump, not during one.
 
         Args:
             room: until the next grant; see `charge_of`.

@@ -26,8 +26,8 @@ class PlogConfig(Config):
     max_event_bytes: int = option(
         size(64, (1 << 31) - 1),
         "256KiB",
-        "Largest size of an encoded event with its id, without tags; a longer one fails as too_large. Servers accept more "
-        "only if their defrag.max_size is raised.",
+        "Largest size of an encoded event with its id, without tags; a longer one fails as too_large. "
+        "Servers accept more only if their defrag.max_size is raised.",
     )
     event_type: str = option(
         text,

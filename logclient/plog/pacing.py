@@ -14,7 +14,7 @@ __all__ = ["ByQueue", "ByStat", "Grant", "SlowStart"]
 
 
 class Grant(NamedTuple):
-    """What the queue may be charged until the next look, what it holds at most, and the seconds until then."""
+    """What the queue may be charged until the next look, what it holds, and the seconds until then."""
 
     room: float
     most: float

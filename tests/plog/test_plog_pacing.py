@@ -36,7 +36,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the
 
 
 @pytest.mark.parametrize("held", [0, 1000, MOST // 2, MOST - 5000, MOST, MOST + 10_000])
-@pytest.mark.parametrize(("size", "mtu"), [(1, 0), (324, 0), (1400, 0), (9000, 0), (13_000, 576), (30_000, 1500)])
+@pytest.mark.parametrize(
+    ("size", "mtu"), [(1, 0), (324, 0), (1400, 0), (9000, 0), (13_000, 576), (30_000, 1500)]
+)
 def test_messages_sent_fit_the_free_queue(held: int, size: int, mtu: int) -> None:
     core = Plog(Options(feedback="auto", mtu=mtu or None, identity="none"), PRODUCER)
     core.path_mtu(65_536)
@@ -333,7 +335,8 @@ def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
 
 @linux
 @pytest.mark.parametrize(("size", "mtu", "buffer", "count"), [
-    (300, 576, 100_000, 1000), (13_000, 576, 100_000, 60), (60_000, 1500, 200_000, 20), (60_000, 65_535, 200_000, 20),
+    (300, 576, 100_000, 1000), (13_000, 576, 100_000, 60),
+    (60_000, 1500, 200_000, 20), (60_000, 65_535, 200_000, 20),
     (60_000, 65_535, 40_000, 10),  # one of these may need all of the queue
 ])  # fmt: skip
 def test_server_that_pauses_loses_nothing(size: int, mtu: int, buffer: int, count: int) -> None:

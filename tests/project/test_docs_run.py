@@ -544,7 +544,7 @@ def test_django_shows_errors_while_the_server_is_away(machine: IsolatedMachine, 
     assert "LookupError: order 7 was never paid" in said and "Traceback (most recent call last)" in said
 
 
-@pytest.mark.parametrize("example", ["gunicorn", "uwsgi", "celery", "multiprocessing", "eventlet", "flask", "fastapi"])
+@pytest.mark.parametrize("example", [*PROGRAMS, "multiprocessing"])
 def test_each_example_keeps_the_console(example: str) -> None:
     text = "".join(path.read_text() for path in (EXAMPLES / example).glob("*.py"))
     assert "logging.StreamHandler" in text

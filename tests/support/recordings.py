@@ -93,5 +93,6 @@ def summary(
     unplayed = set(lacking(played, kinds)).difference(lacks)
     assert not unplayed, f"{what}: recorded, but not replayed: {', '.join(sorted(unplayed))}"
     assert deliberate < len(played) or not played
-    counts = f"{len(played) - deliberate} passed, {deliberate} deliberate, {len(recorded) - len(played)} elsewhere"
+    elsewhere = len(recorded) - len(played)
+    counts = f"{len(played) - deliberate} passed, {deliberate} deliberate, {elsewhere} elsewhere"
     return f"recordings, {what}: {counts}" + (f"; no case of: {', '.join(lacks)}" if lacks else "")
