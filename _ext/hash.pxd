@@ -94,13 +94,8 @@ cdef extern from *:
         h[0] = a; h[1] = b; h[2] = c; h[3] = d;
         lc_murmur_rest_of_four(p, i, blocks, h);
     }
-    static int lc_murmur_by_eight = -1;
     static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {
-        if (lc_murmur_by_eight < 0) {   /* every thread finds the same */
-            __builtin_cpu_init();
-            lc_murmur_by_eight = __builtin_cpu_supports("avx2") != 0;
-        }
-        if (lc_murmur_by_eight)
+        if (__builtin_cpu_supports("avx2"))
             lc_murmur_mixed(p, blocks, h);
         else
             lc_murmur_rest_of_four(p, 0, blocks, h);
@@ -128,13 +123,8 @@ cdef extern from *:
         _mm256_storeu_si256((__m256i *)lanes[2], c);
         _mm256_storeu_si256((__m256i *)lanes[3], d);
     }
-    static int lc_xxh64_by_four = -1;
     static inline int lc_can_four(void) {
-        if (lc_xxh64_by_four < 0) {     /* every thread finds the same */
-            __builtin_cpu_init();
-            lc_xxh64_by_four = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-        }
-        return lc_xxh64_by_four;
+        return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     }
     #else
     static inline void lc_murmur_four(const uint8_t *const *p, size_t blocks, uint32_t *h) {

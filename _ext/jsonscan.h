@@ -96,13 +96,9 @@ static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *
     }
     return _mm256_testz_si256(odd, odd);
 }
-static int lc_wide = -1;
 static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-    if (lc_wide < 0) {          /* every thread finds the same */
-        __builtin_cpu_init();
-        lc_wide = __builtin_cpu_supports("avx2") != 0;
-    }
-    return lc_wide ? lc_copy_map_32(to, from, n, quotes) : lc_copy_map_16(to, from, n, quotes);
+    return __builtin_cpu_supports("avx2") ? lc_copy_map_32(to, from, n, quotes)
+                                          : lc_copy_map_16(to, from, n, quotes);
 }
 #elif (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
 #define lc_copy_map lc_copy_map_16

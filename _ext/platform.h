@@ -1,5 +1,5 @@
 /* The differences between systems: a mutex, a condition with a deadline, a descriptor that wakes a sleeping
- * sender, two clocks, and a counter that every fork increments.
+ * sender, two clocks, and a hook that runs in the child of every fork.
  *
  * Included by the queue, and by the receiver of datagrams; pumps reach it through queue.pxd.
  *
@@ -39,8 +39,7 @@ LC_INLINE int64_t lc_wall_us(void) {
     GetSystemTimePreciseAsFileTime(&t);
     return (int64_t)(((((uint64_t)t.dwHighDateTime) << 32) | t.dwLowDateTime) / 10 - 11644473600000000ULL);
 }
-static uint64_t lc_forks = 0;
-LC_INLINE void lc_watch_forks(void) {}
+LC_INLINE void lc_at_fork(void (*forked)(void)) { (void)forked; }
 
 #else /* POSIX */
 #include <pthread.h>
@@ -95,16 +94,8 @@ LC_INLINE int64_t lc_wall_us(void) {
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
-/* A fork from C code runs no Python hook, but it runs this one. */
-static uint64_t lc_forks = 0;
-static int lc_forks_watched = 0;
-static void lc_forked(void) { lc_forks++; }
-LC_INLINE void lc_watch_forks(void) {
-    if (!lc_forks_watched) {
-        lc_forks_watched = 1;
-        pthread_atfork(NULL, NULL, lc_forked);
-    }
-}
+/* A fork from C code runs no Python hook, but it runs this one, in the child. */
+LC_INLINE void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, forked); }
 #endif
 
 /* Memory for chunks, directly from the system and back to it. An allocator keeps freed memory below memory

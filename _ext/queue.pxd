@@ -12,8 +12,7 @@ cdef extern from "platform.h" nogil:
         pass
     ctypedef struct lc_wake:
         pass
-    uint64_t lc_forks
-    void lc_watch_forks()
+    void lc_at_fork(void (*forked)() noexcept nogil)
     void lc_mutex_init(lc_mutex *m)
     void lc_mutex_lock(lc_mutex *m)
     void lc_mutex_unlock(lc_mutex *m)
@@ -43,6 +42,10 @@ cdef extern from "platform.h" nogil:
     void lc_shared_add(uint64_t *word, uint64_t value)
     bint lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack)
 
+
+# How many forks lie between the first process and this one. There is this counter and no other: whoever
+# compares a generation, in whatever extension, reads the one that the fork's hook increments.
+cdef uint64_t lc_forks
 
 cdef enum:
     PLACE = 65536            # bytes of a place in a spool

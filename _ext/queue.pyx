@@ -39,6 +39,16 @@ from logclient._ext.constants import FILTERS, REASONS
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
+cdef uint64_t lc_forks = 0
+
+
+cdef void _count_fork() noexcept nogil:
+    global lc_forks
+    lc_forks += 1
+
+
+lc_at_fork(&_count_fork)
+
 include "queue/memory.pyx"
 include "queue/places.pyx"
 include "queue/put.pyx"
@@ -54,8 +64,9 @@ def monotonic():
 
 
 cdef inline uint64_t _body_within(uint64_t bound) noexcept nogil:
-    # Return the size of the largest body whose event takes no more than `bound` bytes.
-    return max(bound, sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7)
+    # Return the size of the largest body whose event takes no more than `bound` bytes, and fits into a chunk,
+    # which counts its bytes in 32 bits.
+    return max(min(bound, <uint64_t> 0xFFFF0000), sizeof(lc_event)) - sizeof(lc_event) & ~(<uint64_t> 7)
 
 
 @cython.final
@@ -69,7 +80,6 @@ cdef class SharedBound:
     """
 
     def __cinit__(self, uint64_t limit):
-        lc_watch_forks()
         self.s = <lc_shared *> calloc(1, sizeof(lc_shared))
         if self.s == NULL:
             raise MemoryError
@@ -123,7 +133,6 @@ cdef class EventQueue:
                   uint64_t full_events=2048, uint64_t full_bytes=1 << 20,
                   double free_after=10.0):
         cdef lc_queue like
-        lc_watch_forks()
         like.own_events = max_events
         like.own_bytes = max_bytes
         # A larger event would find no room in an empty queue, and a caller that blocks for it would never

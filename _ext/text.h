@@ -141,7 +141,6 @@ typedef struct {
     int nested;              /* text is an object */
     char text[256];          /* the four process.* fields */
 } lc_here;
-static LC_THREAD lc_here lc_this_thread;
 
 /* 0: stands for itself; 'u': \u00XX; 1: not ASCII; else the letter behind the backslash. */
 static const uint8_t lc_escape[256] = {

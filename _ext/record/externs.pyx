@@ -93,6 +93,9 @@ cdef extern from *:
     enum: PyUnicode_2BYTE_KIND
 
 cdef extern from "text.h" nogil:
+    """
+    static LC_THREAD lc_here lc_this_thread;
+    """
     enum: LC_SLACK
     enum: LC_WORST
     enum:
