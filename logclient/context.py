@@ -25,7 +25,7 @@ class Fields:
 
     Attributes:
         fields: the fields by name.
-        made: what encoders have made of them, by encoder.
+        made: what encoders have made of them, by the own fields of an encoder.
     """
 
     __slots__ = ("fields", "made")

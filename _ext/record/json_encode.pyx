@@ -253,6 +253,22 @@ cdef inline bint _is_inert(PyObject *v) noexcept nogil:
     return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
 
 
+cdef bint _has_inert_values(PyObject *d) noexcept nogil:
+    # Return whether encoding a dict runs no Python code.
+    cdef PyObject *k
+    cdef PyObject *v
+    cdef Py_ssize_t at = 0
+    cdef int overflow = 0
+    while PyDict_Next(d, &at, &k, &v):
+        if not _is_inert(v):
+            return False
+        if PyLong_CheckExact(v):
+            _int_value(v, &overflow)
+            if overflow:             # _write_big_int: a garbage collection may run there
+                return False
+    return True
+
+
 cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
     if PyUnicode_CheckExact(v):
         return _write_string(doc, v)
@@ -405,8 +421,13 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
             other = _plain_value(v, depth)
             if other is v:
                 other = _text_of(doc, v)
+            elif type(other) is not dict:
+                depth += 1           # it may stand for another of its kind, and so on
     except Exception:
         other = _unprintable(doc, v)
+    if depth > MAX_DEPTH:
+        doc.reason = <uint8_t> R_UNENCODABLE
+        return -1
     return _write_value(doc, <PyObject *> other, depth)
 
 

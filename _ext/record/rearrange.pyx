@@ -33,7 +33,7 @@ cdef dict _as_dict(Document *doc, object value):
     return found
 
 
-cdef object _snapshot(Document *doc, object value):
+cdef object _snapshot(Document *doc, object value, int depth=1):
     """Return a value that is written as it is now, even if its ``__str__`` changes later."""
     if value is None or isinstance(value, (bool, float, list, tuple, set, frozenset, Mapping)):
         return value
@@ -43,7 +43,10 @@ cdef object _snapshot(Document *doc, object value):
         return _exact_str(value)
     try:
         found = _plain_value(value, 1)
-        return _text_of(doc, value) if found is value else _snapshot(doc, found)
+        if found is value:
+            return _text_of(doc, value)
+        # Beyond the last level the value stays as it is, and the document cannot be written.
+        return found if depth >= MAX_DEPTH else _snapshot(doc, found, depth + 1)
     except Exception:
         return _unprintable(doc, value)
 

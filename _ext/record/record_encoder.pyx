@@ -63,13 +63,11 @@ cdef class Encoder:
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
-    cdef dict fields
-    cdef Shared shared               # `fields`, and what is made of them
+    cdef Shared shared               # the fields of every document; read by `_own_shared`
     cdef object bound
     cdef Recent recent               # what was found last for the context; None: nothing
     cdef object spans
     cdef object span_variable        # the context variable of `spans`, or None
-    cdef object key                  # of this encoder, for what is kept in bound fields
     cdef Redaction redaction         # None: nothing is left out
     cdef PyObject *entries           # its entries, or NULL
 
@@ -111,26 +109,29 @@ cdef class Encoder:
             self.names[i] = <PyObject *> self.order[i]
             self.slots[i] = self.standard[name]
         self.count = len(self.order)
-        self.fields = dict(fields) if fields else {}
         self.bound = bound
-        self.key = object()
         self.redaction = Redaction(redact) if redact else None
         self.entries = <PyObject *> self.redaction.entries if redact else NULL
         self.spans = spans
         self.span_variable = None if spans is None else spans.variable
-        self.shared = _make_shared(self, self.fields)
+        self.shared = _make_shared(self, dict(fields) if fields else {})
 
     def set_fields(self, fields):
         """Replace the fields of every document; see ``Client.reconfigure``.
 
         Other threads may encode meanwhile: each document has the old fields, or the new ones.
         """
-        cdef dict made = dict(fields)
-        cdef Shared shared = _make_shared(self, made)
-        self.fields = made
-        self.shared = shared
-        self.key = object()          # splices of bound fields are made anew
+        cdef Shared shared = _make_shared(self, dict(fields))
+        with cython.critical_section(self):
+            self.shared = shared     # under it, splices of bound fields are made anew
         self.recent = None
+
+    cdef inline Shared _own_shared(self):
+        # Where threads run at once, `set_fields` may free what is read here: one thread at a time.
+        cdef Shared shared
+        with cython.critical_section(self):
+            shared = self.shared
+        return shared
 
     def __dealloc__(self):
         cdef int i
@@ -239,10 +240,10 @@ cdef class Encoder:
         cdef object fields
         cdef Recent recent
         if self.bound is None:
-            return self.shared
+            return self._own_shared()
         fields = get_value(self.bound)
         if fields is None:
-            return self.shared
+            return self._own_shared()
         recent = self.recent
         if not LC_SHARED and recent is not None and recent.bound is fields:
             return recent.shared
@@ -251,14 +252,14 @@ cdef class Encoder:
     cdef Shared _bound_shared(self, object bound):
         # Other threads may do the same at the same time: either result is right.
         cdef dict made = bound.made
-        cdef object key = self.key   # before `fields` are read, as they may be replaced
-        cdef object found = made.get(key)
+        cdef Shared own = self._own_shared()
+        cdef object found = made.get(own)
         if found is None:
-            found = _make_shared(self, {**self.fields, **bound.fields})
+            found = _make_shared(self, {**own.fields, **bound.fields})
             if len(made) >= MAX_SPLICES:
                 made.clear()         # of clients that are gone
-            made[key] = found
-        elif not LC_SHARED and key is self.key:
+            made[own] = found
+        elif not LC_SHARED and own is self.shared:
             self.recent = _make_recent(bound, <Shared> found)
         return <Shared> found
 
@@ -349,6 +350,10 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
+        # Its names are looked at again once the values are written. Where these can run Python code, that is
+        # done in a copy, which nothing else changes.
+        if LC_SHARED or not _has_inert_values(<PyObject *> d):
+            d = d.copy()
         status = self._write_mapping(doc, d)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
             for mode in (MEASURE, CUT):
@@ -361,7 +366,7 @@ cdef class Encoder:
     cdef int _write_mapping(self, Document *doc, dict d) except -2:
         cdef int status
         cdef size_t start = <size_t> (doc.p - doc.base)
-        cdef dict source = d.copy() if LC_SHARED else d
+        cdef dict source = d
         cdef Splice splice = self._current_splice(doc, self._current_shared())
         # A document that is cut gets a field of ours, with which others may conflict.
         status = 1

@@ -70,6 +70,31 @@ class Order:
     secret: str = dataclasses.field(default="s", repr=False)
 
 
+class Pendulum(enum.Enum):
+    """Each member stands for the other one."""
+
+    TICK = "tick"
+    TOCK = "tock"
+
+    @property
+    def value(self) -> Any:
+        return Pendulum.TOCK if self is Pendulum.TICK else Pendulum.TICK
+
+
+class Stand(datetime.timedelta):
+    """A duration that stands for a value, or for another one like itself."""
+
+    stands: Any
+
+    def __new__(cls, stands: Any) -> Stand:
+        made = super().__new__(cls, seconds=1)
+        made.stands = stands
+        return made
+
+    def total_seconds(self) -> Any:
+        return Stand(None) if self.stands is None else self.stands
+
+
 class Number(enum.IntEnum):
     TWO = 2
 
@@ -476,6 +501,33 @@ class TestMapping:
         assert load_fields(encode_mapping({"v": nest(126)})[0])
         with pytest.raises(EncodeError, match="128"):
             encode_mapping({"v": nest(127)})
+
+    @pytest.mark.parametrize("pairs", [False, True])
+    @pytest.mark.parametrize("place", ["a", "list", "mapping", "event.id", "event", "@metadata"])
+    @pytest.mark.parametrize("kind", ["an Enum", "a timedelta"])
+    def test_values_that_stand_for_their_own_kind_are_refused(
+        self, kind: str, place: str, pairs: bool
+    ) -> None:
+        """Each stands for another one, without an end."""
+        value: Any = Pendulum.TICK if kind == "an Enum" else Stand(None)
+        nested = {"list": [value], "mapping": {"a": value}, "event": {"id": value}}
+        nested["@metadata"] = {"_id": value}
+        made = {place: nested.get(place, value)}
+        encoder = Encoder(pairs=pairs, trust_metadata=True, identity="own")
+        if place != "@metadata" or not pairs:
+            with pytest.raises(EncodeError, match="128"):
+                encoder.encode(made)
+        if place != "@metadata":
+            with pytest.raises(EncodeError, match="128"):
+                encoder.encode_record(logging.makeLogRecord({"msg": "m"} | made))
+
+    def test_a_value_that_stands_for_others_is_the_last_one(self) -> None:
+        made: Any = 5
+        for _ in range(100):
+            made = Stand(made)
+        body, _, sanitized, _ = encode_mapping({"v": made, "event.id": made, "deep": [[made]]})
+        expected = {"v": 5.0, "event.id": 5.0, "deep": [[5.0]]}
+        assert (json.loads(body), sanitized) == (expected, 0)
 
     def test_cycles_are_refused(self) -> None:
         items: list[Any] = [1]

@@ -15,12 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import logclient
 import logclient._ext
 import logclient._ext.hash as hash_
+from logclient._ext.record import Encoder
+from logclient.context import Fields
 from logclient.errors import MissingExtra
 from logclient.lumberjack.collector import Collector
 
@@ -220,6 +223,46 @@ def functions() -> None:
     assert not wrong
 
 
+def fields(seconds: float) -> None:
+    """An encoder whose fields are replaced meanwhile: each document has the old ones, or the new ones."""
+    bound: ContextVar[Fields | None] = ContextVar("bound", default=None)
+    end = time.monotonic() + seconds
+    wrong: list[object] = []
+
+    def made(n: int) -> dict[str, object]:
+        return {"one": n, "two": "x" * (n % 50), "three": [n]}
+
+    encoder = Encoder(fields=made(0), bound=bound)
+
+    def encode(n: int) -> None:
+        try:
+            if n % 2:
+                bound.set(Fields({"bound": n}))
+            while time.monotonic() < end:
+                document = json.loads(encoder.encode({"n": n})[0])
+                expected = made(document["one"]) | {"n": n} | ({"bound": n} if n % 2 else {})
+                if document != expected:
+                    wrong.append(document)
+        except BaseException as error:
+            wrong.append(error)
+
+    def replace() -> None:
+        n = 0
+        while time.monotonic() < end:
+            n += 1
+            encoder.set_fields(made(n))
+
+    threads = [threading.Thread(target=encode, args=(n,)) for n in range(LOGGING)]
+    threads.append(threading.Thread(target=replace))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+    encoder.set_fields({"last": 1})
+    assert json.loads(encoder.encode({"n": 1})[0]) == {"last": 1, "n": 1}
+
+
 def main(seconds: float) -> None:
     for name in extensions():
         importlib.import_module(f"logclient._ext.{name}")
@@ -236,6 +279,7 @@ def main(seconds: float) -> None:
         for _ in range(20):
             closing(url)
     functions()
+    fields(seconds / 4)
     more = others(seconds / 4)
     print(json.dumps({"locked": locked, "logged": sum(counts), "sent": s.sent, "acked": s.acked,
                       "failed": s.failed, "dropped": s.dropped, "ignored": s.ignored,

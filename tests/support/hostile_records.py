@@ -227,6 +227,73 @@ def every_line() -> int:
     return changed
 
 
+class Refill(Vandal):
+    """Replaces what is in a mapping by keys that are no strings, by names that conflict, or by nothing."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.mapping: dict[Any, Any] = {}
+        super().__init__(self.refill)
+
+    def refill(self) -> None:
+        self.mapping.clear()
+        gc.collect()
+        JUNK.extend(b"~" * n for n in range(40, 100))
+        match self.how:
+            case "numbers":
+                self.mapping.update({n << 200: n for n in range(70)})
+            case "names":
+                self.mapping.update({fresh("a", n)[:20] + f".{n}": n for n in range(70)})
+            case "others":
+                self.mapping.update({(n,): Vandal(lambda: None) for n in range(70)})
+
+
+def every_mapping() -> None:
+    """Mappings that a value of theirs changes: what was there when the call began is what is written."""
+    encoders = [
+        Encoder(nested=True),
+        Encoder(nested=True, timestamp=True),
+        Encoder(nested=True, fields={"service.name": "s", "tag": 1}),
+        Encoder(),
+        Encoder(ecs=False),
+        Encoder(nested=True, redact=("secret",)),
+        Encoder(truncate=True, max_event_bytes=2000),
+    ]
+    heads = ("a", "b.c", "http.request.method", "host.name", "labels.x")
+    for encoder in encoders:
+        for how in ("numbers", "names", "others", "nothing"):
+            for place in range(len(heads) + 1):
+                value = Refill(how)
+                names = [f"{head}{n}" for n, head in enumerate(heads)]
+                mapping: dict[Any, Any] = {fresh_copy(name): n for n, name in enumerate(names)}
+                items = list(mapping.items())
+                items.insert(place, ("value", [value]))
+                items.insert(0, ("first.part", {"x": 1}))
+                mapping.clear()
+                mapping.update((fresh_copy(name), one) for name, one in items)
+                value.mapping = mapping
+                if encoder.truncate:
+                    mapping["message"] = "m" * 4000
+                document = json.loads(encoder.encode(mapping)[0])
+                written = dotted(document)
+                for name in (*names, "value", "first.part.x"):
+                    assert name in written, (how, place, name, document)
+    print("held")
+
+
+def fresh_copy(name: str) -> str:
+    """The same text as another object."""
+    return "".join(list(name))
+
+
+def dotted(document: dict[str, Any], above: str = "") -> set[str]:
+    """The names of all values, with dots in place of objects."""
+    found = set()
+    for name, value in document.items():
+        found |= dotted(value, f"{above}{name}.") if isinstance(value, dict) else {above + name}
+    return found
+
+
 def _texts(attack: Callable[[], None], whole: int) -> tuple[str, str]:
     """The texts of a second, after an attack."""
     attack()
