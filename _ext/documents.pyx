@@ -204,6 +204,9 @@ cdef class DocumentReader:
             raise TypeError("__init__ has not run")
         if at.b.len % 8 or n < 0 or edge[0] < 0 or edge[n] > view.b.len:
             raise ValueError(f"edges must be int64 inside the data of {view.b.len} bytes")
+        for i in range(n):
+            if edge[i + 1] < edge[i]:
+                raise ValueError("edges must rise")
         self.want_fields = fields
         try:
             with nogil:
@@ -216,15 +219,10 @@ cdef class DocumentReader:
                 for i in range(n):
                     if done < 0:
                         break
-                    if edge[i + 1] < edge[i]:
-                        done = -2
-                        break
                     done = read_document(self, <const uint8_t *> view.b.buf + edge[i],
                                          <size_t> (edge[i + 1] - edge[i]))
             if done == -1:
                 raise MemoryError()
-            if done == -2:
-                raise ValueError("edges must rise")
             for size in (self.level.data.size, self.message.data.size, self.keys.data.size,
                          self.values.data.size):
                 if size > 0x7FFFFFFF:

@@ -221,7 +221,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 10 levels"):
         DocumentReader(levels=["x"] * 11)
     reader = DocumentReader()
-    for edges in ([], [0, 5], [-1, 2], [0, 3, 1]):
+    for edges in ([], [0, 5], [-1, 2], [0, 3, 1], [0, 1 << 40, 3], [0, -(1 << 40), 3]):
         with pytest.raises(ValueError, match="edges must"):
             reader.read(b"abcd"[:3], np.array(edges, np.int64))
     with pytest.raises(ValueError, match="slice 1 leaves the data of 3 bytes"):
