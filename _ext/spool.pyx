@@ -21,6 +21,7 @@ from logclient._ext.queue cimport (
     PLACE,
     PLACES,
     SEGMENT_HEAD,
+    SIZE_CLASSES,
     EventQueue,
     chunk_data,
     event_room,
@@ -505,6 +506,7 @@ cdef class Segments:
 
         Raises:
             OSError: a file cannot be mapped.
+            ValueError: a number is none of a segment here, or comes twice.
         """
         cdef lc_spool *s = self.s
         cdef lc_queue *h = self.h
@@ -529,6 +531,8 @@ cdef class Segments:
             for k in range(<uint32_t> count):
                 ranges[2 * k], ranges[2 * k + 1] = settled[k]
             for i, fd in fds:
+                if i >= s.most or s.segments[i].base != NULL:
+                    raise ValueError(f"segment {i} is not one of {s.most}")
                 base = <uint8_t *> lc_map(fd, FILE_SIZE)
                 if base == NULL:
                     raise OSError(errno, strerror(errno).decode())
@@ -592,8 +596,10 @@ cdef class Segments:
 
     cdef int _read_chunk(self, lc_chunk *c, uint32_t place, const uint64_t *ranges, Py_ssize_t n,
                          uint64_t *last, int64_t oldest_us, list pending, list expired) except -1:
-        # Find the events of a chunk that have no outcome and are not too old, and set up its head. The room
-        # of the others goes to the event before them.
+        # Find the events of a chunk that have no outcome and are not too old, and make its head anew: of what
+        # the file has there only `capacity`, which is checked, `kept` and `live` are used. The room of the
+        # others goes to the event before them.
+        cdef lc_chunk head
         cdef lc_event *e
         cdef lc_event *before = NULL
         cdef uint64_t at = 0
@@ -602,13 +608,13 @@ cdef class Segments:
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef bint settled
-        c.next = NULL
-        c.place = place
-        c.read = 0
-        c.used = 0
-        c.count = 0
-        c.owners = 0
-        c.stays = 0
+        memset(&head, 0, sizeof(lc_chunk))
+        head.capacity = c.capacity
+        head.place = place
+        head.size_class = <uint8_t> SIZE_CLASSES
+        head.kept = c.kept != 0
+        head.live = c.live
+        c[0] = head
         while at + sizeof(lc_event) <= c.capacity:
             e = <lc_event *> (chunk_data(c) + at)
             room = event_room(e.size)

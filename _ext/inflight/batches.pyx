@@ -18,6 +18,7 @@ from logclient._ext.constants cimport (
     R_COUNT,
     R_MAX_AGE,
     R_NONE,
+    R_UNENCODABLE,
     SETTLED,
     STORED,
     WITHHELD,
@@ -108,8 +109,9 @@ cdef void _stage(lc_inflight *f, uint64_t events, uint64_t size) noexcept nogil:
         kept = _first_seq(&h.kept)
         # Nothing beyond the first event that stays queued may be taken.
         f.horizon = min(queued, kept, h.next_seq)
-        if queued == kept or (low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
-            break            # equal only when both lists are empty
+        if queued == kept == NO_SEQ or (
+                low < f.horizon and (f.staged_events >= events or f.staged_bytes >= size)):
+            break
         low = min(low, f.horizon)
         c = h.ordinary.head if queued < kept else h.kept.head
         f.staged_events += c.count
@@ -232,7 +234,7 @@ cdef lc_batch *inflight_take(lc_inflight *f, uint32_t events, uint64_t size) noe
         b.reason[n] = <uint8_t> R_NONE
         if e.kind & K_MASK == K_TOMB:
             b.status[n] = <uint8_t> FAILED
-            b.reason[n] = b.body[n][0]
+            b.reason[n] = b.body[n][0] if e.size else <uint8_t> R_UNENCODABLE
         if e.seq <= f.listed_before:
             b.listed = n + 1
         n += 1
