@@ -68,6 +68,7 @@ cdef class BatchDecoder:
     cdef lc_wire scratch         # a body and SCAN_PAD bytes behind it
     cdef lc_kept kept
     cdef int32_t unit            # index of the current unit
+    cdef bint busy               # a call is on its way, without the GIL
     cdef bint identity
     cdef Py_ssize_t id_from_end  # where a unit's last id begins if our producer wrote it; 0: anywhere
     cdef tuple producers         # owns the memory that `names` points to

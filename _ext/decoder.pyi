@@ -99,6 +99,7 @@ class BatchDecoder(Generic[_Events]):
 
         Raises:
             ValueError: `offsets` and `lengths` differ in size, or a unit is not inside `data`.
+            RuntimeError: another thread is in `decode`.
         """
     def limit(self, rows: int, body_bytes: int = 0, *, hashes: bool = True) -> None:
         """Bound the result of each call of `decode`, and choose whether it has bodies and their hashes.

@@ -283,6 +283,7 @@ cdef class BatchDecoder:
 
         Raises:
             ValueError: `offsets` and `lengths` differ in size, or a unit is not inside `data`.
+            RuntimeError: another thread is in `decode`.
         """
         return self.decode_buffers(BorrowedBuffer(data), BorrowedBuffer(offsets), BorrowedBuffer(lengths))
 
@@ -291,6 +292,9 @@ cdef class BatchDecoder:
         cdef Events events
         self.ensure_initialized()
         n = count_units(at, size, None)
+        if self.busy:
+            raise RuntimeError("another thread uses this decoder")
+        self.busy = True
         try:
             with nogil:
                 i = self.decode_units(<const uint8_t *> data.b.buf, data.b.len, <const int64_t *> at.b.buf,
@@ -307,3 +311,4 @@ cdef class BatchDecoder:
         finally:
             free_rows(&self.rows)
             clear_kept(&self.kept)
+            self.busy = False

@@ -134,7 +134,11 @@ class Reader:
         strict_spec: bool = False,
     ) -> None: ...
     def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
-        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored.
+
+        Raises:
+            RuntimeError: another thread is in it.
+        """
     def acknowledge(self, events: int, /) -> None:
         """Allow the writer this many more unacknowledged events (literal form)."""
     def receive_eof(self) -> None:

@@ -184,7 +184,11 @@ class Reassembler:
         streams: ReadableBuffer,
         now: float,
     ) -> Judged:
-        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL."""
+        """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
+
+        Raises:
+            RuntimeError: another thread is in it.
+        """
     def expire(self, now: float) -> None:
         """Evict messages that were not touched for long; `feed` does so too."""
     @property

@@ -71,7 +71,7 @@ cdef extern from *:
     /* Sleep until one of the descriptors is readable. */
     static inline void lc_await(int fd, int other) {
         struct pollfd fds[2] = {{fd, POLLIN, 0}, {other, POLLIN, 0}};
-        poll(fds, fd < 0 ? 1 : 2, -1);
+        poll(fds, 2, -1);              /* one below 0 is left out */
     }
     static inline void lc_notify(int fd) {
         uint64_t one = 1;

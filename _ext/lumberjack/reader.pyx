@@ -350,6 +350,7 @@ cdef class Reader:
 
     cdef lc_reader r
     cdef object package          # of the inflater
+    cdef bint busy               # a call is on its way, without the GIL
 
     def __cinit__(self):
         memset(&self.r, 0, sizeof(lc_reader))
@@ -376,7 +377,20 @@ cdef class Reader:
         inflater_close(&self.r.inflater)
 
     def receive_data(self, data, /):
-        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored.
+
+        Raises:
+            RuntimeError: another thread is in it.
+        """
+        if self.busy:
+            raise RuntimeError("another thread uses this reader")
+        self.busy = True
+        try:
+            return self._receive(data)
+        finally:
+            self.busy = False
+
+    cdef list _receive(self, data):
         cdef lc_reader *r = &self.r
         cdef Py_buffer view
         cdef uint8_t *to

@@ -561,6 +561,7 @@ cdef class Reassembler:
     """
 
     cdef lc_defrag d
+    cdef bint busy               # a call is on its way, without the GIL
 
     def __cinit__(self):
         memset(&self.d, 0, sizeof(lc_defrag))
@@ -572,6 +573,11 @@ cdef class Reassembler:
 
     def __dealloc__(self):
         close_defrag(&self.d)
+
+    cdef int check_idle(self) except -1:
+        if self.busy:
+            raise RuntimeError("another thread uses this reassembler")
+        return 0
 
     def feed(self, data, offsets, lengths, streams, double now):
         """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
@@ -585,6 +591,7 @@ cdef class Reassembler:
 
         Raises:
             ValueError: the columns differ in size, or a datagram is not inside `data`.
+            RuntimeError: another thread is in it.
         """
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
         cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)
@@ -595,6 +602,8 @@ cdef class Reassembler:
         cdef Judged out = Judged.__new__(Judged)
         if not self.d.max_bytes:
             raise TypeError("__init__ has not run")
+        self.check_idle()
+        self.busy = True
         memset(&bodies, 0, sizeof(bodies))
         memset(&j, 0, sizeof(j))
         try:
@@ -619,17 +628,20 @@ cdef class Reassembler:
              out.tags_length) = found
             return out
         finally:
+            self.busy = False
             free(bodies.data)
             for i in range(JUDGED_COLUMNS):
                 free(columns[i])
 
     def expire(self, double now):
         """Evict messages that were not touched for long; `feed` does so too."""
+        self.check_idle()
         expire_old(&self.d, now)
 
     @property
     def open(self):
         """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
+        self.check_idle()
         return opens_of(&self.d)
 
     @property

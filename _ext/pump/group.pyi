@@ -6,7 +6,7 @@ from typing import Any
 from logclient._ext.pump.base import CompiledPump
 
 class PumpGroup:
-    pumps: list[CompiledPump]
+    pumps: tuple[CompiledPump, ...]
     windows: int
     bytes_sent: int
     def add(self, pump: CompiledPump) -> None: ...

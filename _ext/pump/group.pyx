@@ -42,7 +42,7 @@ cdef struct lc_member:
 cdef class PumpGroup:
     """Pumps whose batches come from one queue."""
 
-    cdef readonly list pumps
+    cdef readonly tuple pumps    # own what `members` refers to
     cdef lc_member members[MOST]
     cdef int n
     cdef uint64_t sent
@@ -51,7 +51,7 @@ cdef class PumpGroup:
     cdef int ledger_fd
 
     def __cinit__(self):
-        self.pumps = []
+        self.pumps = ()
         self.ledger_fd = -1
 
     def add(self, CompiledPump pump not None):
@@ -63,7 +63,7 @@ cdef class PumpGroup:
         if self.n == MOST:
             raise ValueError(f"more than {MOST} pumps")
         pump.set_ledger(self.ledger_fd)
-        self.pumps.append(pump)
+        self.pumps = (*self.pumps, pump)
         self.members[self.n].pump = <void *> pump
         self.members[self.n].sent = 0
         self.n += 1
@@ -115,12 +115,17 @@ cdef class PumpGroup:
         Returns:
             For each pump the name of the end; see ``delivery.pump.Pump``. It is ``report`` for one without a
             connection.
+
+        Raises:
+            ValueError: there is no pump, or another number of links.
         """
         cdef CompiledPump pump
         cdef int i
         cdef list found = []
         if len(links) != self.n:
             raise ValueError("links: one for each pump")
+        if self.n == 0:
+            raise ValueError("a group without a pump")
         for i in range(self.n):
             pump = self.pumps[i]
             self.members[i].used = links[i] is not None

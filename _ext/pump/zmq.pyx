@@ -188,6 +188,8 @@ cdef class ZmqPump(CompiledPump):
         self.checked_at = lc_monotonic()
 
     cdef int _use_link(self, link) except -1:
+        if self.zmq.send == NULL:
+            raise TypeError("made by ZmqPump.find")
         self.socket = <void *> <size_t> link.socket.underlying
         self.monitor = <void *> <size_t> link.monitor.underlying
         self.reads = link.reads

@@ -58,7 +58,7 @@ class Intake(Lifetime):
             code: the result of ``EventQueue.push``.
             body: the event.
             level: logging level // 10.
-            kind: see ``Kind`` in ``_ext/codec.pxd``.
+            kind: a ``K_`` number (``_ext/constants.pxd``).
             delivery: follows the event.
             deadline: the monotonic second at which ``block`` gives up; None: `block_timeout` from now.
 

@@ -20,11 +20,13 @@ from logclient.errors import EncodeTypeError
 from logclient.handler import Handler
 from tests.support import TESTED, clean_environment
 from tests.support.patience import PATIENCE
+from tools.extensions import modules
 
 NOWHERE = "lumberjack://127.0.0.1:9"
 RECORD = logging.LogRecord("app", 20, "f.py", 1, "m", (), None)
 HOSTILE_RECORDS = "from tests.support.hostile_records import every_attribute; every_attribute()"
-EXTENSIONS = sorted(p.stem.split(".")[0] for p in Path(logclient._ext.__path__[0]).glob("*.pyi"))
+HOSTILE_MAPPINGS = "from tests.support.hostile_records import every_mapping; every_mapping()"
+EXTENSIONS = sorted(modules(Path(logclient._ext.__path__[0]), ".pyi"))
 
 
 def run(code: str, *arguments: str) -> str:
@@ -42,6 +44,63 @@ def test_records_may_change_while_they_are_encoded() -> None:
     """Each attribute in turn runs Python code that replaces all the others; their memory is reused."""
     said = run(HOSTILE_RECORDS)
     assert said == "held\n"
+
+
+def test_mappings_may_change_while_they_are_encoded() -> None:
+    said = run(HOSTILE_MAPPINGS)
+    assert said == "held\n"
+
+
+SHARED = r"""
+import struct, threading
+from array import array
+from logclient._ext.lumberjack import Decoder, Reader
+from logclient._ext.plog import Reassembler
+
+BODY = b'{"message":"' + b"m" * 2000 + b'"}'
+COUNT = 2000
+WINDOW = b"2W" + struct.pack(">I", COUNT) + b"".join(
+    b"2J" + struct.pack(">II", n + 1, len(BODY)) + BODY for n in range(COUNT))
+reader, decoder, reassembler = Reader(max_window=COUNT), Decoder(), Reassembler()
+taken = [0, 0, 0]
+failures = []
+lines = array("q", range(0, 20000, 10)), array("q", [10] * 2000), array("Q", range(2000))
+
+def use(which):
+    match which:
+        case 0:
+            assert len(reader.receive_data(WINDOW)) == 1
+        case 1:
+            assert len(decoder.decode(WINDOW, array("q", [0]), array("q", [len(WINDOW)]))) == COUNT
+        case _:
+            assert len(reassembler.feed(b"x" * 20000, *lines, 0.0).verdict) == 2000
+            reassembler.expire(0.0)
+            reassembler.open
+
+def run(which):
+    for _ in range(30):
+        try:
+            use(which)
+        except BaseException as error:
+            if type(error) is not RuntimeError or "another thread" not in str(error):
+                failures.append(error)
+        else:
+            taken[which] += 1
+
+threads = [threading.Thread(target=run, args=(n % 3,)) for n in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert all(taken) and not failures, (taken, failures)
+assert reader.error is None
+print("held")
+"""
+
+
+def test_an_object_that_another_thread_uses_refuses_to_be_used() -> None:
+    """Each call does all of its work, or nothing."""
+    assert run(SHARED) == "held\n"
 
 
 UNMADE = r"""
@@ -281,7 +340,7 @@ def test_hostile_records_pass_address_sanitizer() -> None:
     except MissingError as error:
         pytest.skip(str(error))
     environment = build.environment(tree) | {"LD_PRELOAD": preload}
-    for program in (HOSTILE_RECORDS, WITHOUT_INIT):
+    for program in (HOSTILE_RECORDS, HOSTILE_MAPPINGS, WITHOUT_INIT):
         done = subprocess.run(
             [sys.executable, "-c", program],
             cwd=tree, env=environment, capture_output=True, text=True, timeout=40 * PATIENCE,
