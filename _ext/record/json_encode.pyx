@@ -4,6 +4,7 @@ cdef enum:
     STACK = 8192             # bytes of the buffer on the stack; longer documents move to the heap
     SEGMENT = 1024           # characters for which space is reserved at once
     MAX_DEPTH = 128
+    PLAIN_LEVELS = 4         # levels of a mapping that are looked through for values that run Python code
     MAX_CLASSES = 4          # levels down to which dataclasses are mappings
     TRACE_DIGITS = 32        # of the id of a trace
     IDS = 48                 # digits of the ids of a trace and of a span
@@ -253,19 +254,32 @@ cdef inline bint _is_inert(PyObject *v) noexcept nogil:
     return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
 
 
-cdef bint _has_inert_values(PyObject *d) noexcept nogil:
-    # Return whether encoding a dict runs no Python code.
+cdef bint _is_plain(PyObject *v, int levels) noexcept nogil:
+    # Return whether encoding a value, a container of so many levels at most, runs no Python code.
     cdef PyObject *k
-    cdef PyObject *v
-    cdef Py_ssize_t at = 0
+    cdef PyObject *item
+    cdef Py_ssize_t i, at = 0
+    cdef bint is_list
     cdef int overflow = 0
-    while PyDict_Next(d, &at, &k, &v):
-        if not _is_inert(v):
-            return False
-        if PyLong_CheckExact(v):
-            _int_value(v, &overflow)
-            if overflow:             # _write_big_int: a garbage collection may run there
+    if PyLong_CheckExact(v):
+        _int_value(v, &overflow)
+        return overflow == 0                 # _write_big_int: a garbage collection may run there
+    if _is_inert(v) or v == Py_True or v == Py_False:
+        return True
+    if levels == 0:
+        return False
+    if PyDict_CheckExact(v):
+        while PyDict_Next(v, &at, &k, &item):
+            if not PyUnicode_CheckExact(k) or not PyUnicode_IS_COMPACT_ASCII(k) or (
+                    not _is_plain(item, levels - 1)):
                 return False
+        return True
+    is_list = PyList_CheckExact(v)
+    if not is_list and not PyTuple_CheckExact(v):
+        return False
+    for i in range(PyList_GET_SIZE(v) if is_list else PyTuple_GET_SIZE(v)):
+        if not _is_plain(PyList_GET_ITEM(v, i) if is_list else PyTuple_GET_ITEM(v, i), levels - 1):
+            return False
     return True
 
 

@@ -352,7 +352,7 @@ cdef class Encoder:
             d = <dict?> self.complete(d)
         # Its names are looked at again once the values are written. Where these can run Python code, that is
         # done in a copy, which nothing else changes.
-        if LC_SHARED or not _has_inert_values(<PyObject *> d):
+        if LC_SHARED or not _is_plain(<PyObject *> d, PLAIN_LEVELS):
             d = d.copy()
         status = self._write_mapping(doc, d)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
