@@ -15,8 +15,6 @@ from logclient.verify.packed_ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
-    EXCLUDED,
-    LEFT_OUT,
     LISTENER,
     LOST,
     MISSING,
@@ -28,7 +26,6 @@ from logclient.verify.schema import (
     WITHOUT_ID,
 )
 from logclient.verify.segments import Segment
-from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.unlisted import split_id, unknown_result
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import result_row
@@ -58,12 +55,8 @@ class AnonymousReducer:
         self.writer = writer
         self.times = times
         self.key = key
-        self.selection = Selection.load(plan.selection)
         self.ledger: list[npt.NDArray[Any]] = []
-        self.left_out: list[U64] = [np.empty(0, np.uint64)]  # hashes of events that are not selected
-        self.inside = _Arrivals(plan)
-        self.outside = _Arrivals(plan)
-        self.other_runs = _Arrivals(plan)
+        self.arrivals = _Arrivals(plan)
 
     LEDGER = np.dtype(
         [
@@ -74,6 +67,7 @@ class AnonymousReducer:
             ("created_us", np.int64),
         ]
     )
+
     def add(
         self, listener: int, owner: npt.NDArray[np.int32], hashes: U64, positions: I64, outcome: U64
     ) -> None:
@@ -81,19 +75,12 @@ class AnonymousReducer:
 
         Args:
             listener: with the device; -1 for events of the ledgers.
-            owner: producers of the ledgers' events; 1 for arrivals that are received outside the selected
-                time, 2 for those of a run that is not selected.
+            owner: producers of the ledgers' events.
             hashes: of the bodies.
             positions: of the arrivals; the sequences of the ledgers' events.
-            outcome: outcome and time step of the ledgers' events, or `LEFT_OUT`.
+            outcome: outcome and time step of the ledgers' events.
         """
         if listener < 0:
-            if self.selection != EVERYTHING:
-                selected = outcome != LEFT_OUT
-                self.left_out.append(hashes[~selected])
-                owner, hashes, positions, outcome = (
-                    column[selected] for column in (owner, hashes, positions, outcome)
-                )
             rows = np.empty(len(hashes), self.LEDGER)
             rows["hash"], rows["owner"], rows["sequence"] = hashes, owner, positions
             # `gather` packs the outcome and the time step of the grid into one number.
@@ -101,13 +88,8 @@ class AnonymousReducer:
             rows["created_us"] = self.times.grid.start_us
             rows["created_us"] += (outcome >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
             self.ledger.append(rows)
-            return
-        if self.selection == EVERYTHING or not owner.any():
-            self.inside.add(listener, hashes, positions)
-            return
-        for flag, arrivals in enumerate((self.inside, self.outside, self.other_runs)):
-            which = owner == flag
-            arrivals.add(listener, hashes[which], positions[which])
+        else:
+            self.arrivals.add(listener, hashes, positions)
 
     def _add_times(self, rows: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
         """Count events over time, each for the protocol of its producer."""
@@ -129,22 +111,13 @@ class AnonymousReducer:
         begins = np.flatnonzero(starts)
         nth = np.arange(len(rows)) - begins[group] if len(rows) else np.empty(0, np.int64)
         hashes = rows["hash"][begins]
-        others, others_n = np.unique(np.concatenate(self.left_out), return_counts=True)
-        ours = np.union1d(hashes, others) if len(others) else hashes
-        for segment in sorted({*self.inside.segments(ours), *self.outside.segments(ours)}):
+        for segment in self.arrivals.segments(hashes):
             name = Segment(*self.plan.segments[segment][0]).name
             yield result_row("matched", self.key, text=json.dumps(name))
-        arrived = self.inside.by_hash()
+        arrived = self.arrivals.by_hash()
         copies = _look_up(arrived["hash"], arrived["n"], hashes)
         sizes = np.diff(np.append(begins, len(rows)))
-        elsewhere = np.zeros(len(hashes), np.int64)
-        if self.selection != EVERYTHING:
-            away = self.outside.by_hash()
-            surplus = _look_up(away["hash"], away["n"], hashes) - _look_up(others, others_n, hashes)
-            copies = _share(copies, sizes, surplus)
-            away = self.other_runs.by_hash()
-            elsewhere = _look_up(away["hash"], away["n"], hashes)
-        matched = np.isin(arrived["hash"], ours)
+        matched = np.isin(arrived["hash"], hashes)
         seen = nth < copies[group] if len(rows) else np.empty(0, bool)
         sure, acked = rows["outcome"] >= HANDED, rows["outcome"] == ACKED
         owner = rows["owner"]
@@ -152,12 +125,10 @@ class AnonymousReducer:
         open_ = (rows["outcome"] == NONE) & ~self.packed.whole[owner]
         unseen = np.where(acked, LOST, np.where(open_, undecided, MISSING))
         state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
-        state[~seen & (nth < (copies + elsewhere)[group])] = EXCLUDED
-        judged = state != EXCLUDED
         extra = np.maximum(copies - sizes, 0)
         tables = ProducerTables(self.packed.last)
         self._add_times(rows[seen], OK)
-        tables.count("sums", owner[judged], state[judged])
+        tables.count("sums", owner, state)
         examples: dict[str, list[list[Any]]] = {}
         order = np.lexsort((rows["sequence"], owner))
         for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
@@ -186,8 +157,7 @@ class AnonymousReducer:
         tables.count("sums", some["owner"], int(Column.DUPLICATED), extra)
         tables.add_places(some["owner"], some["sequence"], DUPLICATED, extra)
         self.writer.add("duplicated", some["owner"], some["sequence"], some["sequence"], extra + sizes, True)
-        n = len(judged) - int(np.count_nonzero(judged))
-        yield result_row("bucket", self.key, text=json.dumps({"examples": examples, "elsewhere": n}))
+        yield result_row("bucket", self.key, text=json.dumps({"examples": examples}))
         yield from tables.rows(self.key)
         unknown = arrived[~matched]
         if len(unknown):
@@ -256,23 +226,6 @@ def _look_up(keys: U64, values: I64, wanted: U64) -> I64:
         hit = keys[at] == wanted
         found[hit] = values[at[hit]]
     return found
-
-
-def _share(copies: I64, events: I64, surplus: I64) -> I64:
-    """Return how many copies of each hash are those of selected events.
-
-    Copies received in the selected time are those of selected events first, and copies received outside are
-    those of other events first. Only what is then left of one kind may belong to the other: an event may be
-    made just before the end of the selected time, and arrive just after it.
-
-    Args:
-        copies: received in the selected time.
-        events: that are selected.
-        surplus: copies received outside, minus events that are not selected.
-    """
-    more = np.minimum(copies + np.maximum(surplus, 0), events)
-    fewer = events + np.maximum(copies - events - np.maximum(-surplus, 0), 0)
-    return np.where(copies < events, more, fewer)
 
 
 def _first_of_each(owner: npt.NDArray[np.int32], limit: int) -> I64:

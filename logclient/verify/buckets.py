@@ -20,7 +20,7 @@ from logclient.verify.overview import (
     REORDERED,
     TimeCounts,
 )
-from logclient.verify.packed_ledger import PackedLedger
+from logclient.verify.packed_ledger import ACKED, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.schema import (
@@ -88,7 +88,7 @@ class BucketReducer:
         np.multiply(bucket.listed, rules.LISTED, out=self.marks, dtype=np.uint16)
         self.marks |= bucket.outcome
         self.listed = bucket.listed  # and judged here
-        for apart in (bucket.shared, bucket.outside):
+        for apart in (bucket.shared, bucket.outside, bucket.away):
             if apart is not None:
                 self.marks[apart] |= rules.APART
                 self.listed = self.listed & ~apart
@@ -204,6 +204,7 @@ class BucketReducer:
             (behind, Column.REORDERED, None),
         ):
             tables.count("sums", producers[self._owners(places)], int(column), n)
+        tables.count("sums", producers[self._owners(self._nowhere())], int(Column.NOWHERE))
         self._count_overview(odd, (repeated, extra), behind)
         self._note_times(odd, behind)
         head: dict[str, Any] = {
@@ -238,6 +239,18 @@ class BucketReducer:
             self.copies, self.marks, *of_owners, rules.RULES, self.judgements, counts, odd, repeated
         )
         return counts, odd[: sizes[0]], repeated[: sizes[1]]
+
+    def _nowhere(self) -> npt.NDArray[np.intp]:
+        """Return the acknowledged events that arrived in no run, of producers that are left out."""
+        bucket = self.bucket
+        if bucket.away is None:
+            return np.empty(0, np.intp)
+        found = bucket.away & bucket.listed & (bucket.outcome == ACKED)
+        found &= self.marks & rules.IN_OTHER_RUN == 0
+        for apart in (bucket.shared, bucket.outside):
+            if apart is not None:
+                found &= ~apart
+        return np.flatnonzero(found)
 
     def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
         """Return the states of some events, and which of them were sent and are judged here."""

@@ -76,8 +76,10 @@ if TYPE_CHECKING:
 # Statuses that all codecs share: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
-QUIET = ("ping", "heartbeat", "other", "command", "control")
-"""Statuses of complete units without an event that the verdict counts."""
+QUIET = ("ping", "heartbeat", "other", "command", "control", "check")
+"""Statuses of what the verdict counts besides events."""
+CHECK = 0xC4EC0000
+"""The first 32 bits of the ids of test events, which ``logclient doctor`` sends."""
 NO_LIBRARY = "no_library"
 """The status of a body that cannot be decompressed on this machine."""
 BODY_MOST = 1 << 28
@@ -136,9 +138,21 @@ def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> 
 
     begin = batch.offset[events.unit[rows]] + events.own["app_env_offset"][rows]
     ours = wire_logjam.is_of_app_envs(batch.data, begin, events.own["app_env_length"][rows], app_envs)
-    status = status.copy()
-    status[rows[~ours]] = len(events.names)
-    return events._replace(status=status, names=(*events.names, "other"))
+    return mark(events, rows[~ours], "other")
+
+
+def find_checks(events: Events) -> npt.NDArray[np.intp]:
+    """Return the rows of test events, but for those of the decoder's producers."""
+    rows = np.flatnonzero(events.status == FOREIGN)
+    checks: npt.NDArray[np.intp] = rows[events.high[rows] >> np.uint64(32) == CHECK]
+    return checks
+
+
+def mark(events: Events, rows: npt.NDArray[np.intp], word: str) -> Events:
+    """Return events with some rows that have a status of this name."""
+    status = events.status.copy()
+    status[rows] = len(events.names)
+    return events._replace(status=status, names=(*events.names, word))
 
 
 def protocol_of(name: str) -> str:
@@ -159,22 +173,21 @@ def wire(protocol: str) -> Wire:
     return cast(Wire, importlib.import_module(f"logclient.{name}.wire"))
 
 
-def decoder(protocol: str, producers: bytes = b"", identity: bool = True) -> Callable[[Batch], Events]:
+def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
     """Return a decoder of wire units, for one thread.
 
     Args:
         protocol: as a capture names it, such as ``lumberjack+tls``.
         producers: the producers whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
-        identity: False when no producer wrote ids.
 
     Raises:
         ConfigError: there is no such protocol.
     """
     module = wire(protocol)
     if protocol in module.LINES:
-        lines = body_decoder(protocol, producers, identity)
+        lines = body_decoder(protocol, producers)
         return lambda batch: lines(batch.data, batch.offset, batch.length)
-    decode_units = _decoder(module, producers, identity)
+    decode_units = _decoder(module, producers)
     if carries(protocol):
         return lambda batch: decode_units(
             batch.data, batch.offset, batch.length, batch.stream, batch.received_us
@@ -259,9 +272,7 @@ def incomplete_messages(protocol: str) -> Callable[[Batch], set[tuple[int, int]]
     return run
 
 
-def body_decoder(
-    protocol: str, producers: bytes = b"", identity: bool = True
-) -> Callable[[ReadableBuffer, I64, I64], Events]:
+def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuffer, I64, I64], Events]:
     """Return a decoder of bodies without a unit around them, for one thread.
 
     It takes the data, and offset and length of each body. Each body has one row, whose `offset` is 0.
@@ -269,8 +280,8 @@ def body_decoder(
     """
     module = wire(protocol)
     if module.BODY_OPTION:
-        return _decoder(module, producers, identity, **{module.BODY_OPTION: False})
-    decode_units = _decoder(module, producers, identity)
+        return _decoder(module, producers, **{module.BODY_OPTION: False})
+    decode_units = _decoder(module, producers)
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
         view = memoryview(data)
@@ -288,8 +299,8 @@ def body_decoder(
     return run
 
 
-def _decoder(module: Wire, producers: bytes, identity: bool, **options: bool) -> Callable[..., Events]:
-    decode_units = module.codec.Decoder(producers, identity=identity, **module.OPTIONS, **options).decode
+def _decoder(module: Wire, producers: bytes, **options: bool) -> Callable[..., Events]:
+    decode_units = module.codec.Decoder(producers, **module.OPTIONS, **options).decode
     names: tuple[str, ...] = module.codec.STATUS_NAMES
 
     return lambda *units: _events(decode_units(*units), module.COLUMNS, names)

@@ -29,7 +29,6 @@ from logclient.verify.schema import (
     DEVICES,
     EVENT_BITS,
     FACT,
-    LEFT_OUT,
     LISTENER_BITS,
     NEVER,
     NO_TIME,
@@ -165,12 +164,13 @@ class Mapper:
         self.stretches = stretches
         self.plan = plan
         self.ledger = packed
-        self.owners = np.flatnonzero(packed.addressed)
-        prefixes = np.frombuffer(packed.prefixes, np.uint8).reshape(-1, 10)
-        self.prefixes = prefixes[self.owners].tobytes()
+        self.prefixes = packed.prefixes
+        self.all_addressed = bool(packed.addressed.all())
+        self.needs_json = bool(packed.addressed.any())  # a body without an id may be any bytes
         # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
         self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
         self.has_anonymous = plan.anonymous_shares > 0
+        self.matched = False  # whether the segment has a body of an event that a selection leaves out
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte; a first guess
@@ -272,7 +272,7 @@ class Mapper:
         """Return the decoder for the next segment of a listener."""
         find = self.decoders.get((protocol, listener)) or self.decoders.get((protocol, -1))
         if find is None:
-            find = decode.decoder(protocol, self.prefixes, bool(len(self.owners)))
+            find = decode.decoder(protocol, self.prefixes)
             self.decoders[protocol, listener if decode.carries(protocol) else -1] = find
         return find
 
@@ -290,6 +290,7 @@ class Mapper:
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
         facts = Facts(self.plan)
         self.known = 0
+        self.matched = False
         find = self._decoder(protocol, listener) if protocol else None
         devices = DeviceStretches(segment.listener)
         buffer = EventBuffer(self, listener)
@@ -300,7 +301,7 @@ class Mapper:
                 continue
             for which in self._shares(batch, units):
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
-                events = find(part)
+                events = self.marked(find(part))
                 self._update_density(part, events)
                 if events.own and self.app_envs:
                     events = decode.mark_other_app_envs(part, events, self.app_envs)
@@ -341,6 +342,7 @@ class Mapper:
             closed=reader.closed,
             header=reader.header is not None,
             known=self.known,
+            matched=self.matched,
         )
         if self.plan.presence:
             facts.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
@@ -373,7 +375,7 @@ class Mapper:
         """Return the number of buckets of the first of some events."""
         which = np.flatnonzero(events.status[:SAMPLE] == decode.OK)
         bucket, places = np.empty(len(which), np.int64), np.empty(len(which), np.int32)
-        given = self.owners[events.producer[which]], events.sequence[which]
+        given = events.producer[which].astype(np.int64), events.sequence[which]
         locate(*given, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
         return len(np.unique(bucket))
 
@@ -413,31 +415,47 @@ class Mapper:
                 part, positions[which], received[which], listener + (number << LISTENER_BITS)
             )
 
+    def marked(self, events: decode.Events) -> decode.Events:
+        """Return events as these ledgers see them: test events are apart, and bodies need not be JSON."""
+        if not self.needs_json:
+            status = np.where(events.status == decode.NOT_JSON, np.uint8(decode.NO_ID), events.status)
+            events = events._replace(status=status)
+        checks = decode.find_checks(events)
+        if len(checks):
+            events = decode.mark(events, checks[self._find_own(events, checks) < 0], "check")
+        return events
+
     def _one_order(
         self, events: decode.Events, positions: I64, received: I64, listener: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some events that have a common order."""
         ok = events.status == decode.OK
+        if not self.all_addressed:
+            ok &= self.ledger.addressed[np.where(ok, events.producer, 0)]
+        producer = events.producer.astype(np.int64)
         sequence = events.sequence
         hashes = events.hash
-        if ok.all():
-            producer = self.owners[events.producer]
-            rest = None
-        else:
-            producer = np.where(
-                ok, self.owners[np.where(ok, events.producer, 0)] if len(self.owners) else 0, WITHOUT_ID
-            )
-            rest = ~ok & (events.status <= decode.NO_ID)
-            if len(self.ledger.ids) and (events.status == decode.FOREIGN).any():
-                producer, sequence = self._by_own_id(events, producer, sequence)
-                rest &= producer < 0
+        rest = None  # events that belong to no sequence
+        if not ok.all():
+            producer[~ok] = WITHOUT_ID
+            own = np.flatnonzero(~ok & (events.status <= decode.FOREIGN))
+            if len(self.ledger.ids) and len(own):
+                found = self._find_own(events, own)
+                own, found = own[found >= 0], found[found >= 0]
+                sequence = sequence.copy()
+                producer[own], sequence[own] = self.ledger.ids[found, 2:].astype(np.int64).T
+            rest = ~ok & (events.status <= decode.NO_ID) & (producer < 0)
         if len(self.ledger.shared):
-            producer, sequence = self._without_shared(producer, sequence)
-            rest = ~ok & (producer < 0) if rest is None else rest
+            producer = self._without_shared(producer, sequence)
         self.known += len(producer) if rest is None else int((producer >= 0).sum())
         if self.plan.presence:
             self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
             return
+        by_hash = None  # events whose id several events have, which are compared by hash
+        if len(self.ledger.shared) and (of_several := producer >= len(self.ledger)).any():
+            by_hash = producer == len(self.ledger)
+            producer = np.where(of_several, WITHOUT_ID, producer)
+            rest = of_several if rest is None else rest | of_several
         n = len(producer)
         bucket, offsets = np.empty(n, np.int64), np.empty(n, np.int32)
         known = locate(
@@ -446,7 +464,6 @@ class Mapper:
         outside = None
         if self.selection != EVERYTHING:
             outside = self._outside(producer, sequence, received)
-        if outside is not None:
             bucket[outside] = NO_BUCKET
         if not self.all_live:
             at = np.minimum(np.searchsorted(self.live, bucket), max(len(self.live) - 1, 0))
@@ -455,22 +472,16 @@ class Mapper:
             known = int(np.count_nonzero(bucket != NO_BUCKET))
         if known:
             yield self._sorted_rows(bucket, known, listener, offsets, hashes, positions, received)
-        if known == n or self.only is not None:
+        if known == n or self.only is not None or self.other_run:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
-        if rest is not None:
-            if self.has_anonymous:
-                rest |= unlisted & (producer == len(self.ledger))  # shared ids
-                unlisted &= producer < len(self.ledger)
-                by_hash = np.flatnonzero(rest)
-                flags = None if outside is None else outside[by_hash].astype(np.int32)
-                if self.other_run:
-                    flags = np.full(len(by_hash), 2, np.int32)
-                yield from self._anonymous_rows(hashes[by_hash], positions[by_hash], listener, flags)
-            else:
-                unlisted |= rest
-        if self.other_run:
-            return
+        if rest is not None and self.has_anonymous:
+            which = np.flatnonzero(rest)
+            yield from self._anonymous_rows(hashes[which], positions[which], listener)
+        elif rest is not None:
+            if outside is not None:
+                rest = self._selected_strangers(events, rest, by_hash)
+            unlisted |= rest
         if outside is not None:
             unlisted &= ~outside
         which = np.flatnonzero(unlisted)
@@ -480,10 +491,35 @@ class Mapper:
     def _outside(self, producer: I64, sequence: I64, received: I64) -> npt.NDArray[np.bool_]:
         """Return which events are not selected: by their sequence, else by their time of arrival."""
         outside: npt.NDArray[np.bool_] = (self.selection.place(received) != 0) & (received != NEVER)
-        ours = np.flatnonzero((producer >= 0) & (producer < len(self.ledger)))
-        outside[ours] = ~self.ledger.selected[producer[ours]]
+        ours = np.flatnonzero(producer >= 0)
+        # Of a producer that is left out because of its run, the events that arrived nowhere are counted.
+        followed = self.ledger.selected | self.ledger.of_other_runs
+        outside[ours] = ~followed[producer[ours]]
         outside[ours] |= contained(self.ledger.outside, producer[ours], sequence[ours])
         return outside
+
+    def _selected_strangers(
+        self, events: decode.Events, rest: npt.NDArray[np.bool_], by_hash: npt.NDArray[np.bool_] | None
+    ) -> npt.NDArray[np.bool_]:
+        """Return which unassigned events a selection judges: not those that only their hash could identify.
+
+        Args:
+            events: of all rows.
+            rest: the unassigned ones.
+            by_hash: those with the id of an event that is compared by hash; None: there are none.
+        """
+        table = self.ledger.apart_hashes
+        if len(table):
+            which = np.flatnonzero(rest)
+            at = np.minimum(np.searchsorted(table, events.hash[which]), len(table) - 1)
+            alike = table[at] == events.hash[which]
+            self.matched |= bool(alike.any())
+            rest = rest.copy()
+            rest[which[alike]] = False
+        if by_hash is not None:
+            rest = rest & ~by_hash
+        named: npt.NDArray[np.bool_] = rest & (events.status != decode.NO_ID)
+        return named
 
     def _sorted_rows(
         self,
@@ -534,36 +570,50 @@ class Mapper:
         edges = np.append(starts, known)
         return self._record(keys, listener, edges, columns[2][starts], base[used], shift[used], columns)
 
-    def _by_own_id(self, events: decode.Events, producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Find the events that carry an id of the application, by the hash of that id."""
-        rows = np.flatnonzero(events.status == decode.FOREIGN)
-        high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
-        table = self.ledger.ids
-        at = np.searchsorted(table[:, 0], high)
-        producer = producer.copy()
-        sequence = sequence.copy()
-        while len(rows):  # again only where two ids share the first half of their hash
-            inside = at < len(table)
-            rows, high, low, at = rows[inside], high[inside], low[inside], at[inside]
-            same = table[at, 0] == high
-            rows, high, low, at = rows[same], high[same], low[same], at[same]
-            hit = table[at, 1] == low
-            found = np.minimum(table[at[hit], 2], np.uint64(len(self.ledger))).astype(np.int64)
-            producer[rows[hit]] = found
-            sequence[rows[hit]] = np.where(found < len(self.ledger), table[at[hit], 3].astype(np.int64), 0)
-            rows, high, low, at = rows[~hit], high[~hit], low[~hit], at[~hit] + 1
-        return producer, sequence
+    def _find_own(self, events: decode.Events, rows: I64) -> I64:
+        """Find ids among those that applications chose.
 
-    def _without_shared(self, producer: I64, sequence: I64) -> tuple[I64, I64]:
-        """Mark the arrivals of events that share their id with another event."""
+        Args:
+            events: with these ids.
+            rows: of events with an id.
+
+        Returns:
+            For each row the index in the ledgers' ids, or -1.
+        """
+        table = self.ledger.ids
+        if not len(table):
+            return np.full(len(rows), -1)
+        high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
+        # The decoder names no id of a producer that it knows.
+        ours = events.status[rows] == decode.OK
+        if ours.any():
+            number = events.low[rows].astype(np.uint64) << np.uint64(48)
+            number |= events.sequence[rows].astype(np.uint64)
+            high, low = np.where(ours, events.high[rows], high), np.where(ours, number, low)
+        first = np.searchsorted(table[:, 0], high, side="left")
+        end = np.searchsorted(table[:, 0], high, side="right")
+        last = end - 1
+        # Many ids may share their first half: search for the second one.
+        while (narrow := np.flatnonzero(first < last)).size:
+            middle = (first[narrow] + last[narrow]) // 2
+            above = table[middle, 1] < low[narrow]
+            first[narrow[above]] = middle[above] + 1
+            last[narrow[~above]] = middle[~above]
+        hit = first < end
+        hit[hit] = table[first[hit], 1] == low[hit]
+        return np.where(hit, first, -1)
+
+    def _without_shared(self, producer: I64, sequence: I64) -> I64:
+        """Return the producers, with numbers that none has where an event's id is another one's too."""
         producer = producer.copy()
-        sequence = sequence.copy()
-        for p in np.intersect1d(producer, self.ledger.shared[:, 0]).tolist():
+        shared = self.ledger.shared
+        for p in np.intersect1d(producer, self.ledger.shared_by).tolist():
             rows = np.flatnonzero(producer == p)
-            rows = rows[np.isin(sequence[rows], self.ledger.shared_of(p))]
-            producer[rows] = len(self.ledger)
-            sequence[rows] = 0
-        return producer, sequence
+            own = shared[slice(*np.searchsorted(self.ledger.shared_by, (p, p + 1)))]
+            at = np.minimum(np.searchsorted(own[:, 1], sequence[rows]), len(own) - 1)
+            same = own[at, 1] == sequence[rows]
+            producer[rows[same]] = len(self.ledger) + 1 - own[at[same], 3]
+        return producer
 
     def _unlisted_rows(
         self,
@@ -578,13 +628,13 @@ class Mapper:
         """Return rows of ids that are not in a bucket: owner and 128 bits each."""
         owner = producer[which].astype(np.int32)
         high, low = events.high[which], events.low[which]
-        looks = (high | low | sequence[which].astype(np.uint64)) != 0
+        looks = (high | low | events.sequence[which].astype(np.uint64)) != 0
         status = events.status[which]
         a = np.where(owner >= 0, sequence[which].astype(np.uint64), high)
         b = np.where(
             owner >= 0,
             np.uint64(0),
-            low.astype(np.uint64) << np.uint64(48) | sequence[which].astype(np.uint64),
+            low.astype(np.uint64) << np.uint64(48) | events.sequence[which].astype(np.uint64),
         )
         owner = np.where(owner >= 0, owner, UNKNOWN_PRODUCER).astype(np.int32)
         own = (owner == UNKNOWN_PRODUCER) & (status == decode.FOREIGN) & ~looks
@@ -627,8 +677,7 @@ class Mapper:
             hashes: of the bodies.
             positions: of the arrivals; the sequences of the ledgers' events.
             listener: -1 for events of the ledgers.
-            offsets: 1 for arrivals that are received outside the selected time, 2 for those of a run that
-                is not selected; the producers of the ledgers' events.
+            offsets: the producers of the ledgers' events.
             after: see `AnonymousReducer.add`.
         """
         if not len(hashes):
@@ -650,24 +699,8 @@ class Mapper:
 
     def anonymous_events(self, file: int) -> Iterator[pa.RecordBatch]:
         """Yield rows of one packed file's events that are compared by hash, with listener -1."""
-        step = 1 << 17
-        spans = self.ledger.spans
-        for p, first, last, position, _ in spans[spans[:, 4] == file].tolist():
-            shared = self.ledger.shared_of(p)
-            if self.ledger.addressed[p] and not len(shared):
-                continue
-            for low in range(first, last + 1, step):
-                high = min(low + step - 1, last)
-                hashes, created = self.ledger.read(file, position + low - first, high - low + 1)
-                sequences = np.arange(low, high + 1, dtype=np.int64)
-                if self.ledger.addressed[p]:
-                    inside = shared[np.searchsorted(shared, low) : np.searchsorted(shared, high + 1)]
-                    sequences, hashes, created = inside, hashes[inside - low], created[inside - low]
-                outcome = self.ledger.outcomes_at(p, sequences).astype(np.uint64)
-                outcome |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
-                if self.selection.timed:
-                    outcome[self.selection.place(created) != 0] = LEFT_OUT
-                if not self.ledger.selected[p]:
-                    outcome[:] = LEFT_OUT
-                owner = np.full(len(sequences), p, np.int32)
-                yield from self._anonymous_rows(hashes, sequences, -1, owner, outcome)
+        for p, sequences, hashes, created in self.ledger.anonymous_events(file):
+            outcome = self.ledger.outcomes_at(p, sequences).astype(np.uint64)
+            outcome |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
+            owner = np.full(len(sequences), p, np.int32)
+            yield from self._anonymous_rows(hashes, sequences, -1, owner, outcome)

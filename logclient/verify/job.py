@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.verify import output, storage
-from logclient.verify.selection import Selection
+from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
 from logclient.verify.stages import SparkStages, not_visible, share_out
 from logclient.verify.storage import Folder
@@ -536,7 +536,7 @@ class _Verification:
 
         tasks: list[dict[str, list[int]]] = [{"segments": group} for group in self.groups()]
         # Each packed file with events that are compared by hash alone is a task.
-        files, events = packed.anonymous_files()
+        files, events = packed.anonymous_files() if selection == EVERYTHING else ([], 0)
         anonymous_shares = max(16, -(-events // ANONYMOUS_SHARE)) if files else 0
         tasks += [{"anonymous": [file]} for file in files]
         tasks = tasks or [{}]  # at least one task, to report the buckets

@@ -85,6 +85,7 @@ class LedgerBucket(NamedTuple):
     deferred: npt.NDArray[np.bool_] | None  # events that later ones may overtake; None: no event
     has_id: npt.NDArray[np.bool_] | None  # events with their own id; None: no event, or all ledgers whole
     outside: npt.NDArray[np.bool_] | None  # sequences that are not selected; None: no sequence
+    away: npt.NDArray[np.bool_] | None  # all of producers that are left out; None: of none
 
 
 def places_of(packed: PackedLedger, buckets: I64) -> I64:
@@ -150,9 +151,7 @@ def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = Non
     deferred = ranges(packed.rows_of("deferred", p, end))[1]
     has_id = ranges(packed.rows_of("has_id", p, end))[1] if not packed.all_whole else deferred[:0]
     outside = ranges(packed.rows_of("outside", p, end))[1]
-    if not packed.selected[producers].all():
-        away = ~packed.selected[producers]
-        outside = np.concatenate((outside, np.stack((starts, starts + sizes - 1), axis=1)[away]))
+    away = np.stack((starts, starts + sizes - 1), axis=1)[~packed.selected[producers]]
     return LedgerBucket(
         producers,
         starts,
@@ -165,6 +164,7 @@ def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = Non
         covered(deferred, n) if len(deferred) else None,
         covered(has_id, n) if len(has_id) else None,
         covered(outside, n) if len(outside) else None,
+        covered(away, n) if len(away) else None,
     )
 
 

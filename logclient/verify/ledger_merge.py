@@ -22,7 +22,7 @@ from logclient.verify.decode import protocol_of
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_files import prefix_words
 from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
-from logclient.verify.outside import Outside, find_outside
+from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.packed_ledger import (
     ACKED,
     DROPPED,
@@ -71,7 +71,9 @@ def merge(
         for i, stem in enumerate(stems):
             merger.add(stem, i == len(stems) - 1)
         merger.end()
-        ids, shared = _split_shared(merger.ids, map_table(folder, "producers", PRODUCER_ROW))
+        ids, shared = _split_shared(
+            merger.ids, map_table(folder, "producers", PRODUCER_ROW), map_table(folder, "spans", width=5)
+        )
         merger.save("ids", ids)
         merger.save("shared", shared)
         files = {
@@ -86,7 +88,22 @@ def merge(
         }
         with open(os.path.join(folder, "files.json"), "w") as file:
             json.dump(files, file)
-    return PackedLedger(work, bits)
+    packed = PackedLedger(work, bits)
+    if selection != EVERYTHING:
+        _save_apart_hashes(packed)
+    return packed
+
+
+def _save_apart_hashes(packed: PackedLedger) -> None:
+    """Write the table `PackedLedger.apart_hashes`."""
+    hashes = [np.empty(0, np.uint64)]
+    for file in packed.anonymous_files()[0]:
+        hashes += [found for _, _, found, _ in packed.anonymous_events(file)]
+    with (
+        storage.staging(packed.work, "work") as folder,
+        open(os.path.join(folder, "apart.rows"), "wb") as rows,
+    ):
+        rows.write(np.unique(np.concatenate(hashes)).data)
 
 
 class _Merger:
@@ -216,6 +233,9 @@ class _Merger:
             _producer(group[0]["producer"], group, checked, p, outside) for p, group in enumerate(groups)
         ]
         outcomes = some["outcomes"]
+        left_out = outside.ranges if outside else np.empty((0, 3), np.int64)
+        if self.selection != EVERYTHING:
+            left_out = self._with_anonymous(left_out, [x.identity == "id" for x in producers])
         tables = {
             "spans": checked.spans,
             # Weakest first within a producer: a reader that fills an array in this order keeps the strongest.
@@ -223,7 +243,7 @@ class _Merger:
             "deferred": some["deferred"],
             "has_id": some["has_id"],
             "reasons": checked.reasons,
-            "outside": outside.ranges if outside else np.empty((0, 3), np.int64),
+            "outside": left_out,
         }
         table_rows = np.zeros(n, PRODUCER_ROW)
         table_rows["prefix"] = np.frombuffer(
@@ -254,8 +274,7 @@ class _Merger:
         with open(os.path.join(self.folder, "producers.lines"), "ab") as file:
             file.write(b"".join(lines))
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
-        if outside:
-            table_rows["left_out"] = self._count(outside.ranges, table_rows["last"])
+        table_rows["left_out"] = self._count(left_out, table_rows["last"])
         spans = outside.selected if outside else checked.spans
         spans = spans[table_rows["addressed"][spans[:, 0] - self.done]]
         live = _live(spans, buckets[spans[:, 0] - self.done], self.bits)
@@ -265,7 +284,7 @@ class _Merger:
         self.save("bases", buckets)
         self.save("starts", starts)
         self.save("live", live)
-        self.save("drops", some["drops"][:, 1:])
+        self.save("drops", some["drops"])
         if len(some["drops"]):
             when = some["drops"][:, 1]
             self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
@@ -273,6 +292,11 @@ class _Merger:
             self.save(name, table)
         self.done += n
 
+    def _with_anonymous(self, outside: I64, addressed: list[bool]) -> I64:
+        """Return the sequences that are not selected with all those of producers without ids."""
+        p = self.done + np.flatnonzero(~np.array(addressed))
+        every = np.column_stack((p, np.zeros(len(p), np.int64), np.full(len(p), LAST_SEQUENCE)))
+        return _by_producer(np.concatenate((outside[~np.isin(outside[:, 0], p)], every)))
 
     def _outside(self, groups: list[list[dict[str, Any]]], when: I64, spans: I64) -> Outside:
         """Find the sequences of complete producers that are not selected."""
@@ -485,7 +509,7 @@ def _producer(
     )
 
 
-def _split_shared(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, I64]:
+def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) -> tuple[U64, I64]:
     """Separate ids that applications gave to several events.
 
     Such an id does not identify an event. These events are compared by hash, like events without an id. The
@@ -494,27 +518,36 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any]) -> tuple[U64, 
     Args:
         tables: two halves of an id's hash, sequence, producer.
         producers: rows of `PRODUCER_ROW`.
+        spans: the listed events.
 
     Returns:
-        Rows of two halves, producer and sequence, by first half; and rows of producer and sequence of the
-        events whose id is shared.
+        `PackedLedger.ids` and `PackedLedger.shared`.
     """
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):
-        return table, np.empty((0, 2), np.int64)
+        return table, np.empty((0, 4), np.int64)
     table = np.concatenate((table, _rows_of_copied_ids(table, producers)))
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     same = (table[1:, 0] == table[:-1, 0]) & (table[1:, 1] == table[:-1, 1])
     shared = np.zeros(len(table), bool)
     shared[1:] |= same
     shared[:-1] |= same
-    # Unique, because a line may be in a ledger twice.
-    shared_events = np.unique(table[shared][:, 2:].astype(np.int64), axis=0)
-    # Keep one row for a shared id, with a producer that does not exist: an arrival with this id is found and
-    # compared by hash.
-    keep = np.concatenate(([True], ~same))
-    table[shared, 2] = np.uint64(1 << 32)
-    return table[keep], shared_events
+    first = np.concatenate(([True], ~same))
+    if not shared.any():
+        return table, np.empty((0, 4), np.int64)
+    p, sequence = table[shared, 2:].astype(np.int64).T
+    listed = contained(spans[np.isin(spans[:, 0], p), :3], p, sequence)
+    starts = np.flatnonzero(first[shared])
+    by_hash = np.logical_or.reduceat(listed, starts)
+    # Keep one row for a shared id, with a producer that does not exist: the first one if its arrivals are
+    # compared by hash, the second one if no event with this id is listed.
+    table = table[first]
+    table[shared[first], 2] = len(producers) + ~by_hash
+    by_hash = by_hash.repeat(np.diff(np.append(starts, len(listed))))
+    events = np.column_stack((p, sequence, listed, by_hash))
+    # Several rows of an event: a line may be in a ledger twice, and an event may share two ids.
+    events = events[np.lexsort((~by_hash, sequence, p))]
+    return table, events[np.concatenate(([True], (events[1:, :2] != events[:-1, :2]).any(axis=1)))]
 
 
 def _rows_of_copied_ids(table: U64, producers: npt.NDArray[Any]) -> U64:

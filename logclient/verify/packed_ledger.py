@@ -8,6 +8,7 @@ into memory; hashes and creation times are read by range on demand.
 from __future__ import annotations
 
 import bisect
+import functools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -125,7 +126,7 @@ PRODUCER_ROW = np.dtype(
 
 # Tables of all producers, one file each: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {
-    "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 2,
+    "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 3,
     "reasons": 4, "outside": 3,
 }  # fmt: skip
 
@@ -167,9 +168,9 @@ class PackedLedger:
         starts: the place of each producer's first sequence in that bucket.
         live: the buckets in which an event is listed.
         spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `ledger_buckets.LedgerBucket`.
-        drops: rows of time and number of events dropped, in no order.
-        shared: rows of producer and sequence of events whose id another event has too; `shared_by` has the
-            producers alone.
+        drops: rows of producer, time and number of events dropped.
+        shared: sequences whose id another one has too: rows of producer, sequence, whether the event is
+            listed, and whether any with that id is; `shared_by` has the producers alone.
         urls: protocol and URL of the producers.
         reasons: texts that outcomes refer to.
         span: the first and the last selected time of any line, microseconds since 1970; first > last if there
@@ -177,6 +178,7 @@ class PackedLedger:
         begin: the first time at which any event was made; None: there is none.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
         selected: producers of which any sequence may be selected.
+        of_other_runs: producers of `left_out`.
         continued: producers that list an event after the selection, so that a missing end does not matter.
         unread: files that may be ledgers and were not read.
         copies: copies of ledger files, as problems.
@@ -204,7 +206,7 @@ class PackedLedger:
         self.deferred: I64 = tables["deferred"]
         self.has_id: I64 = tables["has_id"]
         self.drops: I64 = tables["drops"]
-        self.shared: I64 = map_table(work, "shared", np.int64, 2)
+        self.shared: I64 = map_table(work, "shared", np.int64, 4)
         self.shared_by = np.ascontiguousarray(self.shared[:, 0])
         with local_copies.fetched(storage.join(work, "files.json"), "work") as file:
             files = json.load(file)
@@ -223,8 +225,10 @@ class PackedLedger:
             tail = self.outside[:, 2] == LAST_SEQUENCE
             self.continued[self.outside[tail, 0]] = True
             self.selected[self.outside[tail & (self.outside[:, 1] == 0), 0]] = False
+        self.of_other_runs = np.zeros(len(self.rows), bool)
         for first, last in left_out:
-            self.selected[first : last + 1] = False
+            self.of_other_runs[first : last + 1] = True
+        self.selected &= ~self.of_other_runs
         self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
 
     def __len__(self) -> int:
@@ -271,9 +275,10 @@ class PackedLedger:
         return out
 
     def shared_of(self, p: int) -> I64:
-        """Return the sequences of a producer whose id another event has too."""
-        low, high = np.searchsorted(self.shared_by, (p, p + 1))
-        return self.shared[low:high, 1]
+        """Return the sequences of a producer's listed events whose id another event has too."""
+        rows = self.shared[slice(*np.searchsorted(self.shared_by, (p, p + 1)))]
+        sequences: I64 = rows[rows[:, 2] != 0, 1]
+        return sequences
 
     def anonymous_files(self) -> tuple[list[int], int]:
         """Find the events that are compared by hash alone.
@@ -282,11 +287,36 @@ class PackedLedger:
             The packed files with such events, and the number of events that their producers list.
         """
         hashed = ~self.addressed & (self.rows["listed"] > 0)
-        hashed[self.shared_by] = True
+        hashed[self.shared_by[self.shared[:, 2] != 0]] = True
         if not hashed.any():
             return [], 0
         files = np.unique(self.spans[hashed[self.spans[:, 0]], 4]).tolist()
         return files, int(self.rows["listed"][hashed].sum())
+
+    def anonymous_events(self, file: int) -> Iterator[tuple[int, I64, U64, I64]]:
+        """Yield the events of one packed file that are compared by hash alone, some of a producer at a time.
+
+        Yields:
+            The producer, and sequences, hashes and times of creation.
+        """
+        step = 1 << 17
+        for p, first, last, position, _ in self.spans[self.spans[:, 4] == file].tolist():
+            shared = self.shared_of(p)
+            if self.addressed[p] and not len(shared):
+                continue
+            for low in range(first, last + 1, step):
+                high = min(low + step - 1, last)
+                hashes, created = self.read(file, position + low - first, high - low + 1)
+                sequences = np.arange(low, high + 1, dtype=np.int64)
+                if self.addressed[p]:
+                    sequences = shared[np.searchsorted(shared, low) : np.searchsorted(shared, high + 1)]
+                    hashes, created = hashes[sequences - low], created[sequences - low]
+                yield p, sequences, hashes, created
+
+    @functools.cached_property
+    def apart_hashes(self) -> U64:
+        """The hashes, rising, of the events that a selection leaves out because only these identify them."""
+        return map_table(self.work, "apart", np.uint64)
 
     def owner(self, bucket: int) -> int:
         """Return the producer of a bucket that only one has."""
@@ -304,9 +334,7 @@ class PackedLedger:
         end = int(column[high]) if high < len(self.rows) else len(table)
         return table[int(column[low]) : end]
 
-    def read(
-        self, file: int, position: int, n: int, out: tuple[U64, I64] | None = None
-    ) -> tuple[U64, I64]:
+    def read(self, file: int, position: int, n: int, out: tuple[U64, I64] | None = None) -> tuple[U64, I64]:
         """Read consecutive events of a packed file.
 
         Args:

@@ -68,7 +68,7 @@ class Plan(NamedTuple):
     def without_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> Plan:
         """Return a plan that leaves out producers whose events all arrived in runs that are not selected.
 
-        Segments of such runs that have no event of any other producer are not read again.
+        Segments of such runs without an event of the ledgers are not read again.
 
         Args:
             present: name of a segment -> its facts, with ``present``: ranges of the producers of its events.
@@ -81,12 +81,7 @@ class Plan(NamedTuple):
             for first, last in fact["present"]:
                 found[first : last + 1] = True
         left_out = there & ~here
-        useless = {
-            name
-            for name in names & present.keys()
-            if not self.anonymous_shares
-            and all(left_out[first : last + 1].all() for first, last in present[name]["present"])
-        }
+        useless = {name for name in names & present.keys() if not present[name]["present"]}
         ranges = np.stack(true_runs(left_out), axis=1).tolist()
         return self.without_segments(useless)._replace(left_out_producers=ranges)
 

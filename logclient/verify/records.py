@@ -515,7 +515,7 @@ class _RecordTask:
         self.numbered: bool = plan.records["numbered"]
         self.places = [Place(*fields) for fields in plan.records["places"]]
         self.names = {place.name: index for index, place in enumerate(self.places)}
-        self.find = decode.body_decoder(self.protocol, mapper.prefixes, bool(len(mapper.owners)))
+        self.find = decode.body_decoder(self.protocol, mapper.prefixes)
         self.rows = 0
         self.seen: dict[str, _PlaceReader] = {}
 
@@ -572,7 +572,7 @@ class _PlaceReader:
             return
         data, offset, length = binary(bodies)
         self.size += int(length.sum())
-        events = self.task.find(data, offset, length)
+        events = self.task.mapper.marked(self.task.find(data, offset, length))
         self.facts.count(name, at, received, events)
         positions = (at[events.unit] - first) << EVENT_BITS
         yield from self.buffer.add(events, positions + events.within, received[events.unit])

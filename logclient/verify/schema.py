@@ -86,8 +86,6 @@ STATES = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpec
 OK, LOST, MISSING, RECOVERED, CORRUPTED, DROPPED_STATE, UNEXPECTED, UNKNOWN, PENDING = range(9)
 EXCLUDED = 9  # not selected, or compared by hash and counted there
 
-LEFT_OUT = 7  # instead of the outcome of an event without an id that is not selected
-
 
 class Example(NamedTuple):
     """One event with a fault, and its place in the capture."""

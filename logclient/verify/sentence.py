@@ -38,14 +38,14 @@ def sentence(
         also = f"; also, {because}" if faults else ""
         return f"The promise is broken: {', '.join(parts)}, of {events}{also}."
     if code == ExitCode.UNREACHABLE:
+        if not counts.events and selected:
+            return f"The promise is unproven: {because}."
         unknown = f"{counts.unknown:,} of {events} are unknown"
         return f"The promise is unproven: {unknown}, because {because or _MAY_BE_OPEN}."
     if still_open:
         open_ = f"; {count_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
     else:
         open_ = ""
-    if not counts.events and selected:
-        return f"The promise holds, but the ledgers have no events {selected}{open_}."
     if not counts.events:
         return f"The promise holds, but nothing was sent{open_}."
     rest = [

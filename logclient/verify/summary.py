@@ -17,6 +17,7 @@ from logclient.verify.arrays import I64, sum_by_key
 from logclient.verify.decode import QUIET
 from logclient.verify.details import Details, Ranking
 from logclient.verify.devices import MAX_DEVICES, Device, joined
+from logclient.verify.outside import contained
 from logclient.verify.overview import (
     DUPLICATED,
     KINDS,
@@ -40,7 +41,7 @@ from logclient.verify.schema import (
     UNKNOWN,
 )
 from logclient.verify.segments import Problem
-from logclient.verify.selection import Selection
+from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.sentence import count_ledgers, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.urls import redact_url
@@ -154,6 +155,10 @@ class Summary:
         broken = [f"{n:,} {word}" for word, n in broken_by.items() if n]
         broken += limits.broken(total)
         faults, still_open = self._ledger_faults(allow_open)
+        faults += self._selection_faults(total)
+        if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
+            more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+            faults.append(f"{unread[0]}{more} may be of the capture and is not read")
         unproven = total.unknown or faults or totals.unproven_order
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
         undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
@@ -220,11 +225,15 @@ class Summary:
         fields = self.selection.to_json()
         if fields is None:
             return None
-        chosen = self.ledger.selected
+        ledger, chosen = self.ledger, self.ledger.selected
+        by_hash = ledger.shared[(ledger.shared[:, 2] != 0) & ledger.addressed[ledger.shared_by]]
+        more = by_hash[chosen[by_hash[:, 0]] & ~contained(ledger.outside, by_hash[:, 0], by_hash[:, 1])]
         left_out = {
             "producers": int(np.count_nonzero(~chosen)),
-            "events": int(np.where(chosen, self.ledger.rows["left_out"], self.ledger.last).sum())
-            + self.tally.elsewhere,
+            "events": int(np.where(chosen, ledger.rows["left_out"], ledger.last).sum())
+            + self.tally.elsewhere
+            + len(more),
+            "without_id": int(ledger.last[~ledger.addressed].sum()) + len(by_hash),
         }
         return {**fields, "left_out": left_out}
 
@@ -524,6 +533,7 @@ class Summary:
             for problem in self.ledger.producers[p].problem_lines
         )
         others = [
+            *self._selection_problems(total),
             *self._rewritten_bodies(total),
             *self._clock_problems(),
             *self._left_out_devices(),
@@ -533,6 +543,31 @@ class Summary:
         ]
         named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
         return named, len(others) + int(counts.sum()) - len(named)
+
+    def _selection_faults(self, total: Counts) -> list[str]:
+        """Return why the selected events prove nothing, as phrases."""
+        faults = (
+            [f"the ledgers have no events {self.selection.phrase}"] if self._selects_nothing(total) else []
+        )
+        if n := int(self.sums[:, Column.NOWHERE].sum()):
+            faults.append(f"{n:,} acknowledged events of producers of other runs arrived in no run")
+        return faults
+
+    def _selects_nothing(self, total: Counts) -> bool:
+        return self.selection != EVERYTHING and not total.events
+
+    def _selection_problems(self, total: Counts) -> list[str]:
+        """Return the same as problems."""
+        problems = []
+        if self._selects_nothing(total):
+            problems.append(f"selection: the ledgers have no events {self.selection.phrase}")
+        column = self.sums[:, Column.NOWHERE]
+        problems += [
+            f"missing_run: {self.ledger.producers[p].label}: {column[p]:,} acknowledged events arrived in no "
+            "run; the producer is left out because others arrived in runs that are not selected"
+            for p in np.flatnonzero(column).tolist()
+        ]
+        return problems
 
     def _rewritten_bodies(self, total: Counts) -> list[str]:
         """Return the problem of a topic or table with mostly changed bodies; empty: there is none."""
@@ -583,7 +618,8 @@ class Summary:
         for family, name in enumerate(self.ledger.families):
             kinds += _resolve_sent(times.words[family].T, name in self.doubtful).T
         drops = self.ledger.drops
-        dropped = np.bincount(grid.step(drops[:, 0]), drops[:, 1], grid.n)
+        drops = drops[self.ledger.selected[drops[:, 0]]]
+        dropped = np.bincount(grid.step(drops[:, 1]), drops[:, 2], grid.n)
         latency: dict[str, list[float | None]] = {"p50": [], "p99": [], "max": []}
         longest = self.tally.longest_us
         for row in times.latency.sum(axis=0):

@@ -143,6 +143,8 @@ class Tally:
         head = json.loads(row["head"])
         if kind == "fact":
             self.facts.append(head)
+            if head.get("matched"):
+                self.matched.add(head["name"])
         elif kind == "matched":
             self.matched.add(head)
         elif kind == "order":

@@ -167,6 +167,7 @@ class Facts:
         for seq in away:
             del self.hash[seq], self.created[seq]
         self.owned = named
+        self.apart: set[int] = set()  # compared by hash, and so left out
         self.closed = self.end is not None
         self.whole = self.closed and not self.stopped and not self.holes
         merely_open = not (self.closed or self.stopped or self.holes)
@@ -188,7 +189,7 @@ class Facts:
 
     def is_outside(self, seq: int) -> bool:
         """Whether a sequence is not selected; one that is not listed has the place of its neighbours."""
-        if not self.selected:
+        if not self.selected or seq in self.apart:
             return True
         if seq in self.created:
             return not is_within(self.created[seq], self.since, self.until)
@@ -219,6 +220,8 @@ class Result(NamedTuple):
     facts: dict[str, Facts]
     copies: Counter[tuple[str, int]]  # beyond the first
     took: list[tuple[int, int]]  # when it was made, and the latency of its first copy: events with an id
+    without_id: int = 0  # left out because nothing but a hash could identify them
+    missing_run: dict[str, int] = {}  # producer that is left out -> acknowledged events that arrived nowhere
 
 
 def judge(
@@ -252,15 +255,29 @@ def judge(
         for events in owners.values() if len(events) > 1
         for producer, seq in events if seq in facts[producer].hash
     }  # fmt: skip
-    has_hashed = any(len(events) > 1 for events in owners.values()) or any(
-        mine.identity == "none" for mine in facts.values()
-    )
+    selecting = bool(chosen) or since is not None or until is not None
+    hashed = {
+        (producer, seq)
+        for producer, mine in facts.items()
+        for seq in mine.hash if mine.identity == "none" or (producer, seq) in shared
+    }  # fmt: skip
+    hashes = {facts[producer].hash[seq] for producer, seq in hashed}
+    without_id = 0
+    if selecting:
+        for producer, mine in facts.items():
+            if mine.identity == "none":
+                without_id += mine.last
+                mine.leave_out()
+            else:
+                mine.apart = {seq for owner, seq in shared if owner == producer}
+                without_id += len(mine.apart)
+                mine.left_out = sum(mine.is_outside(seq) for seq in range(1, mine.last + 1))
 
     def event_of(arrival: Arrival) -> tuple[str, int] | None:
         if arrival.producer in facts and facts[arrival.producer].identity == "id":
             return arrival.producer, arrival.seq
         events = owners.get(arrival.user, []) if arrival.user else []
-        return events[0] if len(events) == 1 and events[0] not in shared else None
+        return events[0] if len(events) == 1 else None
 
     by_event: dict[str, dict[int, list[tuple[int, Arrival]]]] = {
         producer: defaultdict(list) for producer in facts
@@ -269,15 +286,27 @@ def judge(
     unknown_ids: set[Any] = set()
     here = {event[0] for arrival in arrivals if (event := event_of(arrival))}
     there = {event for arrival in elsewhere if (event := event_of(arrival))}
+    missing_run = {}
     for producer in {producer for producer, _ in there} - here:
-        facts[producer].leave_out()
+        mine = facts[producer]
+        nowhere = sum(
+            not mine.is_outside(seq) and mine.outcome.get(seq) == "acked" and (producer, seq) not in there
+            for seq in mine.hash
+        )
+        if nowhere:
+            missing_run[producer] = nowhere
+        mine.leave_out()
     for place, arrival in enumerate(arrivals):
         if event := event_of(arrival):
             producer, seq = event
             by_event[producer][seq].append((place, arrival))
-        elif has_hashed:
+        elif hashed and not selecting:
             by_hash.append(arrival)
-        elif not is_within(arrival.received_us, since, until):
+        elif (selecting and (
+            not (arrival.producer or arrival.user)
+            or hashed.intersection(owners.get(arrival.user, []) if arrival.user else [])
+            or arrival.hash in hashes
+        )) or not is_within(arrival.received_us, since, until):
             pass
         elif arrival.producer:
             unknown_ids.add(("id", arrival.producer, arrival.seq))
@@ -297,8 +326,7 @@ def judge(
         seen = by_event[producer]
         unseen_before = False
         for seq in range(1, mine.last + 1):
-            hashed = seq in mine.hash and ((producer, seq) in shared or mine.identity == "none")
-            if hashed or mine.is_outside(seq):
+            if (producer, seq) in hashed or mine.is_outside(seq):
                 unseen_before = False
                 continue
             copies = seen.get(seq, [])
@@ -334,8 +362,8 @@ def judge(
         for seq in _reordered(mine, judged):
             tell["reordered"] += 1
             ids["reordered"].add((producer, seq))
-    away = Counter(arrival.hash for arrival in elsewhere if event_of(arrival) is None)
-    unknown_ids |= _compare_by_hash(facts, shared, by_hash, away, doubt, counts, ids, extra)
+    if not selecting:
+        unknown_ids |= _compare_by_hash(facts, hashed, by_hash, doubt, counts, ids, extra)
     without_producer = {"unexpected" if all_whole else "unknown": len(unknown_ids)} if unknown_ids else {}
     code = 0
     for producer, tell in [*counts.items(), ("", Counter(without_producer))]:
@@ -354,9 +382,19 @@ def judge(
             code = 2
         if owner is not None and ordered and tell["reordered"] and not owner.holes:
             code = 2
+    if selecting and (missing_run or not sum(tell["events"] for tell in counts.values())):
+        code = max(code, 1)
     return Result(
-        {p: dict(c) for p, c in counts.items()}, dict(ids), without_producer, (0, 3, 1)[code], gaps, facts,
-        extra, took,
+        {p: dict(c) for p, c in counts.items()},
+        dict(ids),
+        without_producer,
+        (0, 3, 1)[code],
+        gaps,
+        facts,
+        extra,
+        took,
+        without_id,
+        missing_run,
     )
 
 
@@ -397,38 +435,22 @@ def _reordered(mine: Facts, seen: dict[int, list[tuple[int, Arrival]]]) -> set[i
 
 def _compare_by_hash(
     facts: dict[str, Facts],
-    shared: set[tuple[str, int]],
+    hashed: set[tuple[str, int]],
     by_hash: list[Arrival],
-    away: Counter[int],
     doubt: set[str],
     counts: dict[str, Counter[str]],
     ids: dict[str, set[tuple[str, int]]],
     extra: Counter[tuple[str, int]],
 ) -> set[Any]:
     """Events without an id of their own, as a multiset of hashes; the hashes of nobody."""
-    arrived: Counter[int] = Counter()
-    elsewhere: Counter[int] = Counter()  # copies received outside the selected time
-    others: Counter[int] = Counter()  # events made outside it
+    arrived = Counter(arrival.hash for arrival in by_hash)
     events: dict[int, list[tuple[int, str, int]]] = defaultdict(list)
-    for producer, mine in facts.items():
-        for seq, h in mine.hash.items():
-            if mine.identity == "none" or (producer, seq) in shared:
-                if mine.is_outside(seq):
-                    others[h] += 1
-                else:
-                    events[h].append((-STRENGTH[mine.outcome.get(seq, "")], producer, seq))
-        since, until = mine.since, mine.until
-    for arrival in by_hash:
-        where = arrived if is_within(arrival.received_us, since, until) else elsewhere
-        where[arrival.hash] += 1
+    for producer, seq in hashed:
+        mine = facts[producer]
+        events[mine.hash[seq]].append((-STRENGTH[mine.outcome.get(seq, "")], producer, seq))
     for h, rows in events.items():
         rows.sort()
         copies = arrived.pop(h, 0)
-        # Copies are those of events of the same time first, and only the rest may be of the others.
-        for _ in range(max(elsewhere[h] - others[h], 0)):
-            copies += copies < len(rows)
-        for _ in range(max(others[h] - elsewhere[h], 0)):
-            copies -= copies > len(rows)
         if copies > len(rows):
             _, producer, seq = rows[0]
             counts[producer]["duplicated"] += copies - len(rows)
@@ -436,9 +458,6 @@ def _compare_by_hash(
             extra[producer, seq] = copies - len(rows)
         for nth, (_, producer, seq) in enumerate(rows):
             outcome = facts[producer].outcome.get(seq, "")
-            if copies <= nth < copies + away[h]:
-                facts[producer].left_out += 1
-                continue
             if nth < copies:
                 word = "ok" if outcome in ("acked", "handed") else "recovered"
             else:
@@ -450,7 +469,7 @@ def _compare_by_hash(
             counts[producer]["events"] += 1
             counts[producer][word] += 1
             ids[word].add((producer, seq))
-    return {("hash", h) for h in arrived if h not in others}
+    return {("hash", h) for h in arrived}
 
 
 # -- what devices published

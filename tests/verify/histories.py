@@ -491,7 +491,7 @@ def overview_differences(expected: Result, verdict: Any) -> list[str]:
     noted = [
         row
         for mine in expected.facts.values()
-        for row in mine.noted if is_within(row[0], mine.since, mine.until)
+        for row in mine.noted if mine.selected and is_within(row[0], mine.since, mine.until)
     ]  # fmt: skip
     every = [
         at

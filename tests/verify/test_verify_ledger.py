@@ -328,7 +328,7 @@ def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
             [files.open_line(producer), files.batch_line(events(1, 2, 3)), *ids, files.close_line(3)],
         )
     found = packed(tmp_path)
-    assert found.shared.tolist() == [[0, 2], [1, 2]]
+    assert found.shared[:, :2].tolist() == [[0, 2], [1, 2]]
     assert read_bucket(found, 0).shared.tolist() == [False, True, False] * 2
     assert len(found.ids) == 4
     by_hash = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in found.ids}
@@ -343,7 +343,10 @@ def test_generated_id_given_to_another_event_is_shared(tmp_path: Path) -> None:
     lines = [OPEN, files.batch_line(events(1, 2, 3, 4)), files.ids_line(own), files.close_line(4)]
     files.write_part(tmp_path / "l", P, 1, lines)
     found = packed(tmp_path)
-    assert found.shared.tolist() == [[0, 1], [0, 2]]  # the third is its own id, the fourth of no ledger
+    assert found.shared[:, :2].tolist() == [
+        [0, 1],
+        [0, 2],
+    ]  # the third is its own id, the fourth of no ledger
     assert len(found.ids) == 3
 
 

@@ -67,6 +67,8 @@ def selected_line(verdict: Verdict) -> str:
     selection = Selection(chosen["since_us"], chosen["until_us"], tuple(chosen["runs"]))
     left_out = chosen["left_out"]
     rest = f"{left_out['events']:,} others are left out"
+    if left_out["without_id"]:
+        rest += f" ({left_out['without_id']:,} because they have no id of their own)"
     if left_out["producers"]:
         rest += f", and {left_out['producers']:,} producers without any selected event"
     return f"events {selection.phrase}; {rest}"
