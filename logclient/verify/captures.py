@@ -108,9 +108,10 @@ def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
         LedgerError: a folder cannot be read, or there is nothing of a capture in any.
     """
     taken: list[Chosen] = []
-    left_out: list[LeftOut] = []
+    segments, unread = list_segments(places)
+    left_out = [LeftOut("unread", one.segment, one.reason, "", True) for one in unread]
     misnamed: list[Chosen] = []
-    for found in list_segments(places):
+    for found in segments:
         segment = found._replace(listener=display_name(found.listener))
         try:
             header = read_header(found)

@@ -117,7 +117,7 @@ class Ledgers(NamedTuple):
     """The files below some folders that are, or look like, ledgers."""
 
     parts: Parts
-    unread: list[str]  # files that may be ledgers and are not read, at most 1,000
+    unread: list[str]  # files and folders that may be ledgers and are not read, at most 1,000
     copies: list[str]  # copies of ledger files, as problems; likewise
 
     def plus(self, parts: Parts) -> Ledgers:
@@ -151,15 +151,22 @@ def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
     """Find the ledger files below some folders by their names.
 
     Returns:
-        The files, copies included; and files that may be ledgers. A size is -1 where a listing has none.
+        The files, copies included; and files and folders that may be ledgers, or have some. A size is -1
+        where a listing has none.
     """
     folders: list[str] = []
     producers, numbers, sizes, owners = bytearray(), array("q"), array("q"), array("i")
-    unread: list[str] = []
+    unread: set[str] = set()
+    empty: list[str] = []
     seen: set[str] = set()
     for place in places:
+        has_any = False
         for relative, entries in storage.list_folders(place, "ledger"):
+            if named := storage.folder_named(relative, _looks_like_one):
+                _add(unread, f"{_shown(place, '', named, len(places) > 1)} (a folder)")
+                continue
             folder = storage.join(place, *relative.split("/")) if relative else place
+            has_any = has_any or any(entry.regular and _NAME.fullmatch(entry.name) for entry in entries)
             if folder in seen:
                 continue  # it is below two of the folders that were given
             seen.add(folder)
@@ -171,19 +178,34 @@ def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
                     numbers.append(int(match[2]))
                     sizes.append(entry.size)
                     owners.append(owner)
-                elif ".ledger" in entry.name.lower() and len(unread) < _MAX_NAMED:
-                    unread.append(_shown(place, relative, entry.name, len(places) > 1))
+                elif entry.folder:
+                    name = _shown(place, relative, entry.name, len(places) > 1)
+                    _add(unread, f"{name} (a link to a folder)")
+                elif _looks_like_one(entry.name):
+                    _add(unread, _shown(place, relative, entry.name, len(places) > 1))
             if owners and owners[-1] == owner:
                 folders.append(folder)
-    unread.sort()
+        if not has_any:
+            empty.append(place)
     if not numbers:
         where = ", ".join(places)
-        more = f"; {unread[0]} is not read" if unread else ""
+        more = f"; {min(unread)} is not read" if unread else ""
         raise LedgerError(f"ledger: {where} has no ledger: their names are <producer>-<part>.ledger{more}")
     rows = np.zeros(len(numbers), _FILE)
     rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
     rows["number"], rows["size"], rows["folder"] = numbers, sizes, owners
-    return Parts(folders, rows), unread
+    for place in empty:
+        _add(unread, f"{place} (a folder without any ledger)")
+    return Parts(folders, rows), sorted(unread)
+
+
+def _looks_like_one(name: str) -> bool:
+    return ".ledger" in name.lower()
+
+
+def _add(unread: set[str], name: str) -> None:
+    if len(unread) < _MAX_NAMED:
+        unread.add(name)
 
 
 def _shown(place: str, relative: str, name: str, whole: bool) -> str:

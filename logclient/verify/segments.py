@@ -141,36 +141,56 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
     return memoryview(b"" if data is None else data), at[:-1], at[1:] - at[:-1]
 
 
-def list_segments(places: str | Sequence[str]) -> list[Segment]:
+def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Problem]]:
     """List the ``*.cap`` entries below some folders, by listener and number.
 
     Entries with another name than a segment's have their whole name as listener, and number 0. Entries that
     are no regular files are listed too.
+
+    Returns:
+        The entries; and the folders that may have more, and are not read.
 
     Raises:
         LedgerError: a folder cannot be read, or there is no such entry in any.
     """
     places = [places] if isinstance(places, str) else places
     found: dict[str, Segment] = {}
+    unread: dict[str, str] = {}  # name -> reason
+    empty = []
     for place in places:
+        has_any = False
         for relative, entries in storage.list_folders(place, "capture"):
+            if named := storage.folder_named(relative, lambda name: name.endswith(".cap")):
+                path = storage.join(place, *named.split("/"))
+                unread[path if len(places) > 1 else named] = "it is a folder, not a regular file"
+                continue
             folder = storage.join(place, *relative.split("/")) if relative else place
             for entry in entries:
-                if not entry.name.endswith(".cap"):
-                    continue
-                match = _NAME.fullmatch(entry.name)
-                listener, number = (match["listener"], int(match["number"])) if match else (entry.name, 0)
                 path = storage.join(folder, entry.name)
                 label = path if len(places) > 1 else f"{relative}/{entry.name}" if relative else ""
+                if entry.folder:
+                    unread[label or entry.name] = "it is a link to a folder, which is not followed"
+                    continue
+                if not entry.name.endswith(".cap"):
+                    continue
+                has_any |= entry.regular
+                match = _NAME.fullmatch(entry.name)
+                listener, number = (match["listener"], int(match["number"])) if match else (entry.name, 0)
                 try:
                     size = entry.size if entry.size >= 0 else storage.size_of(path, "capture")
                 except OSError as error:
                     raise LedgerError(f"capture: {path}: {error.strerror or error}") from error
                 found.setdefault(path, Segment(listener, number, path, size, label))
+        if not has_any:
+            empty.append(place)
     if not found:
         where = ", ".join(places)
-        raise LedgerError(f"capture: {where} has no segment: their names are <listener>-<nnnnnn>.cap")
-    return sorted(found.values())
+        more = "".join(f"; {name}: {why}" for name, why in [*unread.items()][:1])
+        raise LedgerError(f"capture: {where} has no segment: their names are <listener>-<nnnnnn>.cap{more}")
+    if len(empty) < len(places):
+        unread |= dict.fromkeys(empty, "it is a folder without any segment")
+    problems = [Problem("unread", display_name(name), -1, why) for name, why in unread.items()]
+    return sorted(found.values()), problems
 
 
 def read_header(segment: Segment) -> Header | None:
@@ -281,7 +301,7 @@ class SegmentReader:
         self._chunk = max(chunk, 64)
         self._skip = skip
         self._lists_streams = peers
-        self._end_at = -1
+        self._end_at = -1  # where the end record ends
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
         self.counts[kind] += 1
@@ -298,6 +318,8 @@ class SegmentReader:
             return
         with file:
             yield from self._read(file)
+        if 0 <= self._end_at < self.position:
+            self._problem("damage", self._end_at, "records after the end record")
         if self._end_at < 0 and self._start == 0:
             self._problem("unclosed", self._end, "no end record")
 
@@ -319,21 +341,16 @@ class SegmentReader:
             data = view[:filled]
             at = 0
             while True:
-                streams = self._lists_streams or self._end_at >= 0
-                walk = walker.walk(data, at, limit=self._limit, skip=self._skip, streams=streams)
+                walk = walker.walk(data, at, limit=self._limit, skip=self._skip, streams=self._lists_streams)
                 at = walk.end
                 self.position = base + at
                 yield from self._take(data, base, walk)
                 if walk.stop != walker.LIMIT:
                     break
-            if walk.stop == walker.LENGTH:
-                self._stuck(file, data[at:], base + at)
-                return
             rest = filled - at
-            if not left:
-                return  # a torn record at the end; the segment then has no end record
             need = _RECORD_HEAD + (int.from_bytes(data[at : at + 4], "little") if rest >= 4 else 0)
-            if need > rest + left:
+            if walk.stop == walker.LENGTH or not left or need > rest + left:
+                self._judge_rest(file, data[at:], left, base + at)
                 return
             tail = bytes(data[at:])
             if need > len(buffer):
@@ -342,19 +359,31 @@ class SegmentReader:
             base += at
             filled = rest
 
-    def _stuck(self, file: io.RawIOBase, data: memoryview, offset: int) -> None:
-        """Judge a record with an impossible length.
+    def _judge_rest(self, file: io.RawIOBase, data: memoryview, left: int, offset: int) -> None:
+        """Judge the bytes behind the last whole record.
 
-        A crash of the machine leaves zeros up to the end of the file. Anything else is damage.
+        A crash of the machine leaves a torn record, or zeros up to the end of the file. Anything else is
+        damage, and so is a torn record behind the end.
+
+        Args:
+            file: the segment.
+            data: the bytes that were read.
+            left: how many more there are.
+            offset: of the first byte in the file.
         """
-        length = int.from_bytes(data[:4], "little")
-        if length == 0 and not any(data):
-            while piece := file.read(1 << 20):
-                if piece.strip(b"\0"):
-                    break
-            else:
-                return
-        self._problem("damage", offset, f"a record of {length} bytes: the rest cannot be read")
+        head = bytes(data[:4])
+        while len(head) < 4 and (more := file.read(min(4 - len(head), left))):
+            head += more
+            left -= len(more)
+        length = int.from_bytes(head, "little")
+        if (len(head) == 4 and 0 < length <= walker.MAX_RECORD) or (length and len(head) < 4):
+            if self._end_at >= 0:
+                self._problem("damage", offset, "bytes after the end record")
+            return
+        while length == 0 and not any(data) and (data := memoryview(file.read(min(left, 1 << 20)) or b"")):
+            left -= len(data)
+        if length or any(data):
+            self._problem("damage", offset, f"a record of {length} bytes: the rest cannot be read")
 
     def _take(self, data: memoryview, base: int, walk: walker.Walk) -> Iterator[Batch]:
         offset = np.frombuffer(walk.offset, np.int64)
@@ -362,8 +391,6 @@ class SegmentReader:
         ends = []
         for kind, at, length in walk.others:
             where = base + at
-            if self._end_at >= 0:
-                self._problem("damage", where, "a record after the end record")
             payload = data[at + _RECORD_HEAD : at + _RECORD_HEAD + length]
             if kind == walker.STREAM:
                 self.peers[int.from_bytes(payload[1:9], "little")] = bytes(payload[9:]).decode(
@@ -377,7 +404,8 @@ class SegmentReader:
                     self.header = header
                     self.first_arrival = self.next_arrival = header.first_arrival
             elif kind == walker.END:
-                self._end_at = where
+                if self._end_at < 0:
+                    self._end_at = where + _RECORD_HEAD + length
                 self.closed = bytes(payload[9:]).decode("utf-8", "replace")
                 ends.append((at, int.from_bytes(payload[1:9], "little")))
             elif kind == walker.BAD_CRC:
@@ -395,9 +423,6 @@ class SegmentReader:
             if not self.first_arrival:
                 self.first_arrival = int(arrival[0])
             self.next_arrival = int(arrival[-1]) + 1
-            for at, _ in ends:
-                if offset[-1] > at:
-                    self._problem("damage", base + at, "units after the end record")
         for at, following in ends:
             if self.next_arrival and following != self.next_arrival:
                 self._problem(

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -40,6 +40,7 @@ __all__ = [
     "create",
     "expand",
     "fetch",
+    "folder_named",
     "folder_of",
     "is_pattern",
     "is_url",
@@ -81,6 +82,7 @@ class Found(NamedTuple):
     name: str  # without its folder
     size: int  # -1: `size_of` tells
     regular: bool  # a file, no link or FIFO
+    folder: bool = False  # a link to a folder, which is not followed
 
 
 # -- names
@@ -434,7 +436,8 @@ def _list_local(place: str, what: str) -> Iterator[tuple[str, list[Found]]]:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.name)
                     else:
-                        here.append(Found(entry.name, -1, entry.is_file(follow_symlinks=False)))
+                        regular = entry.is_file(follow_symlinks=False)
+                        here.append(Found(entry.name, -1, regular, not regular and entry.is_dir()))
         except OSError as error:
             where = os.path.join(place, relative) if relative else place
             raise LedgerError(f"{what}: {where}: {error.strerror}") from error
@@ -459,6 +462,12 @@ def _list_objects(place: str, what: str, missing: bool) -> Iterator[tuple[str, l
             relative = info.path[len(path) :].strip("/").rpartition("/")[0]
             folders.setdefault(relative, []).append(Found(info.base_name, info.size, True))
     yield from folders.items()
+
+
+def folder_named(relative: str, fits: Callable[[str], bool]) -> str:
+    """Return the outermost folder whose name fits, of a relative name and the folders above; empty: none."""
+    names = relative.split("/") if relative else []
+    return next(("/".join(names[: i + 1]) for i, name in enumerate(names) if fits(name)), "")
 
 
 def list_names(place: str, what: str) -> list[str]:

@@ -155,7 +155,7 @@ def test_length_beyond_the_data_is_not_read() -> None:
 
 
 def read(path: Path, **options: int) -> tuple[segments.SegmentReader, list[bytes]]:
-    [segment] = [s for s in segments.list_segments(str(path.parent)) if s.path == str(path)]
+    [segment] = [s for s in segments.list_segments(str(path.parent))[0] if s.path == str(path)]
     reader = segments.SegmentReader(segment, **options)
     raws = []
     ordinal = 0
@@ -248,6 +248,19 @@ def test_every_torn_tail_is_unclosed(tmp_path: Path) -> None:
         (files.unit_record(1, b"x"), ["gap", "unclosed"]),
         (files.end_record(2) + files.unit_record(2, b"x"), ["damage", "gap"]),
         (files.end_record(2) + files.end_record(2), ["damage"]),
+        (files.end_record(2) + files.stream_record(2, "p"), ["damage"]),
+        (files.end_record(2) + files.record(b"\x07rest"), ["damage"]),
+        (files.end_record(2) + b"abc", ["damage"]),
+        (files.end_record(2) + b"\0\0\1", ["damage"]),
+        (files.end_record(2) + b"\0" * 4 + b"\1", ["damage"]),
+        (files.end_record(2) + b"\0" * 100, []),
+        (files.end_record(2) + b"\0" * 3, []),
+        (files.end_record(2) + files.unit_record(2, b"x")[:-1], ["damage"]),
+        (files.end_record(2) + files.unit_record(2, b"x" * 300)[:40], ["damage"]),
+        (files.end_record(2) + b"\xff" * 100, ["damage"]),
+        (b"\0" * 4 + b"\1", ["damage", "unclosed"]),
+        (b"\xff" * 5, ["damage", "unclosed"]),
+        (b"abc", ["unclosed"]),
         (files.end_record(7), ["gap"]),
         (files.header_record("main", 1, 1) + files.end_record(2), ["damage"]),
         (files.record(b"\x01\x01\0\0\0notjson"), ["damage", "unclosed"]),
@@ -259,6 +272,10 @@ def test_kind_of_damage_is_named(tmp_path: Path, tail: bytes, kinds: list[str]) 
     reader, raws = read(path)
     assert raws[0] == b"one"
     assert sorted({problem.kind for problem in reader.problems}) == kinds
+    for chunk, units in ((64, 100), (1 << 20, 1), (path.stat().st_size - 2, 1)):
+        reader, _ = read(path, chunk=chunk, units=units)
+        found = {problem.kind for problem in reader.problems}
+        assert found - {"gap"} == {*kinds} - {"gap"}
 
 
 def test_listed_problems_are_bounded_and_all_counted(tmp_path: Path) -> None:
@@ -271,7 +288,7 @@ def test_listed_problems_are_bounded_and_all_counted(tmp_path: Path) -> None:
 
 def test_segment_truncated_during_reading_is_unclosed(tmp_path: Path) -> None:
     [path] = files.write_segments(tmp_path, "main", [(b"x" * 500, 0, i) for i in range(10)])
-    [segment] = segments.list_segments(str(tmp_path))
+    [segment] = segments.list_segments(str(tmp_path))[0]
     reader = segments.SegmentReader(segment, chunk=600)
     batches = iter(reader)
     next(batches)
@@ -284,7 +301,7 @@ def test_segment_truncated_during_reading_is_unclosed(tmp_path: Path) -> None:
 def test_segment_of_another_version_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "main-000001.cap"
     path.write_bytes(files.record(b"\x01" + struct.pack("<I", 2) + b"{}"))
-    [segment] = segments.list_segments(str(tmp_path))
+    [segment] = segments.list_segments(str(tmp_path))[0]
     assert segments.read_header(segment) is None
     reader, _ = read(path)
     assert [problem.reason for problem in reader.problems] == ["version 2: only 1 is known", "no end record"]
@@ -295,7 +312,7 @@ def test_segment_of_another_version_is_not_read(tmp_path: Path) -> None:
 )
 def test_segment_without_header_has_none(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "main-000001.cap").write_bytes(data)
-    [segment] = segments.list_segments(str(tmp_path))
+    [segment] = segments.list_segments(str(tmp_path))[0]
     assert segments.read_header(segment) is None
 
 
@@ -310,7 +327,7 @@ def test_segments_are_sorted_by_listener_and_number(tmp_path: Path) -> None:
         "x.txt",
     ):
         (tmp_path / name).write_bytes(b"")
-    found = [(s.listener, s.number, s.name) for s in segments.list_segments(str(tmp_path))]
+    found = [(s.listener, s.number, s.name) for s in segments.list_segments(str(tmp_path))[0]]
     assert found == [
         ("a-b", 1, "a-b-000001.cap"), ("a.cap", 0, "a.cap"), ("b", 1, "b-000001.cap"),
         ("b", 2, "b-000002.cap"), ("b", 10, "b-0000010.cap"), ("b-1.cap", 0, "b-1.cap"),
