@@ -133,6 +133,7 @@ def run(
         VerifyError: there is no Java, or Spark fails.
     """
     require_extras()
+    output.remove_verdict(out)
     if sum(given is not None for given in (capture, kafka, table)) != 1:
         raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()

@@ -19,6 +19,7 @@ __all__ = [
     "discard",
     "errors_named",
     "prepare_folder",
+    "remove_verdict",
     "removed_on_error",
     "violation_files",
     "write_text",
@@ -40,8 +41,26 @@ class UnwrittenVerdict(LedgerError):
         self.verdict = verdict
 
 
+def remove_verdict(out: storage.Folder | None) -> None:
+    """Remove the verdict of an earlier run, so that nobody takes it for that of a run that fails.
+
+    Raises:
+        LedgerError: it cannot be removed.
+        ConfigError: the URL has a secret or an unknown option.
+    """
+    if out is None:
+        return
+    folder = storage.resolve(out, "out")
+    if storage.is_url(folder):
+        storage.check_reachable(folder, "out")
+    try:
+        _clear(folder)
+    except OSError as error:
+        raise LedgerError(f"out: {folder}: {error.strerror}") from error
+
+
 def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
-    """Make the folder for a verdict, and remove an earlier one, without which its violations mean nothing.
+    """Make the folder for a verdict.
 
     Returns:
         The place, empty if `out` is None; and the folders that were made, inner ones first.
@@ -53,17 +72,15 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
     if out is None:
         return "", []
     folder = storage.resolve(out, "out")
-    faults = storage.join(folder, "violations")
     if storage.is_url(folder):
         storage.check_writable(folder, "out")
-        _clear(folder)
         return folder, []
+    faults = storage.join(folder, "violations")
     made = [path for path in (faults, folder) if not os.path.lexists(path)]
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
         os.chmod(faults, 0o700)
-        _clear(folder)
     except OSError as error:
         raise LedgerError(f"out: {folder}: {error.strerror}") from error
     return folder, made
@@ -71,13 +88,19 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
 
 def _clear(folder: str) -> None:
     """Remove a verdict, and no other files."""
-    names = [*_VERDICT, *(storage.join("violations", name) for name in violation_files(folder))]
-    for place in (storage.join(folder, name) for name in names):
-        if storage.is_url(place):
-            storage.remove(place, "out")
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in _VERDICT:
+            _remove(storage.join(folder, name))
+        for name in violation_files(folder):
+            _remove(storage.join(folder, "violations", name))
+
+
+def _remove(place: str) -> None:
+    if storage.is_url(place):
+        storage.remove(place, "out")
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place)
 
 
 def violation_files(folder: str) -> list[str]:

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 VERSION = 1  # of the JSON form
+_MAX_DIGITS = 18  # of a limit
 
 
 class Counts(NamedTuple):
@@ -198,12 +199,13 @@ class Limits(NamedTuple):
         """
         limits = {}
         for word, value in given.items():
-            text = None if value is None else str(value)
+            text = None if value is None else _shown(value)
             if text is not None:
                 number = text.removesuffix("%")
                 whole = number == text
+                # More digits than this say nothing, and Python refuses to read thousands of them.
                 digits = number.replace(".", "", 0 if whole else 1)
-                if not (len(digits) < 16 and digits.isascii() and digits.isdigit()):
+                if not (number.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
                     raise ConfigError(
                         f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%"
                     )
@@ -221,6 +223,14 @@ class Limits(NamedTuple):
             if n > limit:
                 out.append(f"{n:,} {word}, more than {text}")
         return out
+
+
+def _shown(limit: int | str) -> str:
+    """Return a limit as text. Python does not write numbers of thousands of digits."""
+    try:
+        return str(limit)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 class Verdict(NamedTuple):

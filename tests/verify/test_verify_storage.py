@@ -346,6 +346,48 @@ def test_earlier_verdict_is_replaced(scene: Scene, bucket: Bucket, verify: Run) 
         assert rows_of(out) == []
 
 
+def test_earlier_verdict_in_a_bucket_is_gone_when_a_run_fails(
+    scene: Scene, bucket: Bucket, verify: Run
+) -> None:
+    scene.write_ledger().write_capture(range(1, 11))
+    for options in ({"until": "yesterday"}, {"run": "none"}):
+        verify(scene.ledger, scene.capture, out=bucket.url("out"))
+        assert bucket.objects()
+        with pytest.raises(ConfigError):
+            verify(scene.ledger, scene.capture, out=bucket.url("out"), **options)
+        assert bucket.objects() == {}
+
+
+def test_folders_of_a_bucket_that_are_not_read(scene: Scene, bucket: Bucket, verify: Run) -> None:
+    """Names that end like those of files, and places without any ledger or segment."""
+    scene.write_ledger().write_capture()
+    ledger, capture = bucket.upload(scene.ledger, "l"), bucket.upload(scene.capture, "c")
+    bucket.put("other/notes.txt", b"none")
+    verdict = verify([ledger, bucket.url("other")], [capture, bucket.url("other")])
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.UNREACHABLE, {"events": 20, "ok": 20})
+    assert has_problem(verdict, "ledger", bucket.url("other"), "a folder without any ledger")
+    assert has_problem(verdict, "capture", bucket.url("other"), "unread: it is a folder without any segment")
+    bucket.upload(scene.ledger, "l/old.ledger/deep")
+    bucket.upload(scene.capture, "c/main-000002.cap")
+    verdict = verify(ledger, capture)
+    assert (verdict.exit_code, nonzero(verdict)) == (ExitCode.UNREACHABLE, {"events": 20, "ok": 20})
+    assert has_problem(verdict, "ledger: old.ledger (a folder)")
+    assert has_problem(verdict, "capture: main-000002.cap: unread: it is a folder")
+    assert (verdict.ledger["unread"], verdict.capture["listeners"]) == (1, ["main"])
+
+
+def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: Bucket, verify: Run) -> None:
+    world = World(5, 12, anonymous=0.3, users=0.2, runs=("one", "two"))
+    ledger, capture = world.write(tmp_path)
+    options: dict[str, Any] = {"bits": 4, "since": 0.7, "run": "one"}
+    local = verify(ledger, capture, **options)
+    remote = verify(
+        bucket.upload(ledger, "l"), bucket.upload(capture, "c"), work=bucket.url("work"), **options
+    )
+    assert comparable(remote) == comparable(local)
+    assert local.selection["left_out"]["without_id"]
+
+
 def test_failed_verification_leaves_nothing(
     scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, verify: Run
 ) -> None:
