@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
         metavar="TIME",
-        help="judge only events made then or later: ISO 8601 (UTC by default), or seconds since 1970",
+        help="judge only events made then or later: ISO 8601 (UTC by default), or @ and seconds since 1970",
     )
     parser.add_argument(
         "--until", metavar="TIME", help="judge only events made before that time (as --since)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -110,7 +111,7 @@ def read_time(name: str, given: float | str | None) -> int | None:
 
     Args:
         name: of the argument, for the error.
-        given: seconds since 1970, or ISO 8601, in UTC unless it has a zone.
+        given: ISO 8601, in UTC unless it has a zone; or seconds since 1970, as a number or text behind ``@``.
 
     Returns:
         Microseconds since 1970.
@@ -120,17 +121,26 @@ def read_time(name: str, given: float | str | None) -> int | None:
     """
     if given is None:
         return None
+    if isinstance(given, str) and re.fullmatch(r"\s*[+-]?\d+(\.\d*)?\s*", given):
+        raise ConfigError(
+            f"{name}: {given[:40]!r} is a number alone: write a time such as 2026-01-01T00:00:00Z, or"
+            " @1767225600 for seconds since 1970"
+        )
+    seconds = given
+    if isinstance(given, str) and (found := re.fullmatch(r"@(-?\d+(?:\.\d+)?)", given, re.ASCII)):
+        seconds = float(found[1])
     try:
-        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
-            at = datetime.datetime.fromisoformat(given)
+        if isinstance(seconds, str):
+            at = datetime.datetime.fromisoformat(seconds)
             at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
             since = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
             return since // datetime.timedelta(microseconds=1)
-        us = round(float(given) * 1_000_000)
+        us = round(float(seconds) * 1_000_000)
         if abs(us) < _MAX_TIME_US:
             return us
     except (ValueError, OverflowError):
         pass
+    shown = repr(given[:40]) if isinstance(given, str) else "the number"
     raise ConfigError(
-        f"{name}: {str(given)[:40]!r} must be a time such as 2026-05-01T12:00:00Z, or seconds since 1970"
+        f"{name}: {shown} must be a time such as 2026-05-01T12:00:00Z, or @ and seconds since 1970"
     )
