@@ -275,6 +275,16 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
             read(tmp_path / "capture", maxPartitionBytes=size)
     with pytest.raises(ConfigError, match="path: "):
         dataframes.LogSource({}).reader(None)
+    known = "path, protocol, maxPartitionBytes, maxBytesPerTrigger, pushFilters"
+    for source in (dataframes.LogSource, dataframes.CaptureSource):
+        also = "" if source is dataframes.LogSource else ", rows"
+        given = {"path": str(tmp_path / "capture"), "MAXPARTITIONBYTES": "1m", "protocl": "plog"}
+        words = f"protocl: there is no such option: there are {known}{also}"
+        for make in (source(given).reader, source(given).streamReader):
+            with pytest.raises(ConfigError, match=words):
+                make(None)
+    with pytest.raises(ConfigError, match="rows: there is no such option"):
+        read(tmp_path / "capture", rows="units")
     with pytest.raises(LedgerError, match="No such file"):
         read(tmp_path / "nowhere")
 

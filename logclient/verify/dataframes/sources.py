@@ -50,9 +50,7 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def arrivals(
-    spark: SparkSession, capture: Folder | Sequence[Folder], *, rows: str = "events"
-) -> DataFrame:
+def arrivals(spark: SparkSession, capture: Folder | Sequence[Folder], *, rows: str = "events") -> DataFrame:
     """Return the content of a capture as a DataFrame.
 
     Args:
@@ -122,14 +120,23 @@ class Options:
 
     Args:
         options: by name, in any case of letters.
+        known: the names of the options that there are.
         default: the columns of its table.
         quiet: whether pings and the like are rows.
         schema: the columns that are asked for, if not all.
     """
 
     def __init__(
-        self, options: Any, default: tuple[str, ...], quiet: bool, schema: StructType | None = None
+        self,
+        options: Any,
+        known: tuple[str, ...],
+        default: tuple[str, ...],
+        quiet: bool,
+        schema: StructType | None = None,
     ) -> None:
+        names = {name.lower() for name in (*known, PATHS)}
+        if wrong := sorted(name for name in options if name.lower() not in names):
+            raise ConfigError(f"{wrong[0]}: there is no such option: there are {', '.join(known)}")
         self.folders = _folders(options)
         self.protocol = str(options.get("protocol", ""))
         if self.protocol:
@@ -165,6 +172,9 @@ class _CaptureTable(DataSource):
         return LOGS
 
     _quiet = False
+    _known: tuple[str, ...] = (
+        "path", "protocol", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters",
+    )  # fmt: skip
 
     def schema(self) -> StructType:
         """Return the columns of the rows."""
@@ -175,13 +185,16 @@ class _CaptureTable(DataSource):
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
         """Return the reader of a batch."""
-        return BatchReader(Options(self.options, self._default, self._quiet, schema))
+        return BatchReader(self._options(schema))
 
     def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         from logclient.verify.dataframes.streams import StreamReader
 
-        return StreamReader(Options(self.options, self._default, self._quiet, schema))
+        return StreamReader(self._options(schema))
+
+    def _options(self, schema: StructType | None) -> Options:
+        return Options(self.options, self._known, self._default, self._quiet, schema)
 
 
 class LogSource(_CaptureTable):
@@ -197,9 +210,13 @@ class LogSource(_CaptureTable):
 
 
 class CaptureSource(_CaptureTable):
-    """The data source ``logclient-capture``, with options ``path`` and ``rows`` (``events`` or ``units``)."""
+    """The data source ``logclient-capture``.
+
+    Its options are those of `LogSource` and ``rows`` (``events`` or ``units``).
+    """
 
     _quiet = True
+    _known = (*_CaptureTable._known, "rows")
 
     @classmethod
     def name(cls) -> str:
