@@ -172,3 +172,25 @@ class TestPlaces:
                 verify(out=scene.out, **options)
             left = sorted(path.name for path in scene.out.rglob("*") if path.is_file())
             assert left == ["mine.txt"], options
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"abc", b"\0\0\0\0\1", files.unit_record(11, b"x" * 300)[:80], b"\0" * 100 + b"\1",
+        files.stream_record(2, "p"),
+    ],
+)  # fmt: skip
+def test_bytes_behind_the_end_of_a_segment_are_a_doubt(
+    scene: Scene, verify: Callable[..., Any], tail: bytes
+) -> None:
+    """They may be of the event that is lost. Zeros are what a crash of the machine leaves."""
+    scene.write_capture(range(1, 20))
+    path = scene.capture / "main-000001.cap"
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(100))
+    assert (verify().exit_code, verify().counts.lost) == (1, 1)
+    path.write_bytes(whole + tail)
+    verdict = verify()
+    assert (verdict.counts.lost, verdict.counts.unknown) == (0, 1)
+    assert_unproven(verdict, "capture: main-000001.cap at byte")
