@@ -105,13 +105,13 @@ def resolve(given: Folder, what: str) -> str:
     """
     text = os.fspath(given)
     if "\0" in unquote(text):
-        raise ConfigError(f"{what}: {redact_url(text)}: a place has no NUL")
+        raise ConfigError(f"{what}: {redact_url(text)[:100]}: it has a zero byte, which no path has")
     if not is_url(text):
         return os.path.abspath(text)
     try:
         split = urlsplit(text)
     except ValueError as error:
-        raise ConfigError(f"{what}: {redact_url(text)}: {error}") from None
+        raise ConfigError(f"{what}: {redact_url(text)[:100]}: it is not a URL: {error}") from None
     scheme = split.scheme.lower()
     shown = f"{scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
     if scheme == "file":

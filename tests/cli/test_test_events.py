@@ -48,7 +48,6 @@ def test_ids_of_test_events_say_what_they_are(server: Callable[..., Any], path: 
     assert all(re.fullmatch("c4ec0000[0-9a-f]{12}000000000001", ident) for ident in ids)
 
 
-@pytest.mark.xfail(strict=True, reason="the verifier calls test events unexpected")
 @SERVERS
 def test_test_events_do_not_break_the_promise(
     server: Callable[..., Any], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
