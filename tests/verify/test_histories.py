@@ -1,0 +1,33 @@
+"""The verdict on random histories, against the reference that was written from the documentation alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.verify.random_histories import differences, make
+
+SHORT, LONG, STEP = 150, 3000, 50
+
+
+def compare(folder: Path, seeds: range) -> None:
+    wrong = []
+    for seed in seeds:
+        history = make(folder / "history", seed)
+        found = differences(history, folder / "out")
+        if found:
+            wrong.append(f"seed {seed}: {history.options}; {'; '.join(history.told)}")
+            wrong += [f"    {one}" for one in found]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("first", range(1, SHORT + 1, STEP))
+def test_the_verdict_on_a_random_history_is_that_of_the_page(tmp_path: Path, first: int) -> None:
+    compare(tmp_path, range(first, first + STEP))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SHORT + 1, LONG + 1, STEP))
+def test_the_verdict_on_many_random_histories_is_that_of_the_page(tmp_path: Path, first: int) -> None:
+    compare(tmp_path, range(first, first + STEP))
