@@ -8,9 +8,10 @@ Lines never go through a logclient handler: a shipper must not ship its own log.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
-from collections import deque
+from collections import OrderedDict, deque
 
 from logclient import threads
 
@@ -18,7 +19,7 @@ EVERY = 60.0
 """Seconds between two lines of one kind."""
 
 KINDS = 256
-"""Kinds remembered beyond that minute, at most: some name an event or an endpoint."""
+"""Kinds remembered at most: some name an event or an endpoint."""
 
 NAME = "logclient"
 
@@ -33,14 +34,19 @@ def counted(number: int, noun: str) -> str:
 class ErrorLog:
     """Limits lines of each kind, and reports the number of those held back.
 
+    Beyond `KINDS` kinds it forgets the one that was least recently used. The lines of forgotten kinds that were
+    held back are reported as one number.
+
     Args:
         every: seconds between two lines of one kind.
     """
 
     def __init__(self, every: float = EVERY) -> None:
         self.every = every
-        self._last: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+        self._kinds: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """When the last line of a kind was written, and how many were held back since."""
+        self._forgotten = 0
+        self._summary_at = 0.0
         self._lock = threads.Lock()
 
     def complain(self, kind: str, text: str, level: int = logging.WARNING) -> bool:
@@ -54,20 +60,32 @@ class ErrorLog:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            last = self._last.get(kind)
-            if last is not None and now - last < self.every:
-                self._held[kind] = self._held.get(kind, 0) + 1
+            last, held = self._kinds.get(kind, (-math.inf, 0))
+            recent = now - last < self.every
+            self._kinds[kind] = (last, held + 1) if recent else (now, 0)
+            self._kinds.move_to_end(kind)
+            if recent:
                 return False
-            if len(self._last) >= KINDS:
-                self._last = {k: t for k, t in self._last.items() if now - t < self.every or k in self._held}
-            self._last[kind] = now
-            held = self._held.pop(kind, 0)
+            forgotten = self._forget(now)
         finally:
             self._lock.release()
         if held:
             text = f"{text} ({held} more of this kind held back)"
         _write(text, level)
+        if forgotten:
+            _write(f"{counted(forgotten, 'line')} held back, of kinds too many to tell apart", logging.WARNING)
         return True
+
+    def _forget(self, now: float) -> int:
+        """Forget a kind if there are too many; return how many lines to report that were held back so."""
+        if len(self._kinds) > KINDS:
+            self._forgotten += self._kinds.popitem(last=False)[1][1]
+        if now < self._summary_at:
+            return 0
+        forgotten, self._forgotten = self._forgotten, 0
+        if forgotten:
+            self._summary_at = now + self.every
+        return forgotten
 
     def after_fork(self) -> None:
         """Start anew in a forked child: another thread of the parent may have held the lock."""

@@ -18,7 +18,7 @@ import pytest
 
 import logclient
 from logclient.delivery import ledger as ledger_module
-from logclient.delivery.error_log import ErrorLog
+from logclient.delivery.error_log import KINDS, ErrorLog
 from logclient.errors import LedgerError
 from logclient.files import private_directory
 from tests.cores.rig import SETUPS, Rig, Setup
@@ -88,6 +88,57 @@ def test_error_kinds_that_name_an_event_do_not_accumulate(capsys: pytest.Capture
         assert tracemalloc.get_traced_memory()[0] - before < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_own_errors_of_any_number_of_kinds_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    Clock(monkeypatch)
+    reporter = ErrorLog()
+    reporter.complain("often", "an event")
+    tracemalloc.start()
+    try:
+        for i in range(20_000):
+            kind = f"{i:06d}" * 20
+            assert reporter.complain(kind, "x")
+            assert not reporter.complain(kind, "held back")
+            assert not reporter.complain("often", "held back")
+        used, _ = tracemalloc.get_traced_memory()
+        capsys.readouterr()
+        assert used < 1 << 20, "it must not remember all of them"
+    finally:
+        tracemalloc.stop()
+
+
+def test_lines_that_were_held_back_are_reported_when_their_kind_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    clock = Clock(monkeypatch)
+    reporter = ErrorLog()
+    kinds = [f"kind {i}" for i in range(3 * KINDS)]
+    for kind in kinds:
+        reporter.complain(kind, "first")
+        reporter.complain(kind, "held back")
+    clock.now += 61
+    for kind in kinds[-KINDS:]:
+        reporter.complain(kind, "again")
+    lines = capsys.readouterr().err.splitlines()
+    alone = sum("(1 more of this kind held back)" in line for line in lines)
+    summaries = [line for line in lines if line.endswith("held back, of kinds too many to tell apart")]
+    assert alone == KINDS, "what is remembered keeps its own number"
+    assert len(summaries) == 2, "one a minute"
+    assert sum(int(line.split()[1]) for line in summaries) == 2 * KINDS
+    assert len(lines) == len(kinds) + KINDS + len(summaries)
+
+
+def test_a_kind_in_use_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    Clock(monkeypatch)
+    reporter = ErrorLog()
+    assert reporter.complain("often", "first")
+    for i in range(3 * KINDS):
+        assert reporter.complain(f"kind {i}", "x")
+        assert not reporter.complain("often", "held back")
+
 
 
 def test_own_errors_reach_only_foreign_handlers(
