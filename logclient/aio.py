@@ -24,7 +24,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from logclient.client import Client, Event, Level, connect
+from logclient.client import Client, Event, Level, open_client
+from logclient.config import parse
 from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
 from logclient.errors import ConfigError, ConnectFailed
@@ -82,9 +83,10 @@ class AsyncClient:
     """
 
     def __init__(self, url: str | Client, /, **options: Unpack[Options]) -> None:
-        self.client: Any = url if isinstance(url, Client) else connect(url, **options)
-        if self.client.config.overflow == "block":
+        config = url.config if isinstance(url, Client) else parse(url, **options)
+        if config.overflow == "block":
             raise ConfigError("overflow: block would stop the loop; use drop_oldest, drop_new or raise")
+        self.client: Any = url if isinstance(url, Client) else open_client(config)
         self._open: weakref.WeakSet[Actions] = weakref.WeakSet()
         self._listeners: set[asyncio.Task[None]] = set()
         self._awaited: Delivery | None = None

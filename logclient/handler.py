@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from logclient._ext.record import FastHandler
 from logclient.client import UNMADE, Client, check_source, open_client
 from logclient.config import parse
+from logclient.errors import ConfigError
 from logclient.formatters import EcsFormatter
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ class Handler(FastHandler, logging.Handler):
         self._owner = client is None
         if client is None:
             assert url is not None
-            client = open_client(parse(url, handler=True, **options))
+            config = parse(url, defaults={"overflow": "drop_oldest"}, **options)
+            if config.overflow == "raise":
+                raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
+            client = open_client(config)
         self.client = client
         kind = type(self)
         documents = client.documents

@@ -56,7 +56,8 @@ class Options(TypedDict, total=False):
 
     overflow: Literal["drop_oldest", "drop_new", "block", "raise"] | None
     """What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise (QueueFull from
-    send; not in a Handler). Default: drop_new (Handler: drop_oldest)."""
+    send; not in a Handler). Default: drop_new (Handler and other front ends of logs: drop_oldest; Writer,
+    logclient send: block)."""
 
     block_timeout: float | str | None
     """How long overflow=block waits before the event is dropped; none: without limit. Default: none."""

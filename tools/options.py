@@ -22,7 +22,8 @@ PAGE_HEAD = """\
 
 Use this page to look up an option of `connect`, `Handler` and `AsyncClient`.
 
-Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Values in a
+Set an option in the URL (`?window=500&overflow=block`) or as a keyword, which takes precedence. Some
+front ends, such as `Handler`, have a default of their own for an option that neither sets. Values in a
 URL may be percent-encoded. Never write a secret in a URL: use `env:NAME`, `file:PATH` or a keyword.
 As a keyword it may also be a function that returns the secret. Secrets are read anew for each connection.
 

@@ -75,16 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--repeat: standard input cannot be read again")
     given = config.parse(arguments.url, ledger=arguments.ledger)
     sizes = [check(name) for name in files]  # report a wrong name before the first event is sent
-    from logclient.client import connect
+    from logclient.client import open_client
 
-    options: dict[str, Any] = {"ledger": arguments.ledger}
-    if "connect_timeout" not in given.given:
+    defaults: dict[str, Any] = {
+        "overflow": "block",
+        "block_timeout": arguments.timeout + _BLOCK_BEYOND_S,
         # An attempt must end before the command gives up, so that its error is known.
-        options["connect_timeout"] = min(given.connect_timeout, arguments.timeout / 2)
-    if "overflow" not in given.given:
-        options.update(overflow="block", block_timeout=arguments.timeout + _BLOCK_BEYOND_S)
+        "connect_timeout": min(given.connect_timeout, arguments.timeout / 2),
+    }
     with TerminationSignals() as signals:
-        client = connect(arguments.url, **options)
+        client = open_client(config.parse(arguments.url, ledger=arguments.ledger, defaults=defaults))
         return _FileSender(client, files, sizes, arguments, signals).run()
 
 

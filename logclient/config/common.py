@@ -107,7 +107,7 @@ class Config:
         "drop_new",
         "What happens at a bound: drop_oldest, drop_new, block (callers wait in order) or raise "
         "(QueueFull from send; not in a Handler).",
-        shown="drop_new (Handler: drop_oldest)",
+        shown="drop_new (Handler and other front ends of logs: drop_oldest; Writer, logclient send: block)",
     )
     block_timeout: float | None = option(
         optional(duration(0, 365 * _DAY)),
@@ -148,8 +148,7 @@ class Config:
     backoff_min: float = option(
         duration(0.001, 3600),
         "100ms",
-        "Upper bound of the first random wait before a new attempt to connect; it doubles with each "
-        "attempt.",
+        "Upper bound of the first random wait before a new attempt to connect; it doubles with each attempt.",
     )
     backoff_max: float = option(
         duration(0.001, _DAY),

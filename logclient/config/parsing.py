@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from logclient import registry
@@ -23,14 +23,19 @@ _RENAMED = {
 """Former names of options, for errors; CHANGELOG.md lists them, too."""
 
 
-def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keywords: Any) -> Config:
-    """Read and check a URL and keywords; a keyword wins over the same option in the URL.
+def parse(
+    url: str, /, *, defaults: Mapping[str, Any] | None = None, listen: bool = False, **keywords: Any
+) -> Config:
+    """Read and check a URL and keywords.
+
+    An option has the value of the keyword; without one that of the URL; without that the default of the front
+    end, such as a Handler; without that its own default.
 
     Args:
         url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
-        handler: Apply a Handler's rules: ``overflow`` is ``drop_oldest`` by default, and never ``raise``.
+        defaults: Those of the front end: options by name, as plain values.
         listen: The URL is that of a server: port 0 is allowed and means any free one.
-        keywords: Options by name, as plain values; None means the default.
+        keywords: Options by name, as plain values; None is as if it was not there.
 
     Raises:
         ConfigError: With one line that names the field and the rule.
@@ -48,8 +53,8 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
     kind: type[Config] = registry.load(registry.CONFIGS[row.protocol])
     declared = declared_options(kind)
     values = {name: option.default for name, option in declared.items()}
-    if handler:
-        values["overflow"] = "drop_oldest"
+    for name, value in (defaults or {}).items():
+        values[name] = _read(declared[name], value)
     given: set[str] = set()
     for name, text in parts.options:
         option = _find(name, declared, row)
@@ -63,8 +68,6 @@ def parse(url: str, /, *, handler: bool = False, listen: bool = False, **keyword
             values[name] = _read(option, value)
             given.add(name)
 
-    if handler and values["overflow"] == "raise":
-        raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
     kind.complete(parts.scheme, values, given)
     shown = [(name, None if declared[name].reader.secret else text) for name, text in parts.options]
     return kind(

@@ -34,8 +34,8 @@ def counted(number: int, noun: str) -> str:
 class ErrorLog:
     """Limits lines of each kind, and reports the number of those held back.
 
-    Beyond `KINDS` kinds it forgets the one that was least recently used. The lines of forgotten kinds that were
-    held back are reported as one number.
+    Beyond `KINDS` kinds it forgets the one that was least recently used. What forgotten kinds have held back
+    is reported as one number.
 
     Args:
         every: seconds between two lines of one kind.
@@ -73,7 +73,9 @@ class ErrorLog:
             text = f"{text} ({held} more of this kind held back)"
         _write(text, level)
         if forgotten:
-            _write(f"{counted(forgotten, 'line')} held back, of kinds too many to tell apart", logging.WARNING)
+            _write(
+                f"{counted(forgotten, 'line')} held back, of kinds too many to tell apart", logging.WARNING
+            )
         return True
 
     def _forget(self, now: float) -> int:

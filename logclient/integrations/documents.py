@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext.record import ECS_VERSION
-from logclient.client import Client, check_source, connect
+from logclient.client import Client, check_source, open_client
+from logclient.config import parse
 from logclient.errors import LogclientError
 from logclient.sampling import SUPPRESSED, Sampling
 
@@ -40,8 +41,7 @@ class Shipper:
         self._owner = client is None
         if client is None:
             assert url is not None
-            options.setdefault("overflow", "drop_oldest")
-            client = connect(url, **options)
+            client = open_client(parse(url, defaults={"overflow": "drop_oldest"}, **options))
         self.client = client
         self._sampling = client.sampling
         self.level = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from logclient.client import Client, Event
 from logclient.config import parse
@@ -32,8 +32,7 @@ class Writer(Client):
     """
 
     def __init__(self, url: str, /, **options: Unpack[Options]) -> None:
-        given: dict[str, Any] = {"overflow": "block", **options}
-        config = parse(url, **given)
+        config = parse(url, defaults={"overflow": "block"}, **options)
         if config.protocol != "lumberjack":
             raise ConfigError(f"scheme: a Writer speaks lumberjack, not {config.scheme}")
         super().__init__(config)

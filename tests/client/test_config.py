@@ -166,12 +166,6 @@ class TestOptions:
         assert (plain.overflow, plain.keep_level, plain.linger) == ("drop_new", 40, 0.005)
         assert plain.given == frozenset()
 
-    def test_handlers_drop_the_oldest_by_default(self) -> None:
-        assert parse(URL, handler=True).overflow == "drop_oldest"
-        assert parse(URL, handler=True, overflow="block").overflow == "block"
-        assert "overflow: a Handler never raises" in error_message(URL, handler=True, overflow="raise")
-        assert "overflow: a Handler never raises" in error_message(URL + "?overflow=raise", handler=True)
-
     def test_an_option_of_another_protocol_is_no_attribute(self) -> None:
         with pytest.raises(AttributeError, match="curve_server"):
             _ = parse(URL).curve_server  # type: ignore[attr-defined]

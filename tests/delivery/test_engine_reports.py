@@ -140,10 +140,7 @@ def test_a_kind_in_use_is_not_forgotten(monkeypatch: pytest.MonkeyPatch, capsys:
         assert not reporter.complain("often", "held back")
 
 
-
-def test_own_errors_reach_only_foreign_handlers(
-    server: MemoryServer, capsys: Any
-) -> None:
+def test_own_errors_reach_only_foreign_handlers(server: MemoryServer, capsys: Any) -> None:
     server.down()
     ours = logclient.Handler(URL, **QUICK)
     seen: list[str] = []

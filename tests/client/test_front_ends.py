@@ -1,0 +1,110 @@
+"""Which value an option has: the keyword's, the URL's, the front end's default, or its own default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logclient
+from logclient import cli
+from logclient.delivery import lifecycle
+from logclient.errors import ConfigError
+from logclient.integrations.loguru import Sink
+from logclient.integrations.structlog import LoggerFactory
+from logclient.lumberjack import collector
+from logclient.lumberjack.client import Writer
+from tests.support import need
+
+URL = "lumberjack://127.0.0.1:1"
+CHOICES = ("drop_oldest", "drop_new", "block", "raise")
+
+
+def exporter(url: str, **options: Any) -> Any:
+    need("opentelemetry.sdk._logs")
+    from logclient.integrations.opentelemetry import LogExporter
+
+    return LogExporter(url, **options)
+
+
+FRONT_ENDS: list[tuple[Callable[..., Any], str, str, str]] = [
+    # what it is, a URL, its default of `overflow`, the value that it refuses
+    (logclient.connect, URL, "drop_new", ""),
+    (logclient.connect, "logjam://127.0.0.1:1/shop-test", "drop_new", ""),
+    (logclient.connect, "plog://127.0.0.1:1", "drop_new", ""),
+    (logclient.connect, "logux://127.0.0.1:1", "drop_new", ""),
+    (logclient.AsyncClient, URL, "drop_new", "block"),
+    (logclient.Handler, URL, "drop_oldest", "raise"),
+    (logclient.Handler, "plog://127.0.0.1:1", "drop_oldest", "raise"),
+    (Sink, URL, "drop_oldest", ""),
+    (LoggerFactory, URL, "drop_oldest", ""),
+    (exporter, URL, "drop_oldest", ""),
+    (Writer, URL, "block", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "url", "default", "refused"),
+    FRONT_ENDS,
+    ids=[f"{make.__name__}-{url.partition(':')[0]}" for make, url, *_ in FRONT_ENDS],
+)
+def test_a_keyword_wins_over_the_url_and_the_url_over_the_front_end(
+    make: Callable[..., Any], url: str, default: str, refused: str
+) -> None:
+    def overflow(query: str, **options: Any) -> str:
+        made = make(url + query, **options)
+        client = getattr(made, "client", made)
+        client.close(0.0)
+        return str(client.config.overflow)
+
+    assert overflow("") == default
+    assert overflow("", overflow=None) == default
+    for value in CHOICES:
+        for query, options in (
+            (f"?overflow={value}", {}),
+            (f"?overflow={value}", {"overflow": None}),
+            ("", {"overflow": value}),
+            ("?overflow=drop_new", {"overflow": value}),
+        ):
+            if value == refused:
+                with pytest.raises(ConfigError, match="overflow: "):
+                    overflow(query, **options)
+            else:
+                assert overflow(query, **options) == value, (query, options)
+
+
+class Limits:
+    """Notes the limits of every client that is made."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def add(self, engine: Any) -> None:
+        self.found.append(engine.limits)
+
+    def after_fork(self) -> None: ...
+    def process_ends(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ("block", 67.0)),
+        ("?overflow=drop_new", ("drop_new", 67.0)),
+        ("?overflow=block&block_timeout=3s", ("block", 3.0)),
+        ("?block_timeout=none", ("block", None)),
+    ],
+)
+def test_the_url_wins_over_the_defaults_of_the_command_send(
+    query: str, expected: tuple[str, float | None], tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n", encoding="ascii")
+    limits = Limits()
+    with collector.Collector(keep=True) as server:
+        lifecycle.observe(limits)
+        limits.found.clear()  # those of other clients
+        assert cli.main(["send", f"{server.url}{query}", str(lines), "--timeout", "7s"]) == 0
+    assert [(one.overflow, one.block_timeout) for one in limits.found] == [expected]
