@@ -402,29 +402,76 @@ cdef class Segments:
         # Remove a segment that was not needed since the last call. As many free places as a burst needs stay,
         # and the first segment always. In the mode `always` all stay.
         cdef lc_spool *s = self.s
-        cdef char path[PATH]
-        cdef uint8_t *base = NULL
-        cdef uint32_t i
+        cdef bint more
         lc_mutex_lock(&self.h.mutex)
-        if not s.always and s.least_free >= READY + 2 * PLACES:
-            for i in range(s.most - 1, 0, -1):
-                if s.segments[i].base != NULL and s.segments[i].free == ~(<uint64_t> 0):
-                    base = s.segments[i].base
-                    s.segments[i].base = NULL
-                    s.segments[i].free = 0
-                    s.mapped -= 1
-                    s.free_places -= PLACES
-                    if s.segments[i].whole:
-                        s.free_touched -= PLACES
-                    else:
-                        s.untouched -= 1
-                    break
+        more = not s.always and s.least_free >= READY + 2 * PLACES
         s.least_free = s.free_places
         lc_mutex_unlock(&self.h.mutex)
-        if base != NULL:
-            lc_unmap(base, FILE_SIZE)
-            snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, i)
-            lc_remove(path)
+        if more:
+            self._remove_free(1)
+
+    cdef void _remove_free(self, uint32_t most) noexcept nogil:
+        # Remove so many segments at most, the last ones first, that no event lies in. The first one stays.
+        cdef lc_spool *s = self.s
+        cdef lc_segment *g
+        cdef char path[PATH]
+        cdef uint8_t *base
+        cdef uint32_t i
+        for i in range(s.most - 1, 0, -1):
+            if most == 0:
+                return
+            g = &s.segments[i]
+            base = NULL
+            lc_mutex_lock(&self.h.mutex)
+            if g.base != NULL and g.free == ~(<uint64_t> 0):
+                base = g.base
+                g.base = NULL
+                g.free = 0
+                s.mapped -= 1
+                s.free_places -= PLACES
+                s.least_free = min(s.least_free, s.free_places)
+                if g.whole:
+                    s.free_touched -= PLACES
+                else:
+                    s.untouched -= 1
+            lc_mutex_unlock(&self.h.mutex)
+            if base != NULL:
+                lc_unmap(base, FILE_SIZE)
+                snprintf(path, sizeof(path), b"%s%06u.seg", self.prefix, i)
+                lc_remove(path)
+                most -= 1
+
+    def shrink(self):
+        """Remove all segments that no event lies in but the first, which has the journal, and add none."""
+        with nogil:
+            self._remove_free(self.s.most)
+        self.limit(True)
+
+    def let_go(self):
+        """If no event lies in the segments, have the next one wait for ``reopen``; return whether that is so.
+
+        ``close`` may be called then, although the queue goes on.
+        """
+        cdef lc_queue *h = self.h
+        cdef bint free_
+        lc_mutex_lock(&h.mutex)
+        free_ = (self.s.free_places == self.s.mapped * PLACES and h.queued_events == 0 and h.held_events == 0
+                 and h.first_turn == NULL)
+        if free_:
+            h.unopened = True
+        lc_mutex_unlock(&h.mutex)
+        return free_
+
+    def reopen(self):
+        """Take segments again after ``let_go`` and ``close``."""
+        cdef lc_spool *s = self.s
+        lc_mutex_lock(&self.h.mutex)
+        s.closed = False
+        s.untouched = 0
+        s.free_touched = 0
+        s.limit = s.most
+        self._set_bounds()
+        lc_mutex_unlock(&self.h.mutex)
 
     @property
     def mapped(self):

@@ -57,6 +57,7 @@ class _Engine(Protocol):
     def begin_exit(self, deadline: float) -> bool: ...
     def wait_left(self, by: float, grace: float) -> bool: ...
     def undelivered(self, before: int) -> int: ...
+    def leave_spool(self) -> None: ...
     def drain_callbacks(self, deadline: float) -> int: ...
 
 
@@ -195,6 +196,8 @@ def finish(found: list[_Engine], deadline: Callable[[_Engine], float]) -> None:
         for engine in found:
             engine.wait_left(end, SHARE)
     left = [(engine, n) for engine in found if (n := engine.undelivered(before[engine]))]
+    for engine in found:
+        engine.leave_spool()
     total = sum(n for _, n in left)
     if left:
         more = len(left) - 1

@@ -71,6 +71,9 @@ class SpoolSide(Protocol):
     def close(self, deadline: float) -> None:
         """End by the monotonic second `deadline`; the files go, unless events are left in them."""
 
+    def leave(self) -> None:
+        """At the end of the process, keep only the files that events lie in."""
+
     def abandon(self) -> None:
         """In a forked child, let go of the parent's files."""
 
@@ -232,7 +235,8 @@ class Lifetime(Sender):
         """Retire for a caller that may not wait for a server.
 
         Args:
-            patience: seconds to wait at most, for a sender that ends by itself within them.
+            patience: seconds to wait at most, for a sender that ends by itself within them; 0 in finalizers,
+                which run in any thread.
         """
         if self.queue.forked:
             self.after_fork()
@@ -240,11 +244,12 @@ class Lifetime(Sender):
             return
         self.retire(ORPHAN_TIMEOUT)
         if self.inline:
-            self.wait_left(time.monotonic() + patience, 0.0)
+            if patience:
+                self.wait_left(time.monotonic() + patience, 0.0)
             return
         if not self._running and self.spool is not None:
             self._start()  # nothing is queued, but files have to go
-        if self.may_be_reachable:
+        if patience and self.may_be_reachable:
             self._join(patience)
 
     def orphan(self) -> None:
@@ -252,8 +257,11 @@ class Lifetime(Sender):
         self._orphaned = True
         if self._ended or self.exiting:
             return
-        if self._running or not (self.inline or self.settled_all):
+        has_files = self.spool is not None and not self.inline
+        if self._running or has_files or not (self.inline or self.settled_all):
             self._leave_until(min(self._leave_by, time.monotonic() + ORPHAN_TIMEOUT))
+            if has_files and not self._running:
+                self._start()  # nothing is queued, but files have to go, and that takes long
         else:
             with held(self._role, 0.0) as has_role:
                 if has_role:
@@ -446,6 +454,15 @@ class Lifetime(Sender):
         if done():
             self._drain_at_exit(deadline)
         self.books.write_totals()
+        if self.spool is not None and self.settled_all:
+            self.spool.leave()
+
+    def leave_spool(self) -> None:
+        """Keep only the files of the spool that events lie in. Called when delivery at exit is over."""
+        if self.spool is not None and not self._ended:
+            with held(self._role, 0.0) as has_role:
+                if has_role:
+                    self.spool.leave()
 
     def undelivered(self, before: int) -> int:
         """Return how many events were given up since `given_up` was `before`, after the wait at exit."""

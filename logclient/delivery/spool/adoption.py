@@ -260,6 +260,9 @@ class Adoption:
         else:
             self._files.remove()
 
+    def leave(self) -> None:
+        """Do nothing: this engine ends, and closes them."""
+
     def abandon(self) -> None:
         """In a forked child, let go of the files, which the parent goes on with."""
         self._segments.close()

@@ -112,6 +112,7 @@ class Spool:
         self._serving = threads.Event()
         self._stopping = False
         self._closed = False
+        self._ending = False
         self._full_until = 0.0
         self._adopter: Adopter | None = None
         self._refused: set[str] = set()
@@ -163,21 +164,28 @@ class Spool:
         self._boot = owner_files.boot_id()
         logs = options.sync != "none"
         most = max(2, round(options.size * (SEGMENTS_SHARE if logs else 1.0) / SEGMENT))
-        segments = Segments(
-            self._queue,
-            options.directory,
-            producer,
-            self._boot,
-            os.getpid(),
-            most,
-            options.always,
-            self._memory_bytes,
-        )
-        self._segments = segments
+        segments = self._segments
+        if segments is not None:
+            segments.reopen()
+        else:
+            segments = self._segments = Segments(
+                self._queue,
+                options.directory,
+                producer,
+                self._boot,
+                os.getpid(),
+                most,
+                options.always,
+                self._memory_bytes,
+            )
         if logs:
             size = int(options.size * (1 - SEGMENTS_SHARE))
             self._log = Log(segments, options.sync == "batch", size)
-        if options.always:
+        if self._ending:
+            if options.always:
+                segments.grow()
+            segments.limit(True)
+        elif options.always:
             # All of them: a burst is faster than a disk that is busy.
             for _ in range(most):
                 segments.grow()
@@ -207,10 +215,15 @@ class Spool:
 
     # -- the thread --------------------------------------------------------------------------------
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether its threads are to end."""
+        return self._stopping or self._closed or self._ending
+
     def start(self) -> None:
         """Have the thread run, unless it does, or none can."""
         segments = self._segments
-        if self._closed or self._stopping or segments is None:
+        if self._is_over or segments is None:
             return
         if hosts.forks_unseen():  # no thread would come along into a child: callers do its work
             with self._growing:
@@ -229,7 +242,7 @@ class Spool:
     def _write_log(self) -> None:
         log = self._log
         try:
-            while log is not None and not self._stopping and not self._closed:
+            while log is not None and not self._is_over:
                 log.serve(1.0, SYNC_EVERY)
         except OSError as error:
             self._complain_of_log(error)
@@ -237,13 +250,13 @@ class Spool:
     def _grow(self) -> None:
         """Add segments, in a thread that needs no GIL for it: a caller never waits for this one."""
         segments = self._segments
-        while segments is not None and not self._stopping and not self._closed:
+        while segments is not None and not self._is_over:
             with self._growing:
                 self._serve(segments, LONGEST)
 
     def _serve(self, segments: Segments, seconds: float) -> None:
         """Add segments for so long; when the disk is full, go on with those that are there."""
-        if self._closed or self._stopping:
+        if self._is_over:
             return
         if self._full_until:
             seconds = min(seconds, max(0.0, self._full_until - time.monotonic()))
@@ -260,7 +273,7 @@ class Spool:
 
     def _look_around(self) -> None:
         """Look for dead owners now and then."""
-        while not self._stopping and not self._closed:
+        while not self._is_over:
             self._look_for_dead()
             self._look_now.wait(LOOK_EVERY)
             self._look_now.clear()
@@ -270,7 +283,7 @@ class Spool:
     def _look_for_dead(self) -> None:
         """Have the next dead owner's events sent, if there is one, and none is being adopted."""
         with self._lock:
-            if self._closed or self._stopping:
+            if self._is_over:
                 return
             if self._adopter is not None:
                 if not self._adopter.ended:
@@ -376,13 +389,38 @@ class Spool:
         segments.wake()
         with self._growing:
             used = segments.is_used
-            self._close_log(segments, used)
-            segments.close()
             if used:
-                files.unlock()
-            else:
-                files.remove()
-            self._files = None
+                segments.shrink()
+            self._close_files(segments, files, used)
+
+    def leave(self) -> None:
+        """At the end of the process, keep only the files that events lie in; a later event makes them again."""
+        self._ending = True
+        self._look_now.set()
+        with self._lock:
+            segments, files = self._segments, self._files
+            if self._opening or self._closed or segments is None or files is None:
+                return
+            self._opening = True
+            segments.wake()
+            try:
+                with self._growing:
+                    if segments.let_go():
+                        self._close_files(segments, files, False)
+                    else:
+                        segments.shrink()
+            finally:
+                self._opening = False
+
+    def _close_files(self, segments: Segments, files: OwnerFiles, used: bool) -> None:
+        """Close the files, and remove them unless events are left in them."""
+        self._close_log(segments, used)
+        segments.close()
+        if used:
+            files.unlock()
+        else:
+            files.remove()
+        self._files = self._log = None
 
     def _close_log(self, segments: Segments, used: bool) -> None:
         """Have the disk keep what is left in the segments, and end the log."""
