@@ -44,7 +44,7 @@ __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigter
 INFO = 20
 INFO_LEVEL = level_index(INFO)
 RETIRE_WAIT = 0.05
-"""Seconds that `Client.retire` waits at most, for a client that is about to end."""
+"""Seconds that the ``close`` of a Handler waits at most, for a client that is about to end."""
 
 Event = Mapping[str, Any] | str | bytes
 Level = int | str
@@ -151,10 +151,9 @@ class Client(FastClient):
     ``logclient.connect`` makes one. Every method may be called from any thread. ``send`` waits only with
     ``overflow=block``. Use the client in a ``with`` statement, or call ``close``.
 
-    The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``put_contended`` and ``retire`` and
-    the attributes ``documents``, ``encoder``, ``line_encoder``, ``queue``, ``revision`` and ``sampling`` are
-    for ``logclient.Handler``.
-    Applications do not need them.
+    The methods ``complain``, ``ensure_sender``, ``flush_if_reachable``, ``on_start``, ``put_contended``
+    and ``retire`` and the attributes ``documents``, ``encoder``, ``line_encoder``, ``queue``, ``revision``
+    and ``sampling`` are for ``logclient.Handler``. Applications do not need them.
 
     Args:
         config: the result of ``logclient.config.parse``.
@@ -320,9 +319,13 @@ class Client(FastClient):
         """
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
 
-    def retire(self) -> None:
-        """Close for the Handler: take no more events, and deliver the queued ones in the background."""
-        self._engine.retire_in_background(RETIRE_WAIT)
+    def retire(self, patience: float = RETIRE_WAIT) -> None:
+        """Close for the Handler: take no more events, and deliver the queued ones in the background.
+
+        Args:
+            patience: seconds to wait at most, for a client that is about to end.
+        """
+        self._engine.retire_in_background(patience)
 
     def reconfigure(
         self,
@@ -422,6 +425,10 @@ class Client(FastClient):
         if watcher is not None:
             watcher.failed(text)
         self._engine.error_log.complain(kind, text)
+
+    def on_start(self, call: Callable[[], object]) -> None:
+        """Have a function of the Handler called when a sender starts; it must not hold the client."""
+        self._engine.on_start = call
 
     def ensure_sender(self) -> None:
         """Start a sender for the Handler if the queue needs one."""
@@ -533,7 +540,7 @@ def level_number(level: Level) -> int:
 
         level = getLevelNamesMapping().get(level.upper(), level)
     if not isinstance(level, int) or isinstance(level, bool):
-        raise ConfigError("level: must be a number, or the name of a level such as ERROR")
+        raise ConfigError(f"level: must be a number, or the name of a level such as ERROR, got {level!r:.40}")
     return level
 
 

@@ -21,7 +21,9 @@ from logclient.errors import ConfigError
 from logclient.formatters import EcsFormatter
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Unpack
 
     from logclient.options import Options
 
@@ -32,6 +34,48 @@ def _locks_logging() -> bool:
     """Return whether this thread holds the lock that ``getLogger`` and ``dictConfig`` take."""
     owned = getattr(getattr(logging, "_lock", None), "_is_owned", None)
     return owned is not None and bool(owned())
+
+
+class _Configuration:
+    """The configurator of ``dictConfig`` that is making a handler.
+
+    It keeps its handlers, and is in a reference cycle: they would live on until a garbage collection.
+
+    Args:
+        handler: the handler.
+        configurator: a weak reference.
+    """
+
+    def __init__(self, handler: Handler, configurator: Callable[[], Any]) -> None:
+        self._handler = weakref.ref(handler)
+        self._configurator = configurator
+
+    @classmethod
+    def of(cls, handler: Handler) -> _Configuration | None:
+        """Return that of a handler whose ``__init__`` runs; None: ``dictConfig`` does not make it."""
+        maker: Any = getattr(sys.modules.get("logging.config"), "DictConfigurator", None)
+        frame: FrameType | None = sys._getframe(1) if maker is not None and _locks_logging() else None
+        while frame is not None:
+            if frame.f_code is maker.configure_handler.__code__:
+                return cls(handler, weakref.ref(frame.f_locals["self"]))
+            frame = frame.f_back
+        return None
+
+    def forget(self) -> None:
+        """Have it forget the handler. It needs it no more when its configuration is complete."""
+        configurator, handler = self._configurator(), self._handler()
+        handlers = {} if configurator is None else configurator.config.get("handlers", {})
+        for name in [name for name, found in handlers.items() if found is handler]:
+            del handlers[name]
+
+    def forget_if_complete(self) -> None:
+        """The same, unless a configuration may be going on."""
+        lock = getattr(logging, "_lock", None)
+        if lock is not None and not _locks_logging() and lock.acquire(blocking=False):
+            try:
+                self.forget()
+            finally:
+                lock.release()
 
 
 class Handler(FastHandler, logging.Handler):
@@ -81,6 +125,7 @@ class Handler(FastHandler, logging.Handler):
 
     client: Client = UNMADE
     _owner = True
+    _configuration: _Configuration | None = None
 
     def __init__(
         self,
@@ -99,6 +144,9 @@ class Handler(FastHandler, logging.Handler):
                 raise ConfigError("overflow: a Handler never raises; use drop_oldest, drop_new or block")
             client = open_client(config)
         self.client = client
+        self._configuration = _Configuration.of(self)
+        if self._owner and self._configuration is not None:
+            client.on_start(self._configuration.forget_if_complete)
         kind = type(self)
         documents = client.documents
         revision, sampling = client.revision, client.sampling
@@ -138,7 +186,10 @@ class Handler(FastHandler, logging.Handler):
         loggers. There the handler goes on, and the rest of this happens when nobody refers to it any more.
         """
         if self._owner and _locks_logging():
-            weakref.finalize(self, self.client.retire).atexit = False
+            if self._configuration is not None:
+                self._configuration.forget()
+            # Whatever thread it runs in, it does not wait.
+            weakref.finalize(self, self.client.retire, 0.0).atexit = False
             logging.Handler.close(self)
             return
         end = self.client.retire if self._owner else self.flush

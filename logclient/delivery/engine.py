@@ -37,7 +37,7 @@ from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.bookkeeping import Bookkeeper
 from logclient.delivery.connections import MOVE_WAIT, Connections
-from logclient.delivery.contract import TEST_PRODUCERS, Core, CoreEvent, Link, Pump, Transport
+from logclient.delivery.contract import FOREVER, TEST_PRODUCERS, Core, CoreEvent, Link, Pump, Transport
 from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
@@ -115,6 +115,7 @@ class Engine(Intake, Connections):
         self.url = url
         self.error_log = log or error_log.process
         self.on_end = lambda: None
+        self.on_start: Callable[[], object] = lambda: None
         self.queue = EventQueue(
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
@@ -285,8 +286,9 @@ class Engine(Intake, Connections):
         return self._ended
 
     def _start(self, wait: bool = False) -> bool:
+        self.on_start()
         started = super()._start(wait)
-        if self.spool is not None and not self._forking:
+        if self.spool is not None and not self._forking and self._leave_by == FOREVER:
             self.spool.start()
         return started
 

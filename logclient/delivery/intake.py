@@ -76,7 +76,7 @@ class Intake(Lifetime):
             if deadline is None:
                 deadline = self._block_until()
             code = self._push_in_turn(body, level, kind, delivery, deadline)
-        if code == PUT_FULL or code == PUT_UNOPENED:  # a signal handler logs while the spool is opened
+        if code in (PUT_FULL, PUT_UNOPENED):  # a signal handler logs while the spool is opened
             self.queue.refuse()
         if self.queue.needs_sender:
             self.ensure_sender()

@@ -200,3 +200,10 @@ class TestRefusals:
             config = client.config
         assert (config.endpoints, config.options["window"]) == ((("127.0.0.1", 10),), 77)
         assert (config.connect_timeout, config.options["fields"]) == (3.0, {"a": 1})
+
+
+def test_a_wrong_level_is_shown() -> None:
+    client = logclient.connect("lumberjack://127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"^level: .* got 'LOUD'$"):
+        client.reconfigure(level="LOUD")
+    client.close()

@@ -25,6 +25,7 @@ import pytest
 import logclient
 from logclient import threads
 from logclient.delivery import lifecycle, shutdown
+from logclient.lumberjack import collector
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, silent
@@ -291,10 +292,88 @@ def test_a_handler_that_a_configuration_takes_away_ends(server: MemoryServer, lo
     client = logger.handlers[0].client  # type: ignore[attr-defined]
     logger.info("before")
     logging.config.dictConfig(config)
-    gc.collect()  # dictConfig leaves the handlers that it has made in a cycle
     wait_until(lambda: client._engine._ended)
     assert client.closed and client.stats().acked == 1
     logger.handlers[0].close()
+
+
+REPLACED = """
+import gc, json, logging.config, os, sys, threading, time
+sys.path[:0] = json.loads(sys.argv[1])
+import logclient
+gc.disable()
+url, spool, patience = sys.argv[2], sys.argv[3], float(sys.argv[4])
+options = json.loads(sys.argv[5])
+
+class Own(logclient.Handler):
+    def __init__(self, *given, **more):
+        super().__init__(*given, **more)
+
+def configure(kind=logclient.Handler):
+    handler = {"()": kind, "url": url, "spool": spool, "spool_bytes": "8MiB", **options}
+    root = {"handlers": ["h"], "level": "INFO"}
+    logging.config.dictConfig({"version": 1, "handlers": {"h": handler}, "root": root})
+
+def used():
+    names = sorted(thread.name for thread in threading.enumerate())
+    owners = sum(name.endswith(".lock") for name in os.listdir(spool))
+    return names, len(os.listdir("/proc/self/fd")), owners
+
+def reached(names, files, owners):
+    # Wait until no more is used; a file may have been open for a moment when it was measured.
+    deadline = time.monotonic() + patience
+    while True:
+        state = used()
+        done = state[0] == names and state[1] <= files and state[2] == owners
+        if done or time.monotonic() >= deadline:
+            return done, state, (names, files, owners)
+        time.sleep(0.01)
+
+def ship():
+    logging.info("a record")
+    for handler in logging.root.handlers:
+        assert handler.client.flush(patience) == 0
+
+os.mkdir(spool, 0o700)
+nothing = used()
+configure()
+ship()
+one = used()
+for _ in range(30):
+    REPLACE
+    ship()
+print(json.dumps(reached(*one)), flush=True)
+logging.root.removeHandler(logging.root.handlers[0])
+print(json.dumps(reached(*nothing)), flush=True)
+os._exit(0)
+"""
+
+REPLACE = {
+    "dictConfig": "configure()",
+    "dictConfig of a subclass": "configure(Own)",
+    "basicConfig": "configure(); "
+    "logging.basicConfig(handlers=[logclient.Handler(url, spool=spool, **options)], level=20, force=True)",
+    "removeHandler": "configure(); logging.info('one'); "
+    "logging.root.removeHandler(logging.root.handlers[0]); "
+    "logging.root.addHandler(logclient.Handler(url, spool=spool, **options))",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a spool")
+@pytest.mark.parametrize("options", [{}, {"spool_mode": "always"}, {"rate_limit": 99, "redact_text": ["x"]}])
+@pytest.mark.parametrize("replace", REPLACE)
+def test_replaced_handlers_end_without_the_collector(
+    replace: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    program = REPLACED.replace("REPLACE", REPLACE[replace])
+    with collector.Collector() as server:
+        path, folder = json.dumps([p for p in sys.path if p]), str(tmp_path / "spool")
+        done = run_program(program, path, server.url, folder, str(PATIENCE), json.dumps(options))
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        ended, state, expected = json.loads(line)
+        assert ended, (state, expected)
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_logging_shutdown_ignores_unreachable_servers(server: MemoryServer) -> None:

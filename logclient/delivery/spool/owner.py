@@ -394,7 +394,7 @@ class Spool:
             self._close_files(segments, files, used)
 
     def leave(self) -> None:
-        """At the end of the process, keep only the files that events lie in; a later event makes them again."""
+        """At the end of the process, keep only files that events lie in; a later event makes them again."""
         self._ending = True
         self._look_now.set()
         with self._lock:
