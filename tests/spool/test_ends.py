@@ -104,3 +104,33 @@ late.append(last)
             assert sorted(path.name[20:] for path in scene.spool.iterdir()) == [".000000.seg", ".lock"]
             scene.drain()
             assert [event["n"] for event in scene.events()] == [0, 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_events_of_many_threads_of_a_child_are_all_taken(mode: str, tmp_path: Path) -> None:
+    """They come before the child has files; one thread makes them."""
+    with Scene(tmp_path, spool_mode=mode, spool_bytes="12MiB") as scene:
+        text = """
+import threading
+c = client()
+for _ in range(10):
+    if (pid := os.fork()):
+        os.waitpid(pid, 0)
+        continue
+    together, sent = threading.Event(), []
+    def first():
+        while not together.is_set():
+            pass
+        sent.append(c.send("m"))
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    together.set()
+    for thread in threads:
+        thread.join()
+    print(sorted(sent), c.close(), flush=True)
+    os._exit(0)
+"""
+        done = _run(scene, text, scene.url)
+        assert done.stdout.splitlines() == [f"{list(range(1, 9))} 0"] * 10, done.stderr
+        assert len(scene.arrived()) == 80

@@ -98,7 +98,7 @@ class Spool:
         self._adopt = adopt
         self._ledger = ledger
         self._lock = threads.RLock()
-        self._opening = False
+        self._opener = 0  # the thread that opens or leaves the files
         self._files: OwnerFiles | None = None
         self._segments: Segments | None = None
         self._producer = b""
@@ -126,12 +126,13 @@ class Spool:
         Args:
             producer: 10 bytes.
         """
-        if self._opening:  # a signal handler logs while this very thread opens the spool
+        caller = threads.get_ident()
+        if self._opener == caller:  # a signal handler logs meanwhile
             return
         with self._lock:
             if self._files is not None or self._closed:
                 return
-            self._opening = True
+            self._opener = caller
             try:
                 self._open(producer)
             except (OSError, LedgerError) as error:
@@ -139,7 +140,7 @@ class Spool:
                 self._discard()
             finally:
                 self._queue.unopened = False
-                self._opening = False
+                self._opener = 0
         if self._segments is not None and (self._options.always or self._has_others()):
             self.start()  # else the sender does
 
@@ -397,11 +398,12 @@ class Spool:
         """At the end of the process, keep only files that events lie in; a later event makes them again."""
         self._ending = True
         self._look_now.set()
+        caller = threads.get_ident()
         with self._lock:
             segments, files = self._segments, self._files
-            if self._opening or self._closed or segments is None or files is None:
+            if self._opener or self._closed or segments is None or files is None:
                 return
-            self._opening = True
+            self._opener = caller
             segments.wake()
             try:
                 with self._growing:
@@ -410,7 +412,7 @@ class Spool:
                     else:
                         segments.shrink()
             finally:
-                self._opening = False
+                self._opener = 0
 
     def _close_files(self, segments: Segments, files: OwnerFiles, used: bool) -> None:
         """Close the files, and remove them unless events are left in them."""
