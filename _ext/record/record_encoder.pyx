@@ -55,7 +55,7 @@ cdef class Encoder:
     cdef CachedName cache[CACHE_SLOTS]
     cdef object text
     cdef object complete
-    cdef dict standard               # name of every attribute that logging makes -> A_...
+    cdef dict standard               # name of every attribute that is no field -> A_...
     cdef object order                # owns the names below
     cdef PyObject *names[ORDER]      # in the order of LogRecord.__init__, so that one pass finds them all
     cdef uint8_t slots[ORDER]        # A_... of each
@@ -101,7 +101,9 @@ cdef class Encoder:
         self.exceptions = ExceptionFormatter()
         slots = {name: i for i, name in enumerate(ATTRIBUTE_NAMES)}
         self.order = list(vars(logging.LogRecord("", 0, "", 0, "", (), None)))[:ORDER]
-        self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, "message", "asctime")}
+        # color_message: uvicorn's copy of the message, with terminal escapes.
+        skipped = ("message", "asctime", "color_message")
+        self.standard = {name: slots.get(name, A_UNUSED) for name in (*self.order, *skipped)}
         if ecs:
             for i, name in enumerate(INSTRUMENTED_NAMES):
                 self.standard[name] = min(A_TRACE + i, A_UNUSED)

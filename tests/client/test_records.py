@@ -1041,6 +1041,17 @@ class TestRecord:
         assert (document["order"], document["process.pid"], moved) == (17, record.process, 0)
         assert "labels.process" not in document
 
+    @pytest.mark.parametrize(
+        "fields", [("color_message",), ("color_message", "order"), ("order", "color_message")]
+    )
+    def test_the_coloured_copy_of_a_message_is_no_field(self, fields: tuple[str, ...]) -> None:
+        """uvicorn makes it, with terminal escapes."""
+        record = logging.LogRecord("uvicorn.error", 20, "f.py", 1, "m %d", (1,), None)
+        vars(record).update(dict.fromkeys(fields, "\x1b[36mm %d\x1b[0m"))
+        document = dict(load_fields(Encoder().encode_record(record)[0]))
+        assert "color_message" not in document
+        assert ("order" in document, document["message"]) == ("order" in fields, "m 1")
+
     def test_an_overridden_get_message_is_used(self) -> None:
         class Brace(logging.LogRecord):
             def getMessage(self) -> str:

@@ -21,7 +21,9 @@ CLASSES = 4
 ID1, ID2, OPEN = 0x04, 0x08, 0x10  # an id of the user's own replaces ours; event.id is theirs; see Names
 NESTED, EVENT_OPEN = 0x20, 0x40  # event.id goes into an object; into the last one, which is there
 PLAIN = (uuid.UUID, decimal.Decimal, pathlib.PurePath)
-STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime"}
+STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
+    "message", "asctime", "color_message",
+}  # fmt: skip
 
 
 # https://www.elastic.co/guide/en/ecs/8.11/ecs-field-reference.html, those at the top of a document
