@@ -126,7 +126,8 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
 
 
 cdef int _write_timestamp(Document *doc, dict source) except -2:
-    """Give a mapping the time of now, unless it has a field of that name or below it."""
+    """Give a mapping the time of now, unless it has a field of that name or below it; run no Python code."""
+    cdef str name
     if "@timestamp" in source:
         return 0
     if doc.rearranged or doc.parent_bits & _name_bit(<const uint8_t *> b"@timestamp", 10):

@@ -4,7 +4,6 @@ cdef enum:
     STACK = 8192             # bytes of the buffer on the stack; longer documents move to the heap
     SEGMENT = 1024           # characters for which space is reserved at once
     MAX_DEPTH = 128
-    PLAIN_LEVELS = 4         # levels of a mapping that are looked through for values that run Python code
     MAX_CLASSES = 4          # levels down to which dataclasses are mappings
     TRACE_DIGITS = 32        # of the id of a trace
     IDS = 48                 # digits of the ids of a trace and of a span
@@ -50,6 +49,7 @@ ctypedef struct Document:
     bint direct              # ... and are written at once, unless two names share one
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
+    bint no_python           # fail, for no reason (R_NONE), where Python code would run
     bint skip_own            # refuse records of our own loggers
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
@@ -79,7 +79,7 @@ cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, siz
     doc.unquoted = pair_block
     doc.nested = doc.id_inside = doc.direct = doc.in_error = False
     doc.dotted_from = -1
-    doc.skip_own = False
+    doc.no_python = doc.skip_own = False
     doc.redacted = NULL
     if pair_block:
         doc.p += 4
@@ -212,6 +212,8 @@ cdef int _write_int(Document *doc, PyObject *v) except -2:
 cdef int _write_big_int(Document *doc, PyObject *number) except -2:
     cdef object v = <object> number      # a strong reference: a garbage collection may run here
     cdef str text
+    if doc.no_python:
+        return -1
     try:
         text = int.__repr__(v)
     except ValueError:       # longer than sys.get_int_max_str_digits()
@@ -252,35 +254,6 @@ cdef int _write_float(Document *doc, double v) except -2:
 cdef inline bint _is_inert(PyObject *v) noexcept nogil:
     # Return whether encoding it runs no Python code, so that a borrowed reference stays valid.
     return PyUnicode_CheckExact(v) or PyLong_CheckExact(v) or PyFloat_CheckExact(v) or v == Py_None
-
-
-cdef bint _is_plain(PyObject *v, int levels) noexcept nogil:
-    # Return whether encoding a value, a container of so many levels at most, runs no Python code.
-    cdef PyObject *k
-    cdef PyObject *item
-    cdef Py_ssize_t i, at = 0
-    cdef bint is_list
-    cdef int overflow = 0
-    if PyLong_CheckExact(v):
-        _int_value(v, &overflow)
-        return overflow == 0                 # _write_big_int: a garbage collection may run there
-    if _is_inert(v) or v == Py_True or v == Py_False:
-        return True
-    if levels == 0:
-        return False
-    if PyDict_CheckExact(v):
-        while PyDict_Next(v, &at, &k, &item):
-            if not PyUnicode_CheckExact(k) or not PyUnicode_IS_COMPACT_ASCII(k) or (
-                    not _is_plain(item, levels - 1)):
-                return False
-        return True
-    is_list = PyList_CheckExact(v)
-    if not is_list and not PyTuple_CheckExact(v):
-        return False
-    for i in range(PyList_GET_SIZE(v) if is_list else PyTuple_GET_SIZE(v)):
-        if not _is_plain(PyList_GET_ITEM(v, i) if is_list else PyTuple_GET_ITEM(v, i), levels - 1):
-            return False
-    return True
 
 
 cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
@@ -333,6 +306,8 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     else:
         status = _write_items(doc, d, depth)
     if status == 1:
+        if doc.no_python:
+            return -1
         # A key is not a valid string. Replaced keys may be equal to others, so build a new dict first.
         doc.p = doc.base + start
         doc.sanitized = sanitized
@@ -418,6 +393,8 @@ cdef int _write_other(Document *doc, object v, int depth) except -2:
     # Write subclasses of built-in types by value, containers as lists and dicts, what `_plain_value` knows,
     # and the rest as str().
     cdef object other
+    if doc.no_python:
+        return -1
     if isinstance(v, str):
         return _write_string(doc, <PyObject *> v)
     if isinstance(v, int):

@@ -332,6 +332,7 @@ cdef class Encoder:
     cdef int _encode_mapping(self, Document *doc, uint8_t *stack, object obj) except -2:
         cdef int status
         cdef dict d
+        cdef Splice splice
         _start_document(doc, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
         doc.created_us = lc_wall_us() if self.timestamp else 0
         doc.redacted = self.entries
@@ -352,64 +353,73 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
-        # Its names are looked at again once the values are written. Where these can run Python code, that is
-        # done in a copy, which nothing else changes.
-        if LC_SHARED or not _is_plain(<PyObject *> d, PLAIN_LEVELS):
+        splice = self._current_splice(doc, self._current_shared())
+        # Its names are looked at again once the values are written, so nothing may change it meanwhile: where
+        # Python code has to run, the document is begun again from a copy.
+        d = d.copy() if LC_SHARED else d
+        doc.no_python = not LC_SHARED
+        status = self._write_mapping(doc, d, splice)
+        if status == 0:
+            return 0
+        if doc.no_python:
             d = d.copy()
-        status = self._write_mapping(doc, d)
+            doc.no_python = False
+            if status == -1 and doc.reason == R_NONE:
+                _restart_document(doc, stack, WHOLE, self.pairs)
+                status = self._write_mapping(doc, d, splice)
+        if status == 1:
+            _restart_document(doc, stack, WHOLE, self.pairs)
+            status = self._write_rearranged(doc, d, splice)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
             for mode in (MEASURE, CUT):
                 if mode == CUT and status < 0:
                     break
                 _restart_document(doc, stack, mode, self.pairs)
-                status = self._write_mapping(doc, d)
+                # It gets a field of ours, with which others may conflict.
+                status = self._write_rearranged(doc, d, splice)
         return status
 
-    cdef int _write_mapping(self, Document *doc, dict d) except -2:
-        cdef int status
+    # Return 0, -1, or 1 if the fields need _write_rearranged.
+    cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
-        cdef dict source = d
-        cdef Splice splice = self._current_splice(doc, self._current_shared())
-        # A document that is cut gets a field of ours, with which others may conflict.
-        status = 1
-        if doc.mode == WHOLE:
-            doc.direct = doc.nested and (splice is None or splice.objects is not None)
-            status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
-            if status == 2 or status == 0 and splice is not None and doc.dotted_heads & splice.head_bits:
-                doc.p = doc.base + start
-                doc.sanitized = doc.moved = 0
-                doc.seen = 0
-                doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
-                doc.direct = False
-                status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
-            if not doc.direct:
-                doc.dotted_from = _dotted_from(doc, splice, 0)
-            if status == 0 and self.timestamp:
-                status = _write_timestamp(doc, source)
-            if status == 0 and splice is not None:
-                status = 1
-                if not _conflicts_with_splice(self, doc, splice, <PyObject *> source, 0, NULL):
-                    status = _write_splice(doc, splice)
-                    if status == 0:
-                        status = _write_event(doc, splice)
-        if status == 1:
-            doc.dotted_from = 0 if doc.nested else -1
-            doc.direct = False
+        cdef int status
+        doc.direct = doc.nested and (splice is None or splice.objects is not None)
+        status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
+        if status == 2 or status == 0 and splice is not None and doc.dotted_heads & splice.head_bits:
             doc.p = doc.base + start
-            doc.sanitized = doc.pairs = doc.moved = 0
-            source = _clean_dict(doc, d, None)
-            if splice is not None and source is not None:
-                source = {**splice.fields_of(doc), **source}
-            source = _rearrange(self, doc, source, False)
-            if source is None:
-                return -1
-            # First: nothing may follow @metadata, whose end stays open for the id.
-            if self.timestamp and _write_timestamp(doc, source) < 0:
-                return -1
-            status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
-            if status == 1:
-                doc.reason = <uint8_t> R_UNENCODABLE
-                return -1
+            doc.sanitized = doc.moved = 0
+            doc.seen = 0
+            doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
+            doc.direct = False
+            status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
+        if not doc.direct:
+            doc.dotted_from = _dotted_from(doc, splice, 0)
+        if status == 0 and self.timestamp:
+            status = _write_timestamp(doc, d)
+        if status == 0 and splice is not None:
+            if _conflicts_with_splice(self, doc, splice, <PyObject *> d, 0, NULL):
+                return 1
+            status = _write_splice(doc, splice)
+            if status == 0:
+                status = _write_event(doc, splice)
+        return _finish_document(doc) if status == 0 else status
+
+    cdef int _write_rearranged(self, Document *doc, dict d, Splice splice) except -2:
+        cdef int status
+        cdef dict source = _clean_dict(doc, d, None)
+        doc.dotted_from = 0 if doc.nested else -1
+        if splice is not None and source is not None:
+            source = {**splice.fields_of(doc), **source}
+        source = _rearrange(self, doc, source, False)
+        if source is None:
+            return -1
+        # First: nothing may follow @metadata, whose end stays open for the id.
+        if self.timestamp and _write_timestamp(doc, source) < 0:
+            return -1
+        status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+        if status == 1:
+            doc.reason = <uint8_t> R_UNENCODABLE
+            return -1
         if status < 0:
             return status
         if _mark_truncated(doc) < 0:

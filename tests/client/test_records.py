@@ -529,6 +529,29 @@ class TestMapping:
         expected = {"v": 5.0, "event.id": 5.0, "deep": [[5.0]]}
         assert (json.loads(body), sanitized) == (expected, 0)
 
+    @pytest.mark.parametrize("pairs", [False, True])
+    @pytest.mark.parametrize("nested", [False, True])
+    @pytest.mark.parametrize(
+        "value",
+        [decimal.Decimal("1.5"), b"b", 1 << 80, {"a": [{3: 4}]}, [{"\udc00": 1}, Number.TWO]],
+        ids=repr,
+    )
+    def test_each_field_is_written_and_counted_once(self, value: Any, nested: bool, pairs: bool) -> None:
+        """Wherever a value stands whose conversion runs Python code."""
+        others = {"user": "u", "bad": "\udc00", "a.b": 1, "http.request.method": "GET"}
+
+        def encode(*items: tuple[str, Any]) -> tuple[list[Any], int, int]:
+            body, _, sanitized, moved = Encoder(nested=nested, pairs=pairs).encode(dict(items))
+            found = split_pairs(body) if pairs else json.loads(body)
+            return sorted(found.items(), key=repr), sanitized, moved
+
+        alone, plain = encode(("v", value)), encode(*others.items())
+        both = sorted(alone[0] + plain[0], key=repr), alone[1] + plain[1], alone[2] + plain[2]
+        for place in range(len(others) + 1):
+            items = list(others.items())
+            items.insert(place, ("v", value))
+            assert encode(*items) == both
+
     def test_cycles_are_refused(self) -> None:
         items: list[Any] = [1]
         items.append({"again": items})

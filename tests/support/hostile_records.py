@@ -264,20 +264,22 @@ def every_mapping() -> None:
         for how in ("numbers", "names", "others", "nothing"):
             for place in range(len(heads) + 1):
                 value = Refill(how)
+                message = {"message": "m" * 4000} if encoder.truncate else {}
                 names = [f"{head}{n}" for n, head in enumerate(heads)]
                 mapping: dict[Any, Any] = {fresh_copy(name): n for n, name in enumerate(names)}
                 items = list(mapping.items())
                 items.insert(place, ("value", [value]))
                 items.insert(0, ("first.part", {"x": 1}))
-                mapping.clear()
-                mapping.update((fresh_copy(name), one) for name, one in items)
                 value.mapping = mapping
-                if encoder.truncate:
-                    mapping["message"] = "m" * 4000
-                document = json.loads(encoder.encode(mapping)[0])
-                written = dotted(document)
-                for name in (*names, "value", "first.part.x"):
-                    assert name in written, (how, place, name, document)
+                for first, last in ((message, {}), ({}, message)):
+                    mapping.clear()
+                    mapping.update(first)
+                    mapping.update((fresh_copy(name), one) for name, one in items)
+                    mapping.update(last)
+                    document = json.loads(encoder.encode(mapping)[0])
+                    written = dotted(document)
+                    for name in (*names, "value", "first.part.x"):
+                        assert name in written, (how, place, name, document)
     print("held")
 
 
