@@ -452,7 +452,7 @@ class Mapper:
             self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
             return
         by_hash = None  # events whose id several events have, which are compared by hash
-        if len(self.ledger.shared) and (of_several := producer >= len(self.ledger)).any():
+        if len(self.ledger.ids) and (of_several := producer >= len(self.ledger)).any():
             by_hash = producer == len(self.ledger)
             producer = np.where(of_several, WITHOUT_ID, producer)
             rest = of_several if rest is None else rest | of_several

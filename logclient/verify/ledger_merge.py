@@ -526,8 +526,11 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) ->
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):
         return table, np.empty((0, 4), np.int64)
-    table = np.concatenate((table, _rows_of_copied_ids(table, producers)))
-    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    copied = _rows_of_copied_ids(table, producers)
+    made = np.arange(len(table) + len(copied)) >= len(table)  # ids that the client made
+    table = np.concatenate((table, copied))
+    order = np.lexsort((table[:, 1], table[:, 0]))
+    table, made = table[order], made[order]
     same = (table[1:, 0] == table[:-1, 0]) & (table[1:, 1] == table[:-1, 1])
     shared = np.zeros(len(table), bool)
     shared[1:] |= same
@@ -544,10 +547,12 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) ->
     table = table[first]
     table[shared[first], 2] = len(producers) + ~by_hash
     by_hash = by_hash.repeat(np.diff(np.append(starts, len(listed))))
-    events = np.column_stack((p, sequence, listed, by_hash))
+    # Arrivals with another id of an event that is not listed belong to it, so they need no row.
+    events = np.column_stack((p, sequence, listed, by_hash))[listed | made[shared]]
     # Several rows of an event: a line may be in a ledger twice, and an event may share two ids.
-    events = events[np.lexsort((~by_hash, sequence, p))]
-    return table, events[np.concatenate(([True], (events[1:, :2] != events[:-1, :2]).any(axis=1)))]
+    events = events[np.lexsort((-events[:, 3], events[:, 1], events[:, 0]))]
+    again = (events[1:, :2] == events[:-1, :2]).all(axis=1)
+    return table, np.delete(events, np.flatnonzero(again) + 1, axis=0)
 
 
 def _rows_of_copied_ids(table: U64, producers: npt.NDArray[Any]) -> U64:

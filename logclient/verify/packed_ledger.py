@@ -170,7 +170,8 @@ class PackedLedger:
         spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `ledger_buckets.LedgerBucket`.
         drops: rows of producer, time and number of events dropped.
         shared: sequences whose id another one has too: rows of producer, sequence, whether the event is
-            listed, and whether any with that id is; `shared_by` has the producers alone.
+            listed, and whether any with that id is; `shared_by` has the producers alone. Of those that are
+            not listed only where that is the id which the client made.
         urls: protocol and URL of the producers.
         reasons: texts that outcomes refer to.
         span: the first and the last selected time of any line, microseconds since 1970; first > last if there

@@ -69,6 +69,16 @@ class TestDamagedLines:
         verdict = verify()
         assert (verdict.exit_code, counts(verdict)) == (3, {"events": 21, "ok": 20, "unknown": 3})
 
+    def test_event_that_is_not_listed_counts_once(self, scene: Scene, verify: Callable[..., Any]) -> None:
+        """Its line is damaged. An application gave it the id of another one; it arrives with the client's."""
+        ids = files.ids_line([(5, files.event_id(P, 1))])
+        lines = [files.open_line(P), b"damage\n", ids, files.outcome_line("acked", [1, 5])]
+        files.write_part(scene.ledger, P, 1, [*lines, files.close_line(5)])
+        scene.write_capture([files.body(files.event_id(P, 5), "five")])
+        verdict = verify()
+        assert (verdict.exit_code, counts(verdict)) == (3, {"events": 5, "unknown": 5})
+        assert inprocess.found(scene.out) == {"unknown": {(P, seq) for seq in range(1, 6)}}
+
     def test_other_events_that_share_an_id_are_still_compared_by_hash(
         self, scene: Scene, verify: Callable[..., Any]
     ) -> None:
