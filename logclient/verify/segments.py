@@ -151,7 +151,7 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
         The entries; and the folders that may have more, and are not read.
 
     Raises:
-        LedgerError: a folder cannot be read, or there is no such entry in any.
+        LedgerError: a folder cannot be read, or there is no regular file of such a name in any.
     """
     places = [places] if isinstance(places, str) else places
     found: dict[str, Segment] = {}
@@ -183,12 +183,12 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
                 found.setdefault(path, Segment(listener, number, path, size, label))
         if not has_any:
             empty.append(place)
-    if not found:
+    if len(empty) == len(places):
         where = ", ".join(places)
-        more = "".join(f"; {name}: {why}" for name, why in [*unread.items()][:1])
+        others = sorted([*unread, *(segment.name for segment in found.values())])
+        more = f"; {display_name(others[0])} is not read" if others else ""
         raise LedgerError(f"capture: {where} has no segment: their names are <listener>-<nnnnnn>.cap{more}")
-    if len(empty) < len(places):
-        unread |= dict.fromkeys(empty, "it is a folder without any segment")
+    unread |= dict.fromkeys(empty, "it is a folder without any segment")
     problems = [Problem("unread", display_name(name), -1, why) for name, why in unread.items()]
     return sorted(found.values()), problems
 

@@ -106,7 +106,7 @@ class TestLedgers:
             verify(tmp_path / "top")
         (tmp_path / "top" / "host-b").unlink()
         (tmp_path / "top" / "host-b").symlink_to(scene.capture)
-        with pytest.raises(LedgerError, match="host-b: it is a link to a folder"):
+        with pytest.raises(LedgerError, match="host-b is not read"):
             verify(capture=tmp_path / "top")
 
 
@@ -128,6 +128,20 @@ class TestCaptures:
         verdict = verify()
         assert_unproven(verdict, "capture: other-000001.cap: unread: it is a folder")
         assert verdict.capture["listeners"] == ["main"]
+
+    def test_nothing_but_links_to_segments(
+        self, scene: Scene, verify: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        """Several folders, none with a segment: the first name is told, and nothing is written."""
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "b" / "main-000001.cap").symlink_to(scene.capture / "main-000001.cap")
+        folders = [tmp_path / "a", tmp_path / "b"]
+        with pytest.raises(LedgerError, match=r"has no segment: .*/b/main-000001\.cap is not read"):
+            verify(capture=folders, out=scene.out)
+        assert not scene.out.exists()
+        (tmp_path / "a" / "main-000001.cap").write_bytes(b"")
+        assert_unproven(verify(capture=folders), "b/main-000001.cap: unread")
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
     def test_file_that_is_not_opened(self, scene: Scene, verify: Callable[..., Any]) -> None:
