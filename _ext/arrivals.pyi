@@ -223,11 +223,11 @@ def find_last(
     places: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
 ) -> int:
-    """Find the last events that arrived and are not late, without the GIL.
+    """Find the last events of a producer that arrived before all later ones, without the GIL.
 
     Args:
         first: the position at which each event arrived; ``2**63 - 1``: it did not.
-        judgements: of each event, after `find_late`.
+        judgements: of each event.
         places: with room for the most events; the end is filled with their indices, ascending.
         positions: likewise, with their positions.
 

@@ -290,6 +290,7 @@ def find_late(const int64_t[::1] first not None, uint8_t[::1] judgements not Non
 def find_last(const int64_t[::1] first not None, const uint8_t[::1] judgements not None,
               int64_t[::1] places not None, int64_t[::1] positions not None):
     cdef Py_ssize_t n = first.shape[0], room = places.shape[0], at = room, i
+    cdef int64_t earliest = INT64_MAX
     if judgements.shape[0] != n:
         raise ValueError("judgements: it must be as long as first")
     if positions.shape[0] != room:
@@ -298,7 +299,8 @@ def find_last(const int64_t[::1] first not None, const uint8_t[::1] judgements n
         for i in range(n - 1, -1, -1):
             if at == 0:
                 break
-            if first[i] != INT64_MAX and judgements[i] & (ORDERED | LATE) == ORDERED:
+            if first[i] < earliest and judgements[i] & ORDERED:
+                earliest = first[i]
                 at -= 1
                 places[at] = i
                 positions[at] = first[i]

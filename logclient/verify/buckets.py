@@ -310,9 +310,7 @@ class BucketReducer:
         return late, earliest
 
     def _last_in_order(self, listener: int, limit: int) -> tuple[I64, I64]:
-        """Return places and positions of the last events that are in order so far.
-
-        An event that is late at one listener is counted, so later buckets need not judge it at another one.
+        """Return places and positions of the last events that are in order at a listener so far.
 
         Args:
             listener: with the device.
@@ -321,6 +319,11 @@ class BucketReducer:
         places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
         n = find_last(self.first[listener], self.judgements, places, positions)
         return places[limit - n :], positions[limit - n :]
+
+    def _is_late(self, places: I64) -> npt.NDArray[np.bool_]:
+        """Return which events are late inside the bucket, at any listener: these are counted."""
+        late: npt.NDArray[np.bool_] = self.judgements[places] & np.uint8(rules.LATE) != 0
+        return late
 
     def _edges(self, earliest: dict[int, int]) -> Iterator[dict[str, Any]]:
         """Yield the rows for the order across buckets, see ``compare.py``.
@@ -344,6 +347,7 @@ class BucketReducer:
                 if len(positions):
                     cut = len(positions) > tail
                     offsets, positions = offsets[-tail:], positions[-tail:]
+                    offsets = np.where(self._is_late(offsets), ~offsets, offsets)
                     head |= {
                         "max": int(positions[-1]),
                         "cut": cut,
@@ -365,9 +369,10 @@ class BucketReducer:
         for listener in listeners:
             places, positions = self._last_in_order(listener, n)
             behind = np.flatnonzero(positions > self.later.get((self.key, listener), NEVER))
-            more[places[behind]] = True
             place = listener & LISTENER
             late[place] = late.get(place, 0) + len(behind)
+            behind = behind[~self._is_late(places[behind])]
+            more[places[behind]] = True
             for i in behind[: self.plan.examples].tolist():
                 at.setdefault(int(places[i]), (listener, int(positions[i])))
         which = np.flatnonzero(more)

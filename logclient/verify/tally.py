@@ -293,13 +293,14 @@ class Tally:
                 more |= head["cut"] and len(behind) == len(positions)
                 place = listener & LISTENER
                 late_at[place] = late_at.get(place, 0) + len(behind)
-                for i in behind.tolist():
+                for i in behind[offsets[behind] >= 0].tolist():
                     late.setdefault(int(offsets[i]), (listener, int(positions[i])))
             if more:
                 for listener in rows:
                     repeat[key, listener] = later.get(listener, NEVER)
-            elif late:
-                self._add_late(p, key, late, writer)
+            else:
+                if late:
+                    self._add_late(p, key, late, writer)
                 for place, n in late_at.items():
                     self._count_at(place, 0, 0, 0, n)
             for listener, head in rows.items():

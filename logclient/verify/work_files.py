@@ -227,7 +227,7 @@ class TailWriter:
         """Append one tail.
 
         Args:
-            offsets: sequences, as distances from the first of the bucket.
+            offsets: sequences, as distances from the first of the bucket; inverted (`~`): late there.
             positions: the position of the first copy of each.
 
         Returns:

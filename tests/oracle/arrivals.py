@@ -119,11 +119,8 @@ def find_late(first: list[int], judgements: list[int], owners: list[int]) -> tup
 
 
 def find_last(first: list[int], judgements: list[int], limit: int) -> list[int]:
-    in_order = [
-        i
-        for i, position in enumerate(first)
-        if position != FAR and judgements[i] & ORDERED and not judgements[i] & LATE
-    ]
+    which = [i for i, position in enumerate(first) if position != FAR and judgements[i] & ORDERED]
+    in_order = [i for i in which if all(first[j] > first[i] for j in which if j > i)]
     return in_order[max(len(in_order) - limit, 0) :]
 
 
