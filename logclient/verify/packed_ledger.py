@@ -225,7 +225,7 @@ class PackedLedger:
         if len(self.outside):
             tail = self.outside[:, 2] == LAST_SEQUENCE
             self.continued[self.outside[tail, 0]] = True
-            self.selected[self.outside[tail & (self.outside[:, 1] == 0), 0]] = False
+            self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
         self.of_other_runs = np.zeros(len(self.rows), bool)
         for first, last in left_out:
             self.of_other_runs[first : last + 1] = True

@@ -512,6 +512,8 @@ class Summary:
         """Return the faults of the ledgers, the worst first, and the number of allowed open ledgers."""
         evidence = np.where(self.ledger.selected, self.ledger.rows["evidence"], WHOLE)
         evidence[self.ledger.continued & (evidence == UNCLOSED)] = WHOLE
+        ended = np.flatnonzero(self.ledger.continued & (evidence != WHOLE))
+        evidence[ended[~self.sums[ended].any(axis=1)]] = WHOLE  # nothing of it is judged
         allowed = int(np.count_nonzero(evidence == UNCLOSED)) if allow_open else 0
         wrong = int(np.count_nonzero(evidence != WHOLE)) - allowed
         faults = []

@@ -176,7 +176,7 @@ class Facts:
         self.listed = sorted(self.created)
         # All sequences above the last one have the same neighbours.
         self.selected = True
-        self.selected = not all(self.is_outside(seq) for seq in range(self.last + 2))
+        self.selected = not all(self.is_outside(seq) for seq in range(1, self.last + 2))
         self.left_out = sum(self.is_outside(seq) for seq in range(1, self.last + 1))
 
     def undecided(self, seq: int) -> str:

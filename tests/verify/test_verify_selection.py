@@ -87,6 +87,34 @@ class TestTime:
         verify(since=0)
         assert looked_up
 
+    @pytest.mark.parametrize("never", [[], [0]])
+    def test_ledger_of_a_later_time_need_not_be_whole(
+        self, scene: Scene, verify: Callable[..., Any], never: list[int]
+    ) -> None:
+        """It was begun before, but all its events are made later: sequence 0 is left out with them."""
+        theirs = bodies_of(Q, [1, 2, 3])
+        later = {"created": lambda seq: 15_000 + seq, "tail": [b"damage\n"]}
+        scene.write_ledger(producer=Q, bodies=theirs, at_us=1, **later)
+        scene.write_ledger().write_capture([*ALL, *theirs.values(), *bodies_of(Q, never).values()])
+        verdict = verify(until=0.010)
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 9, "ok": 9})
+        assert verdict.selection["left_out"]["producers"] == 1
+        assert verify(until=0.016).exit_code == (1 if never else 3)
+
+    def test_ledger_of_which_nothing_is_judged_need_not_be_whole(
+        self, scene: Scene, verify: Callable[..., Any]
+    ) -> None:
+        """The only events of the selected time share an id, and the others are made later."""
+        raw = files.body(None, "one", user="same")
+        events = [(1, 1000, files.xxh64(raw)), (2, 2000, files.xxh64(raw)), (3, 15_000, 3)]
+        lines = [files.open_line(Q), files.batch_line(events, own=[1, 2]), b"damage\n"]
+        lines += [files.ids_line([(1, "same"), (2, "same")]), files.outcome_line("acked", [1, 2])]
+        files.write_part(scene.ledger, Q, 1, lines)
+        scene.write_ledger().write_capture([*ALL, raw])
+        verdict = verify(until=0.010)
+        assert (verdict.exit_code, counts(verdict)) == (0, {"events": 9, "ok": 9})
+        assert verify(until=0.016).exit_code == 3
+
     def test_nothing_selected_is_said(self, scene: Scene, verify: Callable[..., Any]) -> None:
         scene.write_ledger().write_capture()
         verdict = verify(since=1.0)
