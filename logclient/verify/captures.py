@@ -43,7 +43,7 @@ _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: it
 class LeftOut(NamedTuple):
     """A file that is not compared, with the reason."""
 
-    kind: str  # "unread", "misnamed", "copy" or "damage"
+    kind: str  # "unread", "misnamed" or "copy"
     segment: str
     reason: str
     protocol: str  # empty: not known
@@ -247,16 +247,9 @@ def survey(places: str | Sequence[str]) -> Survey:
         {"name": name, "protocol": "", "urls": [], "source": ""} for name in names
     ]
     index = {name: i for i, name in enumerate(names)}
-    unknown: set[str] = set()
     for segment, header in chosen:
         listener = listeners[index[segment.listener]]
-        if header is None:
-            continue
-        if not decodable(header.protocol):
-            if header.protocol not in unknown:
-                unknown.add(header.protocol)
-                why = f"its header names the unknown protocol {header.protocol[:40]!r}"
-                left_out.append(LeftOut("damage", segment.name, why, "", True))
+        if header is None or not decodable(header.protocol):
             continue
         listener["protocol"] = listener["protocol"] or header.protocol
         if header.url not in listener["urls"]:
@@ -414,8 +407,7 @@ def find_doubts(
     for one in (LeftOut(*fields) for fields in left_out):
         problems.append(one.problem())
         if one.doubt:
-            doubtful |= {protocol_of(one.protocol)} if one.protocol else every
-    uncompared = {fact["name"] for fact in (*others, *other_runs)}
+            doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every
     by_listener: dict[Any, list[dict[str, Any]]] = {}
     for fact in (*facts, *others, *other_runs):
         by_listener.setdefault(fact["index"], []).append(fact)
@@ -432,17 +424,16 @@ def find_doubts(
                     own.append(Problem(kind, fact["name"], -1, f"{n - listed[kind]:,} more of this kind"))
             if not fact["header"] and not listed.get("unread") and not listed.get("damage"):
                 own.append(Problem("damage", fact["name"], 0, "no header that can be read"))
-            holes = continuity(segment, fact, previous, i == len(some) - 1)
-            problems += own + holes
+            own += continuity(segment, fact, previous, i == len(some) - 1)
+            problems += own
             previous = fact
-            # Damage in a segment of another run does not matter, but a missing segment may be of this run.
-            doubts = holes if fact["name"] in uncompared else own + holes
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1]["first_us"] < since_us:
-                doubts = []  # whatever is missing arrived before any event that is judged was made
-            found |= bool(doubts)
-            torn |= any(problem.kind in ("damage", "gap") for problem in doubts)
+                continue  # whatever is missing arrived before any event that is judged was made
+            found |= bool(own)
+            torn |= any(problem.kind in ("damage", "gap") for problem in own)
         if found:
-            named = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]} or every
+            named = {protocol_of(fact["protocol"]) for fact in some}
+            named = every if "" in named else named
             doubtful |= named
             disordered |= named if torn else set()
     for (host, run), some in _by_run(others).items():

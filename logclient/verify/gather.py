@@ -319,6 +319,10 @@ class Mapper:
             return
         counts = dict(reader.counts)
         problems = [list(problem) for problem in reader.problems]
+        if reader.header is not None and not protocol:
+            counts["damage"] += 1
+            why = f"its header names the unknown protocol {reader.header.protocol[:40]!r}"
+            problems.append(["damage", segment.name, 0, why])
         if decode.NO_LIBRARY in facts.fields["undecodable"]:
             # Each of these may be an event that was sent, so no event counts as lost.
             n = counts["unreadable"] = facts.fields["undecodable"][decode.NO_LIBRARY]

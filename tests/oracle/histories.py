@@ -320,11 +320,6 @@ class Found(NamedTuple):
     files: list[Path]
     unread: list[Path]
 
-    @property
-    def any(self) -> bool:
-        """Say whether there is a file of this kind, or a link or pipe of such a name."""
-        return bool(self.files) or any(not path.is_dir() for path in self.unread)
-
 
 def find(folders: Sequence[Path], *, ledgers: bool) -> Found:
     """Return the files of a kind, and what is left out."""
@@ -404,8 +399,7 @@ class Segment:
     end: tuple[int, str] | None = None
     damaged: bool = False
     unclosed: bool = False
-    gap_inside: bool = False
-    gap_before: bool = False
+    gap: bool = False
 
     @property
     def name(self) -> tuple[str, int] | None:
@@ -577,26 +571,22 @@ def _note_gaps(listener: Listener) -> None:
     for segment in listener.segments:
         assert segment.name
         if segment.name[1] != number:
-            segment.gap_before = True
+            segment.gap = True
         number = segment.name[1] + 1
         if segment.header is not None and segment.header["first_arrival"] != arrival:
-            segment.gap_before |= not after_nothing
+            segment.gap |= not after_nothing
             arrival = segment.header["first_arrival"]
-        for i, unit in enumerate(segment.units):
-            if unit.arrival != arrival:
-                if i == 0 and segment.header is None:
-                    segment.gap_before = True
-                else:
-                    segment.gap_inside = True
+        for unit in segment.units:
+            segment.gap |= unit.arrival != arrival
             arrival = unit.arrival + 1
         if segment.end is not None:
             if segment.end[0] != arrival:
-                segment.gap_inside = True
+                segment.gap = True
             arrival = segment.end[0]
         after_nothing = segment.header is None and not segment.units and segment.end is None
     final = listener.segments[-1].end
     if final is not None and final[1] in ("rotated", "recovered", "resumed"):
-        listener.segments[-1].gap_inside = True
+        listener.segments[-1].gap = True
 
 
 # --- the arrivals -------------------------------------------------------------------------------
@@ -801,7 +791,7 @@ class Judge:
         self.ledgers, self.result.unread, self.ledgers_copied = read_ledgers(ledger_folders)
         found = find(capture_folders, ledgers=False)
         self.capture_unread = bool(found.unread)
-        self.nothing = not self.ledgers or not found.any
+        self.nothing = not self.ledgers or not found.files
         self.segments, self.copies = without_copies([read_segment(path) for path in found.files])
         self.misnamed = [s for s in self.segments if s.misnamed]
         self.listeners = listeners_of([s for s in self.segments if not s.misnamed])
@@ -914,10 +904,9 @@ class Judge:
             return False
         if self.has_known_id(arrival):
             return False
-        if not all(one.url for one in self.ledgers.values()):
-            return False
         urls = [one.url for one in self.ledgers.values() if one.protocol == "logjam"]
-        return bool(urls) and arrival.app_env not in {urlsplit(url).path.strip("/") for url in urls}
+        ours = {urlsplit(url).path.strip("/") for url in urls}
+        return bool(ours) and not ours & {"", arrival.app_env}
 
     # -- the selection
 
@@ -936,6 +925,7 @@ class Judge:
             else:
                 elsewhere.add(event)
         self.producers_out: set[str] = set()
+        self.unjudged: set[str] = set()  # nothing of them is selected
         self.out: set[Event] = set()
         self.missing_run = False
         if not options.selects:
@@ -950,8 +940,8 @@ class Judge:
             by_time = {seq for seq in places if not self.in_time(ledger, listed, seq)}
             by_hash = {seq for seq in places if (producer, seq) in self.by_hash}
             by_run = {s for s in listed if (producer, s) in elsewhere and (producer, s) not in self.seen}
-            around = [self.in_time(ledger, listed, seq) for seq in (0, ledger.last + 1)]
-            if len(by_time) == ledger.last and not any(around):
+            ended = not self.in_time(ledger, listed, ledger.last + 1)
+            if len(by_time) == ledger.last and ended:
                 self.producers_out.add(producer)
             if producer in self.producers_out - self.none and options.runs and producer not in here:
                 arrived = {seq for owner, seq in elsewhere if owner == producer}
@@ -962,6 +952,8 @@ class Judge:
                     self.missing_run = True
             gone = set(places) if producer in self.producers_out else by_time | by_hash | by_run
             self.out |= {(producer, seq) for seq in gone}
+            if ended and len(gone) == ledger.last:
+                self.unjudged.add(producer)
         without_id = len(self.names.shared) + sum(self.ledgers[producer].last for producer in self.none)
         without_id -= sum(producer in self.none for producer, _ in self.names.shared)
         self.result.left_out = {
@@ -1006,25 +998,15 @@ class Judge:
             if self.is_of_selected_run(segment):
                 doubt |= doubts(segment.protocol)
         for listener in self.listeners:
-            for i, segment in enumerate(listener.segments):
-                protocols = doubts(segment.protocol if segment.header is not None else listener.protocol)
-                after = listener.segments[i + 1] if i + 1 < len(listener.segments) else None
-                judged = self.is_compared(segment)
-                for kind in ("damage", "unclosed", "gap"):
-                    if not self.has_problem(segment, kind):
-                        continue
-                    kinds.add(kind)
-                    excused = {
-                        "damage": (segment.decodable and not judged) or self.is_before(after),
-                        "unclosed": not judged,
-                        "gap": not (
-                            (segment.gap_inside and not self.is_before(after))
-                            or (segment.gap_before and not self.is_before(segment))
-                        ),
-                    }
-                    if not excused[kind]:
-                        doubt |= protocols
-                        self.unordered |= protocols if kind != "unclosed" else set()
+            protocols: set[str] = set()
+            for segment in listener.segments:
+                protocols |= doubts(listener.protocol if segment.header is None else segment.protocol)
+            for segment, after in zip(listener.segments, [*listener.segments[1:], None], strict=True):
+                found = {kind for kind in ("damage", "unclosed", "gap") if self.has_problem(segment, kind)}
+                kinds |= found
+                if found and not self.is_before(after):
+                    doubt |= protocols
+                    self.unordered |= protocols if found != {"unclosed"} else set()
         if any(self.in_selected_run(a) and self.is_received(a) for a in self.foreign):
             kinds.add("other run")
             if self.no_run_of_ours:
@@ -1042,7 +1024,7 @@ class Judge:
         return {
             "damage": segment.damaged,
             "unclosed": segment.unclosed,
-            "gap": segment.gap_before or segment.gap_inside,
+            "gap": segment.gap,
         }[kind]
 
     def is_before(self, segment: Segment | None) -> bool:
@@ -1276,9 +1258,7 @@ class Judge:
         broken = any(counts[word] for word in ("lost", "corrupted", "unexpected")) or bool(self.breaking)
         broken = broken or any(limit is not None and counts[word] > limit for word, limit in limits.items())
         doubtful = bool(counts["unknown"] or result.unread or self.capture_unread or self.doubtful)
-        doubtful = (
-            doubtful or self.missing_run or any(self.is_incomplete(one) for one in self.judged.values())
-        )
+        doubtful = doubtful or self.missing_run or any(map(self.is_incomplete, self.judged.values()))
         if options.selects and not counts["events"]:
             result.problems.add("selection")
             doubtful = True
@@ -1288,6 +1268,8 @@ class Judge:
 
     def is_incomplete(self, ledger: Ledger) -> bool:
         """Say whether a ledger that is not whole gives exit code 3."""
+        if ledger.producer in self.unjudged:
+            return False
         if ledger.state == "unclosed":
             until = self.options.until_us
             listed = ledger.listed

@@ -99,6 +99,24 @@ def test_order_in_a_damaged_capture_breaks_no_promise(scene: Scene, run: Run, to
     assert has_problem(verdict, "gap: arrival 3 where 1 was due") == torn
 
 
+def test_unknown_protocol_of_a_segment_is_a_doubt_about_order(scene: Scene, run: Run) -> None:
+    """Whatever it holds, it may have been decoded elsewhere: as with a header that cannot be read."""
+    scene.write_capture([2, 1, *range(3, 21)])
+    assert run().exit_code == ExitCode.BROKEN
+    scene.write_capture([], listener="other", protocol="gopher")
+    verdict = run()
+    assert (verdict.exit_code, verdict.counts.reordered) == (ExitCode.UNREACHABLE, 1)
+    assert has_problem(verdict, "other-000001.cap at byte 0: damage: its header names the unknown protocol")
+
+
+def test_unknown_protocol_of_a_renamed_segment_is_a_doubt_about_all(scene: Scene, run: Run) -> None:
+    scene.write_capture(range(1, 20))
+    assert_broken(run(), ok=19, lost=1)
+    scene.write_capture([], listener="other", protocol="gopher")
+    (scene.capture / "other-000001.cap").rename(scene.capture / "renamed-000001.cap")
+    assert_unknown(run(), 1)
+
+
 # -- names
 
 

@@ -12,6 +12,7 @@ from logclient.errors import ConfigError
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
+from tests.damage.damages import records_of
 from tests.verify.histories import World, differences, overview_differences
 from tests.verify_scene import P, Q, Scene
 
@@ -435,18 +436,31 @@ class TestRuns:
         verdict = verify(run="two")
         assert (verdict.exit_code, counts(verdict)) == (0, {"events": 20, "ok": 20})
 
-    def test_damage_of_other_runs_is_no_doubt_but_a_missing_segment_is(
-        self, scene: Scene, verify: Callable[..., Any]
+    @pytest.mark.parametrize("what", ["last unit", "unit inside", "end", "segment", "behind the end"])
+    def test_what_is_missing_of_other_runs_may_have_the_event(
+        self, scene: Scene, verify: Callable[..., Any], what: str
     ) -> None:
-        self.write(scene, ALL, ALL[1:])
+        """An event that arrived in run one alone is left out, so it is not lost where it cannot be read."""
+        theirs = bodies_of(Q)
+        end = {"last unit": [theirs[1]], "end": [theirs[1]]}.get(what, [])
+        self.write(scene, [*([] if end else [theirs[1]]), *ALL, *end], ALL[1:])
+        assert (verify(run="two").exit_code, verify(run="two").counts.ok) == (0, 19)
         path = scene.capture / "main-000001.cap"
-        data = bytearray(path.read_bytes())
-        data[-60] ^= 1
-        path.write_bytes(data)
-        assert verify(run="two").counts.lost == 1
-        path.unlink()
+        data = path.read_bytes()
+        records = records_of(data)
+        unit = len(records) - 3 if end else 2  # behind it: an answer, the end
+        if what == "segment":
+            path.unlink()
+        elif what == "end":
+            path.write_bytes(b"".join(records[:unit]) + records[unit][:40])
+        elif what == "behind the end":
+            path.write_bytes(b"".join([*records[:unit], *records[unit + 2 :], b"torn"]))
+        else:
+            records[unit] = records[unit][:-1] + bytes([records[unit][-1] ^ 1])
+            path.write_bytes(b"".join(records))
         verdict = verify(run="two")
-        assert (verdict.counts.lost, verdict.counts.unknown > 0) == (0, True)
+        unknown = 21 if what == "segment" else 1  # nothing tells then that P is of another run
+        assert (verdict.exit_code, verdict.counts.lost, verdict.counts.unknown) == (3, 0, unknown)
 
     def test_unknown_run_is_a_config_error(self, scene: Scene, verify: Callable[..., Any]) -> None:
         self.write(scene, host="h1")
