@@ -61,6 +61,9 @@ def test_exit_codes_are_the_ones_scripts_rely_on() -> None:
         ("BROKEN", 1),
         ("USAGE", 2),
         ("UNREACHABLE", 3),
+        ("INTERNAL", 70),
+        ("INTERRUPTED", 130),
+        ("TERMINATED", 143),
     ]
 
 

@@ -215,7 +215,7 @@ def test_partitions_are_listeners_and_keys_are_kept(spark: Any, broker: str, sce
     assert verdict.capture == {
         "folder": f"kafka://{broker}/{name}", "listeners": [f"{name}[{i}]" for i in range(3)],
         "segments": 3, "bytes": sum(len(x.value or b"") for x in some), "units": 21, "acks": 0, "events": 21,
-        "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0,
+        "heartbeats": 0, "pings": 0, "others": 0, "commands": 0, "controls": 0, "checks": 0,
         "first_us": 61_000, "last_us": 91_000, "complete": True, "published": [], "runs": [],
             "runs_left_out": 0,
     }  # fmt: skip
