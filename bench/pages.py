@@ -80,7 +80,7 @@ NUMBERS = (
     Number("logjam", "C loop, *",
            "Logjam, 300 bytes: CPU of a loop in C of four `zmq_send`, beside caller and sender"),
     Number("plog", "C GSO, * / *", "plog by UDP GSO, any size: time of a loop in C, beside ours"),
-    Number("plog", "C sendmmsg, *", "plog, 300 bytes: time of a `sendmmsg` loop in C, beside ours"),
+    Number("plog", "C sendmmsg, 300 B, *", "plog, 300 bytes: time of a `sendmmsg` loop in C, beside ours"),
     Number("logux", "@logux/client, 100 at a time, @logux/server / *, until processed",
            "Logux, to the released server: time of `@logux/client`, held to 100 at a time, beside ours"),
     Number("logux", "@logux/client, 100 at a time, @logux/server / *, CPU", "the same: CPU"),
@@ -200,10 +200,7 @@ def worst_first(row: Row, v: Verdict) -> float:
 
 
 def _said(row: Row) -> str:
-    # The origin of a run, with what would not be recorded today.
-    off = [v for v in row.verdicts if v.what.startswith("A/A") and _off(v)]
-    controls = f", A/A {' and '.join(value_text(v) for v in off)}" if off else ""
-    return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}{controls}"
+    return f"{kind(row.facts['cpu'])}, {row.facts['date'][:10]}, {row.facts['commit']}"
 
 
 def _result(v: Verdict) -> str:
