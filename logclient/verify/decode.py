@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient import registry
+from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
 from logclient.verify.arrays import I32, I64, U8, U64
 from logclient.verify.segments import Batch
@@ -78,7 +79,7 @@ OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
 QUIET = ("ping", "heartbeat", "other", "command", "control", "check")
 """Statuses of what the verdict counts besides events."""
-CHECK = 0xC4EC0000
+CHECK = int.from_bytes(TEST_PRODUCERS, "big")
 """The first 32 bits of the ids of test events, which ``logclient doctor`` sends."""
 NO_LIBRARY = "no_library"
 """The status of a body that cannot be decompressed on this machine."""
