@@ -99,10 +99,6 @@ def kind(cpu: str) -> str:
     return f"{name} {found[0] if found else '(model not recorded)'}"
 
 
-def _off(control: Verdict) -> bool:
-    return not 0.95 <= control.value <= 1.05
-
-
 def refusals(row: Row) -> list[str]:
     """Return why a run may not be recorded."""
     found, others, commit = [], row.facts["others"], row.facts["commit"] or ""
@@ -119,7 +115,8 @@ def refusals(row: Row) -> list[str]:
     elif git("merge-base", "--is-ancestor", commit, "HEAD").returncode:
         found.append(f"commit {commit} is not in the history of HEAD")
     controls = [v for v in row.verdicts if v.what.startswith("A/A")]
-    found += [f"{v.what}: {value_text(v)}, not within 0.95-1.05" for v in controls if _off(v)]
+    off = [v for v in controls if not 0.95 <= v.value <= 1.05]
+    found += [f"{v.what}: {value_text(v)}, not within 0.95-1.05" for v in off]
     if not controls and not row.uncontrolled:
         found.append("there is no A/A, nor a reason for that")
     found += [f"{v.what}: {v.why}" for v in row.verdicts if v.reached is None and v.why.startswith("invalid")]

@@ -85,6 +85,11 @@ def run(
     return job.run(ledger_folder, capture_folder, tuning=Tuning(bits, tail, units, chunk), **options)
 
 
+def counts(verdict: Any) -> dict[str, int]:
+    """Return the words that a verdict has, and their numbers."""
+    return {word: n for word, n in verdict.counts._asdict().items() if n}
+
+
 def found(out: Path) -> dict[str, set[tuple[str, int]]]:
     """Return word -> (producer, sequence) of a verdict's violations, without ids that are not ours."""
     ids: dict[str, set[tuple[str, int]]] = {}

@@ -17,6 +17,7 @@ support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+counts = inprocess.counts
 tallies = pytest.importorskip("logclient.verify.tally")
 
 ALL, HALF = list(range(1, 21)), list(range(1, 11))
@@ -36,10 +37,6 @@ def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
         return verdict
 
     return run
-
-
-def counts(verdict: Any) -> dict[str, int]:
-    return {word: n for word, n in verdict.counts._asdict().items() if n}
 
 
 def ledger_of(scene: Scene, producer: str = P, part: int = 1) -> Path:

@@ -15,6 +15,7 @@ from tests.verify_scene import P, Q, Scene
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+counts = inprocess.counts
 job = pytest.importorskip("logclient.verify.job")
 
 CHECK = "c4ec0000" + "ab" * 6
@@ -26,10 +27,6 @@ def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
         return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
 
     return run
-
-
-def counts(verdict: Any) -> dict[str, int]:
-    return {word: n for word, n in verdict.counts._asdict().items() if n}
 
 
 def own_events(own: dict[int, str], text: str = "event") -> tuple[dict[int, bytes], list[Any]]:

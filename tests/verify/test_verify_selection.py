@@ -20,6 +20,7 @@ support.need("numpy")
 support.need("pyarrow")
 job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
+counts = inprocess.counts
 report = pytest.importorskip("logclient.verify.report")
 gather = pytest.importorskip("logclient.verify.gather")
 
@@ -33,10 +34,6 @@ def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
         return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
 
     return run
-
-
-def counts(verdict: Any) -> dict[str, int]:
-    return {word: n for word, n in verdict.counts._asdict().items() if n}
 
 
 def bodies_of(producer: str, seqs: Any = ALL) -> dict[int, bytes]:
