@@ -176,7 +176,7 @@ def _decode_segments(listed: list[tuple[int, Any]], prefixes: bytes, out: str) -
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from logclient.verify import decode, segments
+    from logclient.evidence import decode, segments
 
     find = decode.decoder("lumberjack", prefixes)
     writer = None
@@ -211,8 +211,8 @@ ROWS = 1 << 18  # rows in a row group
 
 @contextmanager
 def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
-    from logclient.verify import ledger_files
-    from logclient.verify.segments import list_segments
+    from logclient.evidence import ledger_files
+    from logclient.evidence.segments import list_segments
 
     def once() -> dict[str, Any]:
         parts = ledger_files.find_ledgers(str(folder / "ledger")).parts

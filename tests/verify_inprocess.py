@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logclient.verify import compare, gather, job, ledger_files, ledger_pack, schema
-from logclient.verify.selection import Selection
+from logclient.evidence import ledger_files
+from logclient.evidence.selection import Selection
+from logclient.verify import compare, gather, job, ledger_pack, schema
 from logclient.verify.tuning import Tuning
 from logclient.verify.violation_files import violations
 

@@ -17,7 +17,7 @@ from typing import Any
 from fuzz import memory
 from fuzz.target import ASAN, MEMORY, Plant, check
 from logclient._ext.documents import DocumentReader, join
-from logclient.verify import decode
+from logclient.evidence import decode
 from tests.oracle import documents as oracle
 from tests.oracle.lumberjack import join_pairs
 

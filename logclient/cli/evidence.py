@@ -1,4 +1,4 @@
-"""``logclient evidence``: copy ledgers and captures to a bucket. See `logclient.verify.evidence`."""
+"""``logclient evidence``: copy ledgers and captures to a bucket. See `logclient.evidence.push`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     from logclient.verify import spark
 
     spark.require_extras()
-    from logclient.verify import evidence
+    from logclient.evidence.push import push
 
-    done = evidence.push(arguments.folder, arguments.target)
+    done = push(arguments.folder, arguments.target)
     if arguments.json:
         print(json.dumps(done._asdict()))
     else:

@@ -128,7 +128,8 @@ def print_verdict(
     Raises:
         UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.
     """
-    from logclient.verify import job, output, report, storage
+    from logclient.evidence import storage
+    from logclient.verify import job, output, report
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")

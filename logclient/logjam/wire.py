@@ -1,4 +1,4 @@
-"""Logjam messages for the verifier. See `logclient.verify.decode.Wire`."""
+"""Logjam messages for the verifier. See `logclient.evidence.decode.Wire`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logux messages for the verifier. See `logclient.verify.decode.Wire`."""
+"""Logux messages for the verifier. See `logclient.evidence.decode.Wire`."""
 
 from __future__ import annotations
 

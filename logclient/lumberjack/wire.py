@@ -1,4 +1,4 @@
-"""Lumberjack windows for the verifier. See `logclient.verify.decode.Wire`."""
+"""Lumberjack windows for the verifier. See `logclient.evidence.decode.Wire`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plog datagrams for the verifier. See `logclient.verify.decode.Wire`."""
+"""plog datagrams for the verifier. See `logclient.evidence.decode.Wire`."""
 
 from __future__ import annotations
 

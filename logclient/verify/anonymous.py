@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, U64
+from logclient.evidence.arrays import I64, U64
+from logclient.evidence.segments import Segment
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, TimeCounts
 from logclient.verify.packed_ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
@@ -25,7 +26,6 @@ from logclient.verify.schema import (
     UNKNOWN,
     WITHOUT_ID,
 )
-from logclient.verify.segments import Segment
 from logclient.verify.unlisted import split_id, unknown_result
 from logclient.verify.violation_files import ViolationWriter
 from logclient.verify.work_files import result_row

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import count_arrived, find_last, find_late, join, judge
+from logclient.evidence.arrays import I32, I64, U8, Workspace
 from logclient.verify import rules
-from logclient.verify.arrays import I32, I64, U8, Workspace
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import (
     DUPLICATED,

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from logclient.evidence.arrays import Workspace
 from logclient.verify.anonymous import AnonymousReducer
-from logclient.verify.arrays import Workspace
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.packed_ledger import PackedLedger

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from logclient.verify.arrays import I64
+from logclient.evidence.arrays import I64
 from logclient.verify.producer_tables import WORDS
 
 __all__ = ["Details", "Ranking"]

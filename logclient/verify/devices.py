@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import U64
+from logclient.evidence.arrays import U64
 
 __all__ = ["MAX_DEVICES", "Device", "DeviceStretches", "joined"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from logclient.evidence.decode import protocol_of
 from logclient.registry import SCHEMES
-from logclient.verify.decode import protocol_of
 
 MAX_ENDPOINTS = 64  # of one URL
 

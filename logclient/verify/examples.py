@@ -9,13 +9,13 @@ import numpy as np
 
 from logclient import registry
 from logclient._ext.hash import xxh64
+from logclient.evidence import decode
+from logclient.evidence.segments import Segment, SegmentReader, unit_at
+from logclient.evidence.urls import redact_url
 from logclient.readable import Frame
-from logclient.verify import decode
 from logclient.verify.packed_ledger import OUTCOMES, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, Example
-from logclient.verify.segments import Segment, SegmentReader, unit_at
-from logclient.verify.urls import redact_url
 
 __all__ = ["explain_undecoded", "resolve"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from logclient.verify import decode
-from logclient.verify.arrays import I64
+from logclient.evidence import decode
+from logclient.evidence.arrays import I64
+from logclient.evidence.selection import Selection
 from logclient.verify.plan import Plan
-from logclient.verify.selection import Selection
 
 __all__ = ["YEAR_2255", "Facts"]
 

@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient._ext.arrivals import locate, measure, spread
-from logclient.verify import decode
-from logclient.verify.arrays import I32, I64, U64, true_runs
+from logclient.evidence import decode
+from logclient.evidence.arrays import I32, I64, U64, true_runs
+from logclient.evidence.segments import Batch, Segment, SegmentReader
+from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.devices import DeviceStretches
 from logclient.verify.facts import YEAR_2255, Facts
 from logclient.verify.outside import contained
@@ -38,8 +40,6 @@ from logclient.verify.schema import (
     UNLISTED,
     WITHOUT_ID,
 )
-from logclient.verify.segments import Batch, Segment, SegmentReader
-from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.work_files import StretchWriter
 
 __all__ = ["EventBuffer", "Mapper", "map_task"]

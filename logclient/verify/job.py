@@ -26,17 +26,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
-from logclient.verify import output, storage
-from logclient.verify.selection import EVERYTHING, Selection
+from logclient.evidence import storage
+from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.evidence.storage import Folder
+from logclient.verify import output
 from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
 from logclient.verify.stages import SparkStages, not_visible, share_out
-from logclient.verify.storage import Folder
 from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
 if TYPE_CHECKING:
-    from logclient.verify import captures
-    from logclient.verify.ledger_files import Ledgers
+    from logclient.evidence import captures
+    from logclient.evidence.ledger_files import Ledgers
     from logclient.verify.packed_ledger import PackedLedger
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
@@ -265,7 +266,7 @@ def _work(work: Folder | None) -> str:
 
 
 def _remove_work(work: str) -> None:
-    from logclient.verify import local_copies
+    from logclient.evidence import local_copies
 
     if storage.is_url(work):
         local_copies.forget()
@@ -317,7 +318,8 @@ class _Inputs:
             LedgerError: a folder cannot be read or written, or holds nothing.
             ConfigError: an argument has an impossible value.
         """
-        from logclient.verify import captures, records
+        from logclient.evidence import captures
+        from logclient.verify import records
         from logclient.verify.verdict import Limits
 
         self.limits = Limits.read(**limits)
@@ -340,13 +342,13 @@ class _Inputs:
 
     def find_ledgers(self) -> None:
         """List the ledgers."""
-        from logclient.verify import ledger_files
+        from logclient.evidence import ledger_files
 
         self.ledgers: Ledgers = ledger_files.find_ledgers(self._ledger_folders)
 
     def find_new_producers(self) -> None:
         """List the ledgers of producers that have begun since the others were listed."""
-        from logclient.verify import ledger_files
+        from logclient.evidence import ledger_files
 
         new = ledger_files.find_new_producers(self._ledger_folders, self.ledgers.parts)
         self.ledgers = self.ledgers.plus(new)
@@ -400,7 +402,8 @@ class _Verification:
     def run(
         self, ledgers: Ledgers, limits: Limits, allow_open: bool, selection: Selection
     ) -> Verdict:
-        from logclient.verify import captures, examples, ledger_merge
+        from logclient.evidence import captures
+        from logclient.verify import examples, ledger_merge
         from logclient.verify.packed_ledger import PackedLedger
         from logclient.verify.summary import Summary
         from logclient.verify.violation_files import ViolationWriter, publish
@@ -477,7 +480,7 @@ class _Verification:
             step: for the progress line.
             present: see `find_presence`.
         """
-        from logclient.verify.segments import Segment
+        from logclient.evidence.segments import Segment
         from logclient.verify.tally import Tally
 
         tally = Tally(plan, packed, functools.partial(self.second_pass, plan))
@@ -500,7 +503,7 @@ class _Verification:
 
         If an event may come in several units, all segments of a listener are one task.
         """
-        from logclient.verify import decode
+        from logclient.evidence import decode
         from logclient.verify.plan import MAX_TASKS
 
         alone = []
@@ -530,7 +533,7 @@ class _Verification:
         return size < self.tuning.together_bytes and places < TOGETHER_PLACES
 
     def plan(self, packed: PackedLedger, selection: Selection) -> Plan:
-        from logclient.verify import captures
+        from logclient.evidence import captures
         from logclient.verify.ledger_buckets import places_of
         from logclient.verify.overview import Grid
         from logclient.verify.plan import Plan, share_evenly
@@ -601,7 +604,7 @@ def _app_envs(urls: list[tuple[str, str]]) -> list[str]:
 
 def _only(families: list[str]) -> str:
     """Return the only protocol of the ledgers, which is also that of the records."""
-    from logclient.verify import decode
+    from logclient.evidence import decode
 
     named = [family for family in families if family]
     if len(named) != 1:

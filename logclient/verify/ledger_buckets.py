@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import copy_ranges, paint
-from logclient.verify.arrays import I64, U64, Workspace, covered
+from logclient.evidence.arrays import I64, U64, Workspace, covered
 from logclient.verify.packed_ledger import PackedLedger
 
 __all__ = ["LedgerBucket", "Placer", "places_of", "read_bucket"]

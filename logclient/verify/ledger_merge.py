@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify import storage
-from logclient.verify.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
+from logclient.evidence.decode import protocol_of
+from logclient.evidence.ledger_files import prefix_words
+from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.daemon import without_collection
-from logclient.verify.decode import protocol_of
 from logclient.verify.ledger_buckets import Placer
-from logclient.verify.ledger_files import prefix_words
 from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
 from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.packed_ledger import (
@@ -40,7 +41,6 @@ from logclient.verify.packed_ledger import (
     Producer,
     map_table,
 )
-from logclient.verify.selection import EVERYTHING, Selection
 
 __all__ = ["merge"]
 

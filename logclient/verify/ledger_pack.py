@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.ledger import LineReader, Table, unbase64
-from logclient.verify import storage
-from logclient.verify.arrays import I64, expand, subtract, union
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, expand, subtract, union
+from logclient.evidence.ledger_files import Part
+from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.daemon import without_collection
-from logclient.verify.ledger_files import Part
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
-from logclient.verify.selection import EVERYTHING, Selection
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerPacker", "pack"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
 from logclient.errors import LedgerError
-from logclient.verify import storage
+from logclient.evidence import storage
 
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, overlaps, union
+from logclient.evidence.arrays import I64, overlaps, union
+from logclient.evidence.selection import Selection
 from logclient.verify.packed_ledger import LAST_SEQUENCE
-from logclient.verify.selection import Selection
 
 __all__ = ["Outside", "contained", "find_outside"]
 

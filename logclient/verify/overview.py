@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import count_latencies
-from logclient.verify.arrays import I32, I64, U8
+from logclient.evidence.arrays import I32, I64, U8
 
 __all__ = [
     "CELLS",

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify import local_copies, storage
-from logclient.verify.arrays import I64, U64
+from logclient.evidence import local_copies, storage
+from logclient.evidence.arrays import I64, U64
 
 __all__ = [
     "ACKED",

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logclient.verify import storage
-from logclient.verify.arrays import I64, true_runs
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, true_runs
+from logclient.evidence.segments import Segment
+from logclient.evidence.selection import EVERYTHING
 from logclient.verify.schema import EVENT_BITS
-from logclient.verify.segments import Segment
-from logclient.verify.selection import EVERYTHING
 
 __all__ = ["MAX_TASKS", "Plan", "share_evenly"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, sum_by_key
+from logclient.evidence.arrays import I64, sum_by_key
 from logclient.verify.overview import CELLS, KINDS, PARTS
 from logclient.verify.schema import STATES
 from logclient.verify.work_files import result_row

@@ -22,14 +22,14 @@ import numpy as np
 import pyarrow as pa
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import decode
-from logclient.verify.arrays import I64
+from logclient.evidence import decode
+from logclient.evidence.arrays import I64
+from logclient.evidence.segments import Problem, binary
 from logclient.verify.facts import Facts
 from logclient.verify.gather import EventBuffer, Mapper
 from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
-from logclient.verify.segments import Problem, binary
 from logclient.verify.work_files import StretchWriter
 
 __all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]

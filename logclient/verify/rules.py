@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from logclient.verify.arrays import U8
+from logclient.evidence.arrays import U8
 from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, NONE
 from logclient.verify.schema import (
     CORRUPTED,

@@ -7,7 +7,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["ARRIVALS", "RESULTS", "STATES", "VIOLATIONS", "Example"]
+from logclient.evidence.captures import LISTENER, LISTENER_BITS, UNIT_BITS
+
+__all__ = [
+    "ARRIVALS",
+    "LISTENER",
+    "LISTENER_BITS",
+    "RESULTS",
+    "STATES",
+    "UNIT_BITS",
+    "VIOLATIONS",
+    "Example",
+]
 
 # Keys of shuffled rows. Keys from 0 on are buckets. Negative keys are facts, then unlisted ids, then events
 # without an id.
@@ -23,7 +34,7 @@ UNKNOWN_PRODUCER, APPLICATION_ID, WITHOUT_ID = -1, -2, -3
 # The position of an arrival: one number that rises with the order of arrival at a listener. In the high bits
 # is the number of its unit, for which each segment of the listener before counts as many units as its size
 # allows. In the low bits is the event in the unit.
-UNIT_BITS, EVENT_BITS = 40, 23
+EVENT_BITS = 23
 NEVER = np.iinfo(np.int64).max
 NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 
@@ -31,8 +42,7 @@ NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 # publications it received (32 bits). Each pair has a separate order. Devices beyond the first DEVICES of a
 # batch or bucket are counted as OTHERS, and their order is not judged: peers choose these numbers, and each
 # one costs memory.
-LISTENER_BITS, DEVICES, OTHERS = 16, 64, 1 << 32
-LISTENER = (1 << LISTENER_BITS) - 1
+DEVICES, OTHERS = 64, 1 << 32
 OTHER_RUN = 1 << 60  # added to the listener of arrivals in a run that is not selected
 
 ARRIVALS = pa.schema(

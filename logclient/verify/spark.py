@@ -81,7 +81,7 @@ _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars
 
 # What the driver needs: imported while the JVM starts, and while Spark starts in it.
 _FIRST = ("pyspark", "numpy", "pyarrow")
-_MEANWHILE = ("logclient.verify.captures", "logclient.verify.records", "logclient.verify.ledger_merge",
+_MEANWHILE = ("logclient.evidence.captures", "logclient.verify.records", "logclient.verify.ledger_merge",
               "logclient.verify.ledger_pack", "logclient.verify.tally", "logclient.verify.summary",
               "logclient.verify.examples", "logclient.verify.report")  # fmt: skip
 

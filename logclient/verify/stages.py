@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import LedgerError
-from logclient.verify import storage
+from logclient.evidence import storage
+from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.daemon import freeze_imports
-from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.spark import is_local, no_pandas
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from logclient.verify.ledger_files import Parts
+    from logclient.evidence.ledger_files import Parts
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
     from logclient.verify.spark import Session
@@ -60,7 +60,8 @@ def _pack_task(
     def pack(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        from logclient.verify import ledger_files, ledger_pack
+        from logclient.evidence import ledger_files
+        from logclient.verify import ledger_pack
 
         freeze_imports()
         for batch in batches:

@@ -12,9 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logclient.errors import ExitCode
-from logclient.verify import captures, endpoints
-from logclient.verify.arrays import I64, sum_by_key
-from logclient.verify.decode import QUIET
+from logclient.evidence import captures
+from logclient.evidence.arrays import I64, sum_by_key
+from logclient.evidence.decode import QUIET
+from logclient.evidence.segments import Problem
+from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.evidence.urls import redact_url
+from logclient.verify import endpoints
 from logclient.verify.details import Details, Ranking
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.outside import contained
@@ -40,11 +44,8 @@ from logclient.verify.schema import (
     UNEXPECTED,
     UNKNOWN,
 )
-from logclient.verify.segments import Problem
-from logclient.verify.selection import EVERYTHING, Selection
 from logclient.verify.sentence import count_ledgers, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
-from logclient.verify.urls import redact_url
 from logclient.verify.verdict import (
     Counts,
     Destination,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from logclient.verify import storage
-from logclient.verify.arrays import I64, intersect, subtract, total_length, union
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.verify.ledger_buckets import read_bucket
 from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
 from logclient.verify.packed_ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from logclient.evidence.segments import BATCH_UNITS, CHUNK_BYTES
+
 __all__ = ["Tuning"]
 
 
@@ -15,9 +17,9 @@ class Tuning(NamedTuple):
     default it takes 15 MB while it is judged."""
     tail: int = 4096
     """Arrivals of a bucket that are compared with later buckets without a second pass."""
-    batch_units: int = 1 << 18
+    batch_units: int = BATCH_UNITS
     """Units in one batch."""
-    chunk_bytes: int = 4 << 20
+    chunk_bytes: int = CHUNK_BYTES
     """Bytes of one read: some 12,000 single events, which are still in the cache when they are decoded."""
     together_bytes: int = 64 << 20
     """Captures of fewer bytes are compared in one task, without a shuffle, where Spark is on this machine: it

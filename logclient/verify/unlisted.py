@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.arrays import I64, U64
+from logclient.evidence.arrays import I64, U64
 from logclient.verify.packed_ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.schema import (

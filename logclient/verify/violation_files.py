@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from logclient.verify import storage
+from logclient.evidence import storage
 from logclient.verify.output import create_file, violation_files
 from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
-    from logclient.verify.arrays import I64
+    from logclient.evidence.arrays import I64
     from logclient.verify.packed_ledger import PackedLedger
 
 __all__ = ["ViolationWriter", "publish", "violations"]

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.verify import storage
-from logclient.verify.arrays import I64
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64
 from logclient.verify.schema import RESULTS
 
 __all__ = [

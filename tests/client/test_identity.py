@@ -22,7 +22,7 @@ from logclient.plog import collector as plog
 from tests.support.patience import PATIENCE
 
 np = pytest.importorskip("numpy")
-decode = pytest.importorskip("logclient.verify.decode")
+decode = pytest.importorskip("logclient.evidence.decode")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 Forge = Callable[[str], list[Any]]

@@ -362,7 +362,7 @@ READERS = {
     wait()
     """,
     "verify": """
-    from logclient.verify import decode, segments
+    from logclient.evidence import decode, segments
     run = decode.decoder("logjam")
     say("ready"), wait()
     said = []

@@ -881,7 +881,7 @@ class TestReadable:
 class TestVerify:
     def test_verifier_reads_unpacked_bodies_and_their_ids(self) -> None:
         np = pytest.importorskip("numpy")
-        decode = pytest.importorskip("logclient.verify.decode")
+        decode = pytest.importorskip("logclient.evidence.decode")
         core = connected_core(compression="zlib", compress_over=100)
         in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * 300), RAW), (b"{}", RAW | 1 << 4)])
         core.encode(batch, 2, 100.0)

@@ -52,7 +52,8 @@ ARROWS: dict[str, set[str]] = {
     "sampling": {"_ext base"},
     "delivery": {"transports", "_ext records"},
     "collectors": {"transports", "protocols", "_ext files", "_ext receivers"},
-    "verify": {"protocols", "_ext files"},
+    "verify": {"evidence"},
+    "evidence": {"protocols", "_ext files"},
     "protocols": {"contract", "_ext codecs"},
     "transports": {"contract", "_ext senders", "_ext framing"},
     "contract": {"_ext queue"},  # a batch is the queue's
@@ -89,7 +90,7 @@ EXT_ROOMS = {
 # In delivery/, but below protocols and transports: what these and the engine ask of each other.
 CONTRACT = {"contract", "compiled"}
 # Concrete protocols are for those who speak one; the others see the contract and get a core by name.
-SPEAKERS = {"faces", "protocols", "collectors", "verify", "cli"}
+SPEAKERS = {"faces", "protocols", "collectors", "evidence", "verify", "cli"}
 
 CORE_FORBIDDEN = {"socket", "ssl", "threading", "time", "random", "asyncio", "zmq", "selectors", "select"}
 # `time` is built in and always there; its import statement is looked for in the source instead.

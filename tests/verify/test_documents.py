@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.documents import DocumentReader, join
-from logclient.verify import decode
+from logclient.evidence import decode
 from tests import support
 from tests.oracle import documents as oracle
 from tests.oracle.lumberjack import join_pairs

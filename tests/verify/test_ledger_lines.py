@@ -19,8 +19,8 @@ from tests.oracle import ledger as oracle
 from tests.support.examples import examples
 
 np = support.need("numpy")
-selection = pytest.importorskip("logclient.verify.selection")
-ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+selection = pytest.importorskip("logclient.evidence.selection")
+ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 

@@ -218,7 +218,7 @@ def test_filter_on_producers_holds_without_their_column(tmp_path: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from logclient.verify import decode
+    from logclient.evidence import decode
     from logclient.verify.dataframes import pieces
     from logclient.verify.dataframes.columns import Columns
 
@@ -325,7 +325,7 @@ class Opened:
     """Which segments are opened, and how many units are decoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from logclient.verify import decode, storage
+        from logclient.evidence import decode, storage
 
         self.paths: list[str] = []
         self.units = 0

@@ -19,10 +19,10 @@ from tests.verify_scene import P, Scene
 
 np = support.need("numpy")
 support.need("pyarrow")
-arrays = pytest.importorskip("logclient.verify.arrays")
+arrays = pytest.importorskip("logclient.evidence.arrays")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 ledger_buckets = pytest.importorskip("logclient.verify.ledger_buckets")
-ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 plan = pytest.importorskip("logclient.verify.plan")
@@ -169,7 +169,7 @@ def test_too_many_bytes_of_a_listener_are_an_error(tmp_path: Path) -> None:
     for number in range(1, 5):
         with (tmp_path / f"main-{number:06d}.cap").open("wb") as file:
             file.truncate(10 * 10**12)  # sparse
-    captures = pytest.importorskip("logclient.verify.captures")
+    captures = pytest.importorskip("logclient.evidence.captures")
     with pytest.raises(LedgerError, match=r"main has too many bytes: .* may have 38 TB"):
         captures.survey(str(tmp_path))
 

@@ -19,7 +19,7 @@ from tests.oracle import capture as oracle
 
 walker = pytest.importorskip("logclient._ext.capture")
 np = support.need("numpy")
-segments = pytest.importorskip("logclient.verify.segments")
+segments = pytest.importorskip("logclient.evidence.segments")
 
 
 # -- CRC-32

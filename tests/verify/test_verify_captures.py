@@ -20,7 +20,7 @@ from tests.verify_scene import P, Q, Scene
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-captures = pytest.importorskip("logclient.verify.captures")
+captures = pytest.importorskip("logclient.evidence.captures")
 endpoints = pytest.importorskip("logclient.verify.endpoints")
 
 Run = Callable[..., Any]

@@ -20,7 +20,7 @@ np = support.need("numpy")
 pa = support.need("pyarrow")
 support.need("pyspark")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
-segments = pytest.importorskip("logclient.verify.segments")
+segments = pytest.importorskip("logclient.evidence.segments")
 
 P = "ab" * 10
 BODIES = [

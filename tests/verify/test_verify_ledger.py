@@ -17,12 +17,12 @@ from logclient.errors import LedgerError
 from tests import support
 from tests import verify_files as files
 
-Selection = pytest.importorskip("logclient.verify.selection").Selection
+Selection = pytest.importorskip("logclient.evidence.selection").Selection
 np = support.need("numpy")
-arrays = pytest.importorskip("logclient.verify.arrays")
+arrays = pytest.importorskip("logclient.evidence.arrays")
 ledger = pytest.importorskip("logclient.verify.packed_ledger")
 read_bucket = pytest.importorskip("logclient.verify.ledger_buckets").read_bucket
-ledger_files = pytest.importorskip("logclient.verify.ledger_files")
+ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
 ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
 

@@ -19,7 +19,7 @@ from tests.verify_scene import P, Q, Scene
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-evidence = pytest.importorskip("logclient.verify.evidence")
+evidence = pytest.importorskip("logclient.evidence.push")
 
 LEDGER = f"ledger/{P}-0001.ledger"
 SEGMENT = "capture/main-{:06d}.cap"

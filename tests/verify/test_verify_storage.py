@@ -27,9 +27,9 @@ from tests.verify_scene import P, Q, Scene
 support.need("numpy")
 support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
-captures = pytest.importorskip("logclient.verify.captures")
+captures = pytest.importorskip("logclient.evidence.captures")
 job = pytest.importorskip("logclient.verify.job")
-storage = pytest.importorskip("logclient.verify.storage")
+storage = pytest.importorskip("logclient.evidence.storage")
 
 Run = Callable[..., Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.verify.arrays import I64, U64
+from logclient.evidence.arrays import I64, U64
 
 __all__ = ["TIME", "bitmap", "constant", "fields", "hex_text", "ids", "text", "times", "variable"]
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logclient.errors import ConfigError
-from logclient.verify import decode
+from logclient.evidence import decode
+from logclient.evidence.segments import binary
 from logclient.verify.dataframes.columns import FOUND, Columns, found
-from logclient.verify.segments import binary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
 
 def _decode_in(protocol: str, body: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        from logclient.verify import decode
+        from logclient.evidence import decode
         from logclient.verify.dataframes import bodies
 
         find = decode.body_decoder(protocol)

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from logclient._ext import documents
 from logclient.errors import ConfigError
-from logclient.verify import decode
-from logclient.verify.arrays import I64
+from logclient.evidence import decode
+from logclient.evidence.arrays import I64
+from logclient.evidence.segments import Batch, Problem, Segment
 from logclient.verify.dataframes import arrow
-from logclient.verify.segments import Batch, Problem, Segment
 
 __all__ = ["ARRIVALS", "COLUMNS", "FOUND", "LOGS", "UNITS", "Columns", "Rows", "found", "select"]
 

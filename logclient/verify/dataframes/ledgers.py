@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import output, storage
-from logclient.verify.arrays import I64, union
-from logclient.verify.arrays import expand as expand_ranges
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, union
+from logclient.evidence.arrays import expand as expand_ranges
+from logclient.verify import output
 from logclient.verify.dataframes import arrow
 from logclient.verify.packed_ledger import NONE, OUTCOMES, PackedLedger, map_table
 from logclient.verify.spark import Session, no_pandas, remove
@@ -32,7 +33,7 @@ from logclient.verify.tuning import Tuning
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from logclient.verify.storage import Folder
+    from logclient.evidence.storage import Folder
 
 __all__ = ["EVENTS", "LEDGER", "events", "ledger"]
 
@@ -102,7 +103,8 @@ def ledger(
     Raises:
         LedgerError: a folder cannot be read, has no ledger, or is not visible to workers.
     """
-    from logclient.verify import ledger_files, ledger_merge
+    from logclient.evidence import ledger_files
+    from logclient.verify import ledger_merge
 
     folders = storage.expand(path, "ledger")
     found = ledger_files.find_ledgers(folders)

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient._ext import documents
-from logclient.verify import captures, decode, storage
-from logclient.verify.captures import LeftOut
+from logclient.evidence import captures, decode, storage
+from logclient.evidence.captures import LeftOut
+from logclient.evidence.segments import Batch, Problem, Segment, SegmentReader
 from logclient.verify.dataframes.columns import Columns, Rows
-from logclient.verify.segments import Batch, Problem, Segment, SegmentReader
 
 __all__ = ["Piece", "Series", "Wanted", "fair_bytes", "find_series", "read", "rows_of", "share"]
 

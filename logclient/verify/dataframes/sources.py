@@ -19,13 +19,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError
-from logclient.verify import captures, decode, storage
-from logclient.verify.captures import LeftOut
+from logclient.evidence import captures, decode, storage
+from logclient.evidence.captures import LeftOut
+from logclient.evidence.storage import Folder
 from logclient.verify.daemon import freeze_imports
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.pieces import Series, Wanted
-from logclient.verify.storage import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,10 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
-from logclient.verify import decode, storage
-from logclient.verify.dataframes import pieces
-from logclient.verify.dataframes.pieces import Piece, Series
-from logclient.verify.segments import (
+from logclient.evidence import decode, storage
+from logclient.evidence.segments import (
     MAX_NUMBER,
     Batch,
     Segment,
@@ -21,6 +19,8 @@ from logclient.verify.segments import (
     display_name,
     record_at,
 )
+from logclient.verify.dataframes import pieces
+from logclient.verify.dataframes.pieces import Piece, Series
 
 if TYPE_CHECKING:
     from logclient.verify.dataframes.sources import Options

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from logclient.evidence.selection import Selection
 from logclient.verify.report.charts import clock, duration
-from logclient.verify.selection import Selection
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from logclient import registry
 from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
-from logclient.verify.arrays import I32, I64, U8, U64
-from logclient.verify.segments import Batch
+from logclient.evidence.arrays import I32, I64, U8, U64
+from logclient.evidence.segments import Batch
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from logclient._ext import capture as walker
 from logclient.errors import LedgerError
-from logclient.verify import storage
-from logclient.verify.arrays import I64, U8, U64
-from logclient.verify.tuning import Tuning
+from logclient.evidence import storage
+from logclient.evidence.arrays import I64, U8, U64
 
 __all__ = [
     "Batch",
@@ -44,6 +43,8 @@ MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest
 _NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
+BATCH_UNITS, CHUNK_BYTES = 1 << 18, 4 << 20
+"""Units of a batch and bytes of a read, by default."""
 MIN_UNIT = _RECORD_HEAD + _UNIT_HEAD  # bytes of the record of a unit without data
 
 
@@ -280,8 +281,8 @@ class SegmentReader:
         *,
         start: int = 0,
         end: int | None = None,
-        units: int = Tuning().batch_units,
-        chunk: int = Tuning().chunk_bytes,
+        units: int = BATCH_UNITS,
+        chunk: int = CHUNK_BYTES,
         skip: bool = False,
         peers: bool = True,
     ) -> None:

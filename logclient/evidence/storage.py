@@ -28,8 +28,8 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from logclient.errors import ConfigError, LedgerError
+from logclient.evidence.urls import redact_url
 from logclient.files import open_regular
-from logclient.verify.urls import redact_url
 
 __all__ = [
     "Folder",

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify import storage
+from logclient.evidence import storage
 
 __all__ = ["fetched", "forget", "read_into"]
 

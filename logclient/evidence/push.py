@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import storage
+from logclient.evidence import storage
 
 __all__ = ["Pushed", "push"]
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import decode, storage
-from logclient.verify.decode import protocol_of
-from logclient.verify.schema import LISTENER, UNIT_BITS
-from logclient.verify.segments import (
+from logclient.evidence import decode, storage
+from logclient.evidence.decode import protocol_of
+from logclient.evidence.segments import (
     MIN_UNIT,
     Header,
     Problem,
@@ -35,6 +34,12 @@ __all__ = [
     "order_rules",
     "survey",
 ]
+
+LISTENER_BITS = 16
+LISTENER = (1 << LISTENER_BITS) - 1
+"""The most listeners, less one."""
+UNIT_BITS = 40
+"""Units of a listener are numbered with so many bits."""
 
 _MAX_RUNS = 10  # the most runs that an error names
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record

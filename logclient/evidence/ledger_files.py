@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import LedgerError
-from logclient.verify import local_copies, storage
-from logclient.verify.arrays import U64
+from logclient.evidence import local_copies, storage
+from logclient.evidence.arrays import U64
 
 __all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "prefix_words"]
 
