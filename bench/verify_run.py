@@ -4,6 +4,8 @@
 input: the counts of every producer, and the resources that the process and its children used for the run.
 
 - ``ours``: `logclient.verify.job.run` on one Spark session, from the ledger and capture files.
+- ``whole``: the same with all that it can write: violations, report and verdict.
+- ``local``: the same as ``whole`` in this process, without Spark.
 - ``decode``: the preparation for the peers: ledger and capture are decoded by our codecs into two Parquet
   files, in two processes.
 - ``duckdb``, ``polars``: the same counts from those files.
@@ -105,18 +107,33 @@ class Used:
 # -- ours
 
 
+def _ours(folder: Path, **options: Any) -> dict[str, Any]:
+    from logclient.verify import job
+
+    verdict = job.run(folder / "ledger", folder / "capture", **options)
+    counts = {x.producer: x.counts._asdict() for x in verdict.producers}
+    return {"counts": counts, "total": verdict.counts._asdict(), "seconds": verdict.seconds}
+
+
 @contextmanager
 def ours(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     from logclient.verify import job
 
     with job.Session(f"local[{THREADS}]") as session:
+        yield lambda: _ours(folder, spark=session.spark)
 
-        def once() -> dict[str, Any]:
-            verdict = job.run(folder / "ledger", folder / "capture", work=folder, spark=session.spark)
-            counts = {x.producer: x.counts._asdict() for x in verdict.producers}
-            return {"counts": counts, "total": verdict.counts._asdict(), "seconds": verdict.seconds}
 
-        yield once
+@contextmanager
+def whole(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+    from logclient.verify import job
+
+    with job.Session(f"local[{THREADS}]") as session:
+        yield lambda: _ours(folder, spark=session.spark, out=folder / "verdict")
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+    yield lambda: _ours(folder, runner="local", out=folder / "verdict")
 
 
 # -- the Parquet files for the peers
@@ -217,7 +234,7 @@ def decoded(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     def once() -> dict[str, Any]:
         parts = ledger_files.find_ledgers(str(folder / "ledger")).parts
         prefixes = b"".join(bytes.fromhex(part.producer) for part in parts)
-        segments = [(0, tuple(segment)) for segment in list_segments(str(folder / "capture"))]
+        segments = [(0, tuple(segment)) for segment in list_segments(str(folder / "capture"))[0]]
         plain = folder / "plain"
         plain.mkdir(exist_ok=True)
         for old in plain.iterdir():
@@ -338,7 +355,7 @@ def polars(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     yield once
 
 
-CONTENDERS = {"ours": ours, "decode": decoded, "duckdb": duckdb, "polars": polars}
+CONTENDERS = {"ours": ours, "whole": whole, "local": local, "decode": decoded, "duckdb": duckdb, "polars": polars}
 
 
 def adopt() -> None:

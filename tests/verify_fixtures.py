@@ -26,6 +26,6 @@ def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def go(**options: Any) -> Any:
         options = {"bits": 3, "out": scene.out, **options}
-        return inprocess.run(monkeypatch, scene.ledger, scene.capture, **options)
+        return inprocess.run(scene.ledger, scene.capture, **options)
 
     return go

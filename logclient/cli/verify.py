@@ -86,10 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--master", metavar="URL", help="Spark master (default: as Spark is configured, else local[*])"
     )
     parser.add_argument(
-        "--work",
-        metavar="DIR",
-        help="folder for temporary files, which machines of a cluster share, or URL",
+        "--local",
+        action="store_true",
+        help="compare in this process, without Spark and Java: for a capture that fits in memory",
     )
+    parser.add_argument("--work", help=argparse.SUPPRESS)  # an error says why it is gone
     parser.add_argument(
         "--conf",
         action="append",
@@ -132,9 +133,11 @@ def print_verdict(
     from logclient.verify import job, output, report
 
     given = vars(arguments)
-    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages", "work")
+    names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
     limits = ("max_missing", "max_duplicated", "max_dropped", "since", "until")
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
+    if given.get("work") is not None:
+        options["work"] = given["work"]
     failure: output.UnwrittenVerdict | None = None
     try:
         verdict = job.run(
@@ -143,6 +146,7 @@ def print_verdict(
             conf=dict(given.get("conf") or ()),
             allow_open=bool(given.get("allow_open")),
             run=given.get("runs"),
+            runner="local" if given.get("local") else "spark",
             progress=progress,
             stop=stop,
             **options,

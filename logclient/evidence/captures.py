@@ -418,7 +418,7 @@ def find_doubts(
         by_listener.setdefault(fact["index"], []).append(fact)
     for some in by_listener.values():
         some.sort(key=lambda fact: int(fact["number"]))
-        found = torn = False
+        found = order_uncertain = False
         previous = None
         for i, fact in enumerate(some):
             segment = Segment(fact["listener"], fact["number"], fact["name"], fact["size"])
@@ -435,12 +435,12 @@ def find_doubts(
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1]["first_us"] < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made
             found |= bool(own)
-            torn |= any(problem.kind in ("damage", "gap") for problem in own)
+            order_uncertain |= any(problem.kind in ("damage", "gap") for problem in own)
         if found:
             named = {protocol_of(fact["protocol"]) for fact in some}
             named = every if "" in named else named
             doubtful |= named
-            disordered |= named if torn else set()
+            disordered |= named if order_uncertain else set()
     for (host, run), some in _by_run(others).items():
         n = sum(fact["events"] - fact["outside"] for fact in some)
         kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}

@@ -5,7 +5,6 @@ The format of a ledger is in ``docs/formats.md``.
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.errors import LedgerError
-from logclient.evidence import local_copies, storage
+from logclient.evidence import storage
 from logclient.evidence.arrays import U64
 
 __all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "prefix_words"]
@@ -94,23 +93,6 @@ class Parts(Sequence[Part]):
         more = other.rows.copy()
         more["folder"] += len(self.folders)
         return Parts([*self.folders, *other.folders], np.concatenate((self.rows, more)))
-
-    def save(self, work: str) -> None:
-        """Write the list to the work folder."""
-        with storage.create(storage.join(work, "parts.rows"), "work") as file:
-            file.write(self.rows.tobytes())
-        with storage.create(storage.join(work, "parts.json"), "work") as file:
-            file.write(json.dumps(self.folders).encode())
-
-    @classmethod
-    def load(cls, work: str, some: slice) -> Parts:
-        """Read some entries of a list that `save` wrote."""
-        with local_copies.fetched(storage.join(work, "parts.json"), "work") as file:
-            folders = json.load(file)
-        with local_copies.fetched(storage.join(work, "parts.rows"), "work") as file:
-            file.seek(some.start * _FILE.itemsize)
-            rows = np.frombuffer(file.read((some.stop - some.start) * _FILE.itemsize), _FILE)
-        return cls(folders, rows)
 
 
 class Ledgers(NamedTuple):

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, U64
 from logclient.evidence.segments import Segment
+from logclient.verify.ledger_facts import ACKED, HANDED, NONE, LedgerFacts
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, TimeCounts
-from logclient.verify.packed_ledger import ACKED, HANDED, NONE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
+from logclient.verify.rows import LEDGER, Row, result_row
 from logclient.verify.schema import (
     LISTENER,
     LOST,
@@ -28,7 +29,6 @@ from logclient.verify.schema import (
 )
 from logclient.verify.unlisted import split_id, unknown_result
 from logclient.verify.violation_files import ViolationWriter
-from logclient.verify.work_files import result_row
 
 __all__ = ["AnonymousReducer"]
 
@@ -48,7 +48,7 @@ class AnonymousReducer:
     """
 
     def __init__(
-        self, plan: Plan, packed: PackedLedger, writer: ViolationWriter, times: TimeCounts, key: int
+        self, plan: Plan, packed: LedgerFacts, writer: ViolationWriter, times: TimeCounts, key: int
     ) -> None:
         self.plan = plan
         self.packed = packed
@@ -58,7 +58,7 @@ class AnonymousReducer:
         self.ledger: list[npt.NDArray[Any]] = []
         self.arrivals = _Arrivals(plan)
 
-    LEDGER = np.dtype(
+    EVENT = np.dtype(
         [
             ("hash", np.uint64),
             ("owner", np.int32),
@@ -68,28 +68,19 @@ class AnonymousReducer:
         ]
     )
 
-    def add(
-        self, listener: int, owner: npt.NDArray[np.int32], hashes: U64, positions: I64, outcome: U64
-    ) -> None:
-        """Add one row.
-
-        Args:
-            listener: with the device; -1 for events of the ledgers.
-            owner: producers of the ledgers' events.
-            hashes: of the bodies.
-            positions: of the arrivals; the sequences of the ledgers' events.
-            outcome: outcome and time step of the ledgers' events.
-        """
-        if listener < 0:
-            rows = np.empty(len(hashes), self.LEDGER)
-            rows["hash"], rows["owner"], rows["sequence"] = hashes, owner, positions
-            # `gather` packs the outcome and the time step of the grid into one number.
-            rows["outcome"] = outcome & np.uint64(7)
-            rows["created_us"] = self.times.grid.start_us
-            rows["created_us"] += (outcome >> np.uint64(3)).astype(np.int64) * self.times.grid.width_us
-            self.ledger.append(rows)
-        else:
-            self.arrivals.add(listener, hashes, positions)
+    def add(self, row: Row) -> None:
+        """Add one row: of arrivals, or of ledgers' events with producer and outcome in one number."""
+        hashes = row.array("hashes", np.uint64)
+        positions = row.positions(len(hashes))
+        if row.listener != LEDGER:
+            self.arrivals.add(row.listener, hashes, positions)
+            return
+        events = np.empty(len(hashes), self.EVENT)
+        owner = row.array("places", np.int32)
+        events["hash"], events["sequence"] = hashes, positions
+        events["owner"], events["outcome"] = owner >> 3, owner & 7
+        events["created_us"] = row.array("times", np.int64)
+        self.ledger.append(events)
 
     def _add_times(self, rows: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
         """Count events over time, each for the protocol of its producer."""
@@ -100,7 +91,7 @@ class AnonymousReducer:
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the share, and return its rows of `RESULTS`."""
-        rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.LEDGER)
+        rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.EVENT)
         rows = rows[np.lexsort((rows["sequence"], rows["owner"], -rows["outcome"], rows["hash"]))]
         starts = (
             np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1]))
@@ -145,8 +136,10 @@ class AnonymousReducer:
             self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
             if code != PENDING:
                 examples[STATES[code]] = [
-                    [int(row["owner"]), int(row["sequence"]), -1, 0, 0, True]
-                    for row in some[_first_of_each(p, self.plan.examples)]
+                    [p_, sequence, -1, 0, 0, True, hash_, made]
+                    for hash_, p_, sequence, _, made in some[
+                        _first_of_each(p, self.plan.examples)
+                    ].tolist()
                 ]
         # Extra copies are charged to the first event of their hash.
         more = extra > 0

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import count_arrived, find_last, find_late, join, judge
+from logclient._ext.arrivals import copy_ranges, count_arrived, find_last, find_late, join, judge
 from logclient.evidence.arrays import I32, I64, U8, Workspace
 from logclient.verify import rules
-from logclient.verify.ledger_buckets import read_bucket
+from logclient.verify.ledger_buckets import lay_out
+from logclient.verify.ledger_facts import ACKED, LedgerFacts
 from logclient.verify.overview import (
     DUPLICATED,
     LOST_SENT,
@@ -20,9 +21,9 @@ from logclient.verify.overview import (
     REORDERED,
     TimeCounts,
 )
-from logclient.verify.packed_ledger import ACKED, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import Column, ProducerTables
+from logclient.verify.rows import LEDGER, Row, result_row
 from logclient.verify.schema import (
     CORRUPTED,
     DEVICES,
@@ -40,7 +41,6 @@ from logclient.verify.schema import (
     UNKNOWN,
 )
 from logclient.verify.violation_files import ViolationWriter
-from logclient.verify.work_files import StretchReader, TailWriter, result_row
 
 __all__ = ["BucketReducer"]
 
@@ -53,7 +53,6 @@ class BucketReducer:
         packed: the ledgers.
         writer: for the faults.
         times: the task's counts over time.
-        tails: for the latest arrivals that are in order.
         space: the task's arrays.
         key: the bucket.
         later: for a second pass: bucket and listener -> the earliest first copy in all later buckets. Then
@@ -63,15 +62,13 @@ class BucketReducer:
     def __init__(
         self,
         plan: Plan,
-        packed: PackedLedger,
+        packed: LedgerFacts,
         writer: ViolationWriter,
         times: TimeCounts,
-        tails: TailWriter,
         space: Workspace,
         key: int,
         later: dict[tuple[int, int], int] | None,
     ) -> None:
-        self.tails = tails
         self.plan = plan
         self.ledger = packed
         self.writer = writer
@@ -79,7 +76,7 @@ class BucketReducer:
         self.key = key
         self.later = later
         self.space = space
-        self.bucket = bucket = read_bucket(packed, key, space)
+        self.bucket = bucket = lay_out(packed, key, space)
         self.producers = bucket.producers
         n = len(bucket.hashes)
         self._shift = bucket.firsts - bucket.starts  # from a place to the sequence
@@ -88,10 +85,10 @@ class BucketReducer:
         np.multiply(bucket.listed, rules.LISTED, out=self.marks, dtype=np.uint16)
         self.marks |= bucket.outcome
         self.listed = bucket.listed  # and judged here
-        for apart in (bucket.shared, bucket.outside, bucket.away):
-            if apart is not None:
-                self.marks[apart] |= rules.APART
-                self.listed = self.listed & ~apart
+        for not_judged in (bucket.shared, bucket.outside, bucket.away):
+            if not_judged is not None:
+                self.marks[not_judged] |= rules.NOT_JUDGED
+                self.listed = self.listed & ~not_judged
         self._all_listed = bool(self.listed.all())
         self.tables = ProducerTables(packed.last)
         self.copies = space.filled("copies", n, np.int32, 0)
@@ -119,25 +116,19 @@ class BucketReducer:
                 n if n is None else n[own],
             )
 
-    def add(self, row: dict[str, Any], stretches: StretchReader) -> None:
-        """Add one row. Rows of a listener come in the order of arrival.
-
-        Args:
-            row: of `schema.ARRIVALS`.
-            stretches: the columns that it refers to.
-
-        Raises:
-            EOFError: a file has been truncated.
-        """
-        places = stretches.read(row, "offsets", np.int32)
-        if row["listener"] >= OTHER_RUN:
+    def add(self, row: Row) -> None:
+        """Add one row. The ledgers' come first, and those of a listener in the order of arrival."""
+        if row.listener == LEDGER:
+            self._add_events(row)
+            return
+        places = row.array("places", np.int32)
+        if row.listener >= OTHER_RUN:
             self.marks[places] |= rules.IN_OTHER_RUN
             return
-        hashes = stretches.read(row, "hashes", np.uint64)
-        positions = stretches.read(row, "positions", np.int64)
-        after = stretches.read(row, "after", np.uint32)
+        hashes = row.array("hashes", np.uint64)
+        positions = row.positions(len(places))
         space = self.space
-        listener: int = row["listener"]
+        listener = row.listener
         first = self.first.get(listener)
         if first is None:
             if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
@@ -151,9 +142,9 @@ class BucketReducer:
             places,
             hashes,
             positions,
-            after,
-            row["received_us"],
-            row["shift"],
+            row.array("times", np.uint32),
+            row.value("base"),
+            row.value("shift"),
             self.bucket.hashes,
             self.listed.view(np.uint8),
             self.copies,
@@ -165,6 +156,17 @@ class BucketReducer:
         arrivals[0] += of_listed
         if differing:
             self._add_wrong(listener, places, positions, wrong[:differing])
+
+    def _add_events(self, row: Row) -> None:
+        """Lay out hashes and times of ledgers' events."""
+        ranges, hashes = row.array("places", np.int64).reshape(-1, 2), row.array("hashes", np.int64)
+        times = row.array("times", np.uint32)
+        if len(times) != len(hashes):
+            times = row.array("times", np.int64)
+        sizes = ranges[:, 1] - ranges[:, 0] + 1
+        at = np.cumsum(sizes) - sizes
+        copy_ranges(hashes, at, ranges, self.bucket.hashes.view(np.int64))
+        copy_ranges(times + np.int64(row.value("base")), at, ranges, self.bucket.created_us)
 
     def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
         """Note the arrivals with another hash than their event."""
@@ -186,35 +188,35 @@ class BucketReducer:
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the bucket, and return its rows of `RESULTS`."""
         tables, producers = self.tables, self.producers
-        counts, odd, repeated = self._judge()
+        counts, not_ok, repeated = self._judge()
         late_at, earliest = self._find_late()
         if self.later is not None:
             yield from self._second_pass(earliest)
             return
-        behind = np.flatnonzero(self.judgements & rules.LATE) if any(late_at.values()) else odd[:0]
+        late_places = np.flatnonzero(self.judgements & rules.LATE) if any(late_at.values()) else not_ok[:0]
         for code in range(len(STATES)):
             tables.add("sums", producers, code, counts[:, code])
-        state, sent = self._states(odd)
-        lost, missing = odd[sent & (state == LOST)], odd[sent & (state == MISSING)]
+        state, sent = self._states(not_ok)
+        lost, missing = not_ok[sent & (state == LOST)], not_ok[sent & (state == MISSING)]
         extra = self.copies[repeated].astype(np.int64) - 1
         for places, column, n in (
             (lost, Column.LOST_SENT, None),
             (missing, Column.MISSING_SENT, None),
             (repeated, Column.DUPLICATED, extra),
-            (behind, Column.REORDERED, None),
+            (late_places, Column.REORDERED, None),
         ):
             tables.count("sums", producers[self._owners(places)], int(column), n)
         tables.count("sums", producers[self._owners(self._nowhere())], int(Column.NOWHERE))
-        self._count_overview(odd, (repeated, extra), behind)
-        self._note_times(odd, behind)
+        self._count_overview(not_ok, (repeated, extra), late_places)
+        self._note_times(not_ok, late_places)
         head: dict[str, Any] = {
             "at": self._by_listener(late_at),
-            "gaps": self._gaps(odd[sent & ((state == LOST) | (state == MISSING))]),
+            "gaps": self._gaps(not_ok[sent & ((state == LOST) | (state == MISSING))]),
             "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
-            "examples": self._examples(odd, repeated, behind),
+            "examples": self._examples(not_ok, repeated, late_places),
         }
-        self._write_violations(odd, repeated, behind)
+        self._write_violations(not_ok, repeated, late_places)
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from tables.rows(self.key)
         yield from self._edges(earliest)
@@ -231,14 +233,14 @@ class BucketReducer:
             if places is not None:
                 self.marks[places] |= mark
         common = np.where(self.ledger.whole[producers], 0, rules.NOT_WHOLE).astype(np.uint16)
-        newer = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
+        maybe_pending = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
-        odd, repeated = (self.space.take(name, n, np.int64) for name in ("odd", "repeated"))
-        of_owners = bucket.starts, common, newer
+        not_ok, repeated = (self.space.take(name, n, np.int64) for name in ("not_ok", "repeated"))
+        of_owners = bucket.starts, common, maybe_pending
         sizes = judge(
-            self.copies, self.marks, *of_owners, rules.RULES, self.judgements, counts, odd, repeated
+            self.copies, self.marks, *of_owners, rules.RULES, self.judgements, counts, not_ok, repeated
         )
-        return counts, odd[: sizes[0]], repeated[: sizes[1]]
+        return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
     def _nowhere(self) -> npt.NDArray[np.intp]:
         """Return the acknowledged events that arrived in no run, of producers that are left out."""
@@ -247,9 +249,9 @@ class BucketReducer:
             return np.empty(0, np.intp)
         found = bucket.away & bucket.listed & (bucket.outcome == ACKED)
         found &= self.marks & rules.IN_OTHER_RUN == 0
-        for apart in (bucket.shared, bucket.outside):
-            if apart is not None:
-                found &= ~apart
+        for not_judged in (bucket.shared, bucket.outside):
+            if not_judged is not None:
+                found &= ~not_judged
         return np.flatnonzero(found)
 
     def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
@@ -278,13 +280,13 @@ class BucketReducer:
             out.append([listener, total, n - total, wrong, late.get(listener, 0)])
         return out
 
-    def _note_times(self, odd: I64, late: I64) -> None:
+    def _note_times(self, not_ok: I64, late: I64) -> None:
         """Note for each fault the times at which the first and the last listed event were made."""
         created = self.bucket.created_us
-        odd = odd[self.bucket.listed[odd]]
-        state, _ = self._states(odd)
+        not_ok = not_ok[self.bucket.listed[not_ok]]
+        state, _ = self._states(not_ok)
         for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING):
-            which = odd[state == code]
+            which = not_ok[state == code]
             self.tables.add_times(self.producers[self._owners(which)], STATES[code], created[which])
         self.tables.add_times(self.producers[self._owners(late)], "reordered", created[late])
 
@@ -342,18 +344,17 @@ class BucketReducer:
         tail = self.plan.tail
         for listener, minimum in earliest.items():
             head: dict[str, Any] = {"min": minimum}
+            rest = b""
             if at < high - 1:
                 offsets, positions = self._last_in_order(listener, tail + 1)
                 if len(positions):
                     cut = len(positions) > tail
                     offsets, positions = offsets[-tail:], positions[-tail:]
+                    head |= {"max": int(positions[-1]), "cut": cut}
+                    made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
                     offsets = np.where(self._is_late(offsets), ~offsets, offsets)
-                    head |= {
-                        "max": int(positions[-1]),
-                        "cut": cut,
-                        "tail": [self.tails.name, self.tails.write(offsets, positions), len(positions)],
-                    }
-            yield result_row("order", self.key, listener, json.dumps(head), p=p)
+                    rest = np.concatenate((offsets, positions, made, hashes)).tobytes()
+            yield result_row("order", self.key, listener, json.dumps(head), values=rest, p=p)
 
     def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the events that arrived after events of later buckets.
@@ -368,12 +369,12 @@ class BucketReducer:
         late: dict[int, int] = {}
         for listener in listeners:
             places, positions = self._last_in_order(listener, n)
-            behind = np.flatnonzero(positions > self.later.get((self.key, listener), NEVER))
+            late_places = np.flatnonzero(positions > self.later.get((self.key, listener), NEVER))
             place = listener & LISTENER
-            late[place] = late.get(place, 0) + len(behind)
-            behind = behind[~self._is_late(places[behind])]
-            more[places[behind]] = True
-            for i in behind[: self.plan.examples].tolist():
+            late[place] = late.get(place, 0) + len(late_places)
+            late_places = late_places[~self._is_late(places[late_places])]
+            more[places[late_places]] = True
+            for i in late_places[: self.plan.examples].tolist():
                 at.setdefault(int(places[i]), (listener, int(positions[i])))
         which = np.flatnonzero(more)
         self._write_runs("reordered", which, np.ones(n, np.int64), True)
@@ -447,25 +448,25 @@ class BucketReducer:
 
     def _count_overview(
         self,
-        odd: I64,
+        not_ok: I64,
         repeated: tuple[I64, I64],
         late: I64,
     ) -> None:
         """Count faults over time and over the sequences.
 
         Args:
-            odd: places of all states but `OK`.
+            not_ok: places of all states but `OK`.
             repeated: places of events with several copies, and how many beyond the first.
             late: places of reordered events.
         """
-        kind, sent = self._states(odd)
+        kind, sent = self._states(not_ok)
         kind[sent & (kind == LOST)] = LOST_SENT
         kind[sent & (kind == MISSING)] = MISSING_SENT
-        self._add_times(odd[sent], kind[sent])
+        self._add_times(not_ok[sent], kind[sent])
         self._add_times(repeated[0], DUPLICATED, repeated[1])
         self._add_times(late, REORDERED)
         for places, what, n in (
-            (odd, kind, None),
+            (not_ok, kind, None),
             (repeated[0], DUPLICATED, repeated[1]),
             (late, REORDERED, None),
         ):
@@ -475,15 +476,14 @@ class BucketReducer:
     def _describe(
         self, places: list[int], arrived: Iterable[tuple[int, int]], copies: list[int]
     ) -> list[list[Any]]:
-        """Return examples: producer, sequence, listener (-1: never arrived), position, copies, sent."""
+        """Return examples: producer and sequence, listener (-1: never arrived), and so on as `Example`."""
         at = np.array(places, np.int64)
         owner = self._owners(at)
-        columns = self.producers[owner], at + self._shift[owner], self.bucket.listed[at]
-        p, sequence, listed = (column.tolist() for column in columns)
-        return [
-            [*ident, *place, n, sent]
-            for *ident, place, n, sent in zip(p, sequence, arrived, copies, listed, strict=True)
-        ]
+        listed = self.bucket.listed[at]
+        columns = self.producers[owner], at + self._shift[owner], listed, self.bucket.hashes[at]
+        p, sequence, sent, hashes, made = (x.tolist() for x in (*columns, self.bucket.created_us[at]))
+        found = zip(p, sequence, arrived, copies, sent, hashes, made, strict=True)
+        return [[a, b, *c, d, e, *([f, g] if e else [None, None])] for a, b, c, d, e, f, g in found]
 
     def _first_copies(self, places: list[int]) -> list[tuple[int, int]]:
         """Return the lowest listener that got each event, and the position there; -1 and 0: none did."""
@@ -529,11 +529,11 @@ class BucketReducer:
         listeners, positions = (column[places].tolist() for column in self.corrupt_at)
         return [*zip(listeners, positions, strict=True)]
 
-    def _examples(self, odd: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
+    def _examples(self, not_ok: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         """Return examples of each fault, see `_describe`."""
         out: dict[str, list[list[Any]]] = {}
-        kind, _ = self._states(odd)
-        faults = [(STATES[code], odd[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
+        kind, _ = self._states(not_ok)
+        faults = [(STATES[code], not_ok[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
             if not len(which):
                 continue
@@ -551,14 +551,14 @@ class BucketReducer:
             shift = self._shift[owner]
             self.writer.add(word, self.producers[owner], first + shift, last + shift, copies[first], sent)
 
-    def _write_violations(self, odd: I64, repeated: I64, late: I64) -> None:
-        if not self.writer.folder:
+    def _write_violations(self, not_ok: I64, repeated: I64, late: I64) -> None:
+        if not self.writer.wanted:
             return
-        state, counted = self._states(odd)
+        state, counted = self._states(not_ok)
         for code in np.unique(state).tolist():
             for sent in (True, False):
                 # The number of copies may differ along a run; kind `duplicated` has it exactly.
-                self._write_runs(STATES[code], odd[(state == code) & (counted == sent)], self.copies, sent)
+                self._write_runs(STATES[code], not_ok[(state == code) & (counted == sent)], self.copies, sent)
         copies = self.copies[repeated]
         for n in np.unique(copies).tolist():
             self._write_runs("duplicated", repeated[copies == n], self.copies, True)

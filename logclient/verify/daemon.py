@@ -22,10 +22,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_ARRAY = 32 << 20  # it maps larger arrays by themselves, and unmaps them
 
 _MODULES = (
-    "logclient.verify.compare",
-    "logclient.verify.gather",
-    "logclient.verify.ledger_pack",
-    "logclient.verify.stages",
+    "logclient.verify.judge",
+    "logclient.verify.arrival_rows",
+    "logclient.verify.ledger_rows",
+    "logclient.verify.runners",
 )
 
 

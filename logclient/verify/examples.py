@@ -13,7 +13,7 @@ from logclient.evidence import decode
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
 from logclient.evidence.urls import redact_url
 from logclient.readable import Frame
-from logclient.verify.packed_ledger import OUTCOMES, PackedLedger
+from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, Example
 
@@ -29,7 +29,7 @@ def resolve(
     found: dict[str, list[Example]],
     plan: Plan,
     doubtful: set[str],
-    packed: PackedLedger,
+    packed: LedgerFacts,
     pick: Pick | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples, and add their data from the ledgers and their bytes.
@@ -48,7 +48,7 @@ def resolve(
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[int, list[tuple[int, int, dict[str, Any]]]] = {}  # by listener
     for word, rows in sorted(found.items()):
-        for producer, sequence, other, listener, position, copies, sent in rows:
+        for producer, sequence, other, listener, position, copies, sent, hash_, created_us in rows:
             example: dict[str, Any] = {
                 "id": f"{producer}{sequence:012x}" if producer else None,
                 "producer": producer,
@@ -69,6 +69,8 @@ def resolve(
             examples.append(example)
             if p >= 0 and sequence is not None:
                 _add_ledger(example, packed, p, sequence)
+            if hash_ is not None:
+                example.update(sent_hash=f"{hash_:016x}", created_us=created_us)
             if listener >= 0:
                 place = position >> EVENT_BITS, position & ((1 << EVENT_BITS) - 1), example
                 wanted.setdefault(listener & LISTENER, []).append(place)
@@ -93,17 +95,13 @@ def resolve(
     return shown
 
 
-def _add_ledger(example: dict[str, Any], packed: PackedLedger, p: int, sequence: int) -> None:
+def _add_ledger(example: dict[str, Any], packed: LedgerFacts, p: int, sequence: int) -> None:
     """Add the ledger's data about an event."""
     x = packed.producers[p]
     example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
     example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
     if reason := packed.reason(p, sequence):
         example["reason"] = reason
-    listed = packed.event(p, sequence)
-    if listed is not None:
-        example["sent_hash"] = f"{listed[0]:016x}"
-        example["created_us"] = listed[1]
 
 
 def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:

@@ -5,24 +5,20 @@
     verdict = run("run/ledger", "run/capture", out="run/verdict")
     verdict.exit_code, verdict.counts.lost, verdict.to_json()
 
-Spark runs up to three jobs (``stages.py``): pack the ledgers, compare, and, rarely, compare some buckets
-again. A small comparison on this machine is a single task. The Python workers read all data themselves, so
-every worker must see the folders; on a cluster they are on shared storage, `work` too. The driver alone
-writes to `out`.
+The ledgers are surveyed, then one Spark job compares them with what arrived, and, rarely, another one
+compares some buckets again (``judge.py``). Workers read the files themselves, so every worker must see the
+folders. The driver alone writes, and only to `out`.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
 import os
 import re
-import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
@@ -30,28 +26,32 @@ from logclient.evidence import storage
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import Folder
 from logclient.verify import output
-from logclient.verify.spark import Session, VerifyError, quiet, remove, require_extras
-from logclient.verify.stages import SparkStages, not_visible, share_out
+from logclient.verify.spark import Session, VerifyError, quiet, require_extras
 from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
 if TYPE_CHECKING:
-    from logclient.evidence import captures
+    import pyarrow as pa
+
+    from logclient.evidence.arrays import U64
     from logclient.evidence.ledger_files import Ledgers
-    from logclient.verify.packed_ledger import PackedLedger
+    from logclient.verify.ledger_facts import LedgerFacts
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
+    from logclient.verify.runners import LocalRunner, SparkRunner
     from logclient.verify.tally import Tally
-    from logclient.verify.verdict import Limits, Verdict
+    from logclient.verify.verdict import Verdict
 
 __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
 ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
 BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
 TASK_BYTES = 64 << 20  # bytes of segments in one task
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # reasons why a file cannot grow
 _MISTAKES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "OverflowError",
              "RecursionError", "TypeError", "UnboundLocalError", "ZeroDivisionError"}  # of this package
+NO_WORK = (
+    "there is no work folder any more: Spark shuffles the rows, and its own scratch folder is spark.local.dir"
+)
 TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one task
 
 
@@ -76,12 +76,12 @@ def run(
     since: float | str | None = None,
     until: float | str | None = None,
     examples: int = 20,
-    work: Folder | None = None,
-    keep_work: bool = False,
+    runner: str = "spark",
     spark: Any = None,
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
     tuning: Tuning | None = None,
+    **gone: Any,
 ) -> Verdict:
     """Compare ledgers with the events that arrived: a capture, a Kafka topic, or a table.
 
@@ -111,15 +111,14 @@ def run(
         since: judge only events made then or later. Seconds since 1970, or ISO 8601 (UTC by default).
         until: judge only events made before.
         examples: the number of examples of each fault that are shown with their bytes.
-        work: the folder or URL for temporary files: 16 bytes per event for the packed ledgers and 24 for the
-            arrivals, deleted at the end. On a cluster it must be shared, or a URL; then Spark's shuffle has
-            the arrivals. The default is the system's temporary folder.
-        keep_work: leave the temporary files in `work`, in a folder of their own.
+        runner: ``spark``, or ``local``: in this process, without Spark and Java, for a capture that fits in
+            memory (some 40 bytes for each event).
         spark: a SparkSession. The default is the active one, or a new one that is stopped at the end.
         progress: called a few times a second, from another thread, with a line such as
             ``comparing 43%, 12 s``; with an empty line at the end.
         stop: an event that ends the verification with a `VerifyError` when another thread sets it.
         tuning: sizes of buckets and reads.
+        **gone: options that earlier versions had: an error says why they are gone.
 
     Returns:
         The verdict.
@@ -133,6 +132,8 @@ def run(
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: there is no Java, or Spark fails.
     """
+    _refuse(gone)
+    local = _is_local(runner, kafka is not None or table is not None, spark)
     require_extras()
     output.remove_verdict(out)
     if sum(given is not None for given in (capture, kafka, table)) != 1:
@@ -141,33 +142,36 @@ def run(
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
         raise ConfigError("run: a topic or table has no runs")
-    inputs = _Inputs(ledger, capture, kafka, kafka_config, out, work)
+    inputs = _Inputs(ledger, capture, kafka, kafka_config, out)
 
     limits = {"missing": max_missing, "duplicated": max_duplicated, "dropped": max_dropped}
     session = None
     hard = True
     with output.removed_on_error(inputs.made), quiet(), Watch(progress, stop) as watch:
         try:
-            session = Session(
-                master, heap=heap, packages=packages, conf=conf, spark=spark,
-                connector=connector() if kafka is not None else "", stop=watch.stop,
-                meanwhile=functools.partial(inputs.find, selection, limits),
-            )  # fmt: skip
-            watch.use(session)
+            find = functools.partial(inputs.find, selection, limits)
+            if local:
+                find()
+            else:
+                session = Session(
+                    master, heap=heap, packages=packages, conf=conf, spark=spark,
+                    connector=connector() if kafka is not None else "", stop=watch.stop, meanwhile=find,
+                )  # fmt: skip
+                watch.use(session)
             watch.check()
             ready = time.monotonic()
             if capture is None:
                 # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
                 inputs.find_ledgers()
-            source = inputs.records(session, table, columns)
+            source = inputs.records(session, table, columns) if session is not None else None
             if capture is None:
                 inputs.find_new_producers()
-            stages = SparkStages(session, source)
-            stages.check_visible(inputs.places())
-            verification = _Verification(
-                stages, source, watch, inputs.work, inputs.out, inputs.survey, examples, tuning or Tuning()
-            )
-            verdict = verification.run(inputs.ledgers, inputs.limits, allow_open, selection)
+            from logclient.verify.runners import LocalRunner, SparkRunner
+
+            steps = SparkRunner(session, source) if session is not None else LocalRunner()
+            tuning = tuning or Tuning()
+            verification = _Verification(steps, source, watch, inputs, examples, tuning, selection)
+            verdict = verification.run(allow_open)
             watch.step("writing the report")
             hard = False
         except LogclientError:
@@ -178,13 +182,11 @@ def run(
             watch.check()
             if session is None or type(error).__name__ in _MISTAKES:
                 raise
-            raise _error(error, inputs.work) from error
+            raise _error(error, inputs.places()) from error
         finally:
             watch.release()
             if session is not None:
                 session.stop(hard=hard)
-            if inputs.work and not keep_work:
-                _remove_work(inputs.work)
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,
@@ -212,6 +214,24 @@ def run(
     return verdict
 
 
+def _refuse(options: Mapping[str, Any]) -> None:
+    """Raise an error for an option that does not exist, or no longer does."""
+    for name in options:
+        if name in ("work", "keep_work"):
+            raise ConfigError(f"{name}: {NO_WORK}")
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
+
+
+def _is_local(runner: str, records: bool, spark: Any) -> bool:
+    if runner not in ("spark", "local"):
+        raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
+    if runner == "local" and records:
+        raise ConfigError("runner: a topic or table is read by Spark: leave runner=\"local\" (--local) out")
+    if runner == "local" and spark is not None:
+        raise ConfigError("runner: a session is given, and local needs none")
+    return runner == "local"
+
+
 def _named(folders: Folder | Sequence[Folder]) -> str:
     """Return folders as they were given, separated by commas."""
     several = [folders] if isinstance(folders, str | os.PathLike) else folders
@@ -225,12 +245,9 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
 
 
-def _error(error: Exception, work: str) -> Exception:
+def _error(error: Exception, places: list[tuple[str, str]]) -> Exception:
     """Shorten hundreds of lines from Spark to one. Our errors keep their text, our mistakes their kind."""
     text = str(error)
-    full = re.search(r"OSError: \[Errno (\d+)\]", f"{type(error).__name__}: {text}")
-    if full is not None and int(full[1]) in _FULL:
-        return LedgerError(f"work: {os.path.dirname(work)}: {os.strerror(int(full[1]))}")
     found = re.findall(
         r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
     )
@@ -244,35 +261,15 @@ def _error(error: Exception, work: str) -> Exception:
         return VerifyError(f"spark: {words[:500]}")
     kind, words = own[-1]
     words = words[:500]
+    for what, place in places:
+        if kind == "LedgerError" and words.startswith(f"{what}: {place}") and not storage.is_url(place):
+            how = "workers read it themselves: put it on storage that all machines share"
+            return LedgerError(f"{what}: a worker cannot see {place}: {how} ({words})")
     if kind in ("ConfigError", "LedgerError"):
         return (ConfigError if kind == "ConfigError" else LedgerError)(words)
-    if kind == "FileNotFoundError" and work in words:
-        return not_visible("work", work, "a worker")
     if kind in _MISTAKES:
         return RuntimeError(f"in a worker: {kind}: {words}")
     return VerifyError(f"spark: {kind}: {words}")
-
-
-def _work(work: Folder | None) -> str:
-    """Make a work folder."""
-    place = storage.resolve(work, "work") if work is not None else tempfile.gettempdir()
-    if storage.is_url(place):
-        storage.check_writable(place, "work")
-        return storage.join(place, f"logclient-verify-{uuid.uuid4().hex}")
-    try:
-        return os.path.abspath(tempfile.mkdtemp(prefix="logclient-verify-", dir=place))
-    except OSError as error:
-        raise LedgerError(f"work: {place}: {error.strerror}") from error
-
-
-def _remove_work(work: str) -> None:
-    from logclient.evidence import local_copies
-
-    if storage.is_url(work):
-        local_copies.forget()
-        storage.remove_all(work)
-    else:
-        remove(work)
 
 
 class _Inputs:
@@ -284,7 +281,6 @@ class _Inputs:
         survey: of the captures.
         out: the place of the verdict; empty: none is wanted.
         made: folders that were made for it.
-        work: the place of temporary files; empty: not made yet.
     """
 
     def __init__(
@@ -294,18 +290,16 @@ class _Inputs:
         kafka: str | None,
         kafka_config: str | os.PathLike[str] | Mapping[str, str] | None,
         out: Folder | None,
-        work: Folder | None,
     ) -> None:
         self._ledger = ledger
         self._capture = capture
         self._kafka = kafka
         self._kafka_config = kafka_config
         self._out = out
-        self._work = work
         self._ledger_folders: list[str] = []
         self._capture_folders: list[str] = []
         self.made: list[str] = []
-        self.work = ""
+        self.out = ""
 
     def find(self, selection: Selection, limits: Mapping[str, int | str | None]) -> None:
         """List the ledgers and captures, and make the folders.
@@ -338,7 +332,6 @@ class _Inputs:
                 self._kafka_config = records.read_config(self._kafka_config)
         self.out, made = output.prepare_folder(self._out)
         self.made += made
-        self.work = _work(self._work)
 
     def find_ledgers(self) -> None:
         """List the ledgers."""
@@ -365,93 +358,87 @@ class _Inputs:
         return records.Table(session.spark, table, columns or {}) if table is not None else None
 
     def places(self) -> list[tuple[str, str]]:
-        """Return what each folder is that workers read or write, and its place."""
+        """Return what each folder is that workers read, and its place."""
         return [
-            ("work", self.work),
             *(("ledger", place) for place in self._ledger_folders),
             *(("capture", place) for place in self._capture_folders),
         ]
 
 
 class _Verification:
-    """The stages of one verification, in their order."""
+    """The steps of one verification, in their order."""
 
     def __init__(
         self,
-        stages: SparkStages,
+        steps: SparkRunner | LocalRunner,
         source: Source | None,
         watch: Watch,
-        work: str,
-        out: str,
-        survey: captures.Survey,
+        inputs: _Inputs,
         examples: int,
         tuning: Tuning,
+        selection: Selection,
     ) -> None:
-        self.stages = stages
+        self.steps = steps
         self.source = source
         self.watch = watch
-        self.work = work
-        self.out = out
-        self.survey = survey
-        self.entries = survey.entries
+        self.inputs = inputs
+        self.entries = inputs.survey.entries
         self.examples = examples
         self.tuning = tuning
+        self.selection = selection
         self.unwritten: LedgerError | None = None
         """Why the files of violations could not be written."""
 
-    def run(
-        self, ledgers: Ledgers, limits: Limits, allow_open: bool, selection: Selection
-    ) -> Verdict:
+    def run(self, allow_open: bool) -> Verdict:
         from logclient.evidence import captures
         from logclient.verify import examples, ledger_merge
-        from logclient.verify.packed_ledger import PackedLedger
         from logclient.verify.summary import Summary
         from logclient.verify.violation_files import ViolationWriter, publish
 
         began = time.monotonic()
-        self.watch.step("packing ledgers")
-        stems = self.stages.pack(ledgers.parts, self.work, selection)
-        packed = ledger_merge.merge(
-            stems, self.work, self.tuning.bucket_bits, ledgers.unread, ledgers.copies, selection
-        )
-        plan = self.plan(packed, selection)
-        present = self.find_presence(plan, packed) if plan.other_runs else {}
+        self.watch.step("reading ledgers")
+        ledgers = self.inputs.ledgers
+        surveys = self.steps.survey(ledgers.parts, self.selection)
+        bits = self.tuning.bucket_bits
+        facts = ledger_merge.merge(surveys, bits, ledgers.unread, ledgers.copies, self.selection)
+        if self.selection != EVERYTHING:
+            facts.left_out_hashes = self.left_out_hashes(facts)
+        plan = self.plan(facts)
+        present = self.find_presence(plan, facts) if plan.other_runs else {}
         if present:
-            plan = plan.without_other_runs(present, len(packed))
-            packed = PackedLedger(self.work, plan.bits, plan.left_out_producers)
-        plan.save()
+            plan, left_out = plan.find_other_runs(present, len(facts))
+            facts.leave_out(left_out)
         done = time.monotonic()
         seconds = {"pack": round(done - began, 3)}
-        tally = self.tally(plan, packed, "comparing", present)
-        foreign = captures.find_foreign(tally.facts, tally.matched, packed.begin)
+        tally = self.tally(plan, facts, "comparing", present)
+        foreign = captures.find_foreign(tally.facts, tally.matched, facts.begin)
         if foreign:
             # Their events are in all the sums, so everything is compared again without them.
-            facts = [fact for fact in tally.facts if fact["name"] in foreign]
+            reports = [fact for fact in tally.facts if fact["name"] in foreign]
             plan = plan.without_segments(foreign)
-            plan.save()
-            tally = self.tally(plan, packed, "comparing without other runs", present)
-            tally.foreign = facts
+            tally = self.tally(plan, facts, "comparing without other runs", present)
+            tally.foreign = reports
         self.watch.step("adding up")
         if self.source is not None:
             self.source.check(tally.facts)
             tally.facts += self.source.unseen(tally.facts)
-        writer = ViolationWriter(plan.violations, packed)
+        writer = ViolationWriter(plan.violations, facts)
         tally.stitch(writer)
         tally.count_unlisted(writer)
-        tally.files.append(writer.close())
+        tally.files.append(writer.take())
         summary = Summary(tally)
-        found = summary.verdict(limits, allow_open)
+        found = summary.verdict(self.inputs.limits, allow_open)
         if plan.violations:
-            faults = storage.join(self.out, "violations")
             try:
-                with output.errors_named(self.out):
-                    publish(plan.violations, faults, set(tally.files), packed, summary.doubtful)
+                with output.errors_named(self.inputs.out):
+                    faults = storage.join(self.inputs.out, "violations")
+                    publish(faults, filter(None, tally.files), facts, summary.doubtful)
             except LedgerError as error:
                 self.unwritten = error
 
         self.watch.step("reading examples")
-        pick = self.stages.pick if self.source is not None else None
-        shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, packed, pick)
+        pick = self.steps.pick if self.source is not None else None
+        shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
         examples.explain_undecoded(found.undecoded, plan, pick)
         if not plan.timed:
             found = found.untimed()
@@ -459,44 +446,60 @@ class _Verification:
         seconds["second_passes"] = float(tally.second_passes)
         return found._replace(examples=shown, seconds=seconds)
 
-    def find_presence(self, plan: Plan, packed: PackedLedger) -> dict[str, dict[str, Any]]:
+    def left_out_hashes(self, facts: LedgerFacts) -> U64:
+        """Return the hashes of the events that a selection leaves out because only these identify them."""
+        import numpy as np
+
+        from logclient.verify import ledger_rows, runners
+
+        parts, groups = self.inputs.ledgers.parts, runners.ledger_groups(self.inputs.ledgers.parts)
+        found = [
+            ledger_rows.left_out_hashes(parts[slice(*groups[number])], number, facts)
+            for number in facts.anonymous_files()[0]
+        ]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def find_presence(self, plan: Plan, facts: LedgerFacts) -> dict[str, dict[str, Any]]:
         """Find out which producers have events in which segments.
 
         Returns:
             Name of a segment -> its facts, with ``present``: ranges of producers.
         """
         only = plan._replace(presence=True)
-        only.save()
-        return {fact["name"]: fact for fact in self.tally(only, packed, "looking for the run", {}).facts}
+        return {fact["name"]: fact for fact in self.tally(only, facts, "looking for the run", {}).facts}
 
     def tally(
-        self, plan: Plan, packed: PackedLedger, step: str, present: Mapping[str, dict[str, Any]]
+        self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, dict[str, Any]]
     ) -> Tally:
         """Compare, and add up the counts of all tasks.
 
         Args:
-            plan: saved.
-            packed: the ledgers.
+            plan: of the comparison.
+            facts: what the ledgers say.
             step: for the progress line.
             present: see `find_presence`.
         """
         from logclient.evidence.segments import Segment
         from logclient.verify.tally import Tally
 
-        tally = Tally(plan, packed, functools.partial(self.second_pass, plan))
+        compare = functools.partial(self.steps.judge, self.inputs.ledgers.parts, facts, plan)
+
+        def second_pass(
+            only: frozenset[int], later: dict[tuple[int, int], int]
+        ) -> Iterable[pa.RecordBatch]:
+            self.watch.step("comparing again")
+            return compare(only, later)
+
+        tally = Tally(plan, facts, second_pass)
         self.watch.step(step)
-        for name in self.stages.compare(plan):
+        for batch in compare():
             self.watch.check()
-            tally.read_file(name)
+            tally.read([batch])
         if plan.other_runs and not plan.presence:
             names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
             tally.other_runs = [fact for name, fact in sorted(present.items()) if name in names]
             tally.facts = [fact for fact in tally.facts if fact["name"] not in names]
         return tally
-
-    def second_pass(self, plan: Plan, only: frozenset[int], later: dict[tuple[int, int], int]) -> list[str]:
-        self.watch.step("comparing again")
-        return self.stages.compare(plan, only, later)
 
     def groups(self) -> list[list[int]]:
         """Distribute the segments over tasks.
@@ -505,6 +508,7 @@ class _Verification:
         """
         from logclient.evidence import decode
         from logclient.verify.plan import MAX_TASKS
+        from logclient.verify.runners import share_out
 
         alone = []
         of_listener: dict[int, list[int]] = {}
@@ -517,78 +521,58 @@ class _Verification:
         shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
-    def fits_one_task(self, packed: PackedLedger, events: int) -> bool:
+    def fits_one_task(self, facts: LedgerFacts, events: int) -> bool:
         """Return whether one task on this machine compares everything in less time than a shuffle takes.
 
         Args:
-            packed: the ledgers.
+            facts: what the ledgers say.
             events: how many of their events are compared by hash alone.
         """
         from logclient.verify.ledger_buckets import places_of
 
-        if not self.stages.local or self.source is not None:
-            return False
         size = sum(entry[0][3] for entry in self.entries)
-        places = int(places_of(packed, packed.live).sum()) + events
-        return size < self.tuning.together_bytes and places < TOGETHER_PLACES
+        places = int(places_of(facts, facts.live).sum()) + events
+        return self.steps.small and size < self.tuning.together_bytes and places < TOGETHER_PLACES
 
-    def plan(self, packed: PackedLedger, selection: Selection) -> Plan:
+    def plan(self, facts: LedgerFacts) -> Plan:
         from logclient.evidence import captures
         from logclient.verify.ledger_buckets import places_of
         from logclient.verify.overview import Grid
         from logclient.verify.plan import Plan, share_evenly
 
-        tasks: list[dict[str, list[int]]] = [{"segments": group} for group in self.groups()]
-        # Each packed file with events that are compared by hash alone is a task.
-        files, events = packed.anonymous_files() if selection == EVERYTHING else ([], 0)
-        anonymous_shares = max(16, -(-events // ANONYMOUS_SHARE)) if files else 0
-        tasks += [{"anonymous": [file]} for file in files]
-        tasks = tasks or [{}]  # at least one task, to report the buckets
-        together = self.fits_one_task(packed, events)
-        if together:
-            every: dict[str, list[int]] = {}
-            for task in tasks:
-                for what, numbers in task.items():
-                    every.setdefault(what, []).extend(numbers)
-            tasks = [every]
-        n = len(packed.live)
-        for i, task in enumerate(tasks):
-            task["live"] = [i * n // len(tasks), (i + 1) * n // len(tasks)]
-        bits = self.tuning.bucket_bits
-        cores = self.stages.cores
-        edges = [] if together else share_evenly(places_of(packed, packed.live) + BUCKET_PLACES, cores)
-        violations = storage.join(self.work, "violations") if self.out else ""
-        if violations and not storage.is_url(violations):
-            os.mkdir(violations, 0o700)
-        unjudged, published = captures.order_rules(self.survey.listeners)
+        events = facts.anonymous_files()[1] if self.selection == EVERYTHING else 0
+        together = self.fits_one_task(facts, events)
+        cores = self.steps.cores
+        edges = [] if together else share_evenly(places_of(facts, facts.live) + BUCKET_PLACES, cores)
+        survey = self.inputs.survey
+        unjudged, published = captures.order_rules(survey.listeners)
         if self.source is not None:
             # Logjam events reach a topic or table through a device.
-            published = [family for family in packed.families if family == "logjam"]
+            published = [family for family in facts.families if family == "logjam"]
         return Plan(
-            work=self.work,
-            bits=bits,
+            bits=self.tuning.bucket_bits,
             units=self.tuning.batch_units,
             chunk=self.tuning.chunk_bytes,
             tail=self.tuning.tail,
             examples=self.examples,
             partitions=1 if together else max(cores, len(edges) + 1),
-            edges=packed.live[edges].tolist(),
-            anonymous_shares=anonymous_shares,
+            edges=facts.live[edges].tolist(),
+            anonymous_shares=max(16, -(-events // ANONYMOUS_SHARE)) if events else 0,
             segments=self.entries,
-            tasks=tasks,
-            violations=violations,
-            grid=[*Grid.over(*packed.span)],
-            families=len(packed.families),
-            app_envs=_app_envs(packed.urls),
+            tasks=self.groups(),
+            violations=bool(self.inputs.out),
+            grid=[*Grid.over(*facts.span)],
+            families=len(facts.families),
+            app_envs=_app_envs(facts.urls),
             ordered=self.source is None or self.source.numbered,
             timed=self.source is None or self.source.timed,
-            records=self.source.plan(_only(packed.families)) if self.source is not None else None,
-            listeners=self.survey.listeners,
-            left_out=self.survey.left_out,
+            records=self.source.plan(_only(facts.families)) if self.source is not None else None,
+            listeners=survey.listeners,
+            left_out=survey.left_out,
             unjudged=unjudged,
             published=published,
-            selection=[*selection],
-            other_runs=self.survey.find_other_runs(selection.runs),
+            selection=[*self.selection],
+            other_runs=survey.find_other_runs(self.selection.runs),
         )
 
 

@@ -12,13 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logclient._ext.arrivals import copy_ranges, paint
+from logclient._ext.arrivals import paint
 from logclient.evidence.arrays import I64, U64, Workspace, covered
-from logclient.verify.packed_ledger import PackedLedger
+from logclient.verify.ledger_facts import LedgerFacts
 
-__all__ = ["LedgerBucket", "Placer", "places_of", "read_bucket"]
-
-MAX_GAP = 1 << 13  # events between two that are read together: 64 KB cost less than another read
+__all__ = ["LedgerBucket", "Placer", "lay_out", "places_of"]
 
 
 class Placer:
@@ -88,34 +86,33 @@ class LedgerBucket(NamedTuple):
     away: npt.NDArray[np.bool_] | None  # all of producers that are left out; None: of none
 
 
-def places_of(packed: PackedLedger, buckets: I64) -> I64:
+def places_of(facts: LedgerFacts, buckets: I64) -> I64:
     """Return the number of places of some buckets."""
-    sizes = np.where(packed.addressed, packed.last, 0)
-    reach = np.concatenate(([0], np.cumsum(np.where(sizes > 1 << packed.bits, 0, sizes))))
-    low, high = (np.searchsorted(packed.bases[:-1], buckets, side=side) for side in ("left", "right"))
+    sizes = np.where(facts.addressed, facts.last, 0)
+    reach = np.concatenate(([0], np.cumsum(np.where(sizes > 1 << facts.bits, 0, sizes))))
+    low, high = (np.searchsorted(facts.bases[:-1], buckets, side=side) for side in ("left", "right"))
     shared = reach[high] - reach[low]
     owner = np.maximum(high - 1, 0)
-    rest = sizes[owner] - ((buckets - packed.bases[owner]) << packed.bits)
-    return np.where(sizes[owner] > 1 << packed.bits, np.minimum(rest, 1 << packed.bits), shared)
+    rest = sizes[owner] - ((buckets - facts.bases[owner]) << facts.bits)
+    return np.where(sizes[owner] > 1 << facts.bits, np.minimum(rest, 1 << facts.bits), shared)
 
 
-def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = None) -> LedgerBucket:
-    """Read one bucket.
+def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
+    """Lay out one bucket, without hashes and times, which come in rows.
 
     Args:
-        packed: the ledgers.
+        facts: the ledgers.
         bucket: its key.
-        space: for the columns, which are then valid until the next call; default: new arrays.
+        space: for the columns, which are valid until the next call.
     """
-    space = space or Workspace()
-    room = 1 << packed.bits
-    low, high = np.searchsorted(packed.bases[:-1], (bucket, bucket + 1)).tolist()
-    inside = low + np.flatnonzero(packed.addressed[low:high] & (packed.last[low:high] > 0))
+    room = 1 << facts.bits
+    low, high = np.searchsorted(facts.bases[:-1], (bucket, bucket + 1)).tolist()
+    inside = low + np.flatnonzero(facts.addressed[low:high] & (facts.last[low:high] > 0))
     producers = inside if len(inside) else np.array([high - 1])
     p, end = int(producers[0]), int(producers[-1]) + 1
-    starts = packed.starts[producers]
-    firsts = ((bucket - packed.bases[producers]) << packed.bits) + 1
-    sizes = np.minimum(packed.last[producers] - firsts + 1, room)
+    starts = facts.starts[producers]
+    firsts = ((bucket - facts.bases[producers]) << facts.bits) + 1
+    sizes = np.minimum(facts.last[producers] - firsts + 1, room)
     n = int(sizes.sum())
     local = np.full(end - p, -1, np.int64)  # producer -> its index here
     local[producers - p] = np.arange(len(producers))
@@ -131,27 +128,22 @@ def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = Non
 
     hashes = space.filled("hashes", n, np.uint64, 0)
     created = space.filled("created", n, np.int64, 0)
-    spans = packed.rows_of("spans", p, end)
-    which, to = ranges(spans)
-    spans = spans[which]
-    q = local[spans[:, 0] - p]
-    position = spans[:, 3] + to[:, 0] - starts[q] + firsts[q] - spans[:, 1]
-    _read_events(packed, spans[:, 4], position, to, (hashes, created), space)
+    _, to = ranges(facts.rows_of("spans", p, end))
     outcome = space.filled("outcome", n, np.uint8, 0)
-    rows = packed.rows_of("outcomes", p, end)
+    rows = facts.rows_of("outcomes", p, end)
     which, some = ranges(rows)
     # Of each producer the weakest first, so that the strongest remains.
     paint(some, rows[which, 3].astype(np.uint8), outcome)
     shared = None
-    of_shared = packed.shared[slice(*np.searchsorted(packed.shared_by, (p, end)))]
+    of_shared = facts.shared[slice(*np.searchsorted(facts.shared_by, (p, end)))]
     _, some = ranges(of_shared[:, [0, 1, 1]])
     listed = covered(to, n)
     if len(some):
         shared = covered(some, n) & listed  # the batch line of an `ids` line may be damaged
-    deferred = ranges(packed.rows_of("deferred", p, end))[1]
-    has_id = ranges(packed.rows_of("has_id", p, end))[1] if not packed.all_whole else deferred[:0]
-    outside = ranges(packed.rows_of("outside", p, end))[1]
-    away = np.stack((starts, starts + sizes - 1), axis=1)[~packed.selected[producers]]
+    deferred = ranges(facts.rows_of("deferred", p, end))[1]
+    has_id = ranges(facts.rows_of("has_id", p, end))[1] if not facts.all_whole else deferred[:0]
+    outside = ranges(facts.rows_of("outside", p, end))[1]
+    away = np.stack((starts, starts + sizes - 1), axis=1)[~facts.selected[producers]]
     return LedgerBucket(
         producers,
         starts,
@@ -167,32 +159,3 @@ def read_bucket(packed: PackedLedger, bucket: int, space: Workspace | None = Non
         covered(away, n) if len(away) else None,
     )
 
-
-def _read_events(
-    packed: PackedLedger, files: I64, positions: I64, to: I64, columns: tuple[U64, I64], space: Workspace
-) -> None:
-    """Read ranges of events, with as few reads as possible.
-
-    Args:
-        packed: the ledgers.
-        files: the packed file of each range.
-        positions: where each range begins in it.
-        to: the first and the last place of each range.
-        columns: hashes and times of creation by place, to fill.
-        space: for what is read.
-    """
-    if not len(to):
-        return
-    order = np.lexsort((positions, files))
-    files, positions, to = files[order], positions[order], to[order]
-    ends = positions + to[:, 1] - to[:, 0] + 1
-    apart = (files[1:] != files[:-1]) | (positions[1:] > ends[:-1] + MAX_GAP)
-    edges = np.concatenate(([0], np.flatnonzero(apart) + 1, [len(files)]))
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        base = int(positions[low])
-        n = int(ends[high - 1]) - base
-        out = space.take("read hashes", n, np.uint64), space.take("read created", n, np.int64)
-        found = packed.read(int(files[low]), base, n, out)
-        for column, values in zip(columns, found, strict=True):
-            at = positions[low:high] - base
-            copy_ranges(values.view(np.int64), at, to[low:high], column.view(np.int64))

@@ -1,4 +1,4 @@
-"""Merging: the driver combines the tables of all packed files, and checks each ledger as a whole.
+"""Merging: the driver combines the surveys of all ledger files, and checks each ledger as a whole.
 
 A ledger is evidence only as far as it is complete. A missing part, a total that disagrees with the lines or
 an outcome without a batch line makes *holes*, and events that they may concern are ``unknown``.
@@ -8,8 +8,7 @@ The rules are in ``docs/verify.md``.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,7 @@ from logclient.evidence.ledger_files import prefix_words
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.daemon import without_collection
 from logclient.verify.ledger_buckets import Placer
-from logclient.verify.ledger_pack import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
-from logclient.verify.outside import Outside, contained, find_outside
-from logclient.verify.packed_ledger import (
+from logclient.verify.ledger_facts import (
     ACKED,
     DROPPED,
     FAILED,
@@ -37,140 +34,104 @@ from logclient.verify.packed_ledger import (
     TABLES,
     UNCLOSED,
     WHOLE,
-    PackedLedger,
+    LedgerFacts,
     Producer,
-    map_table,
 )
+from logclient.verify.ledger_lines import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
+from logclient.verify.outside import Outside, contained, find_outside
 
 __all__ = ["merge"]
 
 
 def merge(
-    stems: Sequence[str],
-    work: str,
+    surveys: Iterable[Mapping[str, Any]],
     bits: int,
     unread: Sequence[str] = (),
     copies: Sequence[str] = (),
     selection: Selection = EVERYTHING,
-) -> PackedLedger:
-    """Combine the tables of all packed files, and save them in the work folder.
+) -> LedgerFacts:
+    """Combine what all groups of ledger files say.
 
     Args:
-        stems: the results of `ledger_pack.pack`, in the order of the producers.
-        work: the work folder.
+        surveys: the results of `ledger_lines.survey`, in the order of the producers.
         bits: a bucket has at most ``2 ** bits`` places.
         unread: files that may be ledgers too.
         copies: problems with copies of ledger files.
-        selection: the events to judge, as for `ledger_pack.pack`.
-
-    Returns:
-        The packed ledgers.
+        selection: the events to judge, as for `ledger_lines.survey`.
     """
-    with storage.staging(work, "work") as folder, without_collection():
-        merger = _Merger(work, folder, bits, selection)
-        for i, stem in enumerate(stems):
-            merger.add(stem, i == len(stems) - 1)
+    with without_collection():
+        merger = _Merger(bits, selection)
+        for found in surveys:
+            merger.add(found)
         merger.end()
-        ids, shared = _split_shared(
-            merger.ids, map_table(folder, "producers", PRODUCER_ROW), map_table(folder, "spans", width=5)
-        )
-        merger.save("ids", ids)
-        merger.save("shared", shared)
-        files = {
-            "stems": list(stems),
-            "unread": list(unread),
-            "copies": list(copies),
-            "families": list(merger.families),
-            "urls": list(merger.urls),
-            "reasons": list(merger.reasons),
-            "span": [merger.low, merger.high] if merger.low <= merger.high else [0, -1],
-            "begin": merger.begin,
-        }
-        with open(os.path.join(folder, "files.json"), "w") as file:
-            json.dump(files, file)
-    packed = PackedLedger(work, bits)
-    if selection != EVERYTHING:
-        _save_apart_hashes(packed)
-    return packed
-
-
-def _save_apart_hashes(packed: PackedLedger) -> None:
-    """Write the table `PackedLedger.apart_hashes`."""
-    hashes = [np.empty(0, np.uint64)]
-    for file in packed.anonymous_files()[0]:
-        hashes += [found for _, _, found, _ in packed.anonymous_events(file)]
-    with (
-        storage.staging(packed.work, "work") as folder,
-        open(os.path.join(folder, "apart.rows"), "wb") as rows,
-    ):
-        rows.write(np.unique(np.concatenate(hashes)).data)
+        rows, tables = merger.take("producers"), {name: merger.take(name) for name in TABLES}
+        ids, shared = _split_shared(merger.ids, rows, tables["spans"])
+    more = {
+        "unread": list(unread),
+        "copies": list(copies),
+        "families": list(merger.families),
+        "urls": list(merger.urls),
+        "reasons": list(merger.reasons),
+        "span": (merger.low, merger.high) if merger.low <= merger.high else (0, -1),
+        "begin": merger.begin,
+    }
+    return LedgerFacts(rows, tables, ids, shared, bits, b"".join(merger.lines), more)
 
 
 class _Merger:
-    """Combines the tables of packed files, one file after the other.
-
-    The memory it takes does not depend on the number of files.
+    """Combines the surveys of groups of files, one after the other.
 
     Args:
-        work: the work folder, with the packed files.
-        folder: a local folder for the tables.
         bits: a bucket has ``2 ** bits`` sequences.
         selection: the events to judge.
     """
 
-    def __init__(self, work: str, folder: str, bits: int, selection: Selection) -> None:
+    def __init__(self, bits: int, selection: Selection) -> None:
         self.selection = selection
         self.begin: int | None = None  # the first time of all
-        self.work = work
-        self.folder = folder
         self.bits = bits
         self.done = 0  # producers that are complete
-        self.files = 0
+        self.groups = 0
         self.ids = [np.empty((0, 4), np.uint64)]
         self.low, self.high = LAST_SEQUENCE << 14, -(LAST_SEQUENCE << 14)  # the first and the last time
         self.families: dict[str, int] = {}
         self.urls: dict[tuple[str, str], int] = {}
         self.reasons = {"": 0}
-        # Facts and rows of the last producer, because its parts may continue in the next packed file.
+        # Facts and rows of the last producer, because its parts may continue in the next group.
         self.facts: list[dict[str, Any]] = []
         self.rows = {name: np.empty((0, n + (name == "spans")), np.int64) for name, n in WIDTHS.items()}
         self.placer = Placer(bits)
         self.live = -1  # the last live bucket so far
+        self.tables: dict[str, list[npt.NDArray[Any]]] = {"producers": [np.empty(0, PRODUCER_ROW)]}
+        for name, width in TABLES.items():
+            self.tables[name] = [np.empty((0, width) if width else 0, np.int64)]
         self.sizes = dict.fromkeys(TABLES, 0)
+        self.lines: list[bytes] = []
         self.line = 0
-        for name in (*(f"{name}.rows" for name in (*TABLES, "producers")), "producers.lines"):
-            with open(os.path.join(folder, name), "wb"):
-                pass
 
     def end(self) -> None:
         """Complete the tables."""
+        self._add_producers([self.facts] if self.facts else [])
         self.save("bases", np.array([self.placer.end], np.int64))
 
     def save(self, name: str, rows: npt.NDArray[Any]) -> None:
-        """Write rows to the end of a table."""
-        with open(os.path.join(self.folder, name + ".rows"), "ab") as file:
-            file.write(np.ascontiguousarray(rows).data)
+        """Add rows to the end of a table."""
+        self.tables[name].append(rows)
         if name in self.sizes:
             self.sizes[name] += len(rows)
 
-    def add(self, stem: str, last: bool) -> None:
-        """Add the packed file of one task. Its producers do not come before those of the previous task.
+    def take(self, name: str) -> npt.NDArray[Any]:
+        """Return a table; the merger no longer has it."""
+        return np.concatenate(self.tables.pop(name))
 
-        Args:
-            stem: the stem of the packed file.
-            last: whether this is the last packed file.
-        """
-        with (
-            storage.open_buffered(storage.join(self.work, f"{stem}.npz"), "work") as file,
-            np.load(file) as found,
-        ):
-            tables = dict(found)
-        packed: dict[str, Any] = json.loads(tables["facts"].tobytes())
-        facts: list[dict[str, Any]] = [{**UNSTATED, **fact} for fact in packed["files"]]
-        if "span" in packed:
-            self.low, self.high = min(self.low, packed["span"][0]), max(self.high, packed["span"][1])
-        if "begin" in packed:
-            self.begin = packed["begin"] if self.begin is None else min(self.begin, packed["begin"])
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Add the survey of a group. Its producers do not come before those of the group before."""
+        said = found["facts"]
+        facts: list[dict[str, Any]] = [{**UNSTATED, **fact} for fact in said["files"]]
+        if "span" in said:
+            self.low, self.high = min(self.low, said["span"][0]), max(self.high, said["span"][1])
+        if "begin" in said:
+            self.begin = said["begin"] if self.begin is None else min(self.begin, said["begin"])
         groups: list[list[dict[str, Any]]] = [self.facts] if self.facts else []
         index = []
         for fact in facts:
@@ -183,22 +144,22 @@ class _Merger:
         owners = np.array(
             [p if fact["opened"] else -1 for p, fact in zip(index, facts, strict=True)], np.int64
         )
-        reasons = self._reasons(packed["reasons"])
+        reasons = self._reasons(said["reasons"])
         for name in WIDTHS:
-            rows = tables[name]
+            rows = found[name].copy()
             if name == "outcomes" and len(rows):
                 rows[:, 4] = reasons[rows[:, 4]]
             rows[:, 0] = owners[rows[:, 0]]
             rows = rows[rows[:, 0] >= 0]
             if name == "spans":
-                rows = np.column_stack((rows, np.full(len(rows), self.files, np.int64)))
+                rows = np.column_stack((rows, np.full(len(rows), self.groups, np.int64)))
             self.rows[name] = np.concatenate((self.rows[name], rows))
-        table = tables["ids"]
+        table = found["ids"].copy()
         owner = owners[table[:, 3].astype(np.int64)]
         table[:, 3] = np.maximum(owner, 0).astype(np.uint64)
         self.ids.append(table[owner >= 0])
-        self.files += 1
-        self.facts = [] if last else groups.pop()
+        self.groups += 1
+        self.facts = groups.pop() if groups else []
         self._add_producers(groups)
 
     def _reasons(self, found: list[str]) -> I64:
@@ -271,8 +232,7 @@ class _Merger:
         }
         for name, values in columns.items():
             table_rows[name] = values
-        with open(os.path.join(self.folder, "producers.lines"), "ab") as file:
-            file.write(b"".join(lines))
+        self.lines += lines
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
         table_rows["left_out"] = self._count(left_out, table_rows["last"])
         spans = outside.selected if outside else checked.spans
@@ -521,7 +481,7 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) ->
         spans: the listed events.
 
     Returns:
-        `PackedLedger.ids` and `PackedLedger.shared`.
+        `LedgerFacts.ids` and `LedgerFacts.shared`.
     """
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):

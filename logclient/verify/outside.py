@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, overlaps, union
 from logclient.evidence.selection import Selection
-from logclient.verify.packed_ledger import LAST_SEQUENCE
+from logclient.verify.ledger_facts import LAST_SEQUENCE
 
 __all__ = ["Outside", "contained", "find_outside"]
 
@@ -33,7 +33,7 @@ def find_outside(
     """Find the sequences that are left out.
 
     Args:
-        when: rows of producer, first, last and the time, see `ledger_pack.pack`.
+        when: rows of producer, first, last and the time, see `ledger_lines.survey`.
         spans: rows of producer, first and last (and more) of listed events, sorted and disjoint.
         base: number of the first producer.
         started_us: of each producer, when its ledger was begun; the lowest number: not known.

@@ -1,17 +1,13 @@
-"""The plan of a comparison: the facts that all tasks share, as JSON in the work folder."""
+"""The plan of a comparison: the facts that all tasks share."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from logclient.evidence import storage
 from logclient.evidence.arrays import I64, true_runs
 from logclient.evidence.segments import Segment
 from logclient.evidence.selection import EVERYTHING
@@ -26,7 +22,6 @@ MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be mor
 class Plan(NamedTuple):
     """The facts that all tasks of a comparison share."""
 
-    work: str
     bits: int  # a bucket has at most 2 ** bits places
     units: int  # in one batch
     chunk: int  # bytes of one read
@@ -36,8 +31,8 @@ class Plan(NamedTuple):
     edges: list[int]  # the first bucket of each partition but the first
     anonymous_shares: int  # 0: every event has an id
     segments: list[list[Any]]  # segments.Segment, index of the listener, number of the first unit, protocol
-    tasks: list[dict[str, list[int]]]  # "segments": [...] or "anonymous": [file, ...], and "live": [from, to]
-    violations: str  # a folder; empty: not wanted
+    tasks: list[list[int]]  # of each task the segments that it reads, as indices
+    violations: bool  # whether every fault is wanted
     grid: list[int]  # overview.Grid
     families: int  # number of protocols
     app_envs: list[str]  # of the Logjam producers; empty: not known
@@ -50,7 +45,6 @@ class Plan(NamedTuple):
     published: list[str] = []  # protocols captured only behind a device, where order is no promise
     selection: list[Any] = [*EVERYTHING]  # see `selection.Selection`
     other_runs: list[int] = []  # segments of runs that are not selected
-    left_out_producers: list[list[int]] = []  # ranges of producers whose events belong to those
     presence: bool = False  # only find out which producers have events in which segment
 
     def without_segments(self, names: set[str]) -> Plan:
@@ -60,19 +54,19 @@ class Plan(NamedTuple):
             names: file names of the segments.
         """
         skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
-        tasks = [dict(task) for task in self.tasks]
-        for task in tasks:
-            task["segments"] = [i for i in task.get("segments", ()) if i not in skip]
-        return self._replace(tasks=tasks)
+        return self._replace(tasks=[[i for i in task if i not in skip] for task in self.tasks])
 
-    def without_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> Plan:
-        """Return a plan that leaves out producers whose events all arrived in runs that are not selected.
+    def find_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> tuple[Plan, list[list[int]]]:
+        """Find the producers whose events all arrived in runs that are not selected.
 
         Segments of such runs without an event of the ledgers are not read again.
 
         Args:
             present: name of a segment -> its facts, with ``present``: ranges of the producers of its events.
             n: the number of producers.
+
+        Returns:
+            The plan without these segments, and ranges of those producers.
         """
         here, there = np.zeros(n, bool), np.zeros(n, bool)
         names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
@@ -82,8 +76,13 @@ class Plan(NamedTuple):
                 found[first : last + 1] = True
         left_out = there & ~here
         useless = {name for name in names & present.keys() if not present[name]["present"]}
-        ranges = np.stack(true_runs(left_out), axis=1).tolist()
-        return self.without_segments(useless)._replace(left_out_producers=ranges)
+        ranges: list[list[int]] = np.stack(true_runs(left_out), axis=1).tolist()
+        return self.without_segments(useless), ranges
+
+    def partition(self, keys: I64) -> npt.NDArray[np.int32]:
+        """Return the partitions of some keys: neighbouring buckets together, all others in turn."""
+        near = np.searchsorted(np.array(self.edges, np.int64), keys, side="right")
+        return np.where(keys >= 0, near, -keys % self.partitions).astype(np.int32)
 
     def segments_of(self, listener: int, positions: I64) -> I64:
         """Return the segments that have some positions, as indices of `segments`.
@@ -97,33 +96,11 @@ class Plan(NamedTuple):
         found: I64 = own[np.searchsorted(first, positions >> EVENT_BITS, side="right") - 1]
         return found
 
-    def save(self) -> None:
-        """Write the plan to the work folder."""
-        place = storage.join(self.work, "plan.json")
-        if not storage.is_url(place):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place)
-        with storage.create(place, "work") as file:
-            file.write(json.dumps(self._asdict()).encode())
-
-    @classmethod
-    def load(cls, work: str) -> Plan:
-        """Read the plan from the work folder."""
-        with storage.open_buffered(storage.join(work, "plan.json"), "work") as file:
-            return _parse(file.read())
-
-
-@functools.lru_cache(maxsize=1)
-def _parse(text: bytes) -> Plan:
-    """Return a saved plan. A worker parses it once for all of its tasks, because it names all segments."""
-    return Plan(**json.loads(text))
-
 
 def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:
     """Divide buckets into contiguous ranges of about equal cost.
 
-    There are four for each core, and more when the total is large. So a task reads neighbouring parts of the
-    packed ledgers.
+    There are four for each core, and more when the total is large.
 
     Args:
         costs: of each bucket.

@@ -1,6 +1,6 @@
 """Numbers of many producers, as tasks send them to the driver: pairs of a key and a value.
 
-The key holds the producer and what is counted, so a row of `schema.RESULTS` has the numbers of all producers
+The key holds the producer and what is counted, so a row of `rows.RESULTS` has the numbers of all producers
 of a bucket, and a producer costs some bytes for each number that is not zero.
 """
 
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, sum_by_key
 from logclient.verify.overview import CELLS, KINDS, PARTS
+from logclient.verify.rows import result_row
 from logclient.verify.schema import STATES
-from logclient.verify.work_files import result_row
 
 __all__ = ["SCALES", "WORDS", "Column", "ProducerTables"]
 
@@ -119,7 +119,7 @@ class ProducerTables:
             self._parts.setdefault("made", []).append((keys, values))
 
     def rows(self, key: int) -> Iterator[dict[str, Any]]:
-        """Return the tables as rows of `schema.RESULTS`. A key may be in a row more than once.
+        """Return the tables as rows of `rows.RESULTS`. A key may be in a row more than once.
 
         Args:
             key: the key of the rows.

@@ -25,14 +25,14 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import decode
 from logclient.evidence.arrays import I64
 from logclient.evidence.segments import Problem, binary
+from logclient.verify.arrival_rows import BucketWriter, EventBuffer
 from logclient.verify.facts import Facts
-from logclient.verify.gather import EventBuffer, Mapper
-from logclient.verify.packed_ledger import PackedLedger
+from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
-from logclient.verify.schema import EVENT_BITS, LISTENER, UNIT_BITS
-from logclient.verify.work_files import StretchWriter
+from logclient.verify.rows import text_row
+from logclient.verify.schema import EVENT_BITS, FACT, LISTENER, UNIT_BITS
 
-__all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "map_task", "pick_task"]
+__all__ = ["COLUMNS", "Kafka", "Place", "Source", "Table", "pick_task", "record_rows"]
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = ("string", "varchar", "char")
@@ -480,42 +480,42 @@ def _task_number(before: int) -> int:
     return number
 
 
-def map_task(work: str, batches: Iterable[Any], only: frozenset[int] | None) -> Iterator[pa.RecordBatch]:
-    """Run one map task over records, as `gather.map_task` does over segments.
+def record_rows(
+    batches: Iterable[Any], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None, before: int
+) -> Iterator[pa.RecordBatch]:
+    """Decode records, as `arrival_rows.segment_rows` does with segments.
 
     Args:
-        work: the work folder.
         batches: of the frame of a `Source`.
+        facts: what the ledgers say.
+        plan: of the comparison.
         only: for a second pass, the buckets whose arrivals are wanted.
+        before: the number of tasks that read no records.
 
     Yields:
-        Batches of `schema.ARRIVALS`.
+        Batches of `rows.ROWS`.
     """
-    plan = Plan.load(work)
-    packed = PackedLedger(work, plan.bits, plan.left_out_producers)
-    with StretchWriter(work) as stretches:
-        mapper = Mapper(plan, packed, only, stretches)
-        task = _RecordTask(plan, packed, mapper, _task_number(len(plan.tasks)))
-        for batch in batches:
-            yield from task.take(batch)
-        yield from task.finish(only is None)
+    task = _RecordTask(plan, facts, BucketWriter(plan, facts, only), _task_number(before))
+    for batch in batches:
+        yield from task.take(batch)
+    yield from task.finish(only is None)
 
 
 class _RecordTask:
-    """A map task over records."""
+    """A reader of the records of one task."""
 
-    def __init__(self, plan: Plan, packed: PackedLedger, mapper: Mapper, number: int) -> None:
+    def __init__(self, plan: Plan, facts: LedgerFacts, writer: BucketWriter, number: int) -> None:
         assert plan.records is not None
         self.plan = plan
-        self.mapper = mapper
+        self.writer = writer
         self.number = number
-        self.since = int(packed.span[0]) if packed.span[0] <= packed.span[1] else None
+        self.since = int(facts.span[0]) if facts.span[0] <= facts.span[1] else None
         self.protocol: str = plan.records["protocol"]
         self.title: str = plan.records["title"]
         self.numbered: bool = plan.records["numbered"]
         self.places = [Place(*fields) for fields in plan.records["places"]]
         self.names = {place.name: index for index, place in enumerate(self.places)}
-        self.find = decode.body_decoder(self.protocol, mapper.prefixes)
+        self.find = decode.body_decoder(self.protocol, writer.prefixes)
         self.rows = 0
         self.seen: dict[str, _PlaceReader] = {}
 
@@ -532,7 +532,7 @@ class _RecordTask:
         for seen in self.seen.values():
             yield from seen.buffer.flush()
             if report:
-                yield self.mapper.fact(seen.fact())
+                yield text_row(0, FACT, json.dumps(seen.fact()))
 
 
 class _PlaceReader:
@@ -543,7 +543,7 @@ class _PlaceReader:
         self.listener = listener
         self.place = task.places[listener] if task.numbered else Place(name)
         self.facts = Facts(task.plan, listener=listener)
-        self.buffer = EventBuffer(task.mapper, listener)
+        self.buffer = EventBuffer(task.writer, listener)
         self.low: int | None = None  # its first number in this task
         self.high: int | None = None  # its last number so far
         self.units = 0
@@ -572,7 +572,7 @@ class _PlaceReader:
             return
         data, offset, length = binary(bodies)
         self.size += int(length.sum())
-        events = self.task.mapper.marked(self.task.find(data, offset, length))
+        events = self.task.writer.marked(self.task.find(data, offset, length))
         self.facts.count(name, at, received, events)
         positions = (at[events.unit] - first) << EVENT_BITS
         yield from self.buffer.add(events, positions + events.within, received[events.unit])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from logclient.evidence.arrays import U8
-from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, NONE
+from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, NONE
 from logclient.verify.schema import (
     CORRUPTED,
     DROPPED_STATE,
@@ -27,9 +27,9 @@ from logclient.verify.schema import (
 __all__ = ["RULES"]
 
 # Marks. `judge` adds SEEN and NEW.
-OUTCOME = 7  # the bits of the outcome, see `packed_ledger`
+OUTCOME = 7  # the bits of the outcome, see `ledger_facts`
 LISTED = 1 << 3
-APART = 1 << 4  # not selected, or its id is shared, so that it is compared by hash
+NOT_JUDGED = 1 << 4  # not selected, or its id is shared, so that it is compared by hash
 DEFERRED = 1 << 5  # later events may overtake it
 HAS_ID = 1 << 6  # it has its own id
 CORRUPT = 1 << 7  # a copy had another hash
@@ -53,9 +53,9 @@ def _judgements() -> U8:
     """Return the judgement for each combination of marks."""
     marks = np.arange(MARKS)
     outcome = marks & OUTCOME
-    listed, apart, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
+    listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
         marks & bit != 0
-        for bit in (LISTED, APART, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW)
+        for bit in (LISTED, NOT_JUDGED, DEFERRED, HAS_ID, CORRUPT, IN_OTHER_RUN, SEEN, NOT_WHOLE, NEW)
     )
     state = np.where(
         seen,
@@ -72,8 +72,8 @@ def _judgements() -> U8:
     )
     state = np.where(listed, state, unlisted)
     state[(state == UNKNOWN) & ~(seen & listed) & new] = PENDING
-    state[apart] = EXCLUDED
-    counted = listed & ~apart
+    state[not_judged] = EXCLUDED
+    counted = listed & ~not_judged
     elsewhere = counted & other_run & ~seen
     state[elsewhere] = ELSEWHERE
     counted &= ~elsewhere

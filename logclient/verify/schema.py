@@ -1,4 +1,4 @@
-"""Keys, numbers and Arrow schemas that the stages of the comparison exchange. See ``compare.py``."""
+"""Keys of rows, numbers of words, and the schema of faults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pyarrow as pa
 from logclient.evidence.captures import LISTENER, LISTENER_BITS, UNIT_BITS
 
 __all__ = [
-    "ARRIVALS",
     "LISTENER",
     "LISTENER_BITS",
-    "RESULTS",
     "STATES",
     "UNIT_BITS",
     "VIOLATIONS",
@@ -45,39 +43,6 @@ NO_TIME = (1 << 32) - 1  # instead of a time, in 32 bits
 DEVICES, OTHERS = 64, 1 << 32
 OTHER_RUN = 1 << 60  # added to the listener of arrivals in a run that is not selected
 
-ARRIVALS = pa.schema(
-    [
-        ("part", pa.int32()),  # the partition that the row goes to
-        ("key", pa.int64()),
-        ("listener", pa.int64()),  # with the device: LISTENER_BITS
-        ("position", pa.int64()),  # the first of the positions; rows of a bucket are sorted by it
-        ("received_us", pa.int64()),
-        ("shift", pa.int32()),
-        # Four columns of n values lie in a file of the work folder, or in `data` where that is a URL, at
-        ("file", pa.string()),
-        ("data", pa.binary()),
-        ("n", pa.int32()),
-        ("offsets", pa.int64()),  # int32: sequence - first sequence of the bucket
-        ("hashes", pa.int64()),  # uint64
-        ("positions", pa.int64()),  # int64, rising
-        ("after", pa.int64()),  # uint32: received at received_us + (after << shift)
-    ]
-)
-"""Rows from map tasks to reduce tasks: one for each stretch, with the places of its columns."""
-
-RESULTS = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("key", pa.int64()),
-        ("p", pa.int32()),  # number of the producer; negative: none
-        ("listener", pa.int64()),
-        ("head", pa.string()),  # JSON
-        ("keys", pa.binary()),
-        ("values", pa.binary()),
-    ]
-)
-"""Rows from reduce tasks to the driver."""
-
 VIOLATIONS = pa.schema(
     [
         ("kind", pa.string()),
@@ -107,3 +72,5 @@ class Example(NamedTuple):
     position: int = 0
     copies: int = 0
     sent: bool = True
+    hash: int | None = None  # of the body that was sent; None: it is not listed
+    created_us: int | None = None

@@ -82,7 +82,7 @@ _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars
 # What the driver needs: imported while the JVM starts, and while Spark starts in it.
 _FIRST = ("pyspark", "numpy", "pyarrow")
 _MEANWHILE = ("logclient.evidence.captures", "logclient.verify.records", "logclient.verify.ledger_merge",
-              "logclient.verify.ledger_pack", "logclient.verify.tally", "logclient.verify.summary",
+              "logclient.verify.ledger_lines", "logclient.verify.tally", "logclient.verify.summary",
               "logclient.verify.examples", "logclient.verify.report")  # fmt: skip
 
 # Beginnings of the settings that spark-submit acts upon.

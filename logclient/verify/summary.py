@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from logclient.errors import ExitCode
 from logclient.evidence import captures
@@ -21,6 +19,7 @@ from logclient.evidence.urls import redact_url
 from logclient.verify import endpoints
 from logclient.verify.details import Details, Ranking
 from logclient.verify.devices import MAX_DEVICES, Device, joined
+from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained
 from logclient.verify.overview import (
     DUPLICATED,
@@ -31,7 +30,6 @@ from logclient.verify.overview import (
     SequenceCounts,
     cell_value,
 )
-from logclient.verify.packed_ledger import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.producer_tables import SCALES, Column
 from logclient.verify.schema import (
     CORRUPTED,
@@ -61,7 +59,6 @@ from logclient.verify.verdict import (
     severity,
     severity_columns,
 )
-from logclient.verify.work_files import read_results
 
 __all__ = ["Summary"]
 
@@ -310,7 +307,7 @@ class Summary:
         return found
 
     def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, Details]:
-        """Read the data about some producers from the tasks' files.
+        """Find the data about some producers in the tasks' results.
 
         Args:
             named: the producers that the verdict names.
@@ -318,9 +315,8 @@ class Summary:
         """
         details = {p: Details() for p in named | mapped}
         wanted = np.array(sorted(details), np.int64)
-        for batch in read_results(self.plan.work, self.tally.results):
-            tables = batch.filter(pc.is_in(batch["kind"], pa.array([*SCALES])))
-            for row in tables.select(["kind", "keys", "values"]).to_pylist():
+        for batch in self.tally.results:
+            for row in batch.to_pylist():
                 keys, values = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
                 owners, codes = np.divmod(keys, SCALES[row["kind"]])
                 which = np.flatnonzero(np.isin(owners, wanted))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from logclient.evidence import storage
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
-from logclient.verify.ledger_buckets import read_bucket
+from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
-from logclient.verify.packed_ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
+from logclient.verify.rows import result_batch
 from logclient.verify.schema import (
     LISTENER,
     NEVER,
@@ -29,13 +29,11 @@ from logclient.verify.schema import (
 )
 from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
-from logclient.verify.work_files import read_results, read_tail, save_results
 
 __all__ = ["BEYOND", "SHARE", "Tally"]
 
 MAX_NAMED = 200  # the most producers with examples, for each word
 SHARE = 1 << 14  # producers that are counted at a time
-ROWS = 256  # own rows that are written together
 LONGEST = 5  # the most gaps that are reported
 
 
@@ -50,10 +48,7 @@ BEYOND = {
 class Tally:
     """The sum of all rows of the reduce tasks, on the driver.
 
-    There may be very many producers. The sums of all of them are in a mapped file of the work folder
-    (`sums`). Details of the producers that a verdict names are read from the tasks' files afterwards.
-
-    Call `read_file` for each result file, then `stitch` and `count_unlisted`, then `finish`.
+    Call `read` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
 
     Args:
         plan: of the comparison.
@@ -73,8 +68,8 @@ class Tally:
         foreign: facts of segments that were not compared because they are of other runs.
         other_runs: facts of segments of runs that are not selected.
         matched: names of segments in which bodies without an id matched.
-        results: all result files.
-        files: violation files of successful attempts.
+        results: tables about producers, see `ProducerTables`.
+        files: of violations, see `ViolationWriter.take`.
         times: counts over time.
         second_passes: the number of second passes.
     """
@@ -82,16 +77,13 @@ class Tally:
     def __init__(
         self,
         plan: Plan,
-        packed: PackedLedger,
-        run_second_pass: Callable[[frozenset[int], dict[tuple[int, int], int]], Iterable[str]],
+        packed: LedgerFacts,
+        run_second_pass: Callable[[frozenset[int], dict[tuple[int, int], int]], Iterable[pa.RecordBatch]],
     ) -> None:
         self.plan = plan
         self.ledger = packed
         self.run_second_pass = run_second_pass
-        shape = len(packed), len(STATES) + len(Column)
-        folder = None if storage.is_url(plan.work) else plan.work
-        with tempfile.TemporaryFile(dir=folder) as file:
-            self.sums: I64 = np.memmap(file, np.int64, "w+", shape=shape).view(np.ndarray)
+        self.sums: I64 = np.zeros((len(packed), len(STATES) + len(Column)), np.int64)
         self.faulty = np.zeros(len(packed), bool)
         self.cells = np.zeros(CELLS, np.int64)
         self.longest_us = 0
@@ -102,8 +94,8 @@ class Tally:
         self.matched: set[str] = set()
         self.foreign: list[dict[str, Any]] = []
         self.other_runs: list[dict[str, Any]] = []
-        self.results: list[str] = []
-        self.files: list[str] = []
+        self.results: list[pa.RecordBatch] = []
+        self.files: list[bytes] = []
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
         self.second_passes = 0
         self._order: dict[int, dict[int, dict[str, Any]]] = {}  # bucket -> listener -> edges
@@ -111,26 +103,23 @@ class Tally:
         self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
         self._seen_unlisted = array("q"), array("q")  # producer, sequence
         self._found: dict[str, dict[str, list[Example]]] = {}  # word -> producer -> examples
-        self._own_rows: list[dict[str, Any]] = []
 
     # -- rows of the tasks
 
-    def read_file(self, name: str) -> None:
-        """Add the rows of a task.
-
-        Args:
-            name: of its result file.
-        """
-        self.results.append(name)
-        for batch in read_results(self.plan.work, [name]):
+    def read(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add what the tasks have judged, batches of `rows.RESULTS`."""
+        for batch in batches:
             for row in batch.to_pylist():
                 self.add_row(row)
+            tables = batch.filter(pc.is_in(batch["kind"], pa.array([*SCALES])))
+            if len(tables):
+                self.results.append(tables.select(["kind", "keys", "values"]))
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Add one row of `schema.RESULTS`."""
+        """Add one row of `rows.RESULTS`."""
         kind = row["kind"]
         if kind == "file":
-            self.files.append(row["head"])
+            self.files.append(row["values"])
             return
         if kind == "times":
             keys, counts = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
@@ -148,7 +137,8 @@ class Tally:
         elif kind == "matched":
             self.matched.add(head)
         elif kind == "order":
-            self._order.setdefault(row["key"], {})[row["listener"]] = head
+            tail = np.frombuffer(row["values"], np.int64).reshape(4, -1)
+            self._order.setdefault(row["key"], {})[row["listener"]] = {**head, "tail": tail}
         elif kind == "unlisted" and head["p"] < 0:
             self.unknown_producers = self.unknown_producers.plus(
                 Counts(unexpected=head.get("unexpected", 0), unknown=head.get("unknown", 0))
@@ -208,16 +198,7 @@ class Tally:
 
     def _keep_tables(self, tables: ProducerTables) -> None:
         """Add tables of the driver, and keep them with those of the tasks."""
-        for row in tables.rows(-1):
-            self.add_row(row)
-            self._own_rows.append(row)
-        if len(self._own_rows) >= ROWS:
-            self._write_own_rows()
-
-    def _write_own_rows(self) -> None:
-        if self._own_rows:
-            self.results.append(save_results(self.plan.work, self._own_rows))
-            self._own_rows = []
+        self.read([result_batch([*tables.rows(-1)])])
 
     # -- examples
 
@@ -281,20 +262,21 @@ class Tally:
                 owner = p
                 later = {}
             rows = self._order[key]
-            late: dict[int, tuple[int, int]] = {}
+            late: dict[int, tuple[int, ...]] = {}  # place in the bucket -> listener, position, time and hash
             late_at: dict[int, int] = {}
             more = False
             for listener, head in rows.items():
                 limit = later.get(listener, NEVER)
                 if head.get("max", -1) <= limit:
                     continue
-                offsets, positions = read_tail(self.plan.work, *head["tail"])
+                offsets, positions, made, hashes = head["tail"]
                 behind = np.flatnonzero(positions > limit)
                 more |= head["cut"] and len(behind) == len(positions)
                 place = listener & LISTENER
                 late_at[place] = late_at.get(place, 0) + len(behind)
                 for i in behind[offsets[behind] >= 0].tolist():
-                    late.setdefault(int(offsets[i]), (listener, int(positions[i])))
+                    found = positions[i], made[i], hashes[i : i + 1].view(np.uint64)[0]
+                    late.setdefault(int(offsets[i]), (listener, *map(int, found)))
             if more:
                 for listener in rows:
                     repeat[key, listener] = later.get(listener, NEVER)
@@ -307,13 +289,12 @@ class Tally:
                 later[listener] = min(later.get(listener, NEVER), head["min"])
         if repeat:
             self.second_passes += 1
-            for name in self.run_second_pass(frozenset(key for key, _ in repeat), repeat):
-                self.read_file(name)
+            self.read(self.run_second_pass(frozenset(key for key, _ in repeat), repeat))
 
-    def _add_late(self, p: int, key: int, late: dict[int, tuple[int, int]], writer: ViolationWriter) -> None:
+    def _add_late(self, p: int, key: int, late: dict[int, tuple[int, ...]], writer: ViolationWriter) -> None:
         base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
         offsets = np.array(sorted(late), np.int64)
-        made = read_bucket(self.ledger, key).created_us[offsets]
+        made = np.array([late[off][2] for off in offsets.tolist()], np.int64)
         self.times.add(int(self.ledger.family[p]), made, REORDERED)
         tables = ProducerTables(self.ledger.last)
         owner = np.full(len(offsets), p)
@@ -325,7 +306,11 @@ class Tally:
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         name = self.ledger.name(p)
         some = offsets[: self.plan.examples].tolist()
-        self._add_examples("reordered", [Example(name, base + off, None, *late[off], 1) for off in some])
+        found = []
+        for off in some:
+            listener, position, created, hash_ = late[off]
+            found.append(Example(name, base + off, None, listener, position, 1, True, hash_, created))
+        self._add_examples("reordered", found)
 
     # -- sequences that are in no bucket
 
@@ -347,7 +332,6 @@ class Tally:
             for p in (low + which).tolist():
                 arrived = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
                 self._count_unlisted_of(p, union(arrived[:, None].repeat(2, axis=1)), writer)
-        self._write_own_rows()
 
     def _count_unlisted_of(self, p: int, seen: I64, writer: ViolationWriter) -> None:
         """Count the sequences of a producer that no bucket has, or no share of the events without ids."""
@@ -409,7 +393,7 @@ class Tally:
         return sorted(self._gaps, key=lambda gap: (-gap[2], gap))[:LONGEST]
 
     def finish(self) -> None:
-        """Join the gaps that reach over the edges of buckets, and write the driver's own rows."""
+        """Join the gaps that reach over the edges of buckets."""
         open_: tuple[int, int, int, int] | None = None  # key of its last bucket, producer, first, events
 
         def close() -> None:
@@ -432,4 +416,3 @@ class Tally:
                 open_ = (key, p, row["first"] + n - row["right"], row["right"])
         close()
         self._gap_rows = {}
-        self._write_own_rows()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, U64
-from logclient.verify.packed_ledger import DROPPED, FAILED, LAST_SEQUENCE, PackedLedger
+from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.plan import Plan
+from logclient.verify.rows import Row, result_row
 from logclient.verify.schema import (
     APPLICATION_ID,
     DROPPED_STATE,
@@ -25,7 +25,6 @@ from logclient.verify.schema import (
     UNKNOWN_PRODUCER,
 )
 from logclient.verify.violation_files import ViolationWriter
-from logclient.verify.work_files import result_row
 
 __all__ = ["UnlistedReducer", "split_id", "unknown_result"]
 
@@ -44,7 +43,7 @@ class UnlistedReducer:
 
     COMPACT = 1 << 20  # rows that are collected before they are merged
 
-    def __init__(self, plan: Plan, packed: PackedLedger, writer: ViolationWriter, key: int) -> None:
+    def __init__(self, plan: Plan, packed: LedgerFacts, writer: ViolationWriter, key: int) -> None:
         self.plan = plan
         self.ledger = packed
         self.writer = writer
@@ -64,25 +63,13 @@ class UnlistedReducer:
         ]
     )
 
-    def add(self, listener: int, owner: npt.NDArray[np.int32], a: U64, positions: I64, b: U64) -> None:
-        """Add one row.
-
-        Args:
-            listener: with the device, see `schema.LISTENER_BITS`.
-            owner: the producer's number, or one of `UNKNOWN_PRODUCER`, `APPLICATION_ID`, `WITHOUT_ID`.
-            a: first half of the id; a known producer's sequence.
-            positions: of the arrivals.
-            b: second half of the id.
-        """
+    def add(self, row: Row) -> None:
+        """Add one row: producer, or a substitute for one, and two halves of an id, the first a sequence."""
+        owner = row.array("places", np.int32)
         part = np.empty(len(owner), self.ROW)
-        part["owner"], part["listener"], part["a"], part["b"], part["position"], part["n"] = (
-            owner,
-            listener,
-            a,
-            b,
-            positions,
-            1,
-        )
+        part["owner"], part["listener"], part["n"] = owner, row.listener, 1
+        part["a"], part["b"] = row.array("hashes", np.uint64), row.array("times", np.uint64)
+        part["position"] = row.positions(len(owner))
         self.parts.append(part)
         self.waiting += len(part)
         if self.waiting > max(self.COMPACT, len(self.whole)):
@@ -145,7 +132,7 @@ class UnlistedReducer:
 
 def unknown_result(
     plan: Plan,
-    packed: PackedLedger,
+    packed: LedgerFacts,
     writer: ViolationWriter,
     key: int,
     p: int,
@@ -167,13 +154,13 @@ def unknown_result(
     """
     word = STATES[UNEXPECTED if packed.all_whole else UNKNOWN]
     examples: list[list[Any]] = []
-    while some := list(itertools.islice(named, 1 << 16 if writer.folder else plan.examples)):
+    while some := list(itertools.islice(named, 1 << 16 if writer.wanted else plan.examples)):
         writer.add_unknown(
             word, [(producer, seq, other, int(row["n"])) for producer, seq, other, row in some]
         )
         for *ident, row in some[: plan.examples - len(examples)]:
             examples.append([*ident, int(row["listener"]), int(row["position"]), int(row["n"])])
-        if not writer.folder:
+        if not writer.wanted:
             break
     head = {"p": p, word: n, "examples": {word: examples}}
     return result_row("unlisted", key, text=json.dumps(head))

@@ -1,11 +1,9 @@
-"""The Parquet files with every fault of a verdict: tasks write them, and the driver publishes them."""
+"""The Parquet files with every fault of a verdict: tasks make them, and the driver writes them."""
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,25 +16,25 @@ from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
     from logclient.evidence.arrays import I64
-    from logclient.verify.packed_ledger import PackedLedger
+    from logclient.verify.ledger_facts import LedgerFacts
 
-__all__ = ["ViolationWriter", "publish", "violations"]
+__all__ = ["FILE_ROWS", "ViolationWriter", "publish", "violations"]
+
+FILE_ROWS = 1 << 20  # in one file, about
+_GROUP = 1 << 8  # batches in a group of rows
 
 
 class ViolationWriter:
-    """A writer of faults to a new Parquet file.
+    """A writer of faults as Parquet files in memory, which go to the driver.
 
     Args:
-        folder: the folder of the file; empty: write nothing.
+        wanted: False: write nothing.
         packed: the ledgers.
     """
 
-    def __init__(self, folder: str, packed: PackedLedger) -> None:
-        self.folder = folder
-        self.name = ""
+    def __init__(self, wanted: bool, packed: LedgerFacts) -> None:
+        self.wanted = wanted
         self.packed = packed
-        self._file: IO[bytes] | None = None
-        self._writer: pq.ParquetWriter | None = None
         self._rows: list[pa.RecordBatch] = []
         self._count = 0
 
@@ -51,7 +49,7 @@ class ViolationWriter:
             copies: how many copies of each event arrived.
             sent: whether the events are listed in the ledger.
         """
-        if not self.folder or not len(first):
+        if not self.wanted or not len(first):
             return
         n = len(first)
         self._add(
@@ -80,7 +78,7 @@ class ViolationWriter:
             kind: a word of the verdict.
             rows: producer, sequence, other and copies, as in `VIOLATIONS`.
         """
-        if not self.folder or not rows:
+        if not self.wanted or not rows:
             return
         producer, sequence, other, copies = zip(*rows, strict=True)
         n = len(rows)
@@ -99,75 +97,52 @@ class ViolationWriter:
     def _add(self, columns: list[pa.Array]) -> None:
         self._rows.append(pa.record_batch(columns, schema=VIOLATIONS))
         self._count += len(columns[0])
-        if self._count >= 1 << 17:
-            self._flush()
 
-    def _flush(self) -> None:
-        if self._writer is None:
-            # A new name for each attempt: the driver takes only the files of successful attempts.
-            self.name = f"{uuid.uuid4().hex}.parquet"
-            self._file = storage.open_new(storage.join(self.folder, self.name), "work")
-            self._writer = pq.ParquetWriter(self._file, VIOLATIONS, compression="zstd")
-        self._writer.write_table(pa.Table.from_batches(self._rows, VIOLATIONS))
-        self._rows.clear()
-        self._count = 0
-
-    def close(self) -> str:
-        """Finish the file.
-
-        Returns:
-            The name of the file; empty: there were no faults.
-        """
-        if self._rows:
-            self._flush()
-        if self._writer is not None and self._file is not None:
-            self._writer.close()
-            self._file.close()
-        return self.name
+    def take(self, least: int = 1) -> bytes:
+        """Return a file with the faults so far; empty: there are fewer than `least`."""
+        if self._count < least:
+            return b""
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, VIOLATIONS, compression="zstd") as out:
+            for low in range(0, len(self._rows), _GROUP):
+                out.write_table(pa.Table.from_batches(self._rows[low : low + _GROUP], VIOLATIONS))
+        self._rows, self._count = [], 0
+        file: bytes = sink.getvalue().to_pybytes()
+        return file
 
 
-def publish(work: str, folder: str, names: set[str], packed: PackedLedger, doubtful: set[str]) -> None:
-    """Copy the files of successful attempts to the verdict's folder.
+def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: set[str]) -> None:
+    """Write the files of all tasks.
 
     Args:
-        work: the folder of the tasks' files.
         folder: the verdict's folder of violations.
-        names: the files of successful attempts.
+        files: see `ViolationWriter.take`.
         packed: the ledgers.
         doubtful: protocols with an incomplete capture. Their lost and missing events that were sent become
             unknown.
     """
     touched = _producer_names(packed, doubtful)
-    for number, name in enumerate(sorted(names - {""}), 1):
-        final = storage.join(folder, f"part-{number:05d}.parquet")
-        with (
-            storage.open_buffered(storage.join(work, name), "work") as source,
-            create_file(final) as sink,
-        ):
+    for number, data in enumerate(files, 1):
+        with create_file(storage.join(folder, f"part-{number:05d}.parquet")) as sink:
             if not len(touched):
-                shutil.copyfileobj(source, sink, 1 << 20)
+                sink.write(data)
                 continue
-            with (
-                pq.ParquetFile(source) as file,
-                pq.ParquetWriter(sink, VIOLATIONS, compression="zstd") as out,
-            ):
-                for group in range(file.num_row_groups):
-                    table = file.read_row_group(group)
-                    unseen = pc.and_(
-                        pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
-                        pc.is_in(table["producer"], touched),
-                    )
-                    kind = pc.if_else(unseen, "unknown", table["kind"])
-                    out.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS))
+            table = pq.read_table(pa.BufferReader(data))
+            unseen = pc.and_(
+                pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
+                pc.is_in(table["producer"], touched),
+            )
+            kind = pc.if_else(unseen, "unknown", table["kind"])
+            pq.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS), sink, compression="zstd")
 
 
-def _producer_names(packed: PackedLedger, families: set[str]) -> pa.Array:
+def _producer_names(packed: LedgerFacts, families: set[str]) -> pa.Array:
     """Return the names of all producers of some protocols."""
     which = np.isin(packed.family, [i for i, family in enumerate(packed.families) if family in families])
     return _names_of(packed, np.flatnonzero(which))
 
 
-def _names_of(packed: PackedLedger, producers: I64) -> pa.Array:
+def _names_of(packed: LedgerFacts, producers: I64) -> pa.Array:
     """Return the names of some producers."""
     n = len(producers)
     digits = pa.py_buffer(packed.rows["prefix"][producers].tobytes().hex().encode())

@@ -256,7 +256,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Verify:
     def verify(ledger: Path, checked: Path, asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         limits = dict(asked)
         capture = Path(limits.pop("capture"))
-        verdict = verify_inprocess.run(monkeypatch, ledger, capture, out=checked, **limits)
+        verdict = verify_inprocess.run(ledger, capture, out=checked, **limits)
         return verdict.exit_code, verdict.to_json()["counts"]
 
     return verify

@@ -64,6 +64,6 @@ def test_test_events_do_not_break_the_promise(
             for number in range(5):
                 client.send(f"event {number}")
         collector.events(7)
-    verdict = inprocess.run(monkeypatch, ledger, tmp_path / "capture")
+    verdict = inprocess.run(ledger, tmp_path / "capture")
     assert (verdict.exit_code, verdict.counts.events, verdict.counts.ok) == (0, 5, 5), verdict.problems
     assert verdict.capture["checks"] == 2

@@ -98,7 +98,7 @@ def test_forged_ids_do_not_confuse_the_verdict(
         client.close()
     assert ids_read(protocol, client.producer, documents) == [(decode.OK, n + 1) for n in range(len(events))]
     assert stats.moved >= (4 if protocol != "logux" else 0)  # there it is inside the data
-    verdict = inprocess.run(monkeypatch, tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
+    verdict = inprocess.run(tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
     assert verdict.ok
     assert verdict.counts.ok == len(events)
 
@@ -125,7 +125,7 @@ def test_identity_own_keeps_the_applications_ids(
         client.close()
     found = ids_read(protocol, client.producer, documents)
     assert Counter(status for status, _ in found) == {decode.FOREIGN: 20, decode.OK: 20}
-    verdict = inprocess.run(monkeypatch, tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
+    verdict = inprocess.run(tmp_path / "ledger", tmp_path / "capture", out=tmp_path / "out")
     assert verdict.ok
     assert verdict.counts.ok == 40
 

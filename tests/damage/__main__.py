@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.damage import cases, show
 from tests.damage.cases import PROTOCOLS, Judged
 
@@ -35,8 +33,7 @@ def in_process(ledger: Path, capture: Path) -> Any:
     """Return the verdict of the verifier's own tasks, all run in this process."""
     from tests import verify_inprocess
 
-    with pytest.MonkeyPatch.context() as patch:
-        return verify_inprocess.run(patch, ledger, capture)
+    return verify_inprocess.run(ledger, capture)
 
 
 def _judge_in(protocol: str, first: int) -> Callable[[Iterable[Any]], Iterator[Any]]:

@@ -282,7 +282,7 @@ class TestFailures:
                 assert client.close(PATIENCE) == 0
         assert sorted(sent) == list(range(1, stats.sent + 1))
         assert stats.acked == stats.sent and stats.resent and stats.failed == stats.dropped == {}
-        verdict = inprocess.run(monkeypatch, ledger, capture)
+        verdict = inprocess.run(ledger, capture)
         counts = verdict.counts
         assert (counts.lost, counts.missing, counts.unknown) == (0, 0, 0)
         assert (counts.unexpected, counts.corrupted, counts.reordered) == (0, 0, 0)
@@ -469,7 +469,7 @@ class TestCalls:
                 assert client.flush(PATIENCE) == 0
                 stats = client.stats()
         assert stats.acked == stats.sent and stats.failed == stats.dropped == {}
-        verdict = inprocess.run(monkeypatch, ledger, capture)
+        verdict = inprocess.run(ledger, capture)
         assert verdict.exit_code == 0 and verdict.counts.ok == stats.sent
         assert verdict.counts.reordered == verdict.counts.lost == 0
 

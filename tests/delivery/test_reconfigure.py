@@ -129,7 +129,7 @@ def _move_often(protocol: str, moves: int, tmp_path: Path, monkeypatch: pytest.M
         assert client.flush(2 * PATIENCE) == 0
         stats = client.stats()
     assert stats.failed == stats.dropped == {} and stats.acked == stats.sent
-    counts = inprocess.run(monkeypatch, ledger, capture).counts
+    counts = inprocess.run(ledger, capture).counts
     assert counts.ok == stats.sent
     assert (counts.lost, counts.unknown, counts.unexpected, counts.corrupted) == (0, 0, 0, 0)
 

@@ -485,7 +485,7 @@ class TestClientAndCollector:
                     client.send({"number": number})
                 assert client.flush(PATIENCE) == 0
             discarded = collector.faults_done["discard"]
-        verdict.run(monkeypatch, Path(ledger), Path(capture), out=tmp_path / "out")
+        verdict.run(Path(ledger), Path(capture), out=tmp_path / "out")
         found = verdict.found(tmp_path / "out")
         assert set(found) == {"lost"}
         assert discarded <= len(found["lost"]) <= 10 * discarded

@@ -135,7 +135,7 @@ def test_verdict_over_lines_is_clean(
                 client.event({"number": number})
             assert client.flush(PATIENCE) == 0
         assert collector.wait_for(events=500, timeout=PATIENCE)
-    verdict.run(monkeypatch, ledger, capture, out=tmp_path / "out")
+    verdict.run(ledger, capture, out=tmp_path / "out")
     assert verdict.found(tmp_path / "out") == {}
 
 

@@ -406,7 +406,7 @@ class Shipment:
     def missing(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """Return how many events are missing; assert that nothing else is found."""
         verdict = pytest.importorskip("tests.verify_inprocess")
-        verdict.run(monkeypatch, self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
+        verdict.run(self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
         found = verdict.found(self.folder / "out")
         found.pop("reordered", None)
         assert set(found) <= {"missing"}

@@ -334,7 +334,7 @@ def test_the_generator_of_row_verify_knows_the_verdict(tmp_path, monkeypatch, pr
     again = verify_data.make(tmp_path / "data", 40_000, seed=3, shape=shape)  # it is kept, and not made again
     assert again.truth == made.truth
     assert all(verify_data.total(made.truth).values())
-    found = verify_inprocess.run(monkeypatch, made.ledger, made.capture)
+    found = verify_inprocess.run(made.ledger, made.capture)
     answer = {"counts": {x.producer: x.counts._asdict() for x in found.producers}}
     verify.exact("logclient verify", answer, made.truth)
     answer["counts"][""]["unexpected"] += 1

@@ -158,7 +158,7 @@ class Scene:
         from tests.verify_inprocess import run
 
         self.collector.__exit__(None, None, None)
-        return run(monkeypatch, self.ledger, self.capture).counts
+        return run(self.ledger, self.capture).counts
 
     def parts(self, producer: str) -> list[int]:
         """Return the parts of a ledger that have been begun."""

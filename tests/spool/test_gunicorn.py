@@ -56,7 +56,7 @@ class SpoolSite(Site):
         from tests.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
-        return run(monkeypatch, self.ledger, self.capture).counts
+        return run(self.ledger, self.capture).counts
 
 
 def _live(site: SpoolSite, name: str, kills: int, preload: bool, draw: random.Random) -> Sequence[Answer]:

@@ -111,7 +111,7 @@ class Site:
         from tests.verify_inprocess import run
 
         self.collector.end(signal.SIGTERM)
-        verdict = run(monkeypatch, self.ledger, self.capture)
+        verdict = run(self.ledger, self.capture)
         counts = verdict.counts
         assert (counts.lost, counts.unexpected, counts.corrupted, counts.reordered) == (0,) * 4, counts
         assert (counts.duplicated, counts.dropped) == (0, 0), counts

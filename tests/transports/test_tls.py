@@ -101,7 +101,7 @@ class TestDelivery:
             counts = collector.counts
         assert stats.tls.startswith(f"TLSv{version} ")
         assert counts.cuts > 2 and counts.copies and stats.resent >= counts.copies
-        verdict = inprocess.run(monkeypatch, ledger, capture)
+        verdict = inprocess.run(ledger, capture)
         assert verdict.exit_code == 0
         assert (verdict.counts.events, verdict.counts.ok) == (3000, 3000)
         assert verdict.counts.duplicated == counts.copies
@@ -673,7 +673,7 @@ class TestCommands:
         assert sent.returncode == 0, sent.stderr
         assert json.loads(sent.stdout)["acked"] == 5000
         with pytest.MonkeyPatch.context() as patch:
-            verdict = inprocess.run(patch, tmp_path / "ledger", tmp_path / "capture")
+            verdict = inprocess.run(tmp_path / "ledger", tmp_path / "capture")
         assert (verdict.exit_code, verdict.counts.ok) == (0, 5000)
         assert verdict.counts.duplicated > 0
 

@@ -67,7 +67,7 @@ def test_words_are_those_of_the_verdict(
     ledger, capture = world.write(tmp_path)
     out, work = tmp_path / "out", tmp_path / "work"
     work.mkdir()
-    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=3, tail=2, work=work, keep_work=True)
+    verdict = inprocess.run(ledger, capture, out=out, bits=3, tail=2, work=work, keep_work=True)
     [folder] = work.iterdir()
     packed = packed_ledger.PackedLedger(str(folder), 3)
     tasks = ledgers._plan(packed, bits)

@@ -162,7 +162,7 @@ def test_second_attempt_of_any_stage_changes_nothing(
     scene.write_ledger().write_capture([1, 2, 4, 3, *range(6, 21)], size=7)
 
     def verdict(plan: Interleaved | None = None) -> Any:
-        found = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=3, work=tmp_path)
+        found = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=3, work=tmp_path)
         fields = {n: value for n, value in found.to_json().items() if n not in ("seconds", "made_us")}
         return fields, sorted(verify.violations(scene.out))
 

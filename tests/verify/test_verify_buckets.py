@@ -143,7 +143,7 @@ def test_verdict_is_the_same_for_all_sizes(
         out = tmp_path / f"out-{bits}"
         verdict = plain(
             inprocess.run(
-                monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=units, examples=3
+                ledger, capture, out=out, bits=bits, tail=tail, units=units, examples=3
             )
         )
         found = verdict, inprocess.found(out)
@@ -158,7 +158,7 @@ def test_units_are_numbered_over_many_segments(tmp_path: Path, monkeypatch: pyte
     ledger, capture = world.write(tmp_path, segments=400)
     assert sum(1 for path in capture.iterdir() if path.name.startswith("a-")) >= 400
     out = tmp_path / "out"
-    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=4, tail=2, units=50)
+    verdict = inprocess.run(ledger, capture, out=out, bits=4, tail=2, units=50)
     assert_equals_reference(world, verdict, out)
     shown = [x for examples in verdict.examples.values() for x in examples if x.get("listener")]
     assert all(x["id"] is None or x["id"] in x["body"] for x in shown)
@@ -184,7 +184,7 @@ def test_a_listener_may_have_20_000_segments(tmp_path: Path, monkeypatch: pytest
     order = [*range(1, n - 1), n, n - 1]  # the last two change places
     units = [(files.window([scene.bodies[s]]), 0, 10**9) for s in order]
     files.write_segments(scene.capture, "main", units, per_segment=1)
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out)
     assert (verdict.counts.ok, verdict.counts.reordered) == (n, 1)
     (example,) = verdict.examples["reordered"]
     assert (example["seq"], example["segment"]) == (n - 1, f"main-{n:06d}.cap")
@@ -202,6 +202,6 @@ def test_runs_that_are_not_named_are_counted(tmp_path: Path, monkeypatch: pytest
             scene.capture, "main", units, first=number, arrival=arrival, end=end, run=f"run {number}"
         )
         arrival += len(units)
-    capture = inprocess.run(monkeypatch, scene.ledger, scene.capture).capture
+    capture = inprocess.run(scene.ledger, scene.capture).capture
     assert [run["run"] for run in capture["runs"]] == ["run 1", "run 2", "run 3"]
     assert capture["runs_left_out"] == 1

@@ -34,7 +34,7 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return lambda **options: inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
+    return lambda **options: inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 
 
 def nonzero(verdict: Any) -> dict[str, int]:
@@ -315,7 +315,7 @@ def test_earlier_run_without_ids_is_known_by_its_time(
     scene.write_capture(old, listener="old", run="1", received=lambda _: 5)
     for own in (50_000, 7):  # with 7 its clock is behind, and it is the only run
         scene.write_capture(run="2", received=lambda unit, own=own: own + unit)  # type: ignore[misc]
-        verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+        verdict = inprocess.run(scene.ledger, scene.capture)
         if own == 50_000:
             assert verdict.exit_code == ExitCode.UNREACHABLE
             assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 9}
@@ -329,18 +329,18 @@ def test_other_run_without_ids_has_no_hash_of_ours(tmp_path: Path, monkeypatch: 
     scene.write_ledger(identity="none")
     theirs = [*(files.body(None, f"other {n}") for n in range(9)), *events_of_other_run()]
     scene.write_capture(theirs, listener="old", run="1")
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert nonzero(verdict) == {"events": 20, "unknown": 39}
     scene.write_capture(run="2")
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 19}
 
     # A run with such a hash is of these producers, wherever the first copy arrived.
     for listener, run in (("a", "3"), ("z", "4")):
         scene.write_capture([*theirs[:3], scene.bodies[7]], listener=listener, run=run)
-        verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+        verdict = inprocess.run(scene.ledger, scene.capture)
         assert {row["run"] for row in verdict.capture["runs"] if row["ours"]} == {"2", run}
         assert_broken(verdict, ok=20, duplicated=1, unexpected=3, unknown=19)
         (scene.capture / f"{listener}-000001.cap").unlink()

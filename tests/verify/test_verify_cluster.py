@@ -164,7 +164,7 @@ def verify_on_cluster(
 def assert_same_verdicts(
     tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = inprocess.run(monkeypatch, *folders, out=tmp_path / "expected", bits=2)
+    expected = inprocess.run(*folders, out=tmp_path / "expected", bits=2)
     assert expected.counts.lost
     assert expected.counts.reordered
     for i in range(n):

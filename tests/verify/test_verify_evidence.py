@@ -27,7 +27,7 @@ STOPPED = {"t": "stopped", "reason": "No space left"}
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
-        verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
+        verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
         # The violations agree with the counts.
         found = inprocess.found(scene.out) if verdict.counts.events < 1 << 20 else None
         mine = {x.producer for x in verdict.producers}

@@ -25,7 +25,7 @@ def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
 
     def run(ledger: Any = None, capture: Any = None, **options: Any) -> Any:
         given = scene.ledger if ledger is None else ledger, scene.capture if capture is None else capture
-        return inprocess.run(monkeypatch, *given, **options)
+        return inprocess.run(*given, **options)
 
     return run
 

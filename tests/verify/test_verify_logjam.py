@@ -67,7 +67,7 @@ class Run:
 
     def verdict(self, bits: int = 4, units: int = 7) -> Any:
         return inprocess.run(
-            self.monkeypatch, self.ledger, self.capture, out=self.out, bits=bits, units=units
+            self.ledger, self.capture, out=self.out, bits=bits, units=units
         )
 
     def found(self) -> dict[str, set[int]]:

@@ -52,7 +52,7 @@ class Run:
 
     def verdict(self, capture: str = "device", **options: Any) -> Any:
         ledger, out = self.folder / "ledger", self.folder / "out"
-        return inprocess.run(self.monkeypatch, ledger, self.folder / capture, out=out, **options)
+        return inprocess.run(ledger, self.folder / capture, out=out, **options)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
              b'["ready",0]', sync([])[:-1] + b',{"type":"x"}]', CONNECT[:-1] + b",1]"]  # fmt: skip
     write(scene.capture, sent, 11)
     verdict = inprocess.run(
-        monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
+        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
     )
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
@@ -122,7 +122,7 @@ def test_order_is_not_promised(scene: Scene, monkeypatch: pytest.MonkeyPatch) ->
     write(
         scene.capture, [sync([scene.bodies[seq] for seq in some]) for some in (range(11, 21), range(1, 11))]
     )
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert (verdict.counts.ok, verdict.counts.reordered) == (20, 10)
     assert verdict.exit_code == ExitCode.OK
 
@@ -132,7 +132,7 @@ def test_own_ids_of_users_are_found_by_the_ledger(scene: Scene, monkeypatch: pyt
     scene.bodies = {seq: action(P, seq, own=dict(own).get(seq)) for seq in range(1, 7)}
     scene.write_ledger(protocol="logux", extra=[files.ids_line(own)])
     write(scene.capture, [CONNECT, sync(list(scene.bodies.values()))])
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert verdict.ok
     assert verdict.counts.ok == 6
 
@@ -141,7 +141,7 @@ def test_events_without_ids_are_compared_by_hash(scene: Scene, monkeypatch: pyte
     scene.bodies = {seq: action(P, seq % 3, own="") for seq in range(1, 10)}
     scene.write_ledger(protocol="logux", identity="none")
     write(scene.capture, [sync(list(scene.bodies.values())[1:]), sync([b'{"type":"x"}'])])
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert (verdict.counts.ok, verdict.counts.lost, verdict.counts.unexpected) == (8, 1, 1)
     assert verdict.order == "not checked"
 
@@ -185,7 +185,7 @@ def test_cuts_cause_duplicates_or_failed_doubt(
         assert client.flush(PATIENCE) == 0
         stats = client.stats()
         client.close()
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out)
     counts = verdict.counts
     assert verdict.ok
     assert server.counts.cuts == 4
@@ -222,7 +222,7 @@ def test_each_fault_of_the_collector_is_found(
             client.send({"n": n, "message": "a text that a bit may be flipped in"})
         assert client.flush(PATIENCE) == 0
         assert client.stats().acked == 300
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out)
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out)
     words = {fault.partition("=")[0]: word for fault, word in FAULTS.items()}
     truth: dict[str, set[str]] = {}
     for line in fault_log.read_text().splitlines():

@@ -81,7 +81,7 @@ def test_workers_share_nothing_but_a_bucket(
     cluster: Cluster, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, capture = World(11, 12).write(tmp_path)
-    local = inprocess.run(monkeypatch, ledger, capture, out=tmp_path / "out")
+    local = inprocess.run(ledger, capture, out=tmp_path / "out")
     places = ["--ledger", bucket.upload(ledger, "ledger"), "--capture", bucket.upload(capture, "capture")]
     places += ["--work", bucket.url("work"), "--out", bucket.url("out")]
     done = run_verify(cluster, tmp_path / "driver", *places, "--json")

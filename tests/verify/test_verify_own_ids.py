@@ -24,7 +24,7 @@ CHECK = "c4ec0000" + "ab" * 6
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
-        return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
+        return inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 
     return run
 

@@ -50,7 +50,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
         sent.append((stream, queues[stream].pop(0)))
     write_datagrams(scene.capture, sent, 37)
     verdict = inprocess.run(
-        monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
+        scene.ledger, scene.capture, out=scene.out, bits=4, units=units, chunk=4096
     )
     found = {word: {seq for _, seq in events} for word, events in inprocess.found(scene.out).items()}
     found.pop("reordered", None)  # order is not promised
@@ -79,7 +79,7 @@ def test_each_tcp_line_is_a_body(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
     write_datagrams(
         scene.capture, [(1, raw) for raw in scene.bodies.values()], 2, protocol="plog+tcp", name="l"
     )
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    verdict = inprocess.run(scene.ledger, scene.capture)
     assert verdict.ok
     assert verdict.counts.ok == 3
 

@@ -46,7 +46,7 @@ def test_everything_is_copied_once(host: Scene, bucket: Bucket, monkeypatch: pyt
         assert bucket.get(f"run/{name}") == (host.ledger.parent / name).read_bytes()
     again = push(host, bucket)
     assert (again.copied, again.unchanged, again.open) == ([], 4, [])
-    verdict = inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run"))
+    verdict = inprocess.run(bucket.url("run"), bucket.url("run"))
     assert verdict.exit_code == ExitCode.OK
     assert verdict.counts.ok == 20
 
@@ -65,7 +65,7 @@ def test_open_files_wait_or_are_copied_as_they_are(
     assert done.open == [SEGMENT.format(3), LEDGER]
     assert done.copied == [SEGMENT.format(1), SEGMENT.format(2), LEDGER]
     assert bucket.get(f"run/{LEDGER}") == b"".join(lines[:2])
-    verdict = inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run"))
+    verdict = inprocess.run(bucket.url("run"), bucket.url("run"))
     assert verdict.exit_code == ExitCode.UNREACHABLE
     assert verdict.counts.lost == verdict.counts.unexpected == 0
 
@@ -73,7 +73,7 @@ def test_open_files_wait_or_are_copied_as_they_are(
     last.write_bytes(whole)
     done = push(host, bucket)
     assert (done.copied, done.unchanged, done.open) == ([SEGMENT.format(3), LEDGER], 2, [])
-    assert inprocess.run(monkeypatch, bucket.url("run"), bucket.url("run")).ok
+    assert inprocess.run(bucket.url("run"), bucket.url("run")).ok
 
 
 def test_half_an_object_is_copied_again(host: Scene, bucket: Bucket) -> None:

@@ -77,11 +77,11 @@ def test_random_histories_equal_the_reference(
     world = World(bits * 1000 + units, histories, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
     out = tmp_path / "out"
-    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=units)
+    verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=units)
     assert_equals_reference(world, verdict, out)
     if bits == 3:
         verdict = inprocess.run(
-            monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, allow_open=True
+            ledger, capture, out=out, bits=bits, tail=tail, allow_open=True
         )
         assert_equals_reference(world, verdict, out, allow_open=True)
         return

@@ -47,7 +47,6 @@ def test_verdict_names_the_events_of_the_fault_log(
     protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict = inprocess.run(
-        monkeypatch,
         copy(protocol, ".ledger", tmp_path / "ledger"),
         copy(protocol, ".cap", tmp_path / "capture"),
         out=tmp_path / "out",

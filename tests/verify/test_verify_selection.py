@@ -31,7 +31,7 @@ ALL = list(range(1, 21))
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
-        return inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, **options)
+        return inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 
     return run
 
@@ -474,7 +474,7 @@ class TestRuns:
 
         self.write(scene)
         with pytest.raises(ConfigError, match="run: a topic or table has no runs"):
-            inprocess.run(monkeypatch, scene.ledger, None, table="t", run="one")
+            inprocess.run(scene.ledger, None, table="t", run="one")
         with pytest.raises(ConfigError, match="since: the table has all events"):
             events(None, scene.ledger, scene.capture, since=1.0)
 
@@ -549,7 +549,7 @@ def test_random_histories_equal_the_reference(
     ledger, capture = world.write(tmp_path, segments=6)
     out = tmp_path / "out"
     bits, tail = ((2, 1), (3, 2), (4, 3), (9, 5))[seed % 4]
-    verdict = inprocess.run(monkeypatch, ledger, capture, out=out, bits=bits, tail=tail, units=7, **options)
+    verdict = inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=7, **options)
     assert_equals_reference(world, verdict, out, options)
 
 

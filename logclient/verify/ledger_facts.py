@@ -1,23 +1,15 @@
-"""Packed ledgers: hash, creation time and outcome of any sequence, without reading JSON again.
-
-``ledger_pack.py`` turns ledger files into flat arrays in the work folder, and ``ledger_merge.py`` combines
-their tables on the driver. Tasks and the driver then open them as `PackedLedger`. Small tables are mapped
-into memory; hashes and creation times are read by range on demand.
-"""
+"""What ledgers say about their producers and events, in tables."""
 
 from __future__ import annotations
 
 import bisect
-import functools
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence import local_copies, storage
 from logclient.evidence.arrays import I64, U64
 
 __all__ = [
@@ -35,9 +27,8 @@ __all__ = [
     "TABLES",
     "UNCLOSED",
     "WHOLE",
-    "PackedLedger",
+    "LedgerFacts",
     "Producer",
-    "map_table",
 ]
 
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
@@ -113,7 +104,7 @@ PRODUCER_ROW = np.dtype(
         ("family", "<i4"),
         ("url", "<i4"),
         ("problems", "<i4"),  # how many there are
-        ("line", "<i8"),  # where its `Producer` begins in ``producers.lines``
+        ("line", "<i8"),  # where its `Producer` begins in the lines
         ("spans", "<i8"),  # the first of its rows in each of the other tables
         ("outcomes", "<i8"),
         ("deferred", "<i8"),
@@ -124,43 +115,31 @@ PRODUCER_ROW = np.dtype(
     ]
 )
 
-# Tables of all producers, one file each: int64, sorted by producer. The number of columns; 0: one dimension.
+# Tables of all producers: int64, sorted by producer. The number of columns; 0: one dimension.
 TABLES = {
     "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 3,
     "reasons": 4, "outside": 3,
 }  # fmt: skip
 
 
-def map_table(work: str, name: str, dtype: Any = np.int64, width: int = 0) -> npt.NDArray[Any]:
-    """Map a table into memory.
+class LedgerFacts:
+    """All that the ledgers say, but for the hashes and the times of their events.
+
+    `ledger_merge.merge` makes it on the driver, and every task gets a copy. Producers are numbered in the
+    order of their names; such a number is called `p`.
 
     Args:
-        work: the work folder.
-        name: of the table.
-        dtype: of its values.
-        width: columns; 0 for a table of one dimension.
-    """
-    with local_copies.fetched(storage.join(work, name + ".rows"), "work") as file:
-        empty = not file.seek(0, os.SEEK_END)
-        rows: npt.NDArray[Any] = (
-            np.empty(0, dtype) if empty else np.memmap(file, dtype, "r").view(np.ndarray)
-        )
-    return rows.reshape(-1, width) if width else rows
-
-
-class PackedLedger:
-    """The packed ledgers in a work folder, as driver and tasks open them.
-
-    Tables stay in their files and are mapped. Producers are numbered in the order of their names; such a
-    number is called `p`.
-
-    Args:
-        work: the work folder, after `ledger_merge.merge`.
+        rows: of `PRODUCER_ROW`.
+        tables: those of `TABLES`.
+        ids: ids that applications chose: two halves of the hash, producer, sequence, by first half.
+        shared: sequences whose id another one has too: rows of producer, sequence, whether the event is
+            listed, and whether any with that id is; `shared_by` has the producers alone. Of those that are
+            not listed only where that is the id which the client made.
         bits: a bucket has ``2 ** bits`` sequences.
-        left_out: ranges of producers that are not judged because their events belong to other runs.
+        lines: a `Producer` of each row, as JSON; on the driver alone.
+        more: the other attributes.
 
     Attributes:
-        ids: ids that applications chose: two halves of the hash, producer, sequence, by first half.
         last, pending_after, addressed, family: of each producer, see `Producer` and `PRODUCER_ROW`.
         whole: whether each producer's ledger is complete.
         families: names of the protocols that `family` counts.
@@ -169,9 +148,6 @@ class PackedLedger:
         live: the buckets in which an event is listed.
         spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `ledger_buckets.LedgerBucket`.
         drops: rows of producer, time and number of events dropped.
-        shared: sequences whose id another one has too: rows of producer, sequence, whether the event is
-            listed, and whether any with that id is; `shared_by` has the producers alone. Of those that are
-            not listed only where that is the id which the client made.
         urls: protocol and URL of the producers.
         reasons: texts that outcomes refer to.
         span: the first and the last selected time of any line, microseconds since 1970; first > last if there
@@ -179,58 +155,72 @@ class PackedLedger:
         begin: the first time at which any event was made; None: there is none.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
         selected: producers of which any sequence may be selected.
-        of_other_runs: producers of `left_out`.
+        of_other_runs: producers that are not judged because their events belong to other runs.
         continued: producers that list an event after the selection, so that a missing end does not matter.
         unread: files that may be ledgers and were not read.
         copies: copies of ledger files, as problems.
         all_whole: whether nothing is missing from the ledgers of selected producers.
+        left_out_hashes: the hashes, rising, of the events that a selection leaves out because only these
+            identify them.
     """
 
-    def __init__(self, work: str, bits: int, left_out: Sequence[Sequence[int]] = ()) -> None:
-        self.work = work
+    def __init__(
+        self,
+        rows: npt.NDArray[Any],
+        tables: Mapping[str, I64],
+        ids: U64,
+        shared: I64,
+        bits: int,
+        lines: bytes,
+        more: Mapping[str, Any],
+    ) -> None:
         self.bits = bits
-        # By far the largest table when applications set their own ids: mapped, and read where needed.
-        self.ids: U64 = map_table(work, "ids", np.uint64, 4)
-        self.rows = map_table(work, "producers", PRODUCER_ROW)
-        self.last: I64 = self.rows["last"]
-        self.pending_after: I64 = self.rows["pending_after"]
-        self.whole: npt.NDArray[np.bool_] = self.rows["evidence"] == WHOLE
-        self.addressed: npt.NDArray[np.bool_] = self.rows["addressed"]
-        self.family = self.rows["family"]
-        tables = {name: map_table(work, name, np.int64, width) for name, width in TABLES.items()}
+        self.ids = ids
+        self.rows = rows
+        self.last: I64 = rows["last"]
+        self.pending_after: I64 = rows["pending_after"]
+        self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
+        self.addressed: npt.NDArray[np.bool_] = rows["addressed"]
+        self.family = rows["family"]
         self._tables = tables
         self.bases: I64 = tables["bases"]
         self.starts: I64 = tables["starts"]
         self.spans: I64 = tables["spans"]
-        self.outcomes: I64 = tables["outcomes"]
         self.live: I64 = tables["live"]
-        self.deferred: I64 = tables["deferred"]
-        self.has_id: I64 = tables["has_id"]
         self.drops: I64 = tables["drops"]
-        self.shared: I64 = map_table(work, "shared", np.int64, 4)
-        self.shared_by = np.ascontiguousarray(self.shared[:, 0])
-        with local_copies.fetched(storage.join(work, "files.json"), "work") as file:
-            files = json.load(file)
-        self._stems: list[str] = files["stems"]
-        self.unread: list[str] = files["unread"]
-        self.copies: list[str] = files["copies"]
-        self.families: list[str] = files["families"]
-        self.urls: list[tuple[str, str]] = [(protocol, url) for protocol, url in files["urls"]]
-        self.reasons: list[str] = files["reasons"]
-        self.span: tuple[int, int] = tuple(files["span"])
-        self.begin: int | None = files["begin"]
         self.outside: I64 = tables["outside"]
-        self.selected = np.ones(len(self.rows), bool)
-        self.continued = np.zeros(len(self.rows), bool)
+        self.shared = shared
+        self.shared_by = np.ascontiguousarray(shared[:, 0])
+        self.unread: list[str] = more["unread"]
+        self.copies: list[str] = more["copies"]
+        self.families: list[str] = more["families"]
+        self.urls: list[tuple[str, str]] = more["urls"]
+        self.reasons: list[str] = more["reasons"]
+        self.span: tuple[int, int] = more["span"]
+        self.begin: int | None = more["begin"]
+        self.left_out_hashes = np.empty(0, np.uint64)
+        self.lines = lines
+        self.continued = np.zeros(len(rows), bool)
+        self.selected = np.ones(len(rows), bool)
         if len(self.outside):
             tail = self.outside[:, 2] == LAST_SEQUENCE
             self.continued[self.outside[tail, 0]] = True
             self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
-        self.of_other_runs = np.zeros(len(self.rows), bool)
-        for first, last in left_out:
+        self.of_other_runs = np.zeros(len(rows), bool)
+        self._complete()
+
+    def _complete(self) -> None:
+        self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
+
+    def leave_out(self, ranges: Sequence[Sequence[int]]) -> None:
+        """Leave out ranges of producers whose events belong to other runs."""
+        for first, last in ranges:
             self.of_other_runs[first : last + 1] = True
         self.selected &= ~self.of_other_runs
-        self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
+        self._complete()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"lines": b""}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -256,7 +246,7 @@ class PackedLedger:
         return Producers(self)
 
     def spans_of(self, p: int) -> I64:
-        """Return rows of producer, first, last, position and packed file, by first."""
+        """Return rows of producer, first, last, position and group of files, by first."""
         return self.rows_of("spans", p, p + 1)
 
     def outcomes_of(self, p: int) -> I64:
@@ -281,11 +271,18 @@ class PackedLedger:
         sequences: I64 = rows[rows[:, 2] != 0, 1]
         return sequences
 
+    def by_hash(self, p: int, first: int, last: int) -> I64:
+        """Return which sequences of a range are compared by hash alone."""
+        if not self.addressed[p]:
+            return np.arange(first, last + 1, dtype=np.int64)
+        shared = self.shared_of(p)
+        return shared[np.searchsorted(shared, first) : np.searchsorted(shared, last + 1)]
+
     def anonymous_files(self) -> tuple[list[int], int]:
         """Find the events that are compared by hash alone.
 
         Returns:
-            The packed files with such events, and the number of events that their producers list.
+            The groups of files with such events, and the number of events that their producers list.
         """
         hashed = ~self.addressed & (self.rows["listed"] > 0)
         hashed[self.shared_by[self.shared[:, 2] != 0]] = True
@@ -293,31 +290,6 @@ class PackedLedger:
             return [], 0
         files = np.unique(self.spans[hashed[self.spans[:, 0]], 4]).tolist()
         return files, int(self.rows["listed"][hashed].sum())
-
-    def anonymous_events(self, file: int) -> Iterator[tuple[int, I64, U64, I64]]:
-        """Yield the events of one packed file that are compared by hash alone, some of a producer at a time.
-
-        Yields:
-            The producer, and sequences, hashes and times of creation.
-        """
-        step = 1 << 17
-        for p, first, last, position, _ in self.spans[self.spans[:, 4] == file].tolist():
-            shared = self.shared_of(p)
-            if self.addressed[p] and not len(shared):
-                continue
-            for low in range(first, last + 1, step):
-                high = min(low + step - 1, last)
-                hashes, created = self.read(file, position + low - first, high - low + 1)
-                sequences = np.arange(low, high + 1, dtype=np.int64)
-                if self.addressed[p]:
-                    sequences = shared[np.searchsorted(shared, low) : np.searchsorted(shared, high + 1)]
-                    hashes, created = hashes[sequences - low], created[sequences - low]
-                yield p, sequences, hashes, created
-
-    @functools.cached_property
-    def apart_hashes(self) -> U64:
-        """The hashes, rising, of the events that a selection leaves out because only these identify them."""
-        return map_table(self.work, "apart", np.uint64)
 
     def owner(self, bucket: int) -> int:
         """Return the producer of a bucket that only one has."""
@@ -334,33 +306,6 @@ class PackedLedger:
         column = self.rows[name]
         end = int(column[high]) if high < len(self.rows) else len(table)
         return table[int(column[low]) : end]
-
-    def read(self, file: int, position: int, n: int, out: tuple[U64, I64] | None = None) -> tuple[U64, I64]:
-        """Read consecutive events of a packed file.
-
-        Args:
-            file: its number.
-            position: of the first event.
-            n: how many.
-            out: arrays of this length to fill; default: new ones.
-
-        Returns:
-            Hashes, and creation times in microseconds since 1970.
-        """
-        hashes, created = out or (np.empty(n, np.uint64), np.empty(n, np.int64))
-        stem = storage.join(self.work, self._stems[file])
-        local_copies.read_into(f"{stem}.hashes", "work", position, hashes)
-        local_copies.read_into(f"{stem}.created", "work", position, created)
-        return hashes, created
-
-    def event(self, p: int, sequence: int) -> tuple[int, int] | None:
-        """Return hash and creation time of one event, or None when it is not listed."""
-        rows = _overlapping(self.spans_of(p), sequence, sequence).tolist()
-        if not rows:
-            return None
-        _, first, _, position, file = rows[-1]
-        hashes, created = self.read(file, position + sequence - first, 1)
-        return int(hashes[0]), int(created[0])
 
     def reason(self, p: int, sequence: int) -> str:
         """Return the reason for a sequence's outcome, empty when there is none."""
@@ -382,13 +327,13 @@ class PackedLedger:
 
 
 class Producers(Sequence[Producer]):
-    """All producers of the packed ledgers, each read on access."""
+    """All producers of the ledgers, each read on access."""
 
-    def __init__(self, packed: PackedLedger) -> None:
-        self._packed = packed
+    def __init__(self, facts: LedgerFacts) -> None:
+        self._facts = facts
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self._facts)
 
     @overload
     def __getitem__(self, p: int) -> Producer: ...
@@ -399,17 +344,9 @@ class Producers(Sequence[Producer]):
             return [self[i] for i in range(*p.indices(len(self)))]
         if not 0 <= p < len(self):
             raise IndexError(p)
-        with local_copies.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
-            file.seek(int(self._packed.rows["line"][p]))
-            return Producer(*json.loads(file.readline()))
+        at = int(self._facts.rows["line"][p])
+        return Producer(*json.loads(self._facts.lines[at : self._facts.lines.index(b"\n", at)]))
 
     def __iter__(self) -> Iterator[Producer]:
-        with local_copies.fetched(storage.join(self._packed.work, "producers.lines"), "work") as file:
-            for line in file:
-                yield Producer(*json.loads(line))
-
-
-def _overlapping(spans: I64, first: int, last: int) -> I64:
-    """Return the rows that touch ``first .. last``, of a producer's disjoint and sorted spans."""
-    rows = spans[: int(np.searchsorted(spans[:, 1], last, side="right"))]
-    return rows[int(np.searchsorted(rows[:, 2], first, side="left")) :]
+        for line in self._facts.lines.splitlines():
+            yield Producer(*json.loads(line))

@@ -1,12 +1,9 @@
-"""The map stage of the comparison: arrivals are packed into a file, one stretch per bucket.
-
-``compare.py`` explains the whole comparison.
-"""
+"""Step 2 of a comparison: arrivals, as rows of their buckets. ``judge.py`` explains the whole comparison."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,14 +17,14 @@ from logclient.evidence.segments import Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.devices import DeviceStretches
 from logclient.verify.facts import YEAR_2255, Facts
+from logclient.verify.ledger_facts import LedgerFacts
+from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
-from logclient.verify.overview import Grid
-from logclient.verify.packed_ledger import PackedLedger
 from logclient.verify.plan import Plan
+from logclient.verify.rows import blobs, distances, row_batch, text_row
 from logclient.verify.schema import (
     ANONYMOUS,
     APPLICATION_ID,
-    ARRIVALS,
     DEVICES,
     EVENT_BITS,
     FACT,
@@ -40,43 +37,35 @@ from logclient.verify.schema import (
     UNLISTED,
     WITHOUT_ID,
 )
-from logclient.verify.work_files import StretchWriter
 
-__all__ = ["EventBuffer", "Mapper", "map_task"]
+__all__ = ["BucketWriter", "EventBuffer", "segment_rows"]
 
 WIDE = 1 << 16  # a range of buckets for which there are tables
 NO_BUCKET = -1
-ROWS = 1 << 17  # events packed at a time, so that a stretch has at most 3 MB
+ROWS = 1 << 17  # events packed at a time, so that a row has at most 3 MB
 MANY = 8  # times as many where they belong to many buckets
-FEW = 1 << 12  # events of a stretch: of fewer, its row costs more than they do
+FEW = 1 << 12  # events of a row: of fewer, the row costs more than they do
 SAMPLE = 1 << 12  # events by which the number of buckets is estimated
 
 
-def map_task(work: str, number: int, only: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
-    """Run one map task.
+def segment_rows(
+    segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read some segments, and yield their events as rows of buckets, and a report of each segment.
 
     Args:
-        work: the work folder.
-        number: of the task in the plan.
+        segments: as indices of `Plan.segments`, those of a listener in order.
+        facts: what all ledgers say.
+        plan: of the comparison.
         only: for a second pass, the buckets whose arrivals are wanted.
 
     Yields:
-        Batches of `schema.ARRIVALS`.
+        Batches of `rows.ROWS`.
     """
-    plan = Plan.load(work)
-    packed = PackedLedger(work, plan.bits, plan.left_out_producers)
-    task = plan.tasks[number]
-    with StretchWriter(work, f"{number}-") as stretches:
-        mapper = Mapper(plan, packed, only, stretches)
-        if only is None and not plan.presence:
-            low, high = task["live"]
-            yield from mapper.skeleton(packed.live[low:high])
-        other_runs = {*plan.other_runs}
-        for segment in task.get("segments", ()):
-            yield from mapper.segment(plan.segments[segment], segment in other_runs)
-        if only is None and not plan.presence:
-            for index in task.get("anonymous", ()):
-                yield from mapper.anonymous_events(index)
+    writer = BucketWriter(plan, facts, only)
+    other_runs = {*plan.other_runs}
+    for segment in segments:
+        yield from writer.segment(plan.segments[segment], segment in other_runs)
 
 
 # The columns that identify an event, without its place in the unit.
@@ -117,10 +106,10 @@ class EventBuffer:
     a time, events have many buckets and the buffer is larger.
     """
 
-    def __init__(self, mapper: Mapper, listener: int) -> None:
-        self.mapper = mapper
+    def __init__(self, writer: BucketWriter, listener: int) -> None:
+        self.writer = writer
         self.listener = listener
-        self.least = min(ROWS, mapper.plan.units)
+        self.least = min(ROWS, writer.plan.units)
         self.most = self.least
         self.pieces: list[tuple[decode.Events, I64, I64]] = []
         self.held = 0
@@ -136,7 +125,7 @@ class EventBuffer:
             if self.held + len(piece[1]) > self.most:
                 yield from self.flush()
             if not self.pieces:
-                buckets = self.mapper.count_buckets(piece[0])
+                buckets = self.writer.count_buckets(piece[0])
                 self.most = max(self.least, min(FEW * buckets, MANY * self.least))
             self.pieces.append(piece)
             self.held += len(piece[1])
@@ -144,127 +133,66 @@ class EventBuffer:
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield the rest as a batch of rows."""
         if self.pieces:
-            yield from self.mapper.batch(*_joined(self.pieces), self.listener)
+            yield from self.writer.batch(*_joined(self.pieces), self.listener)
             self.pieces, self.held = [], 0
 
 
-class Mapper:
-    """A packer of arrivals into columns, which makes the rows that refer to them.
+class BucketWriter:
+    """A writer of arrivals as rows of their buckets.
 
     Args:
         plan: of the comparison.
-        packed: the ledgers.
+        facts: what all ledgers say.
         only: for a second pass, the buckets whose arrivals are wanted.
-        stretches: where the columns go.
     """
 
-    def __init__(
-        self, plan: Plan, packed: PackedLedger, only: frozenset[int] | None, stretches: StretchWriter
-    ) -> None:
-        self.stretches = stretches
+    def __init__(self, plan: Plan, facts: LedgerFacts, only: frozenset[int] | None) -> None:
         self.plan = plan
-        self.ledger = packed
-        self.prefixes = packed.prefixes
-        self.all_addressed = bool(packed.addressed.all())
-        self.needs_json = bool(packed.addressed.any())  # a body without an id may be any bytes
+        self.ledger = facts
+        self.prefixes = facts.prefixes
+        self.all_addressed = bool(facts.addressed.all())
+        self.needs_json = bool(facts.addressed.any())  # a body without an id may be any bytes
         # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
         self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
         self.has_anonymous = plan.anonymous_shares > 0
         self.matched = False  # whether the segment has a body of an event that a selection leaves out
         self.app_envs = [name.encode() for name in plan.app_envs]
-        self.grid = Grid(*plan.grid)
         self.density = 0.05  # events per byte; a first guess
         self.known = 0  # events of producers that have a ledger
         # Producers whose events have no ids have no places.
-        self.last = np.append(np.where(packed.addressed, packed.last, 0), 0)
-        self.bases = np.append(packed.bases[:-1], 0)
-        self.starts = np.append(packed.starts, 0).astype(np.int32)
-        self.edges = np.array(plan.edges, np.int64)
+        self.last = np.append(np.where(facts.addressed, facts.last, 0), 0)
+        self.bases = np.append(facts.bases[:-1], 0)
+        self.starts = np.append(facts.starts, 0).astype(np.int32)
         self.selection = Selection.load(plan.selection)
         self.other_run = False  # whether the segment that is read belongs to a run that is not selected
-        self.present = np.zeros(len(packed) if plan.presence else 0, bool)  # producers with events in it
+        self.present = np.zeros(len(facts) if plan.presence else 0, bool)  # producers with events in it
         self.only = np.array(sorted(only), np.int64) if only is not None else None
-        self.live = packed.live if self.only is None else self.only
+        self.live = facts.live if self.only is None else self.only
         # Usually all buckets are live, and no look-up is needed.
-        self.all_live = self.only is None and len(packed.live) == int(packed.bases[-1])
-
-    def _partition(self, keys: I64) -> npt.NDArray[np.int32]:
-        """Return the partitions of some keys: neighbouring buckets together, all others in turn."""
-        near = np.searchsorted(self.edges, keys, side="right")
-        return np.where(keys >= 0, near, -keys % self.plan.partitions).astype(np.int32)
+        self.all_live = self.only is None and len(facts.live) == int(facts.bases[-1])
 
     def rows(
-        self,
-        keys: I64,
-        listener: int,
-        starts: I64,
-        offsets: npt.NDArray[Any],
-        hashes: U64,
-        positions: I64,
-        after: U64 | None = None,
+        self, keys: I64, listener: int, starts: I64, positions: I64, **columns: npt.NDArray[Any]
     ) -> pa.RecordBatch:
-        """Write columns, and return one row for each slice of them.
+        """Return one row for each slice of some columns.
 
         Args:
             keys: of the rows.
             listener: with the device, see `schema.LISTENER_BITS`.
             starts: where the slice of each row begins; the slices are adjacent.
-            offsets: column ``offsets``.
-            hashes: column ``hashes``.
-            positions: column ``positions``.
-            after: column ``after``, as it is.
+            positions: a column.
+            **columns: the others.
         """
-        n = len(keys)
-        columns: list[npt.NDArray[Any]] = [offsets, hashes, positions]
-        if after is not None:
-            columns.append(after)
         edges = np.append(starts, len(positions))
-        none = np.zeros(n, np.int64)
-        return self._record(keys, listener, edges, positions[starts], none, none.astype(np.int32), columns)
-
-    def _record(
-        self,
-        keys: I64,
-        listener: int,
-        edges: I64,
-        x: I64,
-        base: I64,
-        shift: Any,
-        columns: list[npt.NDArray[Any]],
-    ) -> pa.RecordBatch:
-        n = len(keys)
-        places, data = self.stretches.write(edges, columns)
-        return pa.record_batch(
-            [
-                pa.array(self._partition(keys)),
-                pa.array(keys),
-                pa.array(np.full(n, listener, np.int64)),
-                pa.array(x),
-                pa.array(base),
-                pa.array(shift),
-                pa.repeat(pa.scalar(self.stretches.name, pa.string()), n),
-                data,
-                pa.array(np.diff(edges).astype(np.int32)),
-                *(pa.array(places[i]) if i < len(places) else pa.nulls(n, pa.int64()) for i in range(4)),
-            ],
-            schema=ARRIVALS,
+        return row_batch(
+            len(keys),
+            part=self.plan.partition(keys),
+            key=keys,
+            listener=listener,
+            position=positions[starts],
+            positions=blobs(positions, edges),
+            **{name: blobs(column, edges) for name, column in columns.items()},
         )
-
-    def skeleton(self, live: I64) -> Iterator[pa.RecordBatch]:
-        """Yield an empty row for each bucket, so that a bucket without arrivals is judged, too."""
-        n = len(live)
-        if n:
-            none = np.zeros(n + 1, np.int64)
-            yield self._record(live, -1, none, none[1:], none[1:], none[1:].astype(np.int32), [])
-
-    def fact(self, fields: dict[str, Any]) -> pa.RecordBatch:
-        """Return a row whose JSON text is its only column."""
-        text = np.frombuffer(json.dumps(fields).encode(), np.uint8)
-        none = np.zeros(1, np.int64)
-        return self._record(
-            np.array([FACT]), 0, np.array([0, len(text)]), none, none, none.astype(np.int32),
-            [text],
-        )  # fmt: skip
 
     # -- captures
 
@@ -277,7 +205,7 @@ class Mapper:
         return find
 
     def segment(self, entry: list[Any], other_run: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one segment.
+        """Yield the rows of one segment, and its report.
 
         Args:
             entry: of `Plan.segments`.
@@ -288,7 +216,7 @@ class Mapper:
         fields, listener, first, protocol = entry
         segment = Segment(*fields)
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
-        facts = Facts(self.plan)
+        report = Facts(self.plan)
         self.known = 0
         self.matched = False
         find = self._decoder(protocol, listener) if protocol else None
@@ -296,7 +224,7 @@ class Mapper:
         buffer = EventBuffer(self, listener)
         for batch in reader:
             units = np.flatnonzero(batch.direction == 0)
-            facts.fields["acks"] += len(batch.offset) - len(units)
+            report.fields["acks"] += len(batch.offset) - len(units)
             if find is None:
                 continue
             for which in self._shares(batch, units):
@@ -309,7 +237,7 @@ class Mapper:
                     _follow(devices, events)
                 if int(events.within.max(initial=0)) >> EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
-                facts.count(segment.name, part.base + part.offset, part.received_us, events)
+                report.count(segment.name, part.base + part.offset, part.received_us, events)
                 received = part.received_us[events.unit]
                 positions = (first + batch.ordinal + which[events.unit]) << EVENT_BITS
                 positions += events.within
@@ -323,13 +251,13 @@ class Mapper:
             counts["damage"] += 1
             why = f"its header names the unknown protocol {reader.header.protocol[:40]!r}"
             problems.append(["damage", segment.name, 0, why])
-        if decode.NO_LIBRARY in facts.fields["undecodable"]:
+        if decode.NO_LIBRARY in report.fields["undecodable"]:
             # Each of these may be an event that was sent, so no event counts as lost.
-            n = counts["unreadable"] = facts.fields["undecodable"][decode.NO_LIBRARY]
+            n = counts["unreadable"] = report.fields["undecodable"][decode.NO_LIBRARY]
             problems.append(
                 ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
             )
-        facts.fields.update(
+        report.fields.update(
             devices=[list(device) for device in devices.devices.values()],
             devices_left_out=devices.left_out,
             listener=segment.listener,
@@ -349,15 +277,15 @@ class Mapper:
             matched=self.matched,
         )
         if self.plan.presence:
-            facts.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
+            report.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
         if reader.header is not None:
-            facts.fields.update(
+            report.fields.update(
                 run=reader.header.run,
                 host=reader.header.host,
                 url=reader.header.url,
                 source=reader.header.source,
             )
-        yield self.fact(facts.fields)
+        yield text_row(0, FACT, json.dumps(report.fields))
 
     def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
         """Yield units in shares of about `ROWS` events. Compressed units hold many events in few bytes."""
@@ -461,9 +389,9 @@ class Mapper:
             producer = np.where(of_several, WITHOUT_ID, producer)
             rest = of_several if rest is None else rest | of_several
         n = len(producer)
-        bucket, offsets = np.empty(n, np.int64), np.empty(n, np.int32)
+        bucket, places = np.empty(n, np.int64), np.empty(n, np.int32)
         known = locate(
-            producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, offsets
+            producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, places
         )
         outside = None
         if self.selection != EVERYTHING:
@@ -475,7 +403,7 @@ class Mapper:
         if outside is not None or not self.all_live:
             known = int(np.count_nonzero(bucket != NO_BUCKET))
         if known:
-            yield self._sorted_rows(bucket, known, listener, offsets, hashes, positions, received)
+            yield self._sorted_rows(bucket, known, listener, places, hashes, positions, received)
         if known == n or self.only is not None or self.other_run:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
@@ -512,7 +440,7 @@ class Mapper:
             rest: the unassigned ones.
             by_hash: those with the id of an event that is compared by hash; None: there are none.
         """
-        table = self.ledger.apart_hashes
+        table = self.ledger.left_out_hashes
         if len(table):
             which = np.flatnonzero(rest)
             at = np.minimum(np.searchsorted(table, events.hash[which]), len(table) - 1)
@@ -530,7 +458,7 @@ class Mapper:
         bucket: I64,
         known: int,
         listener: int,
-        offsets: I32,
+        places: I32,
         hashes: U64,
         positions: I64,
         received: I64,
@@ -541,7 +469,7 @@ class Mapper:
             bucket: of each event; `NO_BUCKET`: it is left out.
             known: the number of events that have one.
             listener: column ``listener``.
-            offsets: column ``offsets``.
+            places: column ``places``.
             hashes: column ``hashes``.
             positions: column ``positions``.
             received: in microseconds since 1970. It is stored as a base and 32 bits each.
@@ -566,13 +494,25 @@ class Mapper:
             shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
         starts = np.cumsum(sizes) - sizes
         columns: list[Any] = [np.empty(known, kind) for kind in ("<i4", "<u8", "<i8", "<u4")]
-        given = bucket, offsets, hashes, positions, received
+        given = bucket, places, hashes, positions, received
         spread(*given, low, starts.copy(), base, shift, *columns)
         used = np.flatnonzero(sizes)
-        starts = starts[used]
         keys = used + low if names is None else names[used]
-        edges = np.append(starts, known)
-        return self._record(keys, listener, edges, columns[2][starts], base[used], shift[used], columns)
+        edges = np.append(starts[used], known)
+        places, hashes, positions, times = columns
+        return row_batch(
+            len(keys),
+            part=self.plan.partition(keys),
+            key=keys,
+            listener=listener,
+            position=positions[edges[:-1]],
+            base=base[used],
+            shift=shift[used],
+            places=blobs(places, edges),
+            hashes=blobs(hashes, edges),
+            positions=blobs(distances(positions, edges), edges),
+            times=blobs(times, edges),
+        )
 
     def _find_own(self, events: decode.Events, rows: I64) -> I64:
         """Find ids among those that applications chose.
@@ -658,53 +598,20 @@ class Mapper:
             UNLISTED - spread[starts],
             listener,
             starts,
-            owner[order],
-            a[order],
             positions[which][order],
-            b[order],
+            places=owner[order],
+            hashes=a[order],
+            times=b[order],
         )
 
-    # -- events without ids
-
-    def _anonymous_share(self, hashes: U64) -> I64:
-        """Return the share of events without an id that each hash belongs to."""
-        return ((hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)).astype(
-            np.int64
-        ) % self.plan.anonymous_shares
-
-    def _anonymous_rows(
-        self, hashes: U64, positions: I64, listener: int, offsets: Any = None, after: Any = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of hashes without an id.
-
-        Args:
-            hashes: of the bodies.
-            positions: of the arrivals; the sequences of the ledgers' events.
-            listener: -1 for events of the ledgers.
-            offsets: the producers of the ledgers' events.
-            after: see `AnonymousReducer.add`.
-        """
+    def _anonymous_rows(self, hashes: U64, positions: I64, listener: int) -> Iterator[pa.RecordBatch]:
+        """Yield rows of arrivals without an id."""
         if not len(hashes):
             return
-        spread = self._anonymous_share(hashes)
+        spread = share_of(hashes, self.plan.anonymous_shares)
         order = np.argsort(spread, kind="stable")
         spread = spread[order]
         starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
-        offsets = np.zeros(len(hashes), np.int32) if offsets is None else offsets
         yield self.rows(
-            ANONYMOUS - spread[starts],
-            listener,
-            starts,
-            offsets[order],
-            hashes[order],
-            positions[order],
-            after[order] if after is not None else None,
+            ANONYMOUS - spread[starts], listener, starts, positions[order], hashes=hashes[order]
         )
-
-    def anonymous_events(self, file: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows of one packed file's events that are compared by hash, with listener -1."""
-        for p, sequences, hashes, created in self.ledger.anonymous_events(file):
-            outcome = self.ledger.outcomes_at(p, sequences).astype(np.uint64)
-            outcome |= self.grid.step(created).astype(np.uint64) << np.uint64(3)
-            owner = np.full(len(sequences), p, np.int32)
-            yield from self._anonymous_rows(hashes, sequences, -1, owner, outcome)

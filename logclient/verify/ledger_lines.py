@@ -1,8 +1,10 @@
-"""Packing: ledger files are read once, and written to the work folder as flat arrays.
+"""Step 1 of a comparison: ledger files to rows.
+
+`survey` reads all that is needed before the comparison; `events` reads the files again, for the hashes and
+times (see ``ledger_rows.py``). Reading a ledger, base64 in long lines, costs less than keeping what was read.
 
 The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped and unclosed ledgers are in
-``docs/verify.md``. One task reads a file. Checks that need all parts of a producer are in
-``ledger_merge.py``.
+``docs/verify.md``. Checks that need all parts of a producer are in ``ledger_merge.py``.
 
 Nearly all lines have the form in which logclient writes them, and a `LineReader` reads them. All other lines
 are read here, as JSON. Both fill the same tables.
@@ -13,29 +15,28 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import re
-import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.ledger import LineReader, Table, unbase64
 from logclient.evidence import storage
-from logclient.evidence.arrays import I64, expand, subtract, union
+from logclient.evidence.arrays import I64, U64, expand, subtract, union
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.daemon import without_collection
-from logclient.verify.packed_ledger import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
+from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 
-__all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerPacker", "pack"]
+__all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerReader", "events", "survey"]
+
+Take = Callable[[U64, I64], object]
 
 VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
-WRITE_BYTES = 1 << 18
 AHEAD = 16  # files that are opened before they are read
 _OUTCOME_CODES = {"failed": FAILED, "handed": HANDED, "acked": ACKED}
 _MAX_TIME_US = 1 << 60  # a later time is damage
@@ -46,7 +47,7 @@ _REASON_CHARS = 200
 _PLAIN = re.compile(r"[ !#-\[\]-~]{,200}")  # texts that stand in JSON as they are
 OTHER_REASONS = "other reasons"
 
-# Tables of a packed file, and their columns.
+# Tables of a survey, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
 UNSTATED: dict[str, Any] = {
     "protocol": "",
@@ -68,66 +69,79 @@ UNSTATED: dict[str, Any] = {
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
-def pack(group: Sequence[Part], index: int, work: str, selection: Selection = EVERYTHING) -> str:
-    """Pack some ledger files.
-
-    The files in the work folder have names that begin with the stem:
-
-    - ``.hashes`` and ``.created``: int64 for each event, in the order of the lines.
-    - ``.npz``: tables, and as ``facts`` the JSON with everything else, about each file and all of them:
-      ``spans``: index in the group, first, last, position in the two files above;
-      ``outcomes``: index, first, last, outcome, number of the reason in the packed file;
-      ``deferred``: index, first, last;
-      ``expects_id``: index, first, last of events that an ``ids`` line must name;
-      ``has_id``: index, first, last of events that an ``ids`` line names;
-      ``drops``: index, time, number of events dropped;
-      ``when``: index, first, last, and -1, 0 or 1 for events before, in and after the selected time;
-      ``ids``: two halves of an id's hash, sequence, index.
+def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str, Any]:
+    """Read what some ledger files say, but for hashes and times.
 
     Args:
         group: the files.
-        index: number of the task.
-        work: the work folder.
         selection: the events to judge.
 
     Returns:
-        The stem. It is new for each attempt of the task, so that attempts never write to the same file.
+        Tables, and as ``facts`` everything else, about each file and all of them:
+        ``spans``: index in the group, first, last, position among all events of the group;
+        ``outcomes``: index, first, last, outcome, number of the reason in the group;
+        ``deferred``: index, first, last;
+        ``expects_id``: index, first, last of events that an ``ids`` line must name;
+        ``has_id``: index, first, last of events that an ``ids`` line names;
+        ``drops``: index, time, number of events dropped;
+        ``when``: index, first, last, and -1, 0 or 1 for events before, in and after the selected time;
+        ``ids``: two halves of an id's hash, sequence, index.
     """
-    stem = f"{index}-{uuid.uuid4().hex}"
-    with storage.staging(work, "work") as folder, without_collection():
-        _pack(group, os.path.join(folder, stem), selection)
-    return stem
-
-
-def _pack(group: Sequence[Part], path: str, selection: Selection) -> None:
-    # The buffers join the events of small ledgers.
-    with (
-        open(path + ".hashes", "xb", buffering=WRITE_BYTES) as hashes,
-        open(path + ".created", "xb", buffering=WRITE_BYTES) as created,
-    ):
-        packer = LedgerPacker(hashes, created, selection)
-        for part, ledger in _opened(group):
-            packer.read(part, ledger)
-    reader = packer.reader
+    reader = LedgerReader(selection=selection)
+    with without_collection():
+        for part, file in _opened(group):
+            reader.read(part, file)
+    lines = reader.reader
     stated = [
         {name: value for name, value in file.items() if name not in UNSTATED or value != UNSTATED[name]}
-        for file in packer.files
+        for file in reader.files
     ]
-    facts: dict[str, Any] = {"files": stated, "reasons": list(packer.reasons)}
-    if reader.position:
-        facts["begin"] = reader.begin_us
-        if reader.first_us <= reader.last_us:
-            facts["span"] = [reader.first_us, reader.last_us]
-    arrays: dict[str, Any] = {name: _rows(table, name) for name, table in packer.tables.items()}
-    ids = np.empty((sum(map(len, packer.ids)) // 16, 4), np.uint64)
+    facts: dict[str, Any] = {"files": stated, "reasons": list(reader.reasons)}
+    if lines.position:
+        facts["begin"] = lines.begin_us
+        if lines.first_us <= lines.last_us:
+            facts["span"] = [lines.first_us, lines.last_us]
+    found: dict[str, Any] = {name: _rows(table, name) for name, table in reader.tables.items()}
+    ids = np.empty((sum(map(len, reader.ids)) // 16, 4), np.uint64)
     if len(ids):
-        has_id = arrays["has_id"]
-        ids[:, :2] = np.frombuffer(b"".join(packer.ids), "<u8").reshape(-1, 2)
+        has_id = found["has_id"]
+        ids[:, :2] = np.frombuffer(b"".join(reader.ids), "<u8").reshape(-1, 2)
         ids[:, 2] = expand(has_id[:, 1:])
         ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
-    text = np.frombuffer(json.dumps(facts, separators=(",", ":")).encode(), np.uint8)
-    with open(path + ".npz", "xb") as file:
-        np.savez(file, facts=text, ids=ids, **arrays)
+    return {"facts": facts, "ids": ids, **found}
+
+
+def events(group: Sequence[Part], least: int) -> Iterator[tuple[U64, I64]]:
+    """Read all events of some ledger files, in the order of the lines.
+
+    Args:
+        group: the files.
+        least: how many events are collected, but for the last.
+
+    Yields:
+        Hashes and times of the next events.
+    """
+    pieces: list[tuple[U64, I64]] = []
+    held = 0
+
+    def keep(hashes: U64, created: I64) -> None:
+        nonlocal held
+        pieces.append((hashes.copy(), created.copy()))
+        held += len(hashes)
+
+    reader = LedgerReader(keep)
+    for part, file in _opened(group):
+        for _ in reader.steps(part, file):
+            if held >= least:
+                yield _joined(pieces)
+                pieces, held = [], 0
+    if held:
+        yield _joined(pieces)
+
+
+def _joined(pieces: list[tuple[U64, I64]]) -> tuple[U64, I64]:
+    hashes, created = zip(*pieces, strict=True)
+    return (hashes[0], created[0]) if len(pieces) == 1 else (np.concatenate(hashes), np.concatenate(created))
 
 
 def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
@@ -153,24 +167,23 @@ def _rows(table: Table, name: str) -> I64:
     return np.frombuffer(table.rows(), np.int64).reshape(-1, WIDTHS[name])
 
 
-class LedgerPacker:
-    """A reader of ledger files that appends hashes and creation times to two flat files.
+class LedgerReader:
+    """A reader of ledger files.
 
     Args:
-        hashes: the file for hashes.
-        created: the file for creation times.
+        take: gets hashes and times of the next events, in arrays that are valid until it returns; None: they
+            are not wanted.
         selection: the events to judge.
 
     Attributes:
         files: the facts about each file.
         reasons: the reasons of outcomes, with their numbers.
-        tables: as `pack` describes them.
+        tables: as `survey` describes them.
         ids: 16 bytes for each sequence of the table ``has_id``, in pieces.
     """
 
-    def __init__(self, hashes: IO[bytes], created: IO[bytes], selection: Selection = EVERYTHING) -> None:
-        self.hashes = hashes
-        self.created = created
+    def __init__(self, take: Take | None = None, selection: Selection = EVERYTHING) -> None:
+        self.take = take
         self.selection = selection
         self.reader = LineReader(selection.since_us, selection.until_us)
         self.reader.know(b"", 0)
@@ -220,14 +233,19 @@ class LedgerPacker:
             part: the ledger file.
             file: it, without a buffer.
         """
+        deque(self.steps(part, file), 0)
+
+    def steps(self, part: Part, file: io.RawIOBase) -> Iterator[None]:
+        """Do the same as `read`, in steps of some lines each."""
         self._begin_file(part)
-        self._read_lines(_Lines(file, part.size, self._buffer))
+        yield from self._read_lines(_Lines(file, part.size, self._buffer))
         self.facts["last"] = self.reader.last
 
-    def _read_lines(self, lines: _Lines) -> None:
+    def _read_lines(self, lines: _Lines) -> Iterator[None]:
         facts = self.facts
         number = 0
         while lines.find():
+            yield
             if facts["opened"] and (usual := self._read_usual_lines(lines)):
                 number += usual
                 continue
@@ -267,9 +285,8 @@ class LedgerPacker:
         lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
         if reader.lines:
             self.facts["closed"] = None
-        if reader.events:
-            self.hashes.write(self._hashes[: reader.events].data)
-            self.created.write(self._created[: reader.events].data)
+        if reader.events and self.take is not None:
+            self.take(self._hashes[: reader.events], self._created[: reader.events])
         return reader.lines
 
     def _open(self, fields: Any) -> None:
@@ -380,8 +397,8 @@ class LedgerPacker:
             self._add(self.expects_id, own)
         created = deltas.astype("<i8") + base
         self._note_times(seqs, created)
-        self.hashes.write(hashes)
-        self.created.write(created.tobytes())
+        if self.take is not None:
+            self.take(np.frombuffer(hashes, np.uint64), created)
         reader = self.reader
         for first, last in seqs:
             reader.spans.append(self.index, first, last, reader.position)

@@ -1,0 +1,155 @@
+"""Step 1 of a comparison: the events of ledger files, as rows of their buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from logclient.evidence.arrays import I64, U64, expand, overlaps
+from logclient.evidence.ledger_files import Part
+from logclient.verify import ledger_lines
+from logclient.verify.ledger_facts import LedgerFacts
+from logclient.verify.plan import Plan
+from logclient.verify.rows import LEDGER, blobs, row_batch
+from logclient.verify.schema import ANONYMOUS
+
+__all__ = ["event_rows", "left_out_hashes", "share_of"]
+
+PIECE = 1 << 16  # events that are collected before they become rows
+
+
+def event_rows(
+    group: Sequence[Part], number: int, facts: LedgerFacts, plan: Plan, only: frozenset[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read a group of ledger files again, and yield their events as rows of buckets.
+
+    An event without an id of its own has a row of its share of the hashes instead.
+
+    Args:
+        group: the files.
+        number: of the group.
+        facts: what all ledgers say.
+        plan: of the comparison.
+        only: for a second pass, the buckets that are wanted.
+
+    Yields:
+        Batches of `rows.ROWS`.
+    """
+    live = np.array(sorted(only), np.int64) if only is not None else facts.live
+    anonymous = plan.anonymous_shares > 0 and only is None
+    for spans, hashes, created in _pieces(group, number, facts):
+        by_hash = ~facts.addressed[spans[:, 0]]
+        if len(own := spans[~by_hash]):
+            yield from _bucket_rows(own, hashes, created, facts, plan, live)
+        if anonymous:
+            by_hash |= np.isin(spans[:, 0], facts.shared_by)
+            for p, first, last, at in spans[by_hash].tolist():
+                yield from _anonymous_rows(p, first, last, hashes[at:], created[at:], facts, plan)
+
+
+def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
+    """Return the hashes of the events of a group that are compared by hash alone, in order."""
+    found = [np.empty(0, np.uint64)]
+    for spans, hashes, _ in _pieces(group, number, facts):
+        by_hash = ~facts.addressed[spans[:, 0]] | np.isin(spans[:, 0], facts.shared_by)
+        for p, first, last, at in spans[by_hash].tolist():
+            found.append(hashes[at + facts.by_hash(p, first, last) - first])
+    return np.unique(np.concatenate(found))
+
+
+def _pieces(
+    group: Sequence[Part], number: int, facts: LedgerFacts
+) -> Iterator[tuple[I64, U64, I64]]:
+    """Yield some events at a time: rows of producer, first, last and index; and hashes and times."""
+    spans = facts.spans[facts.spans[:, 4] == number]
+    spans = spans[np.argsort(spans[:, 3], kind="stable")]
+    ends = spans[:, 3] + spans[:, 2] - spans[:, 1]
+    places = np.column_stack((spans[:, 3], ends))
+    done = 0
+    for hashes, created in ledger_lines.events(group, PIECE):
+        # Lines that a check has removed have positions, and no span.
+        index, parts = overlaps(np.array([[done, done + len(hashes) - 1]], np.int64), places)
+        low = int(np.searchsorted(ends, done))
+        which = low + np.arange(len(index))
+        first = spans[which, 1] + parts[:, 0] - spans[which, 3]
+        last = first + parts[:, 1] - parts[:, 0]
+        yield np.column_stack((spans[which, 0], first, last, parts[:, 0] - done)), hashes, created
+        done += len(hashes)
+
+
+def _bucket_rows(
+    spans: I64, hashes: U64, created: I64, facts: LedgerFacts, plan: Plan, live: I64
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of spans, which are cut at the edges of buckets."""
+    bits = facts.bits
+    low, high = (spans[:, 1] - 1) >> bits, (spans[:, 2] - 1) >> bits
+    n = high - low + 1
+    which = np.repeat(np.arange(len(spans)), n)
+    k = np.arange(len(which)) - np.repeat(np.cumsum(n) - n, n) + low[which]
+    p = spans[which, 0]
+    bucket = facts.bases[p] + k
+    first = np.maximum(spans[which, 1], (k << bits) + 1)
+    last = np.minimum(spans[which, 2], (k + 1) << bits)
+    at = spans[which, 3] + first - spans[which, 1]
+    shift = facts.starts[p] - (k << bits) - 1
+    found = np.minimum(np.searchsorted(live, bucket), max(len(live) - 1, 0))
+    keep = np.flatnonzero(live[found] == bucket) if len(live) else np.empty(0, np.int64)
+    keep = keep[np.argsort(bucket[keep], kind="stable")]
+    if not len(keep):
+        return
+    bucket, at, sizes = bucket[keep], at[keep], (last - first + 1)[keep]
+    ranges = np.column_stack((first + shift, last + shift))[keep]
+    index = expand(np.column_stack((at, at + sizes - 1)))
+    hashes, created = hashes[index], created[index]
+    starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+    edges = np.append(starts, len(bucket))  # of ranges
+    reach = np.concatenate(([0], np.cumsum(sizes)))[edges]  # of events
+    base = np.minimum.reduceat(created, reach[:-1])
+    times = created - np.repeat(base, np.diff(reach))
+    wide = int(times.max()) >> 32 != 0
+    yield row_batch(
+        len(starts),
+        part=plan.partition(bucket[starts]),
+        key=bucket[starts],
+        listener=LEDGER,
+        position=0,
+        base=np.zeros_like(base) if wide else base,
+        places=blobs(ranges.reshape(-1), 2 * edges),
+        hashes=blobs(hashes, reach),
+        times=blobs(created if wide else times.astype(np.uint32), reach),
+    )
+
+
+def share_of(hashes: U64, shares: int) -> I64:
+    """Return the share of events without an id that each hash belongs to."""
+    mixed = (hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+    return mixed.astype(np.int64) % shares
+
+
+def _anonymous_rows(
+    p: int, first: int, last: int, hashes: U64, created: I64, facts: LedgerFacts, plan: Plan
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of one span's events that are compared by hash: see `anonymous.AnonymousReducer.add`."""
+    sequences = facts.by_hash(p, first, last)
+    if not len(sequences):
+        return
+    hashes, created = hashes[sequences - first], created[sequences - first]
+    order = np.argsort(spread := share_of(hashes, plan.anonymous_shares), kind="stable")
+    spread = spread[order]
+    starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
+    edges = np.append(starts, len(order))
+    keys = ANONYMOUS - spread[starts]
+    owner = np.full(len(order), p << 3, np.int32) | facts.outcomes_at(p, sequences)[order]
+    yield row_batch(
+        len(starts),
+        part=plan.partition(keys),
+        key=keys,
+        listener=LEDGER,
+        position=0,
+        places=blobs(owner.astype(np.int32), edges),
+        hashes=blobs(hashes[order], edges),
+        positions=blobs(sequences[order], edges),
+        times=blobs(created[order], edges),
+    )

@@ -1,0 +1,146 @@
+"""The rows that the steps of a comparison exchange: of the ledgers, of the arrivals, and of what is judged.
+
+Rows are short and carry whole columns of some events as binary values. All rows of one key go to one task.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from logclient.evidence.arrays import I64
+
+__all__ = ["LEDGER", "RESULTS", "ROWS", "Row", "blobs", "result_batch", "result_row", "row_batch", "text_row"]
+
+LEDGER = -1
+"""The listener of rows from ledgers, which come before all arrivals of their key."""
+
+ROWS = pa.schema(
+    [
+        ("part", pa.int32()),  # the partition that the row goes to
+        ("key", pa.int64()),  # a bucket, or a negative key of `schema`
+        ("listener", pa.int64()),  # with the device, see `schema.LISTENER_BITS`; or LEDGER
+        ("position", pa.int64()),  # the first of `positions`
+        ("base", pa.int64()),  # microseconds since 1970
+        ("shift", pa.int32()),
+        ("places", pa.binary()),  # int32, in the bucket; of a ledger's row int64 pairs: ranges of places
+        ("hashes", pa.binary()),  # uint64, of the bodies
+        ("positions", pa.binary()),  # rising: int64, or uint32 distances from the one before
+        ("times", pa.binary()),  # uint32, received at base + (time << shift); of a ledger's row made at
+    ]
+)
+
+RESULTS = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.int64()),
+        ("p", pa.int32()),  # number of the producer; negative: none
+        ("listener", pa.int64()),
+        ("head", pa.string()),  # JSON
+        ("keys", pa.binary()),
+        ("values", pa.binary()),
+    ]
+)
+"""What is judged, for the driver."""
+
+_LEAST = 1 << 31  # bytes of a binary column are counted in 31 bits
+
+
+def blobs(column: npt.NDArray[Any], edges: I64) -> pa.Array:
+    """Return slices of a column as binary values, without a copy.
+
+    Args:
+        column: of fewer than 2 GiB.
+        edges: where each slice begins, and the end of the last one.
+    """
+    offsets = edges * column.itemsize
+    if int(offsets[-1]) >= _LEAST:
+        raise OverflowError("more than 2 GiB in one batch of rows")
+    data = pa.py_buffer(np.ascontiguousarray(column))
+    offsets = pa.py_buffer(offsets.astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, offsets, data])
+
+
+def distances(positions: I64, edges: I64) -> npt.NDArray[Any]:
+    """Return rising positions as 32-bit distances inside each row, or as they are where one is larger."""
+    if not len(positions):
+        return positions
+    steps = np.empty(len(positions), np.int64)
+    np.subtract(positions[1:], positions[:-1], out=steps[1:])
+    steps[edges[:-1]] = 0
+    return steps.astype(np.uint32) if int(steps.max()) < 1 << 32 else positions
+
+
+def row_batch(n: int, **columns: Any) -> pa.RecordBatch:
+    """Return `n` rows of `ROWS`. A column is an array, or one value for all rows; without one it is null."""
+    arrays = []
+    for field in ROWS:
+        value = columns.get(field.name)
+        if value is None:
+            value = pa.nulls(n, field.type)
+        elif not isinstance(value, pa.Array):
+            value = np.broadcast_to(np.asarray(value), n) if field.type != pa.binary() else value
+            value = pa.array(value, field.type)
+        arrays.append(value)
+    return pa.record_batch(arrays, schema=ROWS)
+
+
+def text_row(part: int, key: int, text: str) -> pa.RecordBatch:
+    """Return a row with a text."""
+    return row_batch(1, part=part, key=key, listener=0, position=0, places=[text.encode()])
+
+
+class Row(NamedTuple):
+    """One row of `ROWS`."""
+
+    batch: pa.RecordBatch
+    i: int
+    key: int
+    listener: int
+
+    def value(self, name: str) -> int:
+        """Return a number."""
+        value: int = self.batch.column(name)[self.i].as_py()
+        return value
+
+    def array(self, name: str, dtype: Any) -> npt.NDArray[Any]:
+        """Return a column, valid as long as the batch; empty where the row has none."""
+        value = self.batch.column(name)[self.i]
+        return np.frombuffer(value.as_buffer(), dtype) if value.is_valid else np.empty(0, dtype)
+
+    def positions(self, n: int) -> I64:
+        """Return the positions of the `n` events of the row."""
+        value = self.batch.column("positions")[self.i].as_buffer()
+        if len(value) == 8 * n:
+            return np.frombuffer(value, np.int64)
+        found = np.cumsum(np.frombuffer(value, np.uint32), dtype=np.int64)
+        found += self.value("position")
+        return found
+
+    def text(self) -> str:
+        """Return the text of a row that `text_row` made."""
+        text: str = self.batch.column("places")[self.i].as_py().decode()
+        return text
+
+
+def result_row(
+    kind: str,
+    key: int,
+    listener: int = -1,
+    text: str = "",
+    keys: bytes = b"",
+    values: bytes = b"",
+    p: int = -1,
+) -> dict[str, Any]:
+    """Return a row of `RESULTS`."""
+    return {
+        "kind": kind, "key": key, "p": p, "listener": listener, "head": text, "keys": keys, "values": values,
+    }  # fmt: skip
+
+
+def result_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows of `RESULTS` as a batch."""
+    return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
