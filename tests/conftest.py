@@ -27,7 +27,7 @@ settings.load_profile("logclient")
 # Our own pytest plugin (a collector as a fixture) is switched off in pyproject.toml and loaded here,
 # so that the lines it imports are counted.
 pytest_plugins = [
-    "logclient.collectors.pytest_plugin",
+    "logclient.testing.pytest_plugin",
     "tests.kafka_fixture",
     "tests.spark_fixture",
     "tests.support.s3",

@@ -132,10 +132,10 @@ def run(
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: there is no Java, or Spark fails.
     """
-    _refuse(gone)
-    local = _is_local(runner, kafka is not None or table is not None, spark)
     require_extras()
     output.remove_verdict(out)
+    _refuse(gone)
+    local = _is_local(runner, kafka is not None or table is not None, spark)
     if sum(given is not None for given in (capture, kafka, table)) != 1:
         raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()

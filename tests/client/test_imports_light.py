@@ -95,7 +95,7 @@ def test_the_pytest_plugin_loads_nothing_at_first() -> None:
     """Every pytest of every user loads it."""
     path = [p for p in sys.path if p]
     before = [f"sys.path[1:1] = {path!r}", "import pytest"]
-    new = modules_loaded_by("import logclient.collectors.pytest_plugin", *before)
+    new = modules_loaded_by("import logclient.testing.pytest_plugin", *before)
     ours = {m for m in new if m.startswith("logclient")}
-    assert ours == {"logclient", "logclient.collectors", "logclient.collectors.pytest_plugin"}
+    assert ours == {"logclient", "logclient.lazy", "logclient.testing", "logclient.testing.pytest_plugin"}
     assert new & FORBIDDEN == set()

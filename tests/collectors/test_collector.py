@@ -959,7 +959,7 @@ class TestPushed:
 """
         (tmp_path / "test_theirs.py").write_text(tests)
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "logclient.collectors.pytest_plugin"],
+            [sys.executable, "-m", "pytest", "-q", "-p", "logclient.testing.pytest_plugin"],
             cwd=tmp_path,
             env=clean_environment(
                 PYTHONPATH=os.pathsep.join(p for p in sys.path if p), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"
@@ -975,9 +975,9 @@ class TestPushed:
         code = """
 import sys, pytest
 before = set(sys.modules)
-import logclient.collectors.pytest_plugin
+import logclient.testing.pytest_plugin
 new = {name for name in set(sys.modules) - before}
-assert new <= {"logclient", "logclient.collectors", "logclient.collectors.pytest_plugin"}, new
+assert new <= {"logclient", "logclient.lazy", "logclient.testing", "logclient.testing.pytest_plugin"}, new
 """
         program = [sys.executable, "-c", code]
         subprocess.run(program, check=True, env=clean_environment(), timeout=2 * PATIENCE)

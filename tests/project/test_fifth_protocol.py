@@ -115,7 +115,7 @@ MAY_NAME_A_PROTOCOL = {
     "collectors/faults.py": "the table of faults that a collector of each protocol has",
     "collectors/kafka.py": "only the plog collector writes to Kafka",
     "collectors/main.py": "the table of collectors",
-    "collectors/pytest_plugin.py": "the collectors that the fixture starts",
+    "testing/pytest_plugin.py": "the collectors that the fixture starts",
     "config/url.py": "an example of a URL in an error",
     "integrations/": "middleware that makes Logjam's documents of requests",
     "transports/websocket.py": "the extra to install where websockets is missing",

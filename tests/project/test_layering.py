@@ -41,6 +41,7 @@ ARROWS: dict[str, set[str]] = {
     "root": {"aio", "client", "faces", "handler"},
     "__main__": {"cli"},
     "cli": {"client", "handler", "faces", "collectors", "verify", "root"},
+    "testing": {"collectors", "verify"},
     "handler": {"client", "aio", "formatters"},
     "formatters": {"_ext records", "formats"},
     "formats": set(),

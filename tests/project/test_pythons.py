@@ -76,7 +76,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         assert points == str(
             [
                 ("console_scripts", "logclient", "logclient.__main__:run"),
-                ("pytest11", "logclient", "logclient.collectors.pytest_plugin"),
+                ("pytest11", "logclient", "logclient.testing.pytest_plugin"),
             ]
         )
         assert extras == str(

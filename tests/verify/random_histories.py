@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from logclient.errors import ConfigError, LedgerError
 from logclient.verify import violations
 from tests import verify_inprocess

@@ -22,7 +22,7 @@ np = support.need("numpy")
 selection = pytest.importorskip("logclient.evidence.selection")
 ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
 ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
-ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
+ledger_lines = pytest.importorskip("logclient.verify.ledger_lines")
 
 P = "0a" * 10
 DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -344,25 +344,23 @@ def test_callers_mistakes_are_errors() -> None:
 # -- whole files
 
 
-def pack(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
-    """Pack one file; everything that is found, but for its size."""
-    work, folder = tmp_path / "work", tmp_path / "ledger"
-    for path in (work, folder):
-        path.mkdir(exist_ok=True)
+def read(tmp_path: Path, data: bytes, **selected: Any) -> dict[str, Any]:
+    """Read one file; everything that is found, but for its size."""
+    folder = tmp_path / "ledger"
+    folder.mkdir(exist_ok=True)
     (folder / f"{P}-0001.ledger").write_bytes(data)
     parts = ledger_files.find_ledgers(str(folder)).parts
-    stem = work / ledger_pack.pack(parts, 0, str(work), selection.Selection(**selected))
-    with np.load(f"{stem}.npz") as tables:
-        found = {name: tables[name].tolist() for name in tables.files if name != "facts"}
-        packed = json.loads(tables["facts"].tobytes())
-    [stated] = packed.pop("files")
-    facts = {**ledger_pack.UNSTATED, **stated}
+    found = ledger_lines.survey(parts, selection.Selection(**selected))
+    said = found.pop("facts")
+    [stated] = said.pop("files")
+    facts = {**ledger_lines.UNSTATED, **stated}
     assert facts.pop("size") == len(data)
     if facts["closed"]:
         facts["closed"].pop("before")
-    for name in ("hashes", "created"):
-        found[name] = stem.with_suffix(f".{name}").read_bytes()
-    return {**found, **packed, **facts}
+    pieces = [*ledger_lines.events(parts, 7)]
+    assert all(len(hashes) == len(created) >= 7 for hashes, created in pieces[:-1])
+    found["hashes"], found["created"] = map(np.concatenate, zip(*pieces, strict=True)) if pieces else ([], [])
+    return {**{name: np.asarray(table).tolist() for name, table in found.items()}, **said, **facts}
 
 
 def events(*seqs: int) -> list[tuple[int, int, int]]:
@@ -399,35 +397,33 @@ def test_lines_with_spaces_say_the_same(
     tmp_path: Path, lines: list[dict[str, Any]], selected: dict[str, int]
 ) -> None:
     """Lines with spaces are read as JSON."""
-    usual = pack(tmp_path, b"".join(map(files.encode_line, lines)), **selected)
-    spaced = pack(tmp_path, b"".join(json.dumps(line).encode() + b"\n" for line in lines), **selected)
+    usual = read(tmp_path, b"".join(map(files.encode_line, lines)), **selected)
+    spaced = read(tmp_path, b"".join(json.dumps(line).encode() + b"\n" for line in lines), **selected)
     assert usual == spaced
     assert usual["holes"] == 1
-    assert len(usual["reasons"]) == ledger_pack.MAX_REASONS + 1
+    assert len(usual["reasons"]) == ledger_lines.MAX_REASONS + 1
 
 
 def test_reasons_of_several_tasks_are_merged(tmp_path: Path) -> None:
     """A task numbers reasons in the order of its lines."""
-    work, folder = tmp_path / "work", tmp_path / "ledger"
-    for path in (work, folder):
-        path.mkdir()
+    folder = tmp_path / "ledger"
+    folder.mkdir()
     names = [f"{number:020x}" for number in range(3)]
     for name, order in zip(names, ("ab", "ba", "b"), strict=True):
         lines = [files.open_line(name), files.batch_line(events(1, 2))]
         lines += [files.outcome_line("failed", [seq], reason) for seq, reason in enumerate(order, 1)]
         files.write_part(folder, name, 1, lines)
     parts = ledger_files.find_ledgers(str(folder)).parts
-    stems = [ledger_pack.pack(some, 0, str(work)) for some in (parts[:1], parts[1:])]
-    merged = ledger_merge.merge(stems, str(work), 18)
+    merged = ledger_merge.merge([ledger_lines.survey(some) for some in (parts[:1], parts[1:])], 18)
     found = [[merged.reason(p, 1), merged.reason(p, 2)] for p in range(3)]
     assert found == [["a", "b"], ["b", "a"], ["b", ""]]
 
 
 def test_usual_line_after_the_close_reopens_the_ledger(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.close_line(0, acked=0)]
-    assert pack(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
+    assert read(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
     lines.append(files.batch_line(events(1)))
-    assert not pack(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
+    assert not read(tmp_path, b"".join(map(files.encode_line, lines)))["closed"]
 
 
 @pytest.mark.parametrize("size", [150, 151, 152, 400, 1 << 20])
@@ -435,44 +431,42 @@ def test_lines_may_be_longer_than_what_is_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     data = b"".join(map(files.encode_line, LINES)) + b'{"t":"bat'
-    expected = pack(tmp_path, data)
+    expected = read(tmp_path, data)
     assert (expected["last"], expected["holes"], expected["torn"]) == (319, 1, True)
-    monkeypatch.setattr(ledger_pack, "READ_BYTES", size)
-    assert pack(tmp_path, data) == expected
+    monkeypatch.setattr(ledger_lines, "READ_BYTES", size)
+    assert read(tmp_path, data) == expected
 
 
-@pytest.mark.parametrize("read", [64, 100, 1 << 20])
+@pytest.mark.parametrize("size", [64, 100, 1 << 20])
 @pytest.mark.parametrize("more", [0, 1, 99, 100, 101, 1000])
 def test_too_long_line_is_damage_and_the_next_one_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, more: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, more: int
 ) -> None:
     """A line counts with its newline."""
     first, last = files.encode_line(files.open_line(P)), files.encode_line(files.batch_line(events(1)))
     most = len(first)
     assert most > len(last)
-    monkeypatch.setattr(ledger_pack, "READ_BYTES", read)
-    monkeypatch.setattr(ledger_pack, "MAX_LINE", most)
+    monkeypatch.setattr(ledger_lines, "READ_BYTES", size)
+    monkeypatch.setattr(ledger_lines, "MAX_LINE", most)
     line = b'{"t":"later","x":"%s"}\n'
     line %= b"x" * (most - len(line) + 2 + more)
     assert len(line) == most + more
-    found = pack(tmp_path, first + last + line + last)
+    found = read(tmp_path, first + last + line + last)
     problem = f"{P}-0001.ledger line 3: longer than {most} bytes"
     assert found["problems"] == ([problem] if more else [])
     assert (found["spans"], found["torn"]) == ([[0, 1, 1, 0], [0, 1, 1, 1]], False)
     # Without its newline it is as long as allowed, or longer.
-    found = pack(tmp_path, first + last + line[:-1])
+    found = read(tmp_path, first + last + line[:-1])
     assert (found["holes"], found["torn"]) == ((1, False) if more else (0, True))
 
 
 def test_file_that_became_shorter_ends_torn(tmp_path: Path) -> None:
-    folder, work = tmp_path / "ledger", tmp_path / "work"
-    work.mkdir()
+    folder = tmp_path / "ledger"
     path = files.write_part(folder, P, 1, [files.open_line(P), files.batch_line(events(1))])
     parts = ledger_files.find_ledgers(str(folder)).parts
     size = path.stat().st_size
     os.truncate(path, size - 10)
-    stem = ledger_pack.pack(parts, 0, str(work))
-    with np.load(work / f"{stem}.npz") as tables:
-        [stated] = json.loads(tables["facts"].tobytes())["files"]
-        facts = {**ledger_pack.UNSTATED, **stated}
-        assert (facts["torn"], facts["size"], len(tables["spans"])) == (True, size, 0)
+    found = ledger_lines.survey(parts)
+    [stated] = found["facts"]["files"]
+    facts = {**ledger_lines.UNSTATED, **stated}
+    assert (facts["torn"], facts["size"], len(found["spans"])) == (True, size, 0)

@@ -25,6 +25,7 @@ from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE
+from tests.verify.failing_spark import fail_on_spark
 from tests.verify_scene import P, Q, Scene
 
 np = support.need("numpy")
@@ -504,23 +505,23 @@ def test_flood_of_unlisted_ids_is_counted_exactly(
 
 
 @pytest.mark.parametrize(("few", "most"), [(16, 16), (40, 40), (1000, 128)])
-def test_large_units_are_packed_in_bounded_pieces(
+def test_events_of_large_units_are_rows_in_bounded_pieces(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch, few: int, most: int
 ) -> None:
     """A piece is larger where the events of each bucket are few, up to eight times."""
-    gather = pytest.importorskip("logclient.verify.gather")
-    work_files = pytest.importorskip("logclient.verify.work_files")
-    monkeypatch.setattr(gather, "ROWS", 16)
-    monkeypatch.setattr(gather, "FEW", few)
+    arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
+    monkeypatch.setattr(arrival_rows, "ROWS", 16)
+    monkeypatch.setattr(arrival_rows, "FEW", few)
     made = []
-    write = work_files.StretchWriter.write
+    rows = arrival_rows.segment_rows
 
-    def watched(self: Any, edges: Any, columns: Any) -> Any:
-        if len(columns) == 4:  # those of events
-            made.append(int(edges[-1]))
-        return write(self, edges, columns)
+    def watched(*given: Any) -> Any:
+        for batch in rows(*given):
+            hashes = batch.column("hashes").drop_null().to_pylist()  # of events, not of a segment's report
+            made.append(sum(len(value) // 8 for value in hashes))
+            yield batch
 
-    monkeypatch.setattr(work_files.StretchWriter, "write", watched)
+    monkeypatch.setattr(arrival_rows, "segment_rows", watched)
     scene.bodies = {seq: files.body(files.event_id(P, seq), "x") for seq in range(1, 501)}
     scene.write_ledger()
     one = files.window(list(scene.bodies.values()), compress=True)
@@ -635,9 +636,9 @@ def test_wrong_limit_is_a_config_error(scene: Scene, run: Run, limit: str) -> No
         run(max_missing=limit)
 
 
-def test_units_larger_than_a_packed_piece(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_larger_than_a_piece(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compressed unit holds many events; here a single one exceeds a piece."""
-    monkeypatch.setattr("logclient.verify.gather.ROWS", 1)
+    monkeypatch.setattr("logclient.verify.arrival_rows.ROWS", 1)
     scene.write_ledger().write_capture([1, 3, 2, *range(5, 21), *[20] * 4], size=3)
     verdict = run()
     assert nonzero(verdict.counts) == {"events": 20, "ok": 19, "lost": 1, "duplicated": 4, "reordered": 1}
@@ -701,12 +702,48 @@ def test_other_files_in_the_out_folder_stay(scene: Scene, run: Run) -> None:
     assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
-def test_work_folder_is_empty_afterwards(scene: Scene, run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["work", "keep_work"])
+def test_error_says_why_there_is_no_work_folder(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
     scene.write_ledger().write_capture()
-    work = tmp_path / "work"
-    work.mkdir()
-    run(work=work, out=None)
-    assert list(work.iterdir()) == []
+    why = "there is no work folder any more: Spark shuffles the rows, and its own scratch folder is spark"
+    with pytest.raises(ConfigError, match=f"^{option}: {why}"):
+        verify.run(scene.ledger, scene.capture, out=scene.out, **{option: str(tmp_path)})
+    if option == "work":
+        command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
+        assert cli.main([*command, "--out", str(scene.out), "--work", str(tmp_path)]) == ExitCode.USAGE
+        said = capsys.readouterr()
+        assert (said.out, said.err.startswith(f"logclient: work: {why}")) == ("", True)
+    assert not scene.out.exists()
+
+
+def test_unknown_option_is_a_type_error(scene: Scene) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'worl'"):
+        verify.run(scene.ledger, scene.capture, worl=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kafka", "127.0.0.1:9092/t"], "a topic or table is read by Spark"),
+        (["--table", "t.parquet"], "a topic or table is read by Spark"),
+    ],
+)
+def test_local_runner_reads_captures_alone(
+    scene: Scene, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    scene.write_ledger()
+    assert cli.main(["verify", "--ledger", str(scene.ledger), "--local", *arguments]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"logclient: runner: {words}")
+
+
+def test_local_runner_needs_no_session(scene: Scene) -> None:
+    scene.write_ledger().write_capture()
+    with pytest.raises(ConfigError, match=r"^runner: a session is given, and local needs none"):
+        verify.run(scene.ledger, scene.capture, runner="local", spark=object())
+    with pytest.raises(ConfigError, match=r"^runner: 'flink' is neither spark nor local"):
+        verify.run(scene.ledger, scene.capture, runner="flink")
 
 
 @pytest.mark.tree
@@ -723,14 +760,10 @@ def test_every_field_of_the_json_is_documented() -> None:
 
 
 def arguments(scene: Scene, **more: Any) -> argparse.Namespace:
-    return argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), **more)
+    return argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), local=True, **more)
 
 
-def test_command_prints_the_table_or_json(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
+def test_command_prints_the_table_or_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.write_ledger().write_capture([1, 1, *range(3, 20)], closed=False)
     assert print_verdict(arguments(scene, out=str(scene.out))) == ExitCode.UNREACHABLE
     out = capsys.readouterr().out
@@ -747,14 +780,10 @@ def test_command_prints_the_table_or_json(
 def test_failure_of_spark_is_one_line(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(inprocess.InProcess):
-        def pack(self, parts: Any, work: str, until_us: int | None) -> Any:
-            raise RuntimeError(
-                "aborted\nTraceback\n File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
-            )
-
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: Broken())
+    failure = RuntimeError(
+        "aborted\nTraceback\n File x\norg.x.SparkException: y\nValueError: the\treal reason\n at z"
+    )
+    fail_on_spark(monkeypatch, failure)
     scene.write_ledger().write_capture()
     command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
     assert cli.main(command) == ExitCode.UNREACHABLE

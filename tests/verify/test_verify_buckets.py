@@ -22,10 +22,9 @@ support.need("pyarrow")
 arrays = pytest.importorskip("logclient.evidence.arrays")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 ledger_buckets = pytest.importorskip("logclient.verify.ledger_buckets")
-ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
-ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
-ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
+ledgers = pytest.importorskip("tests.verify.ledgers")
 plan = pytest.importorskip("logclient.verify.plan")
+runners = pytest.importorskip("logclient.verify.runners")
 
 SIZES = st.lists(st.integers(0, 20), min_size=1, max_size=30)
 
@@ -88,37 +87,28 @@ def test_tasks_have_neighbouring_buckets_of_equal_cost(costs: list[int], cores: 
 
 
 @pytest.mark.parametrize("bits", [1, 4, 12])
-def test_a_bucket_has_what_the_ledgers_list(
-    tmp_path: Path, bits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_buckets, "MAX_GAP", 3)
+def test_a_bucket_has_what_the_ledgers_list(tmp_path: Path, bits: int) -> None:
     ledger, _ = World(7, 60, users=0.2, anonymous=0.1).write(tmp_path)
-    parts = ledger_files.find_ledgers(str(ledger)).parts
-    work = str(tmp_path)
-    stems = [ledger_pack.pack(parts[i : i + 7], i, work) for i in range(0, len(parts), 7)]
-    packed = ledger_merge.merge(stems, work, bits)
+    read = ledgers.Ledgers.read(ledger, bits, group=7)
+    facts = read.facts
+    listed = {
+        (p, s)
+        for p, first, last in facts.spans[facts.addressed[facts.spans[:, 0]], :3].tolist()
+        for s in range(first, last + 1)
+    }
     seen = set()
-    live = packed.live.tolist()
+    live = facts.live.tolist()
     assert live == sorted(set(live))
-    for key, places in zip(live, ledger_buckets.places_of(packed, packed.live).tolist(), strict=True):
-        bucket = ledger_buckets.read_bucket(packed, key)
+    for key, places in zip(live, ledger_buckets.places_of(facts, facts.live).tolist(), strict=True):
+        bucket = ledger_buckets.lay_out(facts, key, arrays.Workspace())
         assert len(bucket.hashes) == places
         ends = [*bucket.starts[1:].tolist(), places]
         columns = (column.tolist() for column in (bucket.producers, bucket.starts, bucket.firsts))
         for p, start, first, end in zip(*columns, ends, strict=True):
             sequences = np.arange(first, first + end - start)
             seen |= {(p, s) for s in sequences.tolist()}
-            expected = [packed.event(p, s) for s in sequences.tolist()]
-            assert bucket.listed[start:end].tolist() == [x is not None for x in expected]
-            mine = zip(bucket.hashes[start:end].tolist(), bucket.created_us[start:end].tolist(), strict=True)
-            assert [*mine] == [x or (0, 0) for x in expected]
-            assert bucket.outcome[start:end].tolist() == packed.outcomes_at(p, sequences).tolist()
-    listed = {
-        (p, s)
-        for p in np.flatnonzero(packed.addressed).tolist()
-        for s in range(1, int(packed.last[p]) + 1)
-        if packed.event(p, s)
-    }
+            assert bucket.listed[start:end].tolist() == [(p, s) in listed for s in sequences.tolist()]
+            assert bucket.outcome[start:end].tolist() == facts.outcomes_at(p, sequences).tolist()
     assert listed <= seen
 
 
@@ -139,12 +129,10 @@ def test_verdict_is_the_same_for_all_sizes(
     ledger, capture = World(11, 120, **kind).write(tmp_path)
     expected = None
     for bits, tail, units, cores in ((18, 4096, 1 << 18, 2), (2, 1, 3, 2), (4, 2, 100, 1), (7, 9, 17, 40)):
-        monkeypatch.setattr(inprocess.InProcess, "cores", cores)
+        monkeypatch.setattr(runners.LocalRunner, "cores", cores)
         out = tmp_path / f"out-{bits}"
         verdict = plain(
-            inprocess.run(
-                ledger, capture, out=out, bits=bits, tail=tail, units=units, examples=3
-            )
+            inprocess.run(ledger, capture, out=out, bits=bits, tail=tail, units=units, examples=3)
         )
         found = verdict, inprocess.found(out)
         expected = expected or found

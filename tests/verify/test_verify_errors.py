@@ -6,9 +6,9 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,23 +20,24 @@ from logclient import cli
 from logclient.errors import ConfigError, ExitCode
 from tests import support
 from tests import verify_files as files
-from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket, serve
 from tests.support.tmpfs import mounted
+from tests.verify.failing_spark import fail_on_spark
 from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-inprocess = pytest.importorskip("tests.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 
 Answer = tuple[int, str, str]
 
 
-def run_verify(capsys: pytest.CaptureFixture[str], places: dict[str, Any]) -> Answer:
+def run_verify(
+    capsys: pytest.CaptureFixture[str], places: dict[str, Any], more: Sequence[str] = ("--local",)
+) -> Answer:
     """Run the command; return its exit code and its output."""
     given = [word for name, place in places.items() for word in (f"--{name}", str(place))]
-    code = cli.main(["verify", *given])
+    code = cli.main(["verify", *given, *more])
     return code, *capsys.readouterr()
 
 
@@ -93,30 +94,24 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+@pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 @pytest.mark.parametrize("how", REASONS)
 def test_url_that_cannot_be_used_is_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str, what: str
 ) -> None:
     """Without waiting for Spark."""
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", None)
+    fail_on_spark(monkeypatch)
     scene = Scene(tmp_path).write_ledger().write_capture()
-    work = tmp_path / "work"
-    work.mkdir()
-    places: dict[str, Any] = {
-        "ledger": scene.ledger, "capture": scene.capture, "work": work, "out": scene.out
-    }  # fmt: skip
+    places: dict[str, Any] = {"ledger": scene.ledger, "capture": scene.capture, "out": scene.out}
     with ExitStack() as stack:
         url, variables = served(stack, how)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        code, out, error = run_verify(capsys, places | {what: url})
+        code, out, error = run_verify(capsys, places | {what: url}, [])
     assert (code, out) == (ExitCode.USAGE, "")
     [line] = error.splitlines()
     assert line.startswith(f"logclient: {what}: {url}: {REASONS[how]}")
     assert "hunter2" not in line
-    assert os.listdir(work) == []
     assert not scene.out.exists()
 
 
@@ -130,17 +125,10 @@ def test_failed_job_is_named_by_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not by the call of py4j in which it failed."""
-
-    def compare(*_: Any) -> None:
-        raise RuntimeError(LOST)
-
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
-    monkeypatch.setattr(inprocess.InProcess, "compare", compare)
+    fail_on_spark(monkeypatch, RuntimeError(LOST))
     scene = Scene(tmp_path).write_ledger().write_capture()
-    code, out, error = run_verify(
-        capsys, {"ledger": scene.ledger, "capture": scene.capture, "out": scene.out}
-    )
+    places = {"ledger": scene.ledger, "capture": scene.capture, "out": scene.out}
+    code, out, error = run_verify(capsys, places, [])
     assert (code, out) == (ExitCode.UNREACHABLE, "")
     assert error == (
         "logclient: spark: Job aborted due to stage failure: Task 0 in stage 2.0 failed 4 times\n"
@@ -180,12 +168,10 @@ DAMAGE = [
 @pytest.mark.parametrize("place", ["folder", "bucket"])
 @pytest.mark.parametrize(("damage", "what", "words"), DAMAGE)
 def test_evidence_that_is_not_understood_is_named(
-    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str],
     damage: Any, what: str, words: str, place: str,
 ) -> None:  # fmt: skip
     """There is a whole verdict, which leaves what depends on it undecided, and a line that says why."""
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
     scene = Scene(tmp_path).write_ledger().write_capture(per_segment=4)
     folder = {"ledger": scene.ledger, "capture": scene.capture}[what]
     paths = sorted(folder.iterdir())
@@ -204,10 +190,8 @@ def test_evidence_that_is_not_understood_is_named(
 
 
 @pytest.fixture
-def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """A run that lost events, to be judged without Spark."""
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
+def lossy(tmp_path: Path) -> Scene:
+    """A run that lost events."""
     return Scene(tmp_path).write_ledger().write_capture(range(1, 11))
 
 
@@ -233,7 +217,7 @@ def test_full_disk_for_the_verdict_costs_only_the_files(
         (out / "verdict.json").touch()  # an earlier one
         (disk / "fill").write_bytes(bytes((os.statvfs(disk).f_bavail * 4 - room) * 1024))
         command = [word for name, place in places.items() for word in (f"--{name}", str(place))]
-        code = cli.main(["verify", *command, "--out", str(out), *(["--json"] if as_json else [])])
+        code = cli.main(["verify", "--local", *command, "--out", str(out), *(["--json"] if as_json else [])])
         said, error = capsys.readouterr()
         left = [path for path in out.rglob("*") if path.is_file()]
     assert code == ExitCode.USAGE
@@ -248,52 +232,43 @@ def test_full_disk_for_the_verdict_costs_only_the_files(
         assert "report.html" not in said
 
 
-@pytest.mark.parametrize("kilobytes", [4, 8, 16])
-def test_full_work_folder_is_named(
-    lossy: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str], kilobytes: int
-) -> None:
-    places: dict[str, Any] = {"ledger": lossy.ledger, "capture": lossy.capture, "out": lossy.out}
-    with mounted(tmp_path / "disk", f"size={kilobytes}k") as disk:
-        code, out, error = run_verify(capsys, {**places, "work": disk})
-    assert (code, out) == (ExitCode.USAGE, "")
-    assert error == f"logclient: work: {disk}: No space left on device\n"
-    assert not lossy.out.exists()
-
-
-@pytest.mark.spark
-def test_full_work_folder_of_a_worker_is_named(tmp_path: Path) -> None:
-    scene = Scene(tmp_path).write_ledger().write_capture(range(1, 11))
-    with mounted(tmp_path / "disk", "size=4k") as disk:
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger),
-                "--capture", str(scene.capture), "--work", str(disk),
-            ],
-            capture_output=True, text=True, timeout=8 * PATIENCE, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
-    assert done.stderr == f"logclient: work: {disk}: No space left on device\n"
-
-
 def test_mistake_of_ours_is_no_failure_of_spark(
     lossy: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the driver, and in a worker, whose error Spark quotes."""
     quoted = "Job aborted\n  File x\nIndexError: list index out of range\n\tat org.apache.spark.x"
     for error in (IndexError("list index out of range"), RuntimeError(quoted)):
-
-        def compare(*_: Any, error: Exception = error) -> None:
-            raise error
-
-        monkeypatch.setattr(inprocess.InProcess, "compare", compare)
-        code, out, said = run_verify(capsys, {"ledger": lossy.ledger, "capture": lossy.capture})
+        fail_on_spark(monkeypatch, error)
+        code, out, said = run_verify(capsys, {"ledger": lossy.ledger, "capture": lossy.capture}, [])
         assert (code, out, said.count("\n")) == (ExitCode.INTERNAL, "", 1)
         assert said.endswith("IndexError: list index out of range\n")
         assert "please report it" in said
 
 
+UNSEEN = """Job aborted due to stage failure
+  File "x.py", line 1, in open_file
+logclient.errors.LedgerError: {what}: {place}/x: No such file or directory
+\tat org.apache.spark.x
+"""
+
+
+@pytest.mark.parametrize("what", ["ledger", "capture"])
+def test_place_that_a_worker_does_not_see_is_named(
+    lossy: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    """With what to do about it."""
+    places = {"ledger": lossy.ledger, "capture": lossy.capture, "out": lossy.out}
+    fail_on_spark(monkeypatch, RuntimeError(UNSEEN.format(what=what, place=places[what])))
+    code, out, said = run_verify(capsys, places, [])
+    assert (code, out, said.count("\n")) == (ExitCode.USAGE, "", 1)
+    how = "workers read it themselves: put it on storage that all machines share"
+    assert said.startswith(f"logclient: {what}: a worker cannot see {places[what]}: {how} (")
+    assert f"{what}: {places[what]}/x: No such file" in said
+    assert not lossy.out.exists()
+
+
 @pytest.mark.parametrize("url", ["file://[x", "file:///tmp/%00", "s3://[bucket/x"])
-@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+@pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 def test_url_that_is_none_is_a_wrong_argument(
     lossy: Scene, capsys: pytest.CaptureFixture[str], what: str, url: str
 ) -> None:
@@ -305,7 +280,7 @@ def test_url_that_is_none_is_a_wrong_argument(
 
 def test_limit_with_too_many_digits_is_a_wrong_argument(lossy: Scene) -> None:
     with pytest.raises(ConfigError, match=r"max_missing: '9+' must be a count"):
-        job.run(lossy.ledger, lossy.capture, max_missing="9" * 5000)
+        job.run(lossy.ledger, lossy.capture, runner="local", max_missing="9" * 5000)
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
@@ -317,7 +292,7 @@ def test_reader_that_ends_does_not_change_the_verdict(
     places = ["--ledger", str(lossy.ledger), "--capture", str(lossy.capture), "--out", str(lossy.out)]
     with open(write, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
-        assert cli.main(["verify", *places, *as_json]) == ExitCode.BROKEN
+        assert cli.main(["verify", "--local", *places, *as_json]) == ExitCode.BROKEN
         lossy.write_capture()
-        assert cli.main(["verify", *places, *as_json]) == ExitCode.OK
+        assert cli.main(["verify", "--local", *places, *as_json]) == ExitCode.OK
     assert json.loads((lossy.out / "verdict.json").read_text())["exit_code"] == 0

@@ -160,7 +160,7 @@ class TestCaptures:
 
 class TestPlaces:
     @pytest.mark.parametrize("place", ["file://[x", "s3://[x/y", "file:///tmp/%00", "/tmp/\0"])
-    @pytest.mark.parametrize("what", ["ledger", "capture", "out", "work"])
+    @pytest.mark.parametrize("what", ["ledger", "capture", "out"])
     def test_impossible_place_is_a_config_error(
         self, verify: Callable[..., Any], what: str, place: str
     ) -> None:

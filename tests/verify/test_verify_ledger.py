@@ -1,4 +1,4 @@
-"""Packed ledgers: every line, every way a file can end, and the arithmetic of ranges."""
+"""Ledgers: every line, every way a file can end, and the arithmetic of ranges."""
 
 from __future__ import annotations
 
@@ -20,24 +20,17 @@ from tests import verify_files as files
 Selection = pytest.importorskip("logclient.evidence.selection").Selection
 np = support.need("numpy")
 arrays = pytest.importorskip("logclient.evidence.arrays")
-ledger = pytest.importorskip("logclient.verify.packed_ledger")
-read_bucket = pytest.importorskip("logclient.verify.ledger_buckets").read_bucket
+ledger = pytest.importorskip("logclient.verify.ledger_facts")
 ledger_files = pytest.importorskip("logclient.evidence.ledger_files")
-ledger_merge = pytest.importorskip("logclient.verify.ledger_merge")
-ledger_pack = pytest.importorskip("logclient.verify.ledger_pack")
+ledgers = pytest.importorskip("tests.verify.ledgers")
 
 P, Q = "0a" * 10, "0b" * 10
 BITS = 3
 
 
-def packed(tmp_path: Path, *, bits: int = BITS, together: bool = True) -> Any:
-    """The packed form of everything in ``tmp_path / "l"``."""
-    work = tmp_path / "work"
-    work.mkdir(exist_ok=True)
-    parts = ledger_files.find_ledgers(str(tmp_path / "l")).parts
-    groups = [parts] if together else [[part] for part in parts]
-    stems = [ledger_pack.pack(group, index, str(work)) for index, group in enumerate(groups)]
-    return ledger_merge.merge(stems, str(work), bits)
+def read(tmp_path: Path, **options: Any) -> Any:
+    """Read everything in ``tmp_path / "l"``."""
+    return ledgers.Ledgers.read(tmp_path / "l", BITS, **options)
 
 
 def events(*seqs: int) -> list[tuple[int, int, int]]:
@@ -69,22 +62,23 @@ def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None
         ],
     )  # fmt: skip
     files.write_part(folder, Q, 1, [files.open_line(Q), files.batch_line(events(1)), files.close_line(1)])
-    found = packed(tmp_path, together=together)
+    both = read(tmp_path, group=9 if together else 1)
+    found = both.facts
     assert len(found) == 2
     producer = found.producers[0]
     assert (producer.producer, producer.last, producer.closed, producer.events) == (P, 12, True, 8)
     assert producer.problems == []
     assert found.bases.tolist() == [0, 2, 3]
     assert found.live.tolist() == [0, 1, 2]
-    first = read_bucket(found, 0)
+    first = both.bucket(0)
     assert (first.producers.tolist(), first.firsts.tolist()) == ([0], [1])
     assert first.listed.tolist() == [True, True, False, False, True, True, True, True]
     assert first.hashes.tolist() == [11, 22, 0, 0, 55, 66, 77, 88]
     assert first.created_us.tolist() == [1001, 1002, 0, 0, 1005, 1006, 1007, 1008]
     assert first.outcome.tolist() == [4, 4, 1, 1, 3, 3, 2, 0]
-    second = read_bucket(found, 1)
+    second = both.bucket(1)
     assert (second.firsts.tolist(), second.listed.tolist()) == ([9], [True, True, False, False])
-    assert read_bucket(found, 2).hashes.tolist() == [11]
+    assert both.bucket(2).hashes.tolist() == [11]
     assert found.outcomes_at(0, np.array([1, 4, 6, 7, 8, 11])).tolist() == [4, 1, 3, 2, 0, 1]
 
 
@@ -98,24 +92,24 @@ def test_buckets_hold_what_the_lines_say(tmp_path: Path, together: bool) -> None
 )
 def test_batch_line_may_be_written_in_any_json_form(tmp_path: Path, line: str) -> None:
     files.write_part(tmp_path / "l", P, 1, [files.open_line(P), line.encode() + b"\n", files.close_line(2)])
-    found = packed(tmp_path)
-    assert found.producers[0].problems == []
-    assert read_bucket(found, 0).hashes.tolist() == [11, 22]
+    found = read(tmp_path)
+    assert found.facts.producers[0].problems == []
+    assert found.bucket(0).hashes.tolist() == [11, 22]
 
 
 def test_creation_time_may_lie_before_its_base(tmp_path: Path) -> None:
     lines = [files.open_line(P), files.batch_line([(1, 500, 1), (2, 400, 2)]), files.close_line(2)]
     files.write_part(tmp_path / "l", P, 1, lines)
-    assert read_bucket(packed(tmp_path), 0).created_us.tolist() == [500, 400]
+    assert read(tmp_path).bucket(0).created_us.tolist() == [500, 400]
 
 
-def pack_evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
-    """Pack these parts: the last sequence, the kind of evidence, and the problems."""
+def read_evidence(tmp_path: Path, *parts: list[Any], first: int = 1) -> tuple[int, str, list[str]]:
+    """Read these parts: the last sequence, the kind of evidence, and the problems."""
     earlier: list[Any] = []
     for number, lines in enumerate(parts, first):
         files.write_part(tmp_path / "l", P, number, lines, earlier)
         earlier += lines
-    [producer] = packed(tmp_path).producers
+    [producer] = read(tmp_path).facts.producers
     assert producer.closed == (producer.evidence == ledger.WHOLE) or producer.evidence > ledger.UNCLOSED
     return producer.last, ledger.EVIDENCE[producer.evidence], producer.problems
 
@@ -127,33 +121,33 @@ IDS = {"t": "ids", "seqs": [[1, 2]], "n": 2, "ids": "A" * 43 + "="}
 
 
 def test_closed_ledger_is_whole(tmp_path: Path) -> None:
-    assert pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE]) == (5, "whole", [])
+    assert read_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE]) == (5, "whole", [])
 
 
 def test_ledger_closed_in_its_second_part_is_whole(tmp_path: Path) -> None:
-    assert pack_evidence(tmp_path, [OPEN, BATCH], [OPEN2, DROPPED, CLOSE]) == (5, "whole", [])
+    assert read_evidence(tmp_path, [OPEN, BATCH], [OPEN2, DROPPED, CLOSE]) == (5, "whole", [])
 
 
 def test_empty_lines_are_ignored(tmp_path: Path) -> None:
-    assert pack_evidence(tmp_path, [b"\n", OPEN, BATCH, b"\n", DROPPED, CLOSE, b"\n"])[1:] == ("whole", [])
+    assert read_evidence(tmp_path, [b"\n", OPEN, BATCH, b"\n", DROPPED, CLOSE, b"\n"])[1:] == ("whole", [])
 
 
 @pytest.mark.parametrize("tail", [[], [b'{"t":"batch"'], [files.encode_line(BATCH)[:-1]], [b"\0\0\0"]])
 def test_torn_last_line_leaves_the_ledger_unclosed(tmp_path: Path, tail: list[bytes]) -> None:
     """The ledger ends at the last sequence that is listed."""
-    last, kind, problems = pack_evidence(tmp_path, [OPEN, BATCH, *tail])
+    last, kind, problems = read_evidence(tmp_path, [OPEN, BATCH, *tail])
     assert (last, kind) == (3, "unclosed")
     assert "no end" in problems[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b'{"t":"op'])
 def test_torn_first_line_leaves_an_empty_ledger(tmp_path: Path, data: bytes) -> None:
-    assert pack_evidence(tmp_path, [data])[:2] == (0, "unclosed")
+    assert read_evidence(tmp_path, [data])[:2] == (0, "unclosed")
 
 
 @pytest.mark.parametrize("data", [b"", b'{"t"'])
 def test_torn_second_part_leaves_the_ledger_unclosed(tmp_path: Path, data: bytes) -> None:
-    assert pack_evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
+    assert read_evidence(tmp_path, [OPEN, BATCH], [data])[:2] == (3, "unclosed")
 
 
 @pytest.mark.parametrize(
@@ -170,11 +164,11 @@ def test_torn_second_part_leaves_the_ledger_unclosed(tmp_path: Path, data: bytes
 def test_line_after_the_close_reopens_the_ledger(
     tmp_path: Path, more: Any, expected: tuple[int, str]
 ) -> None:
-    assert pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, more])[:2] == expected
+    assert read_evidence(tmp_path, [OPEN, BATCH, DROPPED, CLOSE, more])[:2] == expected
 
 
 def test_stopped_line_gives_its_reason(tmp_path: Path) -> None:
-    last, kind, problems = pack_evidence(
+    last, kind, problems = read_evidence(
         tmp_path, [OPEN, BATCH, DROPPED, {"t": "stopped", "reason": "disk full"}, CLOSE]
     )
     assert (last, kind) == (5, "stopped")
@@ -232,7 +226,7 @@ DAMAGE: list[tuple[Any, str]] = [
 def test_damaged_line_is_named_with_its_place(tmp_path: Path, line: Any, words: str) -> None:
     if isinstance(line, dict) and line.get("t") == "close" and "acked" not in line:
         line = {**files.close_line(5, acked=1), "last": line["last"]}
-    last, kind, problems = pack_evidence(tmp_path, [OPEN, BATCH, DROPPED, files.encode_line(line), CLOSE])
+    last, kind, problems = read_evidence(tmp_path, [OPEN, BATCH, DROPPED, files.encode_line(line), CLOSE])
     assert (last, kind) == (5, "holes")
     (problem,) = problems
     assert f"{P}-0001.ledger line 4: " in problem
@@ -264,11 +258,11 @@ def test_inconsistent_parts_and_lines_are_holes(tmp_path: Path) -> None:
     }
     for name, (parts, words) in cases.items():
         (tmp_path / name).mkdir()
-        _, kind, problems = pack_evidence(tmp_path / name, *parts)
+        _, kind, problems = read_evidence(tmp_path / name, *parts)
         assert kind == "holes", name
         assert any(words in problem for problem in problems), (name, problems)
     (tmp_path / "missing").mkdir()
-    _, kind, problems = pack_evidence(tmp_path / "missing", [OPEN2, BATCH, DROPPED, CLOSE], first=2)
+    _, kind, problems = read_evidence(tmp_path / "missing", [OPEN2, BATCH, DROPPED, CLOSE], first=2)
     assert kind == "holes"
     assert "part 2 where 1 was due" in problems[0]
 
@@ -279,33 +273,29 @@ def test_part_that_is_not_read_counts_for_nothing(tmp_path: Path) -> None:
         files.open_line(P, 2, identity="none"), files.batch_line(events(4)), files.outcome_line("acked", [1]),
         files.ids_line([(1, "mine")]), files.deferred_line([2]), files.dropped_line([9]), CLOSE,
     ]  # fmt: skip
-    last, _, _ = pack_evidence(tmp_path, [OPEN, BATCH], other)
-    found = packed(tmp_path)
+    last, _, _ = read_evidence(tmp_path, [OPEN, BATCH], other)
+    both = read(tmp_path)
+    found = both.facts
     assert (last, found.producers[0].events, found.producers[0].closed) == (3, 3, False)
-    assert read_bucket(found, 0).outcome.tolist() == [0, 0, 0]
-    assert (len(found.ids), len(found.deferred), len(found.drops)) == (0, 0, 0)
+    assert both.bucket(0).outcome.tolist() == [0, 0, 0]
+    assert (len(found.ids), len(found.rows_of("deferred", 0, 1)), len(found.drops)) == (0, 0, 0)
 
 
 def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
     path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
     found = ledger_files.find_ledgers(str(tmp_path / "l")).parts
     path.write_bytes(path.read_bytes() + files.encode_line(files.batch_line(events(4))))
-    (tmp_path / "work").mkdir()
-    work = str(tmp_path / "work")
-    assert ledger_merge.merge([ledger_pack.pack(found, 0, work)], work, BITS).last.tolist() == [3]
+    found = ledgers.ledger_merge.merge([ledgers.ledger_lines.survey(found)], BITS)
+    assert found.last.tolist() == [3]
 
 
 def test_pending_after_is_the_highest_sequence_made_by_then(tmp_path: Path) -> None:
     """Events are made in microsecond 1000 + sequence."""
     path = [OPEN, files.batch_line(events(1, 2, 5)), files.batch_line(events(3, 7))]
     files.write_part(tmp_path / "l", P, 1, path)
-    (tmp_path / "work").mkdir()
     for until, expected in ((1001, 0), (1002, 1), (1005, 3), (1007, 5), (9999, 7), (None, (1 << 48) - 1)):
-        work = str(tmp_path / "work")
-        selected = Selection(since_us=1, until_us=until)
-        stem = ledger_pack.pack(ledger_files.find_ledgers(str(tmp_path / "l")).parts, 0, work, selected)
-        packed = ledger_merge.merge([stem], work, BITS, selection=selected)
-        assert packed.pending_after.tolist() == [expected]
+        found = read(tmp_path, selection=Selection(since_us=1, until_us=until)).facts
+        assert found.pending_after.tolist() == [expected]
 
 
 def test_stronger_outcome_wins(tmp_path: Path) -> None:
@@ -314,7 +304,7 @@ def test_stronger_outcome_wins(tmp_path: Path) -> None:
         files.dropped_line([2]), files.outcome_line("handed", [2]), CLOSE,
     ]  # fmt: skip
     files.write_part(tmp_path / "l", P, 1, lines)
-    assert read_bucket(packed(tmp_path), 0).outcome.tolist()[:3] == [4, 3, 0]
+    assert read(tmp_path).bucket(0).outcome.tolist()[:3] == [4, 3, 0]
 
 
 def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
@@ -327,9 +317,10 @@ def test_ids_of_two_events_are_shared(tmp_path: Path) -> None:
             1,
             [files.open_line(producer), files.batch_line(events(1, 2, 3)), *ids, files.close_line(3)],
         )
-    found = packed(tmp_path)
+    both = read(tmp_path)
+    found = both.facts
     assert found.shared[:, :2].tolist() == [[0, 2], [1, 2]]
-    assert read_bucket(found, 0).shared.tolist() == [False, True, False] * 2
+    assert both.bucket(0).shared.tolist() == [False, True, False] * 2
     assert len(found.ids) == 4
     by_hash = {(int(row[0]), int(row[1])): (int(row[2]), int(row[3])) for row in found.ids}
     assert by_hash[files.xxh64(b"once"), files.xxh64(b"once", 43)] == (0, 3)
@@ -342,7 +333,7 @@ def test_generated_id_given_to_another_event_is_shared(tmp_path: Path) -> None:
     own = [(2, mine), (3, files.event_id(P, 3)), (4, files.event_id("f" * 20, 1))]
     lines = [OPEN, files.batch_line(events(1, 2, 3, 4)), files.ids_line(own), files.close_line(4)]
     files.write_part(tmp_path / "l", P, 1, lines)
-    found = packed(tmp_path)
+    found = read(tmp_path).facts
     assert found.shared[:, :2].tolist() == [
         [0, 1],
         [0, 2],
@@ -353,11 +344,11 @@ def test_generated_id_given_to_another_event_is_shared(tmp_path: Path) -> None:
 def test_sequences_in_two_batch_lines_are_not_listed(tmp_path: Path) -> None:
     lines = [OPEN, files.batch_line(events(*range(1, 40))), files.batch_line(events(5, 6, 40))]
     files.write_part(tmp_path / "l", P, 1, lines)
-    found = packed(tmp_path)
-    listed = [8 * b + 1 + int(i) for b in range(5) for i in np.flatnonzero(read_bucket(found, b).listed)]
+    found = read(tmp_path)
+    listed = [8 * b + 1 + int(i) for b in range(5) for i in np.flatnonzero(found.bucket(b).listed)]
     assert listed == [seq for seq in range(1, 41) if seq not in (5, 6)]
     for bucket in range(5):
-        one = read_bucket(found, bucket)
+        one = found.bucket(bucket)
         sequences = one.firsts[0] + np.arange(8)
         assert one.hashes[one.listed].tolist() == (11 * sequences[one.listed]).tolist()
 

@@ -26,8 +26,6 @@ from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
-job = pytest.importorskip("logclient.verify.job")
-inprocess = pytest.importorskip("tests.verify_inprocess")
 report = pytest.importorskip("logclient.verify.report")
 pages = pytest.importorskip("logclient.verify.report.page")
 charts = pytest.importorskip("logclient.verify.report.charts")
@@ -118,9 +116,7 @@ def test_only_our_style_and_script_may_run(scene: Scene, run: Run) -> None:
 SECRET = "correct-horse-battery-staple"
 
 
-def test_secrets_in_a_ledger_url_are_hidden(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_in_a_ledger_url_are_hidden(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """A foreign ledger may hold a URL that was never redacted."""
     line = files.open_line(P)
     line["url"] = (
@@ -130,9 +126,8 @@ def test_secrets_in_a_ledger_url_are_hidden(
     lines = [line, files.batch_line(events), files.outcome_line("acked", range(1, 21)), files.close_line(20)]
     files.write_part(scene.ledger, P, 1, lines)
     scene.write_capture(range(2, 21))
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
-    given = argparse.Namespace(ledger=str(scene.ledger), capture=str(scene.capture), out=str(scene.out))
+    places = {"ledger": str(scene.ledger), "capture": str(scene.capture), "out": str(scene.out)}
+    given = argparse.Namespace(**places, local=True)
     assert print_verdict(given) == ExitCode.BROKEN
     given.json = True
     assert print_verdict(given) == ExitCode.BROKEN
@@ -167,9 +162,9 @@ def test_password_of_a_client_is_in_no_file_or_output(
             for evil in EVIL[:-1]:
                 client.send({"message": evil})
             assert client.flush(PATIENCE) == 0
-    monkeypatch.setattr(job, "Session", inprocess.Session)
-    monkeypatch.setattr(job, "SparkStages", lambda *_: inprocess.InProcess())
-    given = argparse.Namespace(ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"))
+    given = argparse.Namespace(
+        ledger=str(run / "ledger"), capture=str(run / "capture"), out=str(run / "out"), local=True
+    )
     assert print_verdict(given) == ExitCode.OK
     given.json = True
     assert print_verdict(given) == ExitCode.OK

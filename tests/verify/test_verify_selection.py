@@ -22,7 +22,7 @@ job = pytest.importorskip("logclient.verify.job")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 counts = inprocess.counts
 report = pytest.importorskip("logclient.verify.report")
-gather = pytest.importorskip("logclient.verify.gather")
+arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
 
 R = "0c" * 10
 ALL = list(range(1, 21))
@@ -79,7 +79,7 @@ class TestTime:
     ) -> None:
         scene.write_ledger().write_capture()
         looked_up = []
-        monkeypatch.setattr(gather.Mapper, "_outside", lambda *_: looked_up.append(1))
+        monkeypatch.setattr(arrival_rows.BucketWriter, "_outside", lambda *_: looked_up.append(1))
         assert verify().counts.ok == 20
         assert not looked_up
         verify(since=0)

@@ -1,4 +1,4 @@
-"""Evidence, work and verdict in several folders, and behind URLs of an S3 server."""
+"""Evidence and verdict in several folders, and behind URLs of an S3 server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests import verify_files as files
 from tests.oracle import plog as oracle
 from tests.support.patience import PATIENCE
 from tests.support.s3 import CREDENTIALS, Bucket
+from tests.verify.failing_spark import fail_on_spark
 from tests.verify.histories import World
 from tests.verify_scene import P, Q, Scene
 
@@ -256,7 +257,7 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
     data = rng.randbytes(300_000)
     (tmp_path / "x").write_bytes(data)
     bucket.put("x", data)
-    with storage.open_file(bucket.url("x"), "work") as there, open(tmp_path / "x", "rb") as here:
+    with storage.open_file(bucket.url("x"), "capture") as there, open(tmp_path / "x", "rb") as here:
         for _ in range(40):
             at, n = rng.randrange(310_000), rng.choice((0, 1, 100, 70_000))
             there.seek(at)
@@ -265,7 +266,7 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
             assert there.tell() == here.tell()
 
 
-# -- work and out
+# -- out
 
 
 def comparable(verdict: Any) -> dict[str, Any]:
@@ -299,7 +300,7 @@ def test_verdict_from_a_bucket_equals_that_of_folders(
     local = verify(ledger, capture, out=tmp_path / "out", **sizes)
     remote = verify(
         bucket.upload(ledger, "run/ledger"), bucket.upload(capture, "run/capture"),
-        work=bucket.url("work"), out=bucket.url("out"), **sizes,
+        out=bucket.url("out"), **sizes,
     )  # fmt: skip
     assert comparable(remote) == comparable(local)
     assert rows_of(bucket.url("out")) == rows_of(tmp_path / "out")
@@ -326,7 +327,7 @@ def test_each_protocol_is_judged_from_a_bucket(
     local = verify(scene.ledger, scene.capture, out=scene.out, bits=3)
     remote = verify(
         bucket.upload(scene.ledger, "l"), bucket.upload(scene.capture, "c"),
-        work=bucket.url(), out=bucket.url("out"), bits=3,
+        out=bucket.url("out"), bits=3,
     )  # fmt: skip
     assert nonzero(remote) == {
         "events": 20, "ok": 18, "lost": 1, "duplicated": 1, "corrupted": 1, "reordered": 1, "unexpected": 1,
@@ -381,9 +382,7 @@ def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: 
     ledger, capture = world.write(tmp_path)
     options: dict[str, Any] = {"bits": 4, "since": 0.7, "run": "one"}
     local = verify(ledger, capture, **options)
-    remote = verify(
-        bucket.upload(ledger, "l"), bucket.upload(capture, "c"), work=bucket.url("work"), **options
-    )
+    remote = verify(bucket.upload(ledger, "l"), bucket.upload(capture, "c"), **options)
     assert comparable(remote) == comparable(local)
     assert local.selection["left_out"]["without_id"]
 
@@ -391,29 +390,26 @@ def test_selection_from_a_bucket_equals_that_of_folders(tmp_path: Path, bucket: 
 def test_failed_verification_leaves_nothing(
     scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, verify: Run
 ) -> None:
-    """Neither a part of a verdict nor temporary objects; an earlier verdict is gone."""
+    """Not even a part of a verdict; an earlier verdict is gone."""
     scene.write_ledger().write_capture(range(1, 11))
     verify(scene.ledger, scene.capture, out=bucket.url("out"))
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(inprocess.compare, "reduce_to_file", fail)
+    assert bucket.objects()
+    fail_on_spark(monkeypatch, RuntimeError("no"))
     with pytest.raises(job.VerifyError, match="no"):
-        verify(scene.ledger, scene.capture, out=bucket.url("out"), work=bucket.url("work"))
+        job.run(scene.ledger, scene.capture, out=bucket.url("out"))
     assert bucket.objects() == {}
 
 
 @pytest.mark.spark
 def test_command_runs_in_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
-    """Everything is behind URLs, and Spark's workers read and write it themselves."""
+    """Everything is behind URLs, and Spark's workers read the evidence themselves."""
     scene.write_ledger().write_capture([1, 3, 2, 4, 4, *range(6, 21)], per_segment=5)
     ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
     paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
     done = subprocess.run(
         [
             sys.executable, "-m", "logclient", "verify", "--ledger", ledger, "--capture", capture,
-            "--work", bucket.url("work"), "--out", bucket.url("out"), "--json",
+            "--out", bucket.url("out"), "--json",
         ],
         capture_output=True, text=True, timeout=8 * PATIENCE,
         env=support.clean_environment(PYTHONPATH=paths, TMPDIR=str(tmp_path), **bucket.environment),
@@ -447,7 +443,7 @@ def test_empty_prefix_is_one_line(scene: Scene, bucket: Bucket, verify: Run, wha
     assert_one_line(caught, f"{what}: {bucket.url('none')}: there is nothing")
 
 
-@pytest.mark.parametrize("what", ["ledger", "capture", "work", "out"])
+@pytest.mark.parametrize("what", ["ledger", "capture", "out"])
 def test_server_that_does_not_answer_is_one_line(
     scene: Scene, verify: Run, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The pytest fixture ``log_collector``: a server that receives the events of a program under test.
+"""The pytest fixtures ``log_collector`` and ``log_delivery``: a server for a program under test.
 
 ::
 
@@ -18,19 +18,29 @@ all tests there. One named ``log_collector_options`` returns further arguments o
 ``{"tls": server_context("server.pem", ca="clients.pem")}`` makes a Lumberjack server ask for client
 certificates, ``{"device": 7}`` is the number of a Logjam device.
 
+The fixture ``log_delivery`` is such a server with a capture. At the end of the test it proves that everything
+arrived that clients with its ledger sent::
+
+    def test_nothing_is_lost(log_delivery):
+        with logclient.connect(log_delivery.url, ledger=log_delivery.ledger) as client:
+            ...
+
 Every run of pytest loads this file where the package is installed. Therefore it imports nothing of the
 package until the fixture is used.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from logclient.collectors.loop import CollectorBase
+    from logclient.testing.delivery import Delivery
 
 
 @pytest.fixture
@@ -45,32 +55,34 @@ def log_collector_options() -> dict[str, Any]:
     return {}
 
 
+def _collector(scheme: str) -> Callable[..., CollectorBase[Any]]:
+    """Return the class of a protocol's server."""
+    schemes = ("lumberjack", "logjam", "plog", "logux")
+    if scheme not in schemes:
+        from logclient.errors import ConfigError
+
+        raise ConfigError(f"log_collector_scheme: {scheme!r} is none of {', '.join(schemes)}")
+    module = importlib.import_module(f"logclient.{scheme}.collector")
+    found: Callable[..., CollectorBase[Any]] = module.Collector
+    return found
+
+
 @pytest.fixture
 def log_collector(
     log_collector_scheme: str, log_collector_options: dict[str, Any]
 ) -> Iterator[CollectorBase[Any]]:
     """Run a server on 127.0.0.1 that keeps its events in memory; see its ``url`` and ``events``."""
-    make: Callable[..., CollectorBase[Any]]
-    if log_collector_scheme == "lumberjack":
-        from logclient.lumberjack import collector as lumberjack
-
-        make = lumberjack.Collector
-    elif log_collector_scheme == "logjam":
-        from logclient.logjam import collector as logjam
-
-        make = logjam.Collector
-    elif log_collector_scheme == "plog":
-        from logclient.plog import collector as plog
-
-        make = plog.Collector
-    elif log_collector_scheme == "logux":
-        from logclient.logux import collector as logux
-
-        make = logux.Collector
-    else:
-        from logclient.errors import ConfigError
-
-        known = "lumberjack, logjam, plog, logux"
-        raise ConfigError(f"log_collector_scheme: {log_collector_scheme!r} is none of {known}")
-    with make(keep=True, **log_collector_options) as collector:
+    with _collector(log_collector_scheme)(keep=True, **log_collector_options) as collector:
         yield collector
+
+
+@pytest.fixture
+def log_delivery(
+    log_collector_scheme: str, log_collector_options: dict[str, Any], tmp_path: Path
+) -> Iterator[Delivery]:
+    """Run a server on 127.0.0.1, and check at the end of the test that everything arrived."""
+    from logclient.testing import Delivery
+
+    make = _collector(log_collector_scheme)
+    with Delivery(lambda capture: make(capture=capture, **log_collector_options), tmp_path) as delivery:
+        yield delivery

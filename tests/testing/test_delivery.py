@@ -1,0 +1,89 @@
+"""`assert_delivered` and the fixture ``log_delivery``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logclient
+from logclient import testing
+from logclient.errors import LedgerError
+from tests import support
+from tests import verify_files as files
+from tests.support.patience import PATIENCE
+from tests.verify_scene import P, Scene
+
+support.need("numpy")
+support.need("pyarrow")
+
+
+def test_delivered_events_pass(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger().write_capture()
+    verdict = testing.assert_delivered(scene.ledger, scene.capture)
+    assert (verdict.exit_code, verdict.counts.ok) == (0, 20)
+
+
+def test_error_names_each_event(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger()
+    scene.write_capture([*range(1, 8), 9, 10, 10, *range(12, 21)])
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_delivered(scene.ledger, scene.capture)
+    first, *lines = str(caught.value).splitlines()
+    assert "2 lost" in first
+    lost = [line for line in lines if line.startswith("  - lost ")]
+    assert [files.event_id(P, seq) in line for seq, line in zip((8, 11), lost, strict=True)] == [True, True]
+    assert all(" acked" in line and " made 1970-" in line for line in lost)
+    assert next(line for line in lines if line.startswith("  + duplicated ")).endswith("}")
+
+
+def test_many_faults_are_counted(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger().write_capture(range(1, 3))
+    with pytest.raises(AssertionError) as caught:
+        testing.assert_delivered(scene.ledger, scene.capture, examples=5)
+    lines = str(caught.value).splitlines()
+    assert sum(line.startswith("  - lost ") for line in lines) == 5
+    assert "    and 13 more lost" in lines
+
+
+def test_unproven_delivery_is_an_error(tmp_path: Path) -> None:
+    scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20), closed=False)
+    with pytest.raises(AssertionError, match="unclosed"):
+        testing.assert_delivered(scene.ledger, scene.capture)
+    with pytest.raises(LedgerError, match=r"capture: .*: No such file"):
+        testing.assert_delivered(scene.ledger, tmp_path / "none")
+
+
+@pytest.mark.parametrize("log_collector_scheme", ["lumberjack", "logjam", "plog", "logux"])
+def test_fixture_proves_the_delivery(log_delivery: testing.Delivery, log_collector_scheme: str) -> None:
+    url = log_delivery.url + ("/shop-production" if log_collector_scheme == "logjam" else "")
+    with logclient.connect(url, ledger=log_delivery.ledger) as client:
+        for i in range(50):
+            client.send({"message": f"event {i}"})
+        assert client.flush(PATIENCE) == 0
+    assert log_delivery.check().counts.events == 50
+
+
+def test_fixture_fails_a_test_that_loses_events(tmp_path: Path) -> None:
+    """At the end of the test, which itself notices nothing."""
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        "import os, logclient\n"
+        "def test_it(log_delivery):\n"
+        "    with logclient.connect(log_delivery.url, ledger=log_delivery.ledger) as client:\n"
+        "        client.send({'message': 'kept'})\n"
+        "        assert client.flush(20) == 0\n"
+        "    for name in os.listdir(log_delivery.ledger):\n"
+        "        with open(os.path.join(log_delivery.ledger, name), 'rb+') as file:\n"
+        "            file.truncate(os.path.getsize(file.name) - 20)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:logclient", "-p", "logclient.testing.pytest_plugin",
+         "-p", "no:cacheprovider", str(test)],
+        capture_output=True, text=True, timeout=4 * PATIENCE, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert "1 passed, 1 error" in done.stdout
+    assert "AssertionError" in done.stdout and "has no end" in done.stdout
