@@ -20,7 +20,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 @pytest.fixture
-def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def run(scene: Scene) -> Callable[..., Any]:
     """The verdict on the scene, without Spark."""
     inprocess = pytest.importorskip("tests.verify_inprocess")
 

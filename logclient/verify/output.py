@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
-from logclient.errors import LedgerError
+from logclient.errors import LedgerError, MissingExtra
 from logclient.evidence import storage
 
 if TYPE_CHECKING:
@@ -67,10 +68,13 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
 
     Raises:
         LedgerError: the folder cannot be made or written to.
+        MissingExtra: Jinja is not installed, which writes the report.
         ConfigError: the URL has a secret or an unknown option.
     """
     if out is None:
         return "", []
+    if find_spec("jinja2") is None:
+        raise MissingExtra("jinja2", "verify")
     folder = storage.resolve(out, "out")
     if storage.is_url(folder):
         storage.check_writable(folder, "out")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from logclient.errors import ExitCode
 from logclient.verify.verdict import Counts
 
-__all__ = ["count_ledgers", "sentence"]
+__all__ = ["counted", "sentence"]
 
 _MAY_BE_OPEN = "a ledger is still open"
 
 
-def count_ledgers(n: int, adjective: str = "") -> str:
-    """Return a number of ledgers as a phrase, with an adjective if given."""
-    return f"{n:,} {adjective}{' ' * bool(adjective)}ledger{'s' * (n != 1)}"
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def sentence(
@@ -43,7 +43,7 @@ def sentence(
         unknown = f"{counts.unknown:,} of {events} are unknown"
         return f"The promise is unproven: {unknown}, because {because or _MAY_BE_OPEN}."
     if still_open:
-        open_ = f"; {count_ledgers(still_open)} {'is' if still_open == 1 else 'are'} still open"
+        open_ = f"; {counted(still_open, 'ledger')} {'is' if still_open == 1 else 'are'} still open"
     else:
         open_ = ""
     if not counts.events:

@@ -42,7 +42,7 @@ from logclient.verify.schema import (
     UNEXPECTED,
     UNKNOWN,
 )
-from logclient.verify.sentence import count_ledgers, sentence
+from logclient.verify.sentence import counted, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.verdict import (
     Counts,
@@ -517,7 +517,7 @@ class Summary:
         if wrong:
             faults.append(self.ledger.producers[int(evidence.argmax())].fault)
         if wrong > 1:
-            faults.append(f"{count_ledgers(wrong - 1, 'other')} {'is' if wrong == 2 else 'are'} not whole")
+            faults.append(f"{counted(wrong - 1, 'other ledger')} {'is' if wrong == 2 else 'are'} not whole")
         if unread := self.ledger.unread:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
             faults.append(f"{unread[0]}{more} may be a ledger and is not read")

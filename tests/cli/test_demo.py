@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -248,7 +249,7 @@ class TestProcesses:
                 verifier.verify(tmp_path, tmp_path / "out", {"capture": str(tmp_path)})
 
 
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Verify:
+def in_this_process() -> Verify:
     """Judge without Spark, by the same stages; the demo itself uses another process."""
 
     from tests import verify_inprocess
@@ -272,6 +273,9 @@ def assert_demo_output(folder: Path, events: int, out: str) -> None:
     for protocol in PROTOCOLS:
         assert_protocol_output([run for run in runs if run["protocol"] == protocol], events, out)
     assert "verdict.json" in out
+    listed = re.findall(r'<a href="([^"]+)">([^<]+)</a>', (folder / "index.html").read_text())
+    assert listed == [(f"{run['name']}/verify/report.html", run["name"]) for run in runs]
+    assert all((folder / link).exists() for link, _ in listed)
 
 
 def assert_protocol_output(runs: list[dict[str, Any]], events: int, out: str) -> None:
@@ -300,13 +304,11 @@ def assert_protocol_output(runs: list[dict[str, Any]], events: int, out: str) ->
 
 
 @pytest.mark.spark
-def test_a_small_demo_passes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_demo_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {n} of a log\n" for n in range(1000)))
     code = demo(
-        [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process(monkeypatch)
+        [str(file)], events=40_000, out=str(tmp_path / "out"), verify=in_this_process()
     )
     out = capsys.readouterr().out
     assert code == ExitCode.OK, out

@@ -100,7 +100,7 @@ class TestList:
 
 class TestDrain:
     def test_dead_owners_are_sent_under_their_ids(
-        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
         producers = [scene.run(events=200) for _ in range(2)]
         arguments = ["drain", scene.spool, "--to", scene.url, "--ledger", scene.ledger]
@@ -111,7 +111,7 @@ class TestDrain:
         assert list(scene.spool.iterdir()) == []
         out, _ = command(capsys, *arguments, "--json")
         assert json.loads(out) == {"owners": 0, "events": 0, "left_owners": 0, "left": 0, "exit": 0}
-        assert scene.verdict(monkeypatch).ok == 400
+        assert scene.verdict().ok == 400
 
     def test_what_cannot_be_sent_is_left(self, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
         producer = scene.run(events=100)
@@ -179,7 +179,7 @@ class TestPurge:
             client.close(0.0)
 
     def test_purged_events_are_dropped_in_the_ledger(
-        self, scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, scene: Scene, capsys: pytest.CaptureFixture[str]
     ) -> None:
         producer = scene.start(NOBODY, events=300, end="stay")
         wait_until(lambda: producer.sent() == 300 and producer.read_name(), "it has sent all")
@@ -192,7 +192,7 @@ class TestPurge:
         assert (close["t"], close["last"], close["dropped"]) == ("close", 300, {"purged": 300})
         with scene.client() as client:
             client.send({"n": 1})  # without any capture there would be no verdict
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.dropped, counts.unknown, counts.lost) == (1, 300, 0, 0)
 
 

@@ -80,9 +80,7 @@ def ids_read(protocol: str, producer: str, documents: list[Any]) -> list[tuple[i
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_forged_ids_do_not_confuse_the_verdict(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forged_ids_do_not_confuse_the_verdict(protocol: str, tmp_path: Path) -> None:
     """Every event carries our own id, and the verdict finds nothing wrong."""
     collector, _, forge, send = PROTOCOLS[protocol]
     with collector(capture=str(tmp_path / "capture"), keep=True) as server:
@@ -104,9 +102,7 @@ def test_forged_ids_do_not_confuse_the_verdict(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_identity_own_keeps_the_applications_ids(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_identity_own_keeps_the_applications_ids(protocol: str, tmp_path: Path) -> None:
     """They stay where they are, and the ledger lists them."""
     collector, _, forge, send = PROTOCOLS[protocol]
     with collector(capture=str(tmp_path / "capture"), keep=True) as server:

@@ -239,9 +239,7 @@ class TestFailures:
                 assert client.flush(PATIENCE) == 0
                 assert numbers(*servers) == dict.fromkeys(range(500), 1)
 
-    def test_random_cuts_on_both_servers_lose_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_random_cuts_on_both_servers_lose_nothing(self, tmp_path: Path) -> None:
         """They break around writes and acknowledgements, stop and start; the verifier judges."""
         inprocess = pytest.importorskip("tests.verify_inprocess")
         seeded = random.Random(19)
@@ -441,7 +439,7 @@ class TestCalls:
             outcomes = {delivery.result(PATIENCE) for delivery in deliveries}
             assert outcomes == {Outcome("failed", "max_age")}
 
-    def test_other_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_servers(self, tmp_path: Path) -> None:
         """Under load, to more and to fewer of them; the verifier judges."""
         inprocess = pytest.importorskip("tests.verify_inprocess")
         ledger, capture = tmp_path / "ledger", tmp_path / "capture"

@@ -58,16 +58,12 @@ class TestServers:
             assert (_ids(one), _ids(two)) == ({0: 1}, {1: 1})
 
     @pytest.mark.parametrize("protocol", SERVERS)
-    def test_nothing_is_lost_under_load(
-        self, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        _move_often(protocol, 30, tmp_path, monkeypatch)
+    def test_nothing_is_lost_under_load(self, protocol: str, tmp_path: Path) -> None:
+        _move_often(protocol, 30, tmp_path)
 
     @pytest.mark.long
-    def test_nothing_is_lost_in_a_thousand_moves(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        _move_often("lumberjack", 1000, tmp_path, monkeypatch)
+    def test_nothing_is_lost_in_a_thousand_moves(self, tmp_path: Path) -> None:
+        _move_often("lumberjack", 1000, tmp_path)
 
     def test_events_that_get_no_answer_are_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from logclient.delivery import engine
@@ -98,7 +94,7 @@ class TestServers:
             assert _ids(server) == dict.fromkeys(range(20), 1)
 
 
-def _move_often(protocol: str, moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _move_often(protocol: str, moves: int, tmp_path: Path) -> None:
     """Move between three servers while four threads send; the verifier counts."""
     inprocess = pytest.importorskip("tests.verify_inprocess")
     ledger, capture = tmp_path / "ledger", tmp_path / "capture"

@@ -108,9 +108,7 @@ def celery(site: Site, *options: str, tasks: int, number: int = 0) -> Iterator[R
         yield Running(site, server)
 
 
-def test_celery_pool_processes_deliver_and_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_celery_pool_processes_deliver_and_are_replaced(tmp_path: Path) -> None:
     """Pool processes with enough tasks are replaced; the worker ends by SIGTERM."""
     with Site(tmp_path) as site, celery(site, "--max-tasks-per-child", "40", tasks=200) as run:
         wait_for(lambda: len(run.answers()) >= 200, "all results")
@@ -118,7 +116,7 @@ def test_celery_pool_processes_deliver_and_are_replaced(
         messages = site.messages()
         assert owed(run.answers(), messages) == []
         assert len(run.workers()) >= 5
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
         assert all(producer.closed for producer in verdict.producers)
 
@@ -127,7 +125,6 @@ def test_celery_pool_processes_deliver_and_are_replaced(
 def test_a_killed_celery_process_loses_only_its_queue(
     number: signal.Signals,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It ends in the middle of a task; then the worker ends by -9, and its pool with it."""
@@ -144,7 +141,7 @@ def test_a_killed_celery_process_loses_only_its_queue(
         wait_for(lambda: all(map(gone, pool)), "the end of the pool")
         assert owed(sure, site.messages()) == []
         assert killed or site.messages()[f"ends by {number:d}"] == 1
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         with capsys.disabled():
             print(f"\n{len(answers)} tasks by {len(run.workers())} processes; {verdict.counts}")
         (last,) = (lines[-1] for lines in site.ledgers().values() if lines[0]["pid"] == ended)

@@ -77,13 +77,11 @@ LATER = pytest.param(partial(gevent, preload=False), marks=pytest.mark.long, id=
 
 
 @pytest.mark.parametrize("framework", [gevent, LATER, eventlet])
-def test_green_workers_deliver_through_signals(
-    framework: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_green_workers_deliver_through_signals(framework: Any, tmp_path: Path) -> None:
     with Site(tmp_path) as site, framework(site) as (server, port):
         load = through_signals(site, server, port, 300, 2)
         assert owed(load.answers, site.messages()) == []
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
         assert len(verdict.producers) >= 7
 

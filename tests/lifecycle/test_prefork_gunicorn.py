@@ -67,7 +67,6 @@ def test_gunicorn_workers_deliver_through_signals(
     rounds: int,
     preload: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One worker by SIGTERM, one by -9, all by HUP, in the end the master: under load all the time."""
@@ -118,7 +117,7 @@ def test_gunicorn_workers_deliver_through_signals(
         workers = load.workers()
         assert messages[LOADED] == (1 if preload else len(workers))
 
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         with capsys.disabled():
             incomplete = sum(1 for a in young if owed([a], messages))
             print(
@@ -135,9 +134,7 @@ def test_gunicorn_workers_deliver_through_signals(
                 assert producer.counts.ok == producer.counts.events
 
 
-def test_records_queued_before_the_fork_arrive_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_queued_before_the_fork_arrive_once(tmp_path: Path) -> None:
     """The collector is away while master and workers log for the first time."""
     with Site(tmp_path) as site:
         site.collector.end(signal.SIGTERM)  # its port stays known
@@ -152,14 +149,12 @@ def test_records_queued_before_the_fork_arrive_once(
         assert messages[LOADED] == 1
         assert owed(answers, messages) == []
         assert sum(messages.values()) == 1 + 3 * len(answers)
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
         assert len(verdict.producers) == 4
 
 
-def test_gunicorn_threads_and_max_requests_lose_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gunicorn_threads_and_max_requests_lose_nothing(tmp_path: Path) -> None:
     """Workers of several threads, which end by themselves."""
     options = ("--worker-class", "gthread", "--threads", "4", "--max-requests", "100")
     with Site(tmp_path) as site, gunicorn(site, *options, preload=True) as run:
@@ -167,11 +162,11 @@ def test_gunicorn_threads_and_max_requests_lose_nothing(
             wait_for(lambda: len(load.workers()) >= 6, "workers after workers")
             assert run.server.end(signal.SIGTERM) == 0
         assert owed(load.answers, site.messages()) == []
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
 
 
-def test_gunicorn_upgrade_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gunicorn_upgrade_loses_nothing(tmp_path: Path) -> None:
     """USR2 forks and executes a second master; the first ends gracefully, the second without grace."""
     with Site(tmp_path) as site, gunicorn(site, preload=True) as run:
         with Load(run.port) as load:
@@ -189,7 +184,7 @@ def test_gunicorn_upgrade_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         messages = site.messages()
         assert messages[LOADED] == 2
         assert owed(load.answers, messages) == []
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == verdict.counts.events
         assert len(verdict.producers) == 8
 
@@ -206,9 +201,7 @@ def hang():
 """
 
 
-def test_a_hanging_gunicorn_worker_delivers_its_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_gunicorn_worker_delivers_its_queue(tmp_path: Path) -> None:
     """The master sends SIGABRT at the timeout: Python ends by its exit handlers."""
     (tmp_path / "hangs.py").write_text(HANGS)
     options = ("--timeout", "1", "hangs:app")
@@ -222,4 +215,4 @@ def test_a_hanging_gunicorn_worker_delivers_its_queue(
         lines = next(lines for lines in site.ledgers().values() if lines[0]["pid"] == pid)
         assert lines[-1]["t"] == "close"
         assert run.server.end(signal.SIGTERM) == 0
-        assert site.verdict(monkeypatch).exit_code == 0
+        assert site.verdict().exit_code == 0

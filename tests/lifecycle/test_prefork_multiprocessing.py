@@ -17,9 +17,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_pool_workers_deliver_all_records(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pool_workers_deliver_all_records(method: str, tmp_path: Path) -> None:
     """Nothing is configured but the handler."""
     command = [sys.executable, "pool.py", method]
     with Site(tmp_path) as site:
@@ -30,7 +28,7 @@ def test_pool_workers_deliver_all_records(
         assert Counter(process.text.splitlines()) == messages  # the console has the records, and no complaint
         assert all(messages[f"order {number} priced"] == 1 for number in range(1000))
         assert messages["begin"] == 1 and sum(messages.values()) == 1002
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == 1002
         assert all(producer.closed for producer in verdict.producers)
 
@@ -72,9 +70,7 @@ def run_beside_example(site: Site, method: str, text: str, code: int = 0) -> str
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_executor_processes_deliver_all_records(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executor_processes_deliver_all_records(method: str, tmp_path: Path) -> None:
     """ProcessPoolExecutor and Process let their children end by themselves: there is nothing to configure."""
     text = """
 def work():
@@ -92,15 +88,13 @@ if __name__ == "__main__":
     with Site(tmp_path) as site:
         assert run_beside_example(site, method, text) == ""
         assert site.messages() == {"begin": 1, "from a child": 200}
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and verdict.counts.ok == 201
         assert all(producer.closed for producer in verdict.producers)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "terminate"])
-def test_killed_processes_leave_honest_ledgers(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_processes_leave_honest_ledgers(how: str, tmp_path: Path) -> None:
     """A process that gets no chance leaves a ledger without an end, and the verdict concludes nothing
     false."""
     text = f"""
@@ -129,7 +123,7 @@ if __name__ == "__main__":
         assert run_beside_example(site, "spawn", text) == ""
         messages = site.messages()
         assert messages["begin"] == messages["old"] == 1
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 3
         (child,) = (producer for producer in verdict.producers if not producer.closed)
         counts = child.counts
@@ -137,9 +131,7 @@ if __name__ == "__main__":
         assert counts.ok + counts.recovered + counts.missing + counts.unknown == counts.events <= 2
 
 
-def test_terminate_with_flush_on_sigterm_delivers_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminate_with_flush_on_sigterm_delivers_all(tmp_path: Path) -> None:
     """Process.terminate() sends SIGTERM; the queue is delivered, and the exit code stays."""
     text = """
 def work():
@@ -163,11 +155,11 @@ if __name__ == "__main__":
     with Site(tmp_path) as site:
         assert run_beside_example(site, "spawn", text) == ""
         assert site.messages() == {"begin": 1, "from a child": 1000}
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
 
 
-def test_a_flushed_record_survives_os_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flushed_record_survives_os_exit(tmp_path: Path) -> None:
     """A child of os.fork that ends by os._exit must flush by itself."""
     text = """
 if __name__ == "__main__":
@@ -181,11 +173,11 @@ if __name__ == "__main__":
     with Site(tmp_path) as site:
         assert run_beside_example(site, "fork", text) == ""
         assert site.messages() == {"begin": 1, "from a child": 1}
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         assert verdict.exit_code == 0 and all(producer.closed for producer in verdict.producers)
 
 
-def test_sigterm_during_exit_waits_for_the_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_during_exit_waits_for_the_delivery(tmp_path: Path) -> None:
     """It waits until the last records are delivered, and then ends the process."""
     text = """
 from logclient.delivery.engine import Engine
@@ -202,6 +194,6 @@ log.info("last words")
     with Site(tmp_path) as site:
         assert run_beside_example(site, "fork", text, -signal.SIGTERM) == ""
         assert site.messages() == {"begin": 1, "last words": 1}
-        assert site.verdict(monkeypatch).exit_code == 0
+        assert site.verdict().exit_code == 0
         ((*_, last),) = site.ledgers().values()
         assert last["t"] == "close" and last["acked"] == 2

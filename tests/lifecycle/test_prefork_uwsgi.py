@@ -58,7 +58,7 @@ def uwsgi(site: Site, **lines: str) -> Iterator[Running]:
 
 @pytest.mark.parametrize("way", ["hooks", "no-hooks", "lazy"])
 def test_uwsgi_workers_deliver_through_signals(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One worker ends gracefully, one by -9, in the end the master: under load all the time."""
     lines = {
@@ -101,7 +101,7 @@ def test_uwsgi_workers_deliver_through_signals(
         workers = load.workers()
         assert messages[LOADED] == (len(workers) if way == "lazy" else 1)
 
-        verdict = site.verdict(monkeypatch)
+        verdict = site.verdict()
         with capsys.disabled():
             print(
                 f"\n{len(load.answers)} orders by {len(workers)} workers, {load.refused} not answered; "
@@ -129,9 +129,7 @@ def application(environ, start_response):
 """
 
 
-def test_sigint_ends_uwsgi_workers_without_false_ledgers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigint_ends_uwsgi_workers_without_false_ledgers(tmp_path: Path) -> None:
     """Exit handlers run in an idle worker and not in a busy one."""
     (tmp_path / "waits.py").write_text(WAITS)
     lines = {"wsgi-file": f"module = waits\npythonpath = {EXAMPLES / 'uwsgi'}\npythonpath = {tmp_path}"}
@@ -148,11 +146,11 @@ def test_sigint_ends_uwsgi_workers_without_false_ledgers(
         ends = {lines[0]["pid"]: lines[-1]["t"] for lines in site.ledgers().values()}
         assert {ends[worker] for worker in load.workers() - {busy}} == {"close"}
         assert ends[busy] != "close"
-        site.verdict(monkeypatch)
+        site.verdict()
 
 
 @pytest.mark.long  # uwsgi takes its time
-def test_recycled_uwsgi_workers_deliver_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recycled_uwsgi_workers_deliver_all(tmp_path: Path) -> None:
     """They end by max-requests."""
     with Site(tmp_path) as site, uwsgi(site, processes="processes = 3\nmax-requests = 100") as run:
         with Load(run.port) as load:
@@ -160,7 +158,7 @@ def test_recycled_uwsgi_workers_deliver_all(tmp_path: Path, monkeypatch: pytest.
             os.kill(run.server.pid, signal.SIGTERM)
             run.server.wait()
         assert owed(load.answers, site.messages()) == []
-        assert site.verdict(monkeypatch).counts.unknown == 0
+        assert site.verdict().counts.unknown == 0
 
 
 STARVED = """

@@ -475,7 +475,7 @@ class TestClientAndCollector:
         assert window.types[:2] == "JD"
         assert len(window) == (3 if fault == "add" else 2)
 
-    def test_discarded_windows_are_judged_lost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_discarded_windows_are_judged_lost(self, tmp_path: Path) -> None:
         verdict = pytest.importorskip("tests.verify_inprocess")
         capture, ledger = str(tmp_path / "capture"), str(tmp_path / "ledger")
         with Collector(strict_spec=True, capture=capture, faults="discard=every:4,seed=1") as collector:

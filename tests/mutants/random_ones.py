@@ -89,7 +89,6 @@ FIRST = {
     "verify/frames": "verify_frames",
     "verify/job": "verify",
     "verify/ledger": "verify_ledger",
-    "verify/markup": "verify_report",
     "verify/report": "verify_report",
     "verify/sources": "verify_captures verify_capture",
     "delivery": "engine_traces engine_reports",

@@ -124,9 +124,7 @@ def test_delivery_continues_after_a_cut(server: Collector, url: str) -> None:
             found = server.messages()
 
 
-def test_verdict_over_lines_is_clean(
-    server: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdict_over_lines_is_clean(server: Collector, tmp_path: Path) -> None:
     verdict = pytest.importorskip("tests.verify_inprocess")
     capture, ledger = tmp_path / "capture", tmp_path / "ledger"
     with Collector(tcp_port=0, capture=str(capture)) as collector:

@@ -403,7 +403,7 @@ class Shipment:
             assert seen is not None and seen[1] == int(Path(DEFAULT).read_text())
             self.dropped = seen[2]
 
-    def missing(self, monkeypatch: pytest.MonkeyPatch) -> int:
+    def missing(self) -> int:
         """Return how many events are missing; assert that nothing else is found."""
         verdict = pytest.importorskip("tests.verify_inprocess")
         verdict.run(self.folder / "ledger", self.folder / "capture", out=self.folder / "out")
@@ -413,12 +413,10 @@ class Shipment:
         return len(found.get("missing", ()))
 
 
-def _assert_at_most_one_in_10000_lost(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, events: int, tries: int
-) -> None:
+def _assert_at_most_one_in_10000_lost(folder: Path, events: int, tries: int) -> None:
     for attempt in range(tries):
         ran = Shipment(folder / str(attempt), events)
-        missing = ran.missing(monkeypatch)
+        missing = ran.missing()
         print(f"{events:,} events at {ran.rate:,.0f}/s: {missing} missing, {ran.dropped} dropped, {ran.loss}")
         assert missing == ran.dropped == ran.loss.lost
         if missing <= events / 10_000:
@@ -427,10 +425,10 @@ def _assert_at_most_one_in_10000_lost(
 
 
 @linux
-def test_open_loop_loses_what_the_kernel_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_loop_loses_what_the_kernel_dropped(tmp_path: Path) -> None:
     # In a short run one stall of a busy machine exceeds 0.01 %; only the long form bounds the loss.
     ran = Shipment(tmp_path, 20_000)
-    assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost
+    assert ran.missing() == ran.dropped == ran.loss.lost
     assert ran.rate < 11_000
 
 
@@ -441,25 +439,25 @@ def test_open_loop_of_two_million_events(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @linux
-def test_feedback_auto_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_auto_loses_nothing(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 60_000, feedback="auto")
-    assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost == 0
+    assert ran.missing() == ran.dropped == ran.loss.lost == 0
     print(f"{ran.rate:,.0f} events/s")
 
 
 @linux
 @pytest.mark.long
-def test_feedback_auto_loses_none_of_two_million(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_auto_loses_none_of_two_million(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 2_000_000, feedback="auto")
     print(f"{ran.rate:,.0f} events/s, {ran.dropped} dropped")
-    assert ran.missing(monkeypatch) == ran.dropped == ran.loss.lost == 0
+    assert ran.missing() == ran.dropped == ran.loss.lost == 0
     assert ran.rate >= 30_000
 
 
 @linux
-def test_loss_without_pacing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_without_pacing_is_estimated(tmp_path: Path) -> None:
     ran = Shipment(tmp_path, 200_000, pace=0, pace_bytes=0)
-    missing = ran.missing(monkeypatch)
+    missing = ran.missing()
     print(f"{ran.rate:,.0f} events/s: {missing} missing, {ran.dropped} dropped, {ran.loss}")
     assert ran.loss.lost is not None and abs(ran.loss.lost - missing) <= 0.05 * missing
     assert missing <= ran.dropped <= missing + 10  # our questions may be dropped, too

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pytest
-
 import logclient
 from logclient.collectors.capture import CaptureReader
 from logclient.lumberjack.collector import Collector, decode
@@ -151,7 +149,7 @@ class Scene:
         units = (unit for unit in CaptureReader(self.capture) if unit.direction == 0)
         return [dotted(event) for unit in units for event in decode(unit.raw)]
 
-    def verdict(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def verdict(self) -> Any:
         """End the collector, and return the verifier's counts."""
         need("pyarrow")
         need("numpy")

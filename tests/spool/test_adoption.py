@@ -42,7 +42,7 @@ def _killed_with_a_ledger(scene: Scene, events: int) -> Producer:
     return producer
 
 
-def test_an_adopted_ledger_is_continued_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adopted_ledger_is_continued_and_closed(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = _killed_with_a_ledger(scene, 700)
         scene.drain()
@@ -50,16 +50,16 @@ def test_an_adopted_ledger_is_continued_and_closed(tmp_path: Path, monkeypatch: 
         lines = scene.lines(producer.name)
         assert lines[-1]["t"] == "close"
         assert (lines[-1]["last"], lines[-1]["acked"]) == (700, 700)
-        assert scene.verdict(monkeypatch).ok == 700
+        assert scene.verdict().ok == 700
 
 
-def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_last_line_does_not_hide_later_parts(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.run(scene.url, events=400)
         with (scene.ledger / f"{producer.name}-0001.ledger").open("ab") as file:
             file.write(b'{"t":"batch","seqs":[[1,')
         scene.drain()
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
@@ -84,14 +84,12 @@ def test_a_shortage_of_descriptors_delays_an_adoption(
         scene.drain()
         assert opened > at
         assert scene.parts(producer.name) == [1, 2]
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.unknown, counts.lost) == (700, 0, 0)
 
 
 @pytest.mark.parametrize("whole", [0, 1])
-def test_a_part_without_a_line_is_written_anew(
-    whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_without_a_line_is_written_anew(whole: int, tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.start(scene.url if whole else NOBODY, events=400, end="stay")
         wait_until(lambda: producer.sent() == 400 and producer.read_name(), "it has sent all")
@@ -104,11 +102,11 @@ def test_a_part_without_a_line_is_written_anew(
         assert scene.parts(producer.name) == list(range(1, whole + 2))
         opened = [line for line in scene.lines(producer.name) if line["t"] == "open"]
         assert ["continues" in line for line in opened] == [False] * whole + [True]
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown, counts.unexpected) == (400, 0, 0, 0)
 
 
-def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         first = _killed_with_a_ledger(scene, 300)
         second = scene.start(NOBODY, events=300, end="stay")  # it adopts the first, and can send nothing
@@ -116,7 +114,7 @@ def test_an_adopter_that_is_killed_is_adopted_itself(tmp_path: Path, monkeypatch
         second.kill()
         scene.drain()
         assert scene.parts(first.name) == [1, 2, 3]
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown, counts.duplicated) == (counts.events, 0, 0, 0)
 
 
@@ -142,7 +140,7 @@ def test_overflow_mode_keeps_memory_and_order_at_close(tmp_path: Path) -> None:
         assert arrived == list(range(1, 5001))
 
 
-def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path) -> None:
     with Scene(tmp_path, spool_mode="overflow", max_bytes="1MiB") as scene:
         # Slow enough for the first segment, which is made while the first MiB fills memory.
         scene.run(events=5000, sizes=(1000,), rest=1e-5)
@@ -151,7 +149,7 @@ def test_overflow_mode_loses_memory_only_to_a_kill(tmp_path: Path, monkeypatch: 
         # What the disk took comes whole and in order. The last chunk may be one in memory.
         assert 0 < 5000 - len(arrived) < 2500
         assert arrived == list(range(arrived[0], arrived[0] + len(arrived)))
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.lost, counts.unexpected) == (0, 0)
 
 

@@ -90,9 +90,7 @@ def _fill(scene: Scene, spool_bytes: int, **options: Any) -> tuple[Storm, list[i
     return storm, arrived, stats.dropped, seconds
 
 
-def _assert_bounded(
-    scene: Scene, spool_bytes: int, share: float, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> float:
+def _assert_bounded(scene: Scene, spool_bytes: int, share: float, **options: Any) -> float:
     """Fill a spool three times; return the events a second after the server's return.
 
     Args:
@@ -119,7 +117,7 @@ def _assert_bounded(
     assert share * spool_bytes + 0.8 * memory <= kept <= spool_bytes + memory
     (close,) = [line for path in scene.ledger.iterdir() for line in _closes(scene, path)]
     assert close["dropped"] == dropped
-    counts = scene.verdict(monkeypatch)
+    counts = scene.verdict()
     assert (counts.lost, counts.unknown, counts.unexpected, counts.corrupted, counts.duplicated) == (0,) * 5
     assert (counts.ok, counts.dropped) == (len(arrived), dropped["spool_full"])
     return len(arrived) / seconds
@@ -135,12 +133,10 @@ MODES = pytest.mark.parametrize("mode", ["always", "overflow"])
 
 @POLICIES
 @MODES
-def test_a_full_spool_keeps_its_bounds_and_counts(
-    mode: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_spool_keeps_its_bounds_and_counts(mode: str, policy: str, tmp_path: Path) -> None:
     with Scene(tmp_path, spool_mode=mode, overflow=policy, max_bytes="1MiB") as scene:
         # Eight places of 128 are left for the ends of lists.
-        _assert_bounded(scene, 8 * MIB, 0.92, monkeypatch)
+        _assert_bounded(scene, 8 * MIB, 0.92)
 
 
 @pytest.mark.long
@@ -151,7 +147,6 @@ def test_a_large_spool_is_filled_and_recovers(
     mode: str,
     policy: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = tmp_path / "plain"
@@ -168,7 +163,7 @@ def test_a_large_spool_is_filled_and_recovers(
     folder = tmp_path / "spooled"
     folder.mkdir()
     with Scene(folder, spool_mode=mode, overflow=policy, max_bytes="1MiB") as scene:
-        recovered = _assert_bounded(scene, 64 * MIB, 0.98, monkeypatch)
+        recovered = _assert_bounded(scene, 64 * MIB, 0.98)
     with capsys.disabled():
         share = f"{recovered / rate:.2f} of memory's {rate:,.0f}"
         print(f"\n{mode}, {policy}: {recovered:,.0f} events/s after the server's return, {share}")

@@ -49,7 +49,7 @@ class SpoolSite(Site):
             found.setdefault(event["message"], set()).add(event["event.id"])
         return found
 
-    def counts(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def counts(self) -> Any:
         """End the collector, and return the verifier's counts."""
         need("pyarrow")
         need("numpy")
@@ -98,7 +98,6 @@ def test_records_of_answered_requests_survive_kills(
     kills: int,
     preload: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     draw = random.Random(f"gunicorn {preload}")
@@ -117,7 +116,7 @@ def test_records_of_answered_requests_survive_kills(
         wanted = [f"order {answer.order} {step}" for answer in answers for step in STEPS]
         assert [message for message in wanted if len(copies.get(message, ())) != 1] == []
         assert len({answer.worker for answer in answers}) == lives * (kills + WORKERS)
-        counts = site.counts(monkeypatch)
+        counts = site.counts()
         with capsys.disabled():
             print(f"\n{len(answers)} orders; {counts}")
         assert (counts.lost, counts.corrupted, counts.unexpected, counts.unknown) == (0, 0, 0, 0)

@@ -31,29 +31,27 @@ def _kill_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, s
     return returned
 
 
-def _assert_all_arrived(scene: Scene, returned: dict[str, set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def _assert_all_arrived(scene: Scene, returned: dict[str, set[int]]) -> None:
     arrived = scene.arrived()
     for event in scene.events():
         assert event["message"] == "m" * len(event["message"])
     for name, seqs in returned.items():
         assert not [seq for seq in seqs if f"{name}{seq:012x}" not in arrived]
-    counts = scene.verdict(monkeypatch)
+    counts = scene.verdict()
     assert (counts.lost, counts.corrupted, counts.unexpected, counts.unknown) == (0, 0, 0, 0), counts
     assert counts.ok == counts.events >= sum(map(len, returned.values()))
 
 
-def test_all_that_send_returned_for_survives_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_send_returned_for_survives_kills(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         returned = _kill_many(scene, 20, random.Random(18))
         assert sum(map(len, returned.values())) > 10_000
         scene.drain()
-        _assert_all_arrived(scene, returned, monkeypatch)
+        _assert_all_arrived(scene, returned)
 
 
 @pytest.mark.parametrize("policy", ["block", "drop_new", "drop_oldest"])
-def test_no_event_is_only_in_memory_when_places_are_in_pieces(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_event_is_only_in_memory_when_places_are_in_pieces(policy: str, tmp_path: Path) -> None:
     # Two segments: in each, one of 3 MB leaves pieces of 1 MB, which together have room for one of 1.2 MB.
     options = {"max_event_bytes": "4MB", "spool_bytes": "8MiB", "block_timeout": 0.05}
     with Scene(tmp_path, overflow=policy, **options) as scene:
@@ -62,21 +60,21 @@ def test_no_event_is_only_in_memory_when_places_are_in_pieces(
         scene.drain()
         arrived = {int(name[20:], 16) for name in scene.arrived()}
         assert arrived == ({2, 3} if policy == "drop_oldest" else {1, 2})
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.lost, counts.corrupted, counts.unexpected) == (0, 0, 0), counts
 
 
 @pytest.mark.long
 @pytest.mark.timeout(60 * PATIENCE)
 @pytest.mark.parametrize("batch", range(8))
-def test_two_thousand_killed_producers(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_thousand_killed_producers(batch: int, tmp_path: Path) -> None:
     draw = random.Random(f"spool {batch}")
     with Scene(tmp_path, spool_sync=draw.choice(("none", "interval", "batch"))) as scene:
         returned: dict[str, set[int]] = {}
         for _ in range(25):
             returned |= _kill_many(scene, 10, draw)
             scene.drain()
-        _assert_all_arrived(scene, returned, monkeypatch)
+        _assert_all_arrived(scene, returned)
 
 
 def _stop_many(scene: Scene, producers: int, draw: random.Random) -> dict[str, set[int]]:
@@ -105,38 +103,36 @@ NEEDS_STEPS = pytest.mark.skipif(bool(stepper.refusal()), reason=stepper.refusal
 
 
 @NEEDS_STEPS
-def test_a_push_may_stop_at_any_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_may_stop_at_any_instruction(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         returned = _stop_many(scene, 8, random.Random(5))
         scene.drain()
-        _assert_all_arrived(scene, returned, monkeypatch)
+        _assert_all_arrived(scene, returned)
 
 
 @pytest.mark.long
 @NEEDS_STEPS
 @pytest.mark.timeout(60 * PATIENCE)
-def test_two_hundred_pushes_stop_at_any_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_hundred_pushes_stop_at_any_instruction(tmp_path: Path) -> None:
     draw = random.Random("instructions")
     with Scene(tmp_path) as scene:
         returned: dict[str, set[int]] = {}
         for _ in range(20):
             returned |= _stop_many(scene, 10, draw)
             scene.drain()
-        _assert_all_arrived(scene, returned, monkeypatch)
+        _assert_all_arrived(scene, returned)
 
 
 @pytest.mark.parametrize("sync", ["interval", "batch"])
-def test_a_log_changes_nothing_about_kills(
-    sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_changes_nothing_about_kills(sync: str, tmp_path: Path) -> None:
     with Scene(tmp_path, spool_sync=sync) as scene:
         returned = _kill_many(scene, 4, random.Random(sync))
         scene.drain()
-        _assert_all_arrived(scene, returned, monkeypatch)
+        _assert_all_arrived(scene, returned)
 
 
-def test_os_exit_keeps_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_os_exit_keeps_what_was_logged(tmp_path: Path) -> None:
     with Scene(tmp_path) as scene:
         producer = scene.run(events=500, end="_exit")
         scene.drain()
-        _assert_all_arrived(scene, {producer.name: producer.returned()}, monkeypatch)
+        _assert_all_arrived(scene, {producer.name: producer.returned()})

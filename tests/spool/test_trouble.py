@@ -213,7 +213,7 @@ def test_a_read_only_file_system_is_refused(
 
 @pytest.mark.parametrize("size", [1, 6], ids=["none fits", "one fits"])
 def test_a_disk_that_is_full_at_the_start(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    size: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Scene(tmp_path, spool_bytes="16MiB") as scene, mounted(scene.spool, f"size={size}m"):
         with scene.client() as client:
@@ -222,10 +222,10 @@ def test_a_disk_that_is_full_at_the_start(
             _assert_delivers(client, scene)
         assert len(_said(capfd, STOPPED)) == 1
         assert list(scene.spool.iterdir()) == []
-        assert scene.verdict(monkeypatch).ok == 1000
+        assert scene.verdict().ok == 1000
 
 
-def test_events_without_a_place_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_without_a_place_are_not_stored(tmp_path: Path) -> None:
     with Scene(tmp_path, spool_bytes="16MiB") as scene, mounted(scene.spool, "size=6m"):
         with scene.client(NOBODY) as client:
             for _ in range(20_000):
@@ -235,7 +235,7 @@ def test_events_without_a_place_are_not_stored(tmp_path: Path, monkeypatch: pyte
             assert stats.sent == 20_000 == stats.stored + stats.failed["closed"]
             assert 2 * MIB < stats.stored * 300 < 4 * MIB
         scene.drain()
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown) == (stats.stored, 0, 0)
 
 
@@ -260,7 +260,7 @@ def test_a_disk_that_has_room_again_is_used(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_new"])
 def test_a_disk_that_fills_up_drops_and_counts(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    policy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = {"spool_mode": "overflow", "spool_bytes": "64MiB", "max_bytes": "1MiB", "overflow": policy}
     with Scene(tmp_path, **options) as scene, mounted(scene.spool, "size=6m"):
@@ -285,13 +285,13 @@ def test_a_disk_that_fills_up_drops_and_counts(
             assert client.flush(PATIENCE) == 0
             assert client.stats().acked == stats.queued + stats.inflight
         assert len(_said(capfd, STOPPED)) == 1
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.lost, counts.unknown, counts.unexpected) == (0, 0, 0)
         assert (counts.ok, counts.dropped) == (stats.queued + stats.inflight, stats.dropped["spool_full"])
 
 
 def test_a_log_without_room_ends_and_delivery_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with Scene(tmp_path, spool_bytes="16MiB", spool_sync="interval") as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
@@ -306,16 +306,14 @@ def test_a_log_without_room_ends_and_delivery_goes_on(
             assert client.flush(PATIENCE) == 0
             assert client.stats().acked == 5002
         assert len(_said(capfd, "the spool's log ended")) == 1
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.ok, counts.lost, counts.unknown) == (5002, 0, 0)
 
 
 # -- a directory that goes --------------------------------------------------------------------------------
 
 
-def test_a_removed_directory_stops_growth_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_directory_stops_growth_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = {"spool_mode": "overflow", "max_bytes": "1MiB", "overflow": "drop_new"}
     with Scene(tmp_path, **options) as scene:
         scene.collector.__exit__(None, None, None)  # it keeps its port
@@ -333,7 +331,7 @@ def test_a_removed_directory_stops_growth_only(
             assert client.flush(PATIENCE) == 0
             _assert_delivers(client, scene)
         assert len(_said(capfd, STOPPED)) == 1
-        counts = scene.verdict(monkeypatch)
+        counts = scene.verdict()
         assert (counts.lost, counts.unknown, counts.unexpected) == (0, 0, 0)
         assert counts.dropped == sum(stats.dropped.values())
 

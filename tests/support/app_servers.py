@@ -104,7 +104,7 @@ class Site:
             found[path.name[:20]] = [json.loads(line) for line in lines]
         return found
 
-    def verdict(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def verdict(self) -> Any:
         """The verifier's, and what must hold whatever was killed. Ends the collector."""
         need("pyarrow")
         need("numpy")

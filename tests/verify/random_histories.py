@@ -823,8 +823,13 @@ def make(root: Path, seed: int) -> History:
 # --- the comparison -----------------------------------------------------------------------------
 
 
-def verify(history: History, out: Path) -> tuple[int, dict[str, Any], Counter[tuple[str, str]]]:
-    """Return the exit code, verdict.json and the violations; exit code 2: wrong usage."""
+def verify(
+    history: History, out: Path, run: Callable[..., Any] = verify_inprocess.run
+) -> tuple[int, dict[str, Any], Counter[tuple[str, str]]]:
+    """Return the exit code, verdict.json and the violations.
+
+    Exit code 2 means wrong usage, and ``error`` is in the place of the verdict.
+    """
     options = history.options
     shutil.rmtree(out, ignore_errors=True)
     arguments: dict[str, Any] = {
@@ -837,9 +842,9 @@ def verify(history: History, out: Path) -> tuple[int, dict[str, Any], Counter[tu
         "max_dropped": options.max_dropped,
     }
     try:
-        verify_inprocess.run(history.ledgers, history.captures, out=out, bits=3, **arguments)
-    except (ConfigError, LedgerError):
-        return 2, {}, Counter()
+        run(history.ledgers, history.captures, out=out, bits=3, **arguments)
+    except (ConfigError, LedgerError) as error:
+        return 2, {"error": str(error)}, Counter()
     verdict = json.loads((out / "verdict.json").read_text())
     return verdict["exit_code"], verdict, Counter(violations(out))
 

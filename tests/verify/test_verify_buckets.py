@@ -141,7 +141,7 @@ def test_verdict_is_the_same_for_all_sizes(
         assert found[1] == expected[1]
 
 
-def test_units_are_numbered_over_many_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_are_numbered_over_many_segments(tmp_path: Path) -> None:
     world = World(5, 200)
     ledger, capture = world.write(tmp_path, segments=400)
     assert sum(1 for path in capture.iterdir() if path.name.startswith("a-")) >= 400
@@ -163,7 +163,7 @@ def test_too_many_bytes_of_a_listener_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_listener_may_have_20_000_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_may_have_20_000_segments(tmp_path: Path) -> None:
     """A collector in a crash loop begins a segment each time."""
     n = 20_000
     scene = Scene(tmp_path)

@@ -33,7 +33,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 @pytest.fixture
-def run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(scene: Scene) -> Run:
     return lambda **options: inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 
 
@@ -304,9 +304,7 @@ def test_foreign_event_in_this_run_is_unexpected(scene: Scene, run: Run) -> None
     assert_broken(run(), ok=20, unexpected=1)
 
 
-def test_earlier_run_without_ids_is_known_by_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_run_without_ids_is_known_by_its_time(tmp_path: Path) -> None:
     """All of it arrived before the first event of this run was made."""
     scene = Scene(tmp_path)
     scene.bodies = {seq: files.body(None, f"event {seq}") for seq in range(1, 21)}
@@ -323,7 +321,7 @@ def test_earlier_run_without_ids_is_known_by_its_time(
     assert_ok(verdict)
 
 
-def test_other_run_without_ids_has_no_hash_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_run_without_ids_has_no_hash_of_ours(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.bodies = {seq: files.body(None, f"event {seq}") for seq in range(1, 21)}
     scene.write_ledger(identity="none")

@@ -161,9 +161,7 @@ def verify_on_cluster(
     return (ledger, capture), tmp_path / "out"
 
 
-def assert_same_verdicts(
-    tmp_path: Path, folders: Any, out: Path, n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int) -> None:
     expected = inprocess.run(*folders, out=tmp_path / "expected", bits=2)
     assert expected.counts.lost
     assert expected.counts.reordered
@@ -174,14 +172,14 @@ def assert_same_verdicts(
         assert sorted(verify.violations(out / str(i))) == sorted(verify.violations(tmp_path / "expected"))
 
 
-def test_killed_executor_changes_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_executor_changes_no_verdict(tmp_path: Path) -> None:
     """An executor is killed in each stage."""
     stages = ["pack", "map", "reduce"]
     folders, out = verify_on_cluster(tmp_path, "kill", {}, stages)
-    assert_same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
+    assert_same_verdicts(tmp_path, folders, out, len(stages))
 
 
-def test_speculative_attempts_change_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speculative_attempts_change_no_verdict(tmp_path: Path) -> None:
     """Each stage begins a task again while the first attempt is stopped."""
     stages = ["pack", "map", "reduce"]
     events = tmp_path / "events"
@@ -200,4 +198,4 @@ def test_speculative_attempts_change_no_verdict(tmp_path: Path, monkeypatch: pyt
     twice = sum(event["Task Info"]["Speculative"] for event in started)
     print(f"{twice} of {len(started)} attempts were speculative")
     assert twice >= len(stages)
-    assert_same_verdicts(tmp_path, folders, out, len(stages), monkeypatch)
+    assert_same_verdicts(tmp_path, folders, out, len(stages))

@@ -25,7 +25,7 @@ STOPPED = {"t": "stopped", "reason": "No space left"}
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
+def verify(scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
         # The violations agree with the counts.

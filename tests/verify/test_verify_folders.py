@@ -20,7 +20,7 @@ inprocess = pytest.importorskip("tests.verify_inprocess")
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
+def verify(scene: Scene) -> Callable[..., Any]:
     scene.write_ledger().write_capture()
 
     def run(ledger: Any = None, capture: Any = None, **options: Any) -> Any:

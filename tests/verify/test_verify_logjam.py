@@ -32,9 +32,8 @@ def bodies(n: int, **options: Any) -> dict[int, bytes]:
 class Run:
     """One producer, and captures at a device and at its consumers."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.ledger, self.capture, self.out = folder / "ledger", folder / "capture", folder / "out"
-        self.monkeypatch = monkeypatch
 
     def write_ledger(
         self,
@@ -75,8 +74,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return Run(tmp_path, monkeypatch)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
 
 
 def nonzero(verdict: Any) -> dict[str, int]:
@@ -177,7 +176,7 @@ def test_undecodable_messages_are_counted_by_reason(run: Run) -> None:
     assert verdict.exit_code == ExitCode.OK
 
 
-def test_missing_compression_package_makes_events_unknown(run: Run) -> None:
+def test_missing_compression_package_makes_events_unknown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit code is 3, and the problem names the package."""
     from logclient._ext import logjam
 
@@ -202,7 +201,7 @@ def test_missing_compression_package_makes_events_unknown(run: Run) -> None:
 
             return Rows()
 
-    run.monkeypatch.setattr(logjam, "Decoder", Blind)
+    monkeypatch.setattr(logjam, "Decoder", Blind)
     verdict = run.write_ledger(sent).write_capture(units).verdict()
     assert nonzero(verdict) == {"events": 5, "ok": 4, "unknown": 1}
     assert verdict.exit_code == ExitCode.UNREACHABLE
@@ -380,7 +379,7 @@ def test_gaps_equal_the_reference_and_the_consumer(run: Run) -> None:
         ]
         folder = run.capture.parent / str(trial)
         folder.mkdir()
-        here = Run(folder, run.monkeypatch).write_ledger({})
+        here = Run(folder).write_ledger({})
         verdict = here.write_capture(units, SUB, per_segment=rng.choice((1, 2, 7, 100))).verdict()
         found = {
             (x.listener, x.device): (

@@ -31,9 +31,8 @@ LARGE = "x" * 3000
 
 
 class Run:
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.monkeypatch = monkeypatch
 
     def device(self, **options: Any) -> Collector:
         return Collector(capture=str(self.folder / "device"), **options)
@@ -56,8 +55,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    return Run(tmp_path, monkeypatch)
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def write(folder: Path, units: Sequence[bytes], per_segment: int = 0) -> None:
 
 
 @pytest.mark.parametrize("units", [1, 7, 1 << 18])
-def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
     rng = random.Random(units)
     seqs = range(1, 301)
     scene.bodies = {seq: action(P, seq) for seq in seqs}
@@ -115,7 +115,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
     assert "no list with a type in front" in (scene.out / "report.html").read_text()
 
 
-def test_order_is_not_promised(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_not_promised(scene: Scene) -> None:
     """A server that undid an action has it added again, behind later ones."""
     scene.bodies = {seq: action(P, seq) for seq in range(1, 21)}
     scene.write_ledger(protocol="logux")
@@ -127,7 +127,7 @@ def test_order_is_not_promised(scene: Scene, monkeypatch: pytest.MonkeyPatch) ->
     assert verdict.exit_code == ExitCode.OK
 
 
-def test_own_ids_of_users_are_found_by_the_ledger(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_ids_of_users_are_found_by_the_ledger(scene: Scene) -> None:
     own = [(2, "mine"), (3, "f" * 32), (5, "a\\nb")]
     scene.bodies = {seq: action(P, seq, own=dict(own).get(seq)) for seq in range(1, 7)}
     scene.write_ledger(protocol="logux", extra=[files.ids_line(own)])
@@ -137,7 +137,7 @@ def test_own_ids_of_users_are_found_by_the_ledger(scene: Scene, monkeypatch: pyt
     assert verdict.counts.ok == 6
 
 
-def test_events_without_ids_are_compared_by_hash(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_without_ids_are_compared_by_hash(scene: Scene) -> None:
     scene.bodies = {seq: action(P, seq % 3, own="") for seq in range(1, 10)}
     scene.write_ledger(protocol="logux", identity="none")
     write(scene.capture, [sync(list(scene.bodies.values())[1:]), sync([b'{"type":"x"}'])])
@@ -166,9 +166,7 @@ def test_spark_gives_actions_as_rows_and_the_verdict(spark: Any, scene: Scene) -
 
 
 @pytest.mark.parametrize("on_doubt", ["new_client", "same", "drop"])
-def test_cuts_cause_duplicates_or_failed_doubt(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, on_doubt: str
-) -> None:
+def test_cuts_cause_duplicates_or_failed_doubt(scene: Scene, on_doubt: str) -> None:
     """What was in doubt arrived twice, or is reported as failed."""
     faults = "cut-before-ack=every:3:max:2,cut-before-write=every:8:max:1,partial-cut=every:10:max:1,seed=1"
     with Collector(capture=str(scene.capture), faults=faults, count_duplicates=True) as server:
@@ -208,9 +206,7 @@ FAULTS = {
 }
 
 
-def test_each_fault_of_the_collector_is_found(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_each_fault_of_the_collector_is_found(scene: Scene, tmp_path: Path) -> None:
     fault_log = tmp_path / "fault_log"
     with (
         Collector(

@@ -77,9 +77,7 @@ def run_verify(cluster: Cluster, folder: Path, *arguments: Any) -> subprocess.Co
     )  # fmt: skip
 
 
-def test_workers_share_nothing_but_a_bucket(
-    cluster: Cluster, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_share_nothing_but_a_bucket(cluster: Cluster, tmp_path: Path, bucket: Bucket) -> None:
     ledger, capture = World(11, 12).write(tmp_path)
     local = inprocess.run(ledger, capture, out=tmp_path / "out")
     places = ["--ledger", bucket.upload(ledger, "ledger"), "--capture", bucket.upload(capture, "capture")]

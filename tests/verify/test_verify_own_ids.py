@@ -22,7 +22,7 @@ CHECK = "c4ec0000" + "ab" * 6
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
+def verify(scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         return inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 

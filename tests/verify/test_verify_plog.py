@@ -23,7 +23,7 @@ inprocess = pytest.importorskip("tests.verify_inprocess")
 
 
 @pytest.mark.parametrize("units", [1, 7, 1 << 18])
-def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+def test_each_fault_in_a_capture_is_found(scene: Scene, units: int) -> None:
     rng = random.Random(units)
     seqs = range(1, 301)
     scene.bodies = {seq: document(P, seq, rng.choice((0, 100, 800, 5_000))) for seq in seqs}
@@ -71,7 +71,7 @@ def test_each_fault_in_a_capture_is_found(scene: Scene, monkeypatch: pytest.Monk
     assert all(x["body"] == scene.bodies[x["seq"]][:4096].decode() for x in large if x["seq"] not in bad)
 
 
-def test_each_tcp_line_is_a_body(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tcp_line_is_a_body(scene: Scene) -> None:
     """A line of TCP is a body, even one that looks like a command."""
     scene.bodies = {1: document(P, 1, 9), 2: b"\0\0kill", 3: b"plain"}
     theirs = [(seq, scene.bodies[seq].decode()) for seq in (2, 3)]

@@ -37,7 +37,7 @@ def push(host: Scene, bucket: Bucket) -> Any:
     return evidence.push(host.ledger.parent, bucket.url("run"))
 
 
-def test_everything_is_copied_once(host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_copied_once(host: Scene, bucket: Bucket) -> None:
     done = push(host, bucket)
     names = [SEGMENT.format(n) for n in (1, 2, 3)]
     assert done.copied == [*names, LEDGER]
@@ -51,9 +51,7 @@ def test_everything_is_copied_once(host: Scene, bucket: Bucket, monkeypatch: pyt
     assert verdict.counts.ok == 20
 
 
-def test_open_files_wait_or_are_copied_as_they_are(
-    host: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_files_wait_or_are_copied_as_they_are(host: Scene, bucket: Bucket) -> None:
     """The verdict on the copies never says more than the files do."""
     path = host.ledger.parent / LEDGER
     lines = path.read_bytes().splitlines(keepends=True)

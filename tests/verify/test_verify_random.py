@@ -67,7 +67,6 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, **options: An
 @pytest.mark.parametrize("histories", [60, pytest.param(300, marks=pytest.mark.long)])
 def test_random_histories_equal_the_reference(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     bits: int,
     tail: int,

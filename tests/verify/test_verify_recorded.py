@@ -43,9 +43,7 @@ def read_faults(protocol: str) -> dict[str, set[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
-def test_verdict_names_the_events_of_the_fault_log(
-    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdict_names_the_events_of_the_fault_log(protocol: str, tmp_path: Path) -> None:
     verdict = inprocess.run(
         copy(protocol, ".ledger", tmp_path / "ledger"),
         copy(protocol, ".cap", tmp_path / "capture"),

@@ -123,7 +123,6 @@ def test_histories_in_kafka_equal_the_reference(
     spark: Any,
     broker: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     options: dict[str, Any],
 ) -> None:

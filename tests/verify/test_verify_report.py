@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,8 @@ from tests.verify_scene import P, Scene
 support.need("numpy")
 support.need("pyarrow")
 report = pytest.importorskip("logclient.verify.report")
-pages = pytest.importorskip("logclient.verify.report.page")
+pages = pytest.importorskip("logclient.verify.report.pages")
 charts = pytest.importorskip("logclient.verify.report.charts")
-markup = pytest.importorskip("logclient.verify.report.markup")
 verdicts = pytest.importorskip("logclient.verify.verdict")
 
 Run = Callable[..., Any]
@@ -337,7 +337,7 @@ def test_charts_show_faults_by_time_and_sequence(scene: Scene, run: Run) -> None
     html = (scene.out / "report.html").read_text()
     ticks = re.findall(r'<text x="([\d.]+%)"[^>]* class="tick">([^<]*)</text>', html)
     assert ticks[:3] == [("0%", "00:00:00"), ("49.75%", "00:08:20"), ("100%", "00:16:45")]
-    levels = re.findall(r'<text x="2" [^>]* class="tick">([^<]*)</text>', html)
+    levels = re.findall(r'<text x="-6" [^>]* class="tick">([^<]*)</text>', html)
     assert levels[:2] == ["5", "5"]  # the most of a step: events, and what went wrong
 
 
@@ -384,7 +384,7 @@ def test_page_of_many_producers_is_bounded(scene: Scene) -> None:
     one = verdicts.ProducerVerdict(
         P, "lumberjack", long_, "id", "checked", True, counts, 10**6, latency, ("lost", "corrupted")
     )
-    parts = {word: [[i, 1 + i % 5 * 10**6] for i in range(200)] for word in charts.PLACES}
+    parts = {word: [[i, 1 + i % 5 * 10**6] for i in range(200)] for word in charts.FAULTS}
     place = verdicts.Map(P, 10**9, 5 * 10**6, parts)
     numbers = list(range(10**6, 10**6 + 240))
     words = [f for f in verdicts.Timeline._fields if f not in ("start_us", "width_us", "latency")]
@@ -448,12 +448,32 @@ def test_json_of_many_producers_is_bounded(scene: Scene, run: Run) -> None:
     assert (len(found["problems"]), found["problems_left_out"]) == (1000, n - 1000)
 
 
-def test_element_escapes_text_but_not_elements() -> None:
-    inner = markup.el("b", "<i>", title='"&<')
-    assert inner == '<b title="&quot;&amp;&lt;">&lt;i&gt;</b>'
-    assert markup.el("p", inner, None, 5, "\x00\u202e") == f"<p>{inner}5\\x00\\u{{202e}}</p>"
-    assert markup.el("br") == "<br>"
-    assert markup.el("a", class_="x", data_v=1, hidden=None) == '<a class="x" data-v="1"></a>'
+def test_columns_of_zeros_are_named_and_left_out(scene: Scene, run: Run) -> None:
+    scene.write_ledger().write_capture(range(2, 21))
+    run()
+    page = read_page(scene)
+    table = page.text.partition("Producers\n")[2].partition("Endpoints\n")[0]
+    heads, _, note = table.partition("Zero in every row: ")
+    assert "missing" not in heads and "lost" in heads
+    assert note.startswith("missing, recovered, duplicated, unexpected,")
+
+
+def test_report_needs_jinja_and_says_so_before_anything_is_compared(
+    scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write_ledger().write_capture()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    said = r'jinja2 is not installed: pip install "logclient\[verify\]"'
+    with pytest.raises(logclient.MissingExtra, match=said):
+        run()
+    assert not scene.out.exists()
+
+
+def test_list_of_reports_escapes_text_and_links() -> None:
+    html = report.index("<i>\x00\u202e", [("a & b", 1, "<b>broken</b>", '"><script>')])
+    assert "<h1>&lt;i&gt;\\x00\\u{202e}</h1>" in html
+    assert '<td><a href="&#34;&gt;&lt;script&gt;">a &amp; b</a></td><td class="n">1</td>' in html
+    assert "&lt;b&gt;broken&lt;/b&gt;" in html
 
 
 @pytest.mark.parametrize(

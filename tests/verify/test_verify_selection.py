@@ -29,7 +29,7 @@ ALL = list(range(1, 21))
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Callable[..., Any]:
+def verify(scene: Scene) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         return inprocess.run(scene.ledger, scene.capture, out=scene.out, **options)
 
@@ -468,7 +468,7 @@ class TestRuns:
         assert not scene.out.exists()
 
     def test_topics_tables_and_event_rows_have_no_runs(
-        self, scene: Scene, verify: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+        self, scene: Scene, verify: Callable[..., Any]
     ) -> None:
         from logclient.verify import events
 
@@ -538,9 +538,7 @@ def assert_equals_reference(world: World, verdict: Any, out: Path, options: dict
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_random_histories_equal_the_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, selection: str
-) -> None:
+def test_random_histories_equal_the_reference(tmp_path: Path, kind: str, selection: str) -> None:
     options = SELECTIONS[selection]
     if "run" in options and kind == "unclosed":
         pytest.skip("the reference does not know of which run a defect is")

@@ -56,7 +56,7 @@ WIRES: dict[str, tuple[Callable[[str, str], bytes], Callable[[bytes, int], bytes
 
 
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch) -> Run:
+def verify() -> Run:
     return lambda ledger, capture, **options: inprocess.run(ledger, capture, **options)
 
 

@@ -1,4 +1,4 @@
-"""The final output of the demo, and its ``verdict.json``."""
+"""The final output of the demo, and its ``index.html`` and ``verdict.json``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from logclient.cli.demo.judgement import FaultLog
 from logclient.cli.demo.scenarios import Protocol, Run
 
-__all__ = ["WORDS", "Result", "sentence", "tables", "write_verdict"]
+__all__ = ["WORDS", "Result", "sentence", "tables", "write_index", "write_verdict"]
 
 WORDS: tuple[str, ...] = (
     "ok",
@@ -121,6 +121,17 @@ def tables(results: list[Result]) -> str:
         lines.insert(1, "-" * len(lines[0]))
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
+
+
+def write_index(path: Path, results: list[Result]) -> None:
+    """Write the page that lists the reports."""
+    from logclient.verify.report import index
+
+    rows = [
+        (result.run.name, result.exit, result.sentence, result.report.relative_to(path.parent).as_posix())
+        for result in results
+    ]
+    path.write_text(index("Reports of logclient demo", rows), encoding="utf-8")
 
 
 def write_verdict(path: Path, results: list[Result]) -> None:

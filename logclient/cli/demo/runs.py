@@ -20,7 +20,7 @@ from logclient.cli.demo.judgement import (
     read_violations,
 )
 from logclient.cli.demo.processes import Collector, Verifier
-from logclient.cli.demo.report import Result, sentence, tables, write_verdict
+from logclient.cli.demo.report import Result, sentence, tables, write_index, write_verdict
 from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
 from logclient.cli.demo.shipping import print_line, ship
 from logclient.errors import ConfigError, ExitCode, MissingExtra
@@ -48,7 +48,7 @@ def demo(
     Args:
         inputs: Log files; none: the text logs in /var/log, else generated lines.
         events: Events of an honest run. Other runs send as many as their faults need.
-        out: The directory for captures, ledgers, reports and ``verdict.json``.
+        out: The directory for captures, ledgers, reports, ``index.html`` and ``verdict.json``.
         verify: A function that judges a run in place of a `Verifier`; for tests.
         kafka: HOST:PORT of a broker. plog's collector writes the events to it, and the verifier reads them.
         packages: As for ``logclient verify``.
@@ -79,6 +79,7 @@ def demo(
             for protocol, run in runs
         ]
     write_verdict(folder / "verdict.json", results)
+    write_index(folder / "index.html", results)
     print_line()
     print_line(tables(results))
     print_line()
@@ -87,8 +88,7 @@ def demo(
         for trouble in result.troubles:
             print_line(f"  NOT AS EXPECTED: {trouble}")
     print_line()
-    for result in results:
-        print_line(f"report: {result.report}")
+    print_line(f"reports: {folder / 'index.html'}")
     took = f"{time.monotonic() - begun:.0f}s in all, {sum(waits):.0f}s of them for {len(waits)} verdicts"
     print_line(f"verdict: {folder / 'verdict.json'} ({took})")
     return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
@@ -114,6 +114,7 @@ def _check_extras() -> None:
         ("pyspark", "verify"),
         ("pyarrow", "verify"),
         ("numpy", "verify"),
+        ("jinja2", "verify"),
         ("zmq", "logjam"),
         ("websockets", "logux"),
     ):

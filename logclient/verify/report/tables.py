@@ -1,270 +1,202 @@
-"""Tables of the page: producers, endpoints, listeners, devices, captures, and problems."""
+"""The tables of the report."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from logclient.verify.report.charts import clock, duration
-from logclient.verify.report.elements import NEWLINE, number_cell, scrolling, table
-from logclient.verify.report.markup import Html, el, join
-from logclient.verify.report.words import (
-    EVIDENCE,
-    WORDS,
-    breaking_words,
-    listener_name,
-    where_it_leads,
-    worst_devices,
-)
+from logclient.verify.report import words
+from logclient.verify.report.words import clock, duration
 
 if TYPE_CHECKING:
-    from logclient.verify.verdict import Listener, ProducerVerdict, Verdict
+    from logclient.verify.verdict import Verdict
 
-__all__ = ["destinations", "devices", "listeners", "problems", "producers", "runs"]
-
+__all__ = ["Shown", "Table"]
 
 # The most rows that are shown.
 MAX_PRODUCERS = 500
-MAX_PROBLEMS = 200
-MAX_DEVICES = 200
-MAX_RUNS = 200
-MAX_PLACES = 200  # listeners, and URLs
+MAX_ROWS = 200  # of all other tables
 
 
-def destinations(verdict: Verdict) -> Html | None:
-    """Return the section of endpoints: their listeners, and the events sent to them by word."""
-    if not verdict.destinations:
-        return None
-    words = (
-        "ok",
-        "lost",
-        "missing",
-        "unknown",
-        "dropped",
-        "recovered",
-        "duplicated",
-        "corrupted",
-        "reordered",
-    )
-    rows = []
-    for x in verdict.destinations[:MAX_PLACES]:
-        places = [
-            el(
-                "li",
-                endpoint,
-                el("span", f" {place}", class_="soft" if listener else "bad") if place else None,
-            )
-            for endpoint, listener in x.endpoints
-            for place in (where_it_leads(x, listener),)
-        ]
-        rows.append(
-            el(
-                "tr",
-                el("td", el("ul", *places, class_="plain") if places else x.url or x.protocol, title=x.url),
-                number_cell(x.producers),
-                number_cell(x.counts.events),
-                *(number_cell(getattr(x.counts, word), word in breaking_words(verdict)) for word in words),
-            )
+class Shown(float):
+    """A number that is shown as a text."""
+
+    def __new__(cls, n: float, text: str) -> Self:
+        """Return the number."""
+        self = super().__new__(cls, n)
+        self.text = text
+        return self
+
+    text: str
+
+
+class Table(NamedTuple):
+    """A table, by columns."""
+
+    title: str
+    note: str  # empty: it has no heading of its own
+    columns: Mapping[str, Sequence[Any]]  # of texts, numbers, or mappings of endpoint to place
+    more: str = ""  # which rows are left out
+    breaks: Sequence[Collection[str]] = ()  # for each row the columns whose numbers break the promise
+    titles: Sequence[str] = ()  # what a pointer on each row shows
+    zeros: Sequence[str] = ()  # columns of numbers that are left out
+
+    def folded(self) -> Table:
+        """Return the table without columns in which everything is zero or empty."""
+        empty = [head for head, cells in self.columns.items() if cells and not any(cells)]
+        return self._replace(
+            columns={head: cells for head, cells in self.columns.items() if head not in empty},
+            zeros=[head for head in empty if 0 in self.columns[head]],
         )
-    more = len(verdict.destinations) - len(rows)
-    return join(
-        el("h2", "Endpoints"),
-        el(
-            "p",
-            "The endpoints in the URLs of producers, with the listeners behind them.",
-            class_="soft small",
-        ),
-        table(("endpoint", "producers", "events", *words), rows, "Endpoints", ("endpoint",)),
-        el("p", f"and {more:,} more, see verdict.json", class_="soft") if more > 0 else None,
-    )
 
 
-def listeners(verdict: Verdict) -> Html | None:
-    """Return the section of listeners: events that arrived at each, and events that did not."""
-    if not verdict.listeners:
-        return None
-    breaking = breaking_words(verdict)
-    copies = ("duplicated", "corrupted", "reordered")
-    unseen = ("lost", "missing", "unknown")
-    rows = [
-        el(
-            "tr",
-            el("td", listener_name(x.listener)),
-            el("td", ", ".join(x.hosts)),
-            number_cell(x.events),
-            number_cell(x.seen),
-            *(number_cell(getattr(x, word), word in breaking) for word in copies),
-            *(_unseen_at(x, word, word in breaking) for word in unseen),
-            number_cell(x.problems),
-            el("td", clock(x.first_us, 1_000) if x.first_us else ""),
-            el("td", clock(x.last_us, 1_000) if x.last_us else ""),
-            el("td", ", ".join(x.urls), class_="url soft", title=", ".join(x.urls)),
-        )
-        for x in verdict.listeners[:MAX_PLACES]
-    ]
-    more = len(verdict.listeners) - len(rows)
-    numbers = ("arrived", "listed", *copies, *unseen, "problems")
-    texts = ("listener", "host", "first", "last", "listens at")
-    return join(
-        el("h2", "Listeners"),
-        el(
-            "p",
-            "Duplicated: copies beyond the first one at the listener. Lost, missing and unknown: events of "
-            "producers that sent to this listener only; “up to” adds those of producers that also sent to "
-            "others.",
-            class_="soft small",
-        ),
-        table((*texts[:2], *numbers, *texts[2:]), rows, "Listeners", texts),
-        el("p", f"and {more:,} more, see verdict.json", class_="soft") if more > 0 else None,
-    )
+def _times(times: Sequence[int], finest_us: int = 1) -> list[str]:
+    return [clock(us, finest_us) if us else "" for us in times]
 
 
-def _unseen_at(x: Listener, word: str, bad: bool) -> Html:
-    n, others = getattr(x, word), x.elsewhere.get(word, 0)
-    return number_cell(n + others, bad, f"{n:,}, up to {n + others:,}" if others else "")
+def _counts(names: Collection[str], rows: Sequence[Any]) -> dict[str, list[int]]:
+    return {name.replace("_", " "): [getattr(x, name) for x in rows] for name in names}
 
 
-def producers(verdict: Verdict) -> Html:
+def _more(found: Sequence[Any], what: str) -> str:
+    return f"and {len(found) - MAX_ROWS:,} more{what}" if len(found) > MAX_ROWS else ""
+
+
+def producers(verdict: Verdict) -> Table:
     """Return the table of producers."""
-    worst, (more, rest) = verdict.worst(MAX_PRODUCERS)
-    limited = {word for word in breaking_words(verdict) if word in verdict.limits._fields}
-    head = [
-        el("th", "producer", scope="col"),
-        el("th", "host", scope="col"),
-        el("th", "pid", scope="col", class_="n"),
-        *(
-            el("th", word, scope="col", class_="n")
-            for word in ("events", *(word for word, _ in WORDS), "gaps", "p50", "p99")
-        ),
-        el("th", "started", scope="col"),
-        el("th", "remarks", scope="col"),
-        el("th", "URL", scope="col"),
-    ]
-    rows = [_producer(x, limited) for x in worst]
-    rest_text = ", ".join(f"{n:,} {word}" for word, n in rest._asdict().items() if n)
-    return join(
-        el("h2", "Producers"),
-        scrolling(
-            el("table", el("thead", el("tr", *head)), NEWLINE, el("tbody", *rows), class_="producers sorts"),
-            "Producers",
-            tall=True,
-        ),
-        el("p", f"and {more:,} more producers, in all: {rest_text}", class_="soft") if more > 0 else None,
+    rows, (left, sums) = verdict.worst(MAX_PRODUCERS)
+    limited = words.breaking_words(verdict) & {*verdict.limits._fields}
+    columns: dict[str, Sequence[Any]] = {
+        "producer": [x.producer or "none" for x in rows],
+        "host": [x.host for x in rows],
+        "pid": [Shown(x.pid, str(x.pid)) if x.pid else "" for x in rows],
+        "events": [x.counts.events for x in rows],
+        **_counts(words.MEANINGS, [x.counts for x in rows]),
+        "gaps": [x.gaps for x in rows],
+    }
+    for name in ("p50", "p99"):
+        values = [getattr(x.latency, name, None) for x in rows]
+        columns[name] = ["" if us is None else Shown(us, duration(us)) for us in values]
+    columns |= {
+        "started": _times([x.started_us for x in rows], 1_000_000),
+        "remarks": [words.remarks(x) for x in rows],
+        "URL": [x.url or x.protocol for x in rows],
+    }
+    rest = ", ".join(f"{n:,} {word}" for word, n in sums._asdict().items() if n)
+    more = f"and {left:,} more producers, in all: {rest}" if left else ""
+    breaks = [limited.union(x.breaks) for x in rows]
+    note = "Those with events that break the promise come first, then the largest."
+    return Table("Producers", note, columns, more, breaks, columns["URL"]).folded()
+
+
+def destinations(verdict: Verdict) -> Table:
+    """Return the table of endpoints: their listeners, and the events sent to them by word."""
+    rows = verdict.destinations[:MAX_ROWS]
+    columns: dict[str, Sequence[Any]] = {
+        "endpoint": [dict(words.endpoints(x)) or x.url or x.protocol for x in rows],
+        "producers": [x.producers for x in rows],
+        **_counts(("events", *words.MEANINGS), [x.counts for x in rows]),
+    }
+    note = "The endpoints in the URLs of producers, with the listeners behind them."
+    more = _more(verdict.destinations, ", see verdict.json")
+    breaks = [words.breaking_words(verdict)] * len(rows)
+    return Table("Endpoints", note, columns, more, breaks, [x.url for x in rows]).folded()
+
+
+def listeners(verdict: Verdict) -> Table:
+    """Return the table of listeners: events that arrived at each, and events that did not."""
+    rows = verdict.listeners[:MAX_ROWS]
+
+    def unseen(word: str) -> list[float]:
+        numbers = [(getattr(x, word), x.elsewhere.get(word, 0)) for x in rows]
+        return [Shown(n + m, f"{n:,}, up to {n + m:,}") if m else n for n, m in numbers]
+
+    columns: dict[str, Sequence[Any]] = {
+        "listener": [words.listener_name(x.listener) for x in rows],
+        "host": [", ".join(x.hosts) for x in rows],
+        "arrived": [x.events for x in rows],
+        "listed": [x.seen for x in rows],
+        **_counts(("duplicated", "corrupted", "reordered"), rows),
+        **{word: unseen(word) for word in ("lost", "missing", "unknown")},
+        **_counts(("problems",), rows),
+        "first": _times([x.first_us for x in rows], 1_000),
+        "last": _times([x.last_us for x in rows], 1_000),
+        "listens at": [", ".join(x.urls) for x in rows],
+    }
+    note = (
+        "Duplicated: copies beyond the first one at the listener. Lost, missing and unknown: events of "
+        "producers that sent to this listener only; “up to” adds those of producers that also sent to others."
     )
+    more = _more(verdict.listeners, ", see verdict.json")
+    breaks = [words.breaking_words(verdict)] * len(rows)
+    return Table("Listeners", note, columns, more, breaks, columns["listens at"]).folded()
 
 
-def _producer(x: ProducerVerdict, limited: set[str]) -> Html:
-    def number(n: float | None, shown: str, bad: bool = False) -> Html:
-        classes = "n bad" if bad else "n" if n else "n zero"
-        return el("td", shown, class_=classes, data_v=None if n is None else n)
-
-    remarks = []
-    if x.ledger in EVIDENCE:
-        remarks.append(EVIDENCE[x.ledger])
-    if x.producer and x.order != "checked":
-        remarks.append(f"order {x.order}")
-    if x.mode == "async":
-        remarks.append("async: not acknowledged")
-    for outcome, reasons in x.reasons.items():
-        remarks.append(f"{outcome}: {', '.join(reasons)}")
-    if x.early_us >= 1_000:
-        remarks.append(f"clocks differ by {duration(x.early_us)} or more")
-    if x.shared:
-        remarks.append(f"{x.shared:,} ids shared")
-    counts = x.counts
-    words = [word for word, _ in WORDS]
-    latency = x.latency
-    return el(
-        "tr",
-        el("td", el("code", x.producer or "none")),
-        el("td", x.host),
-        number(x.pid or None, str(x.pid or "")),
-        number(counts.events, f"{counts.events:,}"),
-        *(
-            number(n, f"{n:,}", bool(n) and (word in x.breaks or word in limited))
-            for word in words
-            for n in (getattr(counts, word),)
-        ),
-        number(x.gaps, f"{x.gaps:,}"),
-        *(
-            number(v, "" if v is None else duration(v))
-            for v in ((latency.p50, latency.p99) if latency else (None, None))
-        ),
-        el("td", clock(x.started_us, 1_000_000) if x.started_us else ""),
-        el("td", "; ".join(remarks)),
-        el("td", x.url or x.protocol, class_="url soft", title=x.url),
-        NEWLINE,
+def devices(verdict: Verdict) -> Table:
+    """Return the table of Logjam devices: messages published, and missing at consumers."""
+    rows = words.worst_devices(verdict)[:MAX_ROWS]
+    columns: dict[str, Sequence[Any]] = {
+        "listener": [x.listener for x in rows],
+        "device": [Shown(x.device, str(x.device)) for x in rows],
+        **_counts(("received", "first", "last", "missing_at_least", "gaps", "restarts_at_least"), rows),
+        "longest gaps": ["; ".join(words.numbers(*gap) for gap in x.longest_gaps) for x in rows],
+    }
+    note = (
+        "Logjam devices number everything that they publish, including heartbeats. A number missing between "
+        "the first and the last of a device is a message that did not reach the consumer. More may be "
+        "missing: a restarted device counts from 1 again, which hides its last messages before the restart."
     )
+    return Table("Devices", note, columns, _more(verdict.devices, " devices, see verdict.json"))
 
 
-def devices(verdict: Verdict) -> Html | None:
-    """Return the section of Logjam devices: messages published, and missing at consumers."""
-    if not verdict.devices:
-        return None
-    ranked = worst_devices(verdict)
-    rows = []
-    for x in ranked[:MAX_DEVICES]:
-        numbers = x.received, x.first, x.last, x.missing_at_least, x.gaps, x.restarts_at_least
-        gaps = "; ".join(f"{low:,} to {high:,}" if high > low else f"{low:,}" for low, high in x.longest_gaps)
-        cells = (el("td", f"{n:,}", class_="n" if n else "n zero") for n in numbers)
-        which = el("td", x.device, class_="n")  # a name, not a quantity
-        rows.append(el("tr", el("td", x.listener), which, *cells, el("td", gaps)))
-    heads = ("device", "messages", "first", "last", "missing, at least", "gaps seen", "restarts, at least")
-    head = el("tr", el("th", "listener"), *(el("th", x, class_="n") for x in heads), el("th", "longest gaps"))
-    more = len(ranked) - MAX_DEVICES
-    return join(
-        el("h2", "Devices"),
-        el(
-            "p",
-            "Logjam devices number everything that they publish, including heartbeats. A number missing "
-            "between the first and the last of a device is a message that did not reach the consumer. More "
-            "may be missing: a restarted device counts from 1 again, which hides its last messages before "
-            "the restart.",
-            class_="soft small",
-        ),
-        scrolling(el("table", el("thead", head), el("tbody", *rows)), "Devices"),
-        el("p", f"and {more:,} more devices, see verdict.json", class_="soft") if more > 0 else None,
-    )
+def gaps(verdict: Verdict) -> Table:
+    """Return the table of the longest gaps."""
+    rows = verdict.longest_gaps
+    ends = [x.first + x.events - 1 for x in rows]
+    columns = _counts(("producer", "first"), rows) | {"last": ends} | _counts(("events",), rows)
+    return Table("Longest gaps", "", columns)
 
 
-def runs(verdict: Verdict) -> Html | None:
-    """Return the section of the runs in the captures, if there are several."""
-    runs = verdict.capture.get("runs", [])
-    if len(runs) < 2 and not any(not run["ours"] for run in runs):
-        return None
-    heads = ("listener", "host", "run", "listened at", "segments", "events", "from", "to")
-    rows = [
-        el(
-            "tr",
-            el("td", run["listener"]),
-            el("td", run["host"] or "unknown"),
-            el("td", run["run"] + ("" if run["ours"] else " (another run: not compared)")),
-            el("td", run["url"]),
-            *(el("td", f"{run[name]:,}", class_="n") for name in ("segments", "events")),
-            *(el("td", clock(run[name]) if run[name] else "") for name in ("first_us", "last_us")),
-        )
-        for run in runs[:MAX_RUNS]
-    ]
-    more = len(runs) - MAX_RUNS
-    return join(
-        el("h2", "Captures"),
-        el("p", "The runs of each listener, in the order of its segments.", class_="soft small"),
-        el(
-            "div",
-            el("table", el("thead", el("tr", *(el("th", head) for head in heads))), el("tbody", *rows)),
-            class_="wide",
-        ),
-        el("p", f"and {more:,} more", class_="soft") if more > 0 else None,
-    )
+def captures(verdict: Verdict) -> Table:
+    """Return the table of the runs in the captures, without rows if there is only the one compared."""
+    found = verdict.capture.get("runs", [])
+    rows = found[:MAX_ROWS] if len(found) > 1 or not all(run["ours"] for run in found) else []
+    columns = {
+        "listener": [run["listener"] for run in rows],
+        "host": [run["host"] or "unknown" for run in rows],
+        "run": [run["run"] + " (another run: not compared)" * (not run["ours"]) for run in rows],
+        "listened at": [run["url"] for run in rows],
+        **{name: [run[name] for run in rows] for name in ("segments", "events")},
+        "from": _times([run["first_us"] for run in rows]),
+        "to": _times([run["last_us"] for run in rows]),
+    }
+    note = "The runs of each listener, in the order of its segments."
+    return Table("Captures", note, columns, _more(found, ""))
 
 
-def problems(verdict: Verdict) -> Html | None:
-    """Return the section of problems with ledgers and captures."""
-    if not verdict.problems:
-        return None
-    more = len(verdict.problems) - MAX_PROBLEMS + verdict.problems_left_out
-    return join(
-        el("h2", "Problems of the evidence"),
-        el("p", "Defects of ledgers and captures.", class_="soft small"),
-        el("ul", *(el("li", problem) for problem in verdict.problems[:MAX_PROBLEMS])),
-        el("p", f"and {more:,} more", class_="soft") if more > 0 else None,
-    )
+def unseen(verdict: Verdict, word: str) -> Table:
+    """Return the table of examples without a known arrival, by the ledger; neighbours share a row."""
+
+    def neighbours(given: tuple[int, dict[str, Any]]) -> tuple[Any, ...]:
+        i, row = given
+        return row["producer"], words.outcome(row), str(i) if row["seq"] is None else row["seq"] - i
+
+    found = enumerate(row for row in verdict.examples[word] if "segment" not in row)
+    groups = [[row for _, row in group] for _, group in itertools.groupby(found, neighbours)]
+    ends = [(group[0], group[-1]) for group in groups]
+    columns = {
+        "producer": [x["producer"] or f"hash {x.get('hash', '')}" for x, _ in ends],
+        "process": [words.process_line(x.get("host", ""), x.get("pid", 0)) for x, _ in ends],
+        "sequence": ["" if x["seq"] is None else words.numbers(x["seq"], y["seq"]) for x, y in ends],
+        "outcome in the ledger": [words.outcome(x) for x, _ in ends],
+        "made": [_made(x, y) for x, y in ends],
+        "sent to": [words.endpoints_line(verdict, x.get("url", "")) for x, _ in ends],
+    }
+    return Table("Events that never arrived", "", columns)
+
+
+def _made(first: dict[str, Any], last: dict[str, Any]) -> str:
+    if "created_us" not in first:
+        return "not listed"
+    return words.span(first["created_us"], last.get("created_us", first["created_us"]), 1)

@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logclient.readable import escape
-from logclient.verify.report.words import (
-    WORDS,
-    breaking_words,
-    devices_line,
-    explain,
-    fault_line,
-    fault_words,
-    faulty_producers,
-    process_line,
-    quantiles,
-    selected_line,
-    unlisted_faults,
-)
+from logclient.verify.report import words
 
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
@@ -30,36 +18,33 @@ def text(verdict: Verdict) -> str:
 
     Control characters from logs are escaped.
     """
-    breaking = breaking_words(verdict)
+    breaking = words.breaking_words(verdict)
     lines = [f"{'events':<12}{verdict.counts.events:>14,}"]
-    for word, meaning in WORDS:
+    for word, meaning in words.MEANINGS.items():
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
             mark = "!" if word in breaking else " "
             lines.append(f"{word:<12}{n:>14,} {mark}{meaning}")
     if verdict.selection:
-        lines.append(f"selected: {selected_line(verdict)}")
+        lines.append(f"selected: {words.selected_line(verdict)}")
     if verdict.order != "checked":
         lines.append(f"order: {verdict.order}")
     if verdict.gaps:
         lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
     if verdict.latency:
-        lines.append(f"latency: {quantiles(verdict.latency)}")
+        lines.append(f"latency: {words.quantiles(verdict.latency)}")
     if verdict.devices:
-        lines.append(devices_line(verdict))
+        lines.append(words.devices_line(verdict))
     if verdict.undecodable:
-        reasons = ", ".join(f"{n:,} {word}" for word, n in sorted(verdict.undecodable.items()))
-        lines.append(f"undecodable: {reasons}")
-    faulty = faulty_producers(verdict) if verdict.exit_code else []
+        lines.append(f"undecodable: {words.undecodable_line(verdict)}")
+    faulty = words.faulty_producers(verdict) if verdict.exit_code else []
     for x in faulty[:3]:
-        parts = [process_line(x), *(fault_line(x, word) for word in fault_words(x))]
-        parts += [f"{name} {words}" for name, words in explain(verdict, x)]
+        parts = [words.process_line(x.host, x.pid, x.started_us)]
+        parts += [words.fault_line(x, word) for word in words.fault_words(x)]
+        parts += [f"{name} {texts}" for name, texts in words.explain(verdict, x).items() if texts]
         lines.append(f"{x.producer}: {'; '.join(filter(None, parts))}")
-    others = [f"{len(faulty) - 3:,} more producers"] if len(faulty) > 3 else []
-    if faulty and (unlisted := unlisted_faults(verdict)):
-        others.append(unlisted)
-    if others:
-        lines.append(f"... and {', and '.join(others)}")
+    if faulty and (further := words.further_faults(verdict, faulty, 3)):
+        lines.append(f"... and {further}")
     lines += verdict.problems[:10]
     more = len(verdict.problems) - 10 + verdict.problems_left_out
     if more > 0:

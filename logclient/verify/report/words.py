@@ -1,64 +1,112 @@
-"""Phrases that both reports use, about producers, faults, times and places."""
+"""Phrases of the reports, about numbers, times, producers, faults and places."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from logclient.errors import ExitCode
 from logclient.evidence.selection import Selection
-from logclient.verify.report.charts import clock, duration
+from logclient.verify.sentence import counted
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device
     from logclient.verify.verdict import Destination, Latency, ProducerVerdict, Verdict
 
-__all__ = [
-    "EVIDENCE",
-    "MAX_EXPLAINED",
-    "WORDS",
-    "breaking_words",
-    "devices_line",
-    "endpoints_line",
-    "explain",
-    "explain_unknown",
-    "fault_line",
-    "fault_words",
-    "faulty_producers",
-    "listener_name",
-    "process_line",
-    "quantiles",
-    "selected_line",
-    "unlisted_faults",
-    "where_it_leads",
-    "worst_devices",
-]
-
 MAX_EXPLAINED = 10  # producers whose faults are explained in words
 
-
-WORDS = (
-    ("ok", "acknowledged or handed over, and arrived as it was sent"),
-    ("lost", "acknowledged, never seen"),
-    ("missing", "handed over, failed or undecided, never seen"),
-    ("recovered", "failed or undecided, but seen"),
-    ("duplicated", "copies beyond the first"),
-    ("unexpected", "seen, but never sent"),
-    ("corrupted", "seen with another body than was sent"),
-    ("reordered", "the first copy arrived after that of a later event, at one listener"),
-    ("dropped", "refused or pushed out by a bound, never sent"),
-    ("unknown", "undecidable, because the ledger or the capture is incomplete there"),
-    ("pending", "possibly newer than --until, and not decided yet"),
-)
-QUANTILES = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"), ("max", "max"))
+MEANINGS = {
+    "ok": "acknowledged or handed over, and arrived as it was sent",
+    "lost": "acknowledged, never seen",
+    "missing": "handed over, failed or undecided, never seen",
+    "recovered": "failed or undecided, but seen",
+    "duplicated": "copies beyond the first",
+    "unexpected": "seen, but never sent",
+    "corrupted": "seen with another body than was sent",
+    "reordered": "the first copy arrived after that of a later event, at one listener",
+    "dropped": "refused or pushed out by a bound, never sent",
+    "unknown": "undecidable, because the ledger or the capture is incomplete there",
+    "pending": "possibly newer than --until, and not decided yet",
+}
+# The worst first.
+FAULTS = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
+          "recovered", "duplicated")  # fmt: skip
+# What makes a producer a faulty one.
+_FAULTY = tuple(word for word in FAULTS if word not in ("pending", "duplicated"))
 
 EVIDENCE = {
-    "unclosed": "ledger not closed", "stopped": "ledger stopped", "holes": "ledger with holes",
-}  # fmt: skip
+    "unclosed": "ledger not closed: killed, or still running",
+    "stopped": "ledger stopped",
+    "holes": "ledger with holes",
+}
+
+_BREAKS = {
+    "lost": "{} acknowledged and never arrived",
+    "corrupted": "arrived with other bytes than were sent",
+    "unexpected": "arrived but {} never sent",
+    "reordered": "arrived after a later one",
+}
+
+EARLY_US = 1_000  # clocks that differ by less are not worth a word
+NOWHERE = "no listener in this capture"
+_NO_REASON = "without a reason"
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def share(n: int, total: int) -> str:
+    """Format a part of a total; empty for nothing."""
+    if not n or not total:
+        return ""
+    part = 100 * n / total
+    if part < 0.01 or 99.99 < part < 100:
+        return "< 0.01 %" if part < 0.01 else "> 99.99 %"
+    return f"{part:.2f} %".replace(".00 ", " ")
+
+
+def clock(us: int, finest_us: int = 1, date: bool = True) -> str:
+    """Format a time in UTC, from microseconds since 1970, with or without the date."""
+    try:
+        at = _EPOCH + datetime.timedelta(microseconds=us)
+    except OverflowError:
+        return f"{us} us"
+    if finest_us >= 86_400_000_000:
+        return at.strftime("%Y-%m-%d")
+    digits = "" if finest_us >= 1_000_000 else f".{at.microsecond:06d}"[: 4 if finest_us >= 1000 else 7]
+    return at.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S") + digits
+
+
+def numbers(first: int, last: int) -> str:
+    """Format a range of numbers."""
+    return f"{first:,} to {last:,}" if last > first else f"{first:,}"
+
+
+def span(first: int, last: int, finest_us: int = 1_000) -> str:
+    """Format a span of time like `clock`, without the date of its end if it is that of its beginning."""
+    if first == last:
+        return clock(first, finest_us)
+    return f"{clock(first, finest_us)} to {clock(last, finest_us, clock(first)[:10] != clock(last)[:10])}"
+
+
+def duration(us: float) -> str:
+    """Format a duration, given in microseconds, in a unit of its magnitude."""
+    for limit, unit, name in (
+        (1_000, 1, "µs"),
+        (1_000_000, 1_000, "ms"),
+        (120_000_000, 1_000_000, "s"),
+        (7_200_000_000, 60_000_000, "min"),
+        (172_800_000_000, 3_600_000_000, "h"),
+    ):
+        if us < limit:
+            n = us / unit
+            return f"{n:.0f} {name}" if n >= 100 else f"{n:.1f}".removesuffix(".0") + f" {name}"
+    return f"{us / 86_400_000_000:,.1f} days"
 
 
 def quantiles(latency: Latency) -> str:
     """Return the quantiles of a latency in one line."""
-    return ", ".join(f"{word} {duration(getattr(latency, field))}" for field, word in QUANTILES)
+    names = {"p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9", "max": "max"}
+    return ", ".join(f"{name} {duration(getattr(latency, field))}" for field, name in names.items())
 
 
 def selected_line(verdict: Verdict) -> str:
@@ -74,13 +122,40 @@ def selected_line(verdict: Verdict) -> str:
     return f"events {selection.phrase}; {rest}"
 
 
+def breaking_words(verdict: Verdict) -> set[str]:
+    """Return the words whose counts break the promise, limits included."""
+    return {word for word in MEANINGS if any(f" {word}" in broken for broken in verdict.broken)}
+
+
+def reasons(verdict: Verdict) -> list[str]:
+    """Return sentences that say why the promise does not hold."""
+    if verdict.exit_code == ExitCode.UNREACHABLE:
+        # The problems of the evidence come first: they have to be repaired.
+        open_ = verdict.ledger["producers"] - verdict.ledger["closed"]
+        still = f"{counted(open_, 'ledger')} without an end: the producer was killed or still runs."
+        return [*verdict.problems[:3], *[still] * bool(open_)]
+    lines = []
+    for broken in verdict.broken:
+        number, _, word = broken.partition(" ")
+        if phrase := _BREAKS.get(word):
+            one = number == "1"
+            lines.append(f"{number} event{'s' * (not one)} {phrase.format('was' if one else 'were')}.")
+        else:
+            word, _, limit = word.partition(", more than ")
+            lines.append(f"{number} {word}; the limit was {limit}.")
+    return lines
+
+
+def undecodable_line(verdict: Verdict) -> str:
+    """Return the numbers of rows that were not decoded, by reason."""
+    return ", ".join(f"{n:,} {reason}" for reason, n in sorted(verdict.undecodable.items()))
+
+
 def worst_devices(verdict: Verdict) -> list[Device]:
     """Return the devices, those with the most missing messages first."""
-
-    def rank(x: Device) -> tuple[int, int, str, int]:
-        return -x.missing_at_least, -x.restarts_at_least, x.listener, x.device
-
-    return sorted(verdict.devices, key=rank)
+    return sorted(
+        verdict.devices, key=lambda x: (-x.missing_at_least, -x.restarts_at_least, x.listener, x.device)
+    )
 
 
 def devices_line(verdict: Verdict) -> str:
@@ -89,40 +164,105 @@ def devices_line(verdict: Verdict) -> str:
     worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
     if len(lacking) > 3:
         worst.append(f"of {len(lacking) - 3:,} more too")
-    missing = (
-        f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
-    )
+    missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
     return f"devices: {len(verdict.devices):,}, {missing}"
-
-
-# The words for faults of a producer, the worst first.
-_FAULTS = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "dropped", "recovered")
 
 
 def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
     """Return the producers with faults or incomplete evidence, the worst first."""
 
     def weight(x: ProducerVerdict) -> tuple[int, ...]:
-        return (-sum(getattr(x.counts, word) for word in x.breaks), *(-getattr(x.counts, w) for w in _FAULTS))
+        return (-sum(getattr(x.counts, word) for word in x.breaks), *(-getattr(x.counts, w) for w in _FAULTY))
 
     found = [
-        x for x in verdict.producers if x.producer and (fault_words(x) or x.ledger in EVIDENCE or _clock(x))
+        x
+        for x in verdict.producers
+        if x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= EARLY_US)
     ]
     return sorted(found, key=lambda x: (*weight(x), -x.early_us, x.producer))
 
 
 def fault_words(x: ProducerVerdict) -> list[str]:
     """Return the words of a producer's faults."""
-    return [word for word in _FAULTS if getattr(x.counts, word)]
+    return [word for word in _FAULTY if getattr(x.counts, word)]
 
 
-def unlisted_faults(verdict: Verdict) -> str:
-    """Return the faults of producers that the verdict does not name, in one phrase."""
-    left = verdict.producers_left_out
-    if left is None:
-        return ""
-    faults = [f"{n:,} {word}" for word in _FAULTS if (n := getattr(left.counts, word))]
-    return f"{', '.join(faults)} of {left.producers:,} producers not listed" if faults else ""
+def fault_line(x: ProducerVerdict, word: str) -> str:
+    """Return the number of events with a fault, and when they were made."""
+    return f"{getattr(x.counts, word):,} {word}" + (f", made {span(*x.when[word])}" if word in x.when else "")
+
+
+def further_faults(verdict: Verdict, faulty: Sequence[ProducerVerdict], shown: int) -> str:
+    """Return which faulty producers are not shown, in one phrase; empty: none."""
+    parts = [f"{len(faulty) - shown:,} more producers"] * (len(faulty) > shown)
+    if left := verdict.producers_left_out:
+        faults = [f"{n:,} {word}" for word in _FAULTY if (n := getattr(left.counts, word))]
+        parts += [f"{', '.join(faults)} of {left.producers:,} producers not listed"] * bool(faults)
+    return ", and ".join(parts)
+
+
+def process_line(host: str, pid: int, started_us: int = 0) -> str:
+    """Return the process of a producer, as far as it is known."""
+    parts = [f"host {host}"] * bool(host) + [f"pid {pid}"] * bool(pid)
+    return ", ".join(parts + [f"since {clock(started_us, 1_000)}"] * bool(started_us))
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """Return the outcome of an event in its ledger, with the reason."""
+    return ": ".join(filter(None, (row.get("fate"), row.get("reason"))))
+
+
+def remarks(x: ProducerVerdict) -> str:
+    """Return what the ledger and the clock of a producer say about its events; empty: nothing special."""
+    found = [EVIDENCE[x.ledger]] if x.ledger in EVIDENCE else []
+    if x.producer and x.order != "checked":
+        found.append(f"order {x.order}")
+    if x.mode == "async":
+        found.append("async: not acknowledged")
+    found += [
+        f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
+        for fate, reasons in x.reasons.items()
+    ]
+    if x.shared:
+        found.append(f"{x.shared:,} with an id that another event has: identified by their bytes alone")
+    if x.early_us >= EARLY_US:
+        difference = f"its clock and the collector's differ by at least {duration(x.early_us)}"
+        found.append(f"{x.early:,} arrived before they were sent: {difference}")
+    return "; ".join(found)
+
+
+def explain(verdict: Verdict, x: ProducerVerdict) -> dict[str, str]:
+    """Return the reasons, destinations and arrivals of a faulty producer; empty: not known."""
+    why = ["lost: acknowledged, but never arrived"] * ("lost" in x.breaks)
+    why += ["the capture is incomplete"] * bool(x.counts.unknown and x.ledger not in EVIDENCE)
+    return {
+        "why": "; ".join([*why, *filter(None, [remarks(x)])]),
+        "sent to": endpoints_line(verdict, x.url) or x.url,
+        "arrived at": ", ".join(f"{listener_name(name)} ({n:,})" for name, n in x.listeners.items()),
+    }
+
+
+def explain_unknown(verdict: Verdict) -> dict[str, str]:
+    """Return the origin of events from no producer of these ledgers; empty: not known."""
+    selected = verdict.selection["runs"] if verdict.selection else []
+    runs = []
+    for run in verdict.capture.get("runs", ()):
+        if not run["ours"] and (not selected or run["run"] in selected):
+            host = f" of host {run['host']}" * bool(run["host"])
+            events = f"{run['events']:,} events, received {span(run['first_us'], run['last_us'])}"
+            runs.append(f"{run['run']}{host}, listener {run['listener']}: {events}")
+    known = {x.producer for x in verdict.producers if x.producer}
+    places = {
+        (f"listener {row['listener']}" if row["listener"] else listener_name(""))
+        + f" from {row['peer']}" * bool(row["peer"]): None
+        for word in ("unexpected", "unknown")
+        for row in verdict.examples.get(word, ())
+        if "segment" in row and (row["producer"] or "") not in known
+    }
+    return {
+        "another run": "; ".join(runs[:MAX_EXPLAINED]),
+        "arrived at": "; ".join([*places][:MAX_EXPLAINED]),
+    }
 
 
 def listener_name(listener: str) -> str:
@@ -130,107 +270,13 @@ def listener_name(listener: str) -> str:
     return listener or "the table"
 
 
-def _clock(x: ProducerVerdict) -> str:
-    """Return a phrase about clocks that differ by a millisecond or more."""
-    if x.early_us < 1_000:
-        return ""
-    difference = f"its clock and the collector's differ by at least {duration(x.early_us)}"
-    return f"{x.early:,} arrived before they were sent: {difference}"
-
-
-def process_line(x: ProducerVerdict) -> str:
-    """Return the process of a producer: host, pid and start."""
-    parts = [f"host {x.host}"] * bool(x.host) + [f"pid {x.pid}"] * bool(x.pid)
-    if x.started_us:
-        parts.append(f"since {clock(x.started_us, 1_000)}")
-    return ", ".join(parts)
-
-
-def _span(times: Sequence[int]) -> str:
-    """Return a phrase for a span of time."""
-    first, last = times
-    if first == last:
-        return clock(first, 1_000)
-    return f"{clock(first, 1_000)} to {clock(last, 1_000, clock(first)[:10] != clock(last)[:10])}"
-
-
-_NO_REASON = "without a reason"
-
-
-def fault_line(x: ProducerVerdict, word: str) -> str:
-    """Return the number of events with a fault, and when they were made."""
-    return f"{getattr(x.counts, word):,} {word}" + (f", made {_span(x.when[word])}" if word in x.when else "")
-
-
-def explain(verdict: Verdict, x: ProducerVerdict) -> list[tuple[str, str]]:
-    """Return the reasons, destinations and arrivals of a faulty producer, as pairs of name and text."""
-    rows = []
-    why = ["lost: acknowledged, but never arrived"] * ("lost" in x.breaks)
-    why += [
-        f"{outcome}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
-        for outcome, reasons in x.reasons.items()
-    ]
-    if x.ledger in EVIDENCE:
-        why.append(EVIDENCE[x.ledger] + (": killed, or still running" if x.ledger == "unclosed" else ""))
-    elif x.counts.unknown:
-        why.append("the capture is incomplete")
-    if x.shared:
-        why.append(f"{x.shared:,} with an id that another event has: identified by their bytes alone")
-    if difference := _clock(x):
-        why.append(difference)
-    rows.append(("why", "; ".join(why)))
-    rows.append(("sent to", endpoints_line(verdict, x.url) or x.url))
-    if x.listeners:
-        rows.append(
-            ("arrived at", ", ".join(f"{listener_name(name)} ({n:,})" for name, n in x.listeners.items()))
-        )
-    return [row for row in rows if row[1]]
-
-
-def explain_unknown(verdict: Verdict) -> list[tuple[str, str]]:
-    """Return the origin of events from no producer of these ledgers, as pairs of name and text."""
-    rows: list[tuple[str, str]] = []
-    selected = verdict.selection["runs"] if verdict.selection else []
-    for run in verdict.capture.get("runs", ()):
-        if selected and run["run"] not in selected:
-            continue
-        if not run["ours"] and len(rows) < MAX_EXPLAINED:
-            host = f" of host {run['host']}" * bool(run["host"])
-            events = f"{run['events']:,} events, received {_span((run['first_us'], run['last_us']))}"
-            rows.append(("another run", f"{run['run']}{host}, listener {run['listener']}: {events}"))
-    known = {x.producer for x in verdict.producers if x.producer}
-    places: dict[str, int] = {}
-    for word in ("unexpected", "unknown"):
-        for row in verdict.examples.get(word, ()):
-            if "segment" in row and (row["producer"] or "") not in known:
-                place = f"listener {row['listener']}" if row["listener"] else listener_name("")
-                place += f" from {row['peer']}" * bool(row["peer"])
-                places[place] = places.get(place, 0) + 1
-    if places:
-        rows.append(("arrived at", "; ".join([*places][:MAX_EXPLAINED])))
-    return rows
+def endpoints(x: Destination) -> list[tuple[str, str]]:
+    """Return the endpoints of a URL, each with a phrase for its listener; an empty phrase: unknown."""
+    none = "" if x.captured else NOWHERE
+    return [(endpoint, f"listener {listener}" if listener else none) for endpoint, listener in x.endpoints]
 
 
 def endpoints_line(verdict: Verdict, url: str) -> str:
-    """Return the endpoints of a URL, each with its listener."""
-    found = [x for x in verdict.destinations if x.url == url]
-    return (
-        " or ".join(
-            f"{endpoint} ({place})" if (place := where_it_leads(found[0], listener)) else endpoint
-            for endpoint, listener in found[0].endpoints
-        )
-        if found
-        else ""
-    )
-
-
-def where_it_leads(x: Destination, listener: str) -> str:
-    """Return a phrase for the listener behind an endpoint; empty: unknown."""
-    if listener:
-        return f"listener {listener}"
-    return "" if x.captured else "no listener in this capture"
-
-
-def breaking_words(verdict: Verdict) -> set[str]:
-    """Return the words whose counts break the promise, limits included."""
-    return {word for word, _ in WORDS if any(f" {word}" in broken for broken in verdict.broken)}
+    """Return the endpoints of a URL, each with its listener; empty: none is known."""
+    found = next((endpoints(x) for x in verdict.destinations if x.url == url), [])
+    return " or ".join(f"{endpoint} ({place})" if place else endpoint for endpoint, place in found)

@@ -1,0 +1,138 @@
+"""The HTML pages: the report of a verdict, and a list of several reports.
+
+All data on a page is text, never markup: Jinja escapes it, and unprintable characters are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from logclient.errors import ExitCode, MissingExtra
+from logclient.readable import escape, hexdump
+from logclient.verify.report import charts, tables, words
+from logclient.verify.report.words import clock, duration
+from logclient.verify.sentence import counted
+
+try:
+    import jinja2
+    from markupsafe import Markup
+except ImportError as error:
+    raise MissingExtra("jinja2", "verify") from error
+
+if TYPE_CHECKING:
+    from logclient.verify.verdict import Verdict
+
+__all__ = ["ICONS", "index", "page"]
+
+ICONS = {
+    "good": "M24 4a20 20 0 1 0 0 40a20 20 0 1 0 0-40M14 25l7 7 14-15",
+    "bad": "M16 4h16l12 12v16l-12 12h-16l-12-12v-16zM17 17l14 14M31 17l-14 14",
+    "maybe": "M24 5l21 37h-42zM24 19v11M24 35v1.5",
+}
+_HEADLINES = {"good": "The promise holds", "bad": "Broken promise", "maybe": "Unproven promise"}
+
+
+def page(verdict: Verdict) -> str:
+    """Return the whole report as one page.
+
+    The page loads nothing. Its only script is its own, which sorts tables and describes charts. Without the
+    script the page has the same content.
+    """
+    tone = {ExitCode.OK: "good", ExitCode.BROKEN: "bad"}.get(verdict.exit_code, "maybe")
+    template = _environment().get_template("report.html.j2")
+    return template.render(v=verdict, tone=tone, icon=ICONS[tone], headline=_HEADLINES[tone])
+
+
+def index(title: str, reports: Sequence[tuple[str, int, str, str]]) -> str:
+    """Return a page that lists reports: the name, exit code, verdict and URL of each."""
+    return _environment().get_template("index.html.j2").render(title=title, reports=reports)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("logclient.verify.report", "assets"),
+        autoescape=True,
+        finalize=_printable,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"digest": _digest, "grouped": "{:,}".format, "percent": _percent}
+    environment.globals |= {"charts": charts, "tables": tables, "words": words, "facts": _facts}
+    environment.globals |= {"example_facts": _example_facts, "hexdump": hexdump, "unhex": bytes.fromhex}
+    return environment
+
+
+def _printable(value: object) -> object:
+    return value if isinstance(value, Markup) else escape(str(value))
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f}%".replace(".00%", "%")
+
+
+def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
+    """Return what was compared, when, and how long it took: name -> text and folder; empty: not known."""
+    capture, ledger = verdict.capture, verdict.ledger
+    sent = f"{counted(ledger['listed'], 'event')} listed by {counted(ledger['producers'], 'producer')}"
+    n = capture["bytes"]
+    size = f"{n / 1e9:,.1f} GB" if n >= 1e9 else f"{n / 1e6:,.1f} MB" if n >= 1e5 else f"{n:,} bytes"
+    units = f"{counted(capture['events'], 'event')} in {counted(capture['units'], 'wire unit')}, {size}"
+    places = ", ".join(map(words.listener_name, capture["listeners"])) or "no listener"
+    when = order = verified = ""
+    if times := verdict.timeline:
+        first, last = times.start_us, times.start_us + len(times.events) * times.width_us
+        # The last step may end long after the last event.
+        last = max(capture.get("last_us") or 0, min(last, capture.get("last_us") or last))
+        when = words.span(first, last, 1_000_000 if last - first >= 10_000_000 else 1_000)
+        when += f", {duration(max(last - first, 0))}"
+    if capture.get("published"):
+        note = "in the order of devices: reordered events are reported and do not break the promise"
+        order = f"{', '.join(capture['published'])}: {note}"
+    if verdict.made_us:
+        took = duration(1e6 * verdict.seconds.get("total", 0.0))
+        verified = f"{clock(verdict.made_us, 1_000_000)}, in {took}; exit code {int(verdict.exit_code)}"
+    limits = (f"at most {n} {word}" for word, n in verdict.limits._asdict().items() if n is not None)
+    return {
+        "Selected": (words.selected_line(verdict) if verdict.selection else "", ""),
+        "Sent, by the ledgers": (sent, ledger.get("folder", "")),
+        "Arrived, by the capture": (f"{units}, at {places}", capture.get("folder", "")),
+        "When": (when, ""),
+        "Latency, send to collector": (words.quantiles(verdict.latency) if verdict.latency else "", ""),
+        "Order": (order, ""),
+        "Verified": (verified, ""),
+        "Limits": (", ".join(limits), ""),
+    }
+
+
+def _example_facts(row: dict[str, Any]) -> dict[str, str]:
+    """Return what is known about an example that arrived: name -> text; empty: not known."""
+    made = row.get("created_us")
+    took = -1 if made is None else row["received_us"] - made
+    listener, arrival = words.listener_name(row["listener"]), f"{row['arrival']:,}"
+    if "key" in row:
+        received = f"{listener}, record {arrival}"
+    else:
+        received = f"at {listener}, arrival {arrival} from {row['peer'] or 'unknown'}"
+    copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
+    sent, arrived = row.get("sent_hash", row["arrived_hash"]), row["arrived_hash"]
+    never_sent = made is None and row.get("fate") not in (None, "dropped")
+    return {
+        "process": words.process_line(row.get("host", ""), row.get("pid", 0)),
+        "made": "" if made is None else clock(made),
+        "outcome in the ledger": "never sent" if never_sent else words.outcome(row),
+        "arrived": clock(row["received_us"]) + f", {duration(took)} after it was made" * (took >= 0),
+        "received": f"{received}, {copies}",
+        "captured in": "" if "key" in row else f"{row['segment']}, unit at byte {row['unit_at']:,}",
+        "key": "" if "key" not in row else "none" if row["key"] is None else row["key"],
+        "hash": "" if sent == arrived else f"{sent} was sent, {arrived} arrived",
+    }
