@@ -28,7 +28,7 @@ EVENTS = 30_000
 ROUNDS = 10
 BOUND = 4.5  # seconds
 ENDING_S = 60.0  # seconds for the JVM and the workers of an ended command to end
-LATER, AGAIN, FIRST = "verify, later runs", "verify, later runs (again)", "verify, first run"
+VERIFY, AGAIN = "verify", "verify (again)"
 SESSION = "a PySpark session with one job"
 PARTS = ("start", "pack", "compare", "total")
 PROGRAM = """
@@ -42,12 +42,6 @@ rows = spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 spark.stop()
 print(len(rows))
 """
-NOTES = (
-    f"{LATER}: with the archive of the JVM's classes, as all runs but the first on a machine",
-    f"{FIRST}: without it; the process that writes it afterwards is not started here, its cost is below",
-)
-
-
 def _adopt_orphans() -> None:
     """Make processes whose parent has ended children of this one, so that their CPU is counted here."""
     pr_set_child_subreaper = 36
@@ -89,12 +83,12 @@ def _run(command: list[str], environment: Mapping[str, str]) -> tuple[float, flo
     return wall, cpu, done.stdout
 
 
-def _verify(data: verify_data.Set, out: Path, cache: str) -> tuple[float, float, dict[str, float]]:
+def _verify(data: verify_data.Set, out: Path) -> tuple[float, float, dict[str, float]]:
     command = [
         sys.executable, "-m", "logclient", "verify", "--ledger", str(data.ledger),
         "--capture", str(data.capture), "--out", str(out),
     ]  # fmt: skip
-    wall, cpu, _ = _run(command, {"LOGCLIENT_CACHE": cache})
+    wall, cpu, _ = _run(command, {})
     verdict = json.loads((out / "verdict.json").read_text())
     total = verify_data.total(data.truth)
     wrong = [word for word in verify_data.WORDS if verdict["counts"][word] != total[word]]
@@ -112,23 +106,20 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
     parts: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="logclient-bench-") as folder:
         data = verify_data.make(Path(folder, "data"), EVENTS)
-        cache = os.path.join(folder, "cache")
-        written = _run([sys.executable, "-m", "logclient.verify.write_archive"], {"LOGCLIENT_CACHE": cache})
-        size = sum(path.stat().st_size for path in Path(cache).iterdir())
 
         def once(name: str) -> None:
             out = Path(folder, "out")
             if name == SESSION:
                 wall, cpu, _ = _run([sys.executable, "-c", PROGRAM], {"SPARK_LOCAL_IP": "127.0.0.1"})
             else:
-                wall, cpu, seconds = _verify(data, out, "off" if name == FIRST else cache)
+                wall, cpu, seconds = _verify(data, out)
                 parts.setdefault(name, []).append(seconds)
                 shutil.rmtree(out)
             clocks = samples.setdefault(name, {"process": [], "wall": []})
             clocks["process"].append(cpu)
             clocks["wall"].append(wall)
 
-        names = [LATER, AGAIN, FIRST, SESSION]
+        names = [VERIFY, AGAIN, SESSION]
         for name in names:
             once(name)
         samples.clear()
@@ -137,19 +128,14 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
             for name in draw.sample(names, len(names)):
                 once(name)
     verdicts = [
-        claim("A/A: later runs against themselves, wall", ratio(samples, AGAIN, LATER, "wall")),
-        claim(f"{LATER}: seconds", Spread.of(samples[LATER]["wall"]), "" if quick else "<=", BOUND),
-        claim(f"{LATER} / {FIRST}, wall", ratio(samples, LATER, FIRST, "wall")),
-        claim(f"{LATER} / {SESSION}, wall", ratio(samples, LATER, SESSION, "wall")),
+        claim("A/A: verify against itself, wall", ratio(samples, AGAIN, VERIFY, "wall")),
+        claim(f"{VERIFY}: seconds", Spread.of(samples[VERIFY]["wall"]), "" if quick else "<=", BOUND),
+        claim(f"{VERIFY} / {SESSION}, wall", ratio(samples, VERIFY, SESSION, "wall")),
     ]
-    notes = [_parts(name, parts[name], samples[name]["wall"]) for name in (LATER, FIRST)]
-    notes.append(
-        f"writing the archive, once, in the background: {written[0]:.1f} s, {written[1]:.1f} CPU-s, "
-        f"{size / 1e6:.0f} MB"
-    )
+    notes = [_parts(VERIFY, parts[VERIFY], samples[VERIFY]["wall"])]
     spread = [Line(n, {clock: Spread.of(v) for clock, v in samples[n].items()}) for n in names]
     title = f"a whole `logclient verify` of {EVENTS:,} events, against PySpark's own start and stop"
-    return Row("start", title, "s", spread, verdicts, [*notes, *NOTES], {"parts": parts, "events": EVENTS})
+    return Row("start", title, "s", spread, verdicts, notes, {"parts": parts, "events": EVENTS})
 
 
 def _parts(name: str, runs: list[dict[str, Any]], walls: list[float]) -> str:

@@ -29,7 +29,9 @@ from bench.harness import OUT, ROOT, Line, NotExact, Row, Spread, Verdict, claim
 OURS, AGAIN = "logclient verify, counts alone", "logclient verify, counts alone (again)"
 WHOLE, LOCAL = "logclient verify, with violations and report", "logclient verify --local, with both"
 DUCKDB, POLARS, DECODE = "DuckDB", "polars", "decode"
-PROGRAMS = {OURS: "ours", WHOLE: "whole", LOCAL: "local", DUCKDB: "duckdb", POLARS: "polars", DECODE: "decode"}
+PROGRAMS = {
+    OURS: "ours", WHOLE: "whole", LOCAL: "local", DUCKDB: "duckdb", POLARS: "polars", DECODE: "decode",
+}  # fmt: skip
 ROUNDS = 5
 SMALL = 10_000_000  # the largest size with rounds; larger sizes have one warm run of each contender
 PEERS = 50_000_000  # the largest size with peers: beyond, polars needs all memory and DuckDB many minutes

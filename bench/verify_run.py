@@ -355,7 +355,9 @@ def polars(folder: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     yield once
 
 
-CONTENDERS = {"ours": ours, "whole": whole, "local": local, "decode": decoded, "duckdb": duckdb, "polars": polars}
+CONTENDERS = {
+    "ours": ours, "whole": whole, "local": local, "decode": decoded, "duckdb": duckdb, "polars": polars,
+}  # fmt: skip
 
 
 def adopt() -> None:

@@ -110,21 +110,24 @@ class MissingExtra(LogclientError, ImportError):
     Args:
         module: its name, as in ``import module``.
         extra: the extra that installs it, as in ``pip install "logclient[extra]"``; empty: there is none.
+        instead: what to do without it.
 
     Attributes:
         name: the module.
         extra: the extra.
     """
 
-    # Both arguments stay in ``args`` and __str__ makes the message: so the exception survives pickle
+    # The arguments stay in ``args`` and __str__ makes the message: so the exception survives pickle
     # (Spark returns errors of its workers that way).
-    def __init__(self, module: str, extra: str = "") -> None:
-        super().__init__(module, extra, name=module)
+    def __init__(self, module: str, extra: str = "", instead: str = "") -> None:
+        super().__init__(module, extra, instead, name=module)
         self.extra = extra
+        self._instead = instead
 
     def __str__(self) -> str:
         package = f'"logclient[{self.extra}]"' if self.extra else self.name
-        return f"{self.name} is not installed: pip install {package}"
+        instead = f", {self._instead}" if self._instead else ""
+        return f"{self.name} is not installed: pip install {package}{instead}"
 
 
 class VerifyError(LogclientError):

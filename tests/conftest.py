@@ -79,9 +79,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if (file := config.getoption("--resume", None)) is not None:
         config.pluginmanager.register(Resume(file))
 
-    # No test shall leave files in the user's cache, or a process that writes them.
-    os.environ.setdefault("LOGCLIENT_CACHE", "off")
-
     if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = 10 * PATIENCE
 

@@ -185,7 +185,7 @@ def _read(
     created: array[int],
     own_rows: bool,
 ) -> None:
-    """Read one file with both, as logclient/verify/ledger_pack.py does."""
+    """Read one file with both, as logclient/verify/ledger_lines.py does."""
     for reader in (ours, theirs):
         reader.begin_file(index)
     view, start = exact(text), 0

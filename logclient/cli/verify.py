@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import socketserver
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ __all__ = ["add_arguments", "print_verdict", "run"]
 
 _SIGNALS_S = 0.25
 """Seconds between two checks for signals."""
+_PATIENCE_S = 5.0
+"""Seconds after a signal for Spark to cancel its jobs, before its JVM is ended."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,6 +169,11 @@ def print_verdict(
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the verdict and return its exit code."""
+    from logclient.verify import start
+
+    start.ends_process = True
+    # PySpark's server for accumulators prints a traceback when the JVM ends before it.
+    socketserver.BaseServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     progress = ProgressLine()
     stop = threading.Event()
     ended: list[int | BaseException] = []
@@ -186,10 +194,13 @@ def run(arguments: argparse.Namespace) -> int:
     with TerminationSignals() as signals:
         thread = threading.Thread(target=work, name="logclient-verify-main", daemon=True)
         thread.start()
-        while thread.is_alive():
+        while thread.is_alive() and not signals.first:
             thread.join(_SIGNALS_S)
-            if signals.first:
-                stop.set()
+        if signals.first:
+            stop.set()
+            thread.join(_PATIENCE_S)
+            start.end(0)
+        thread.join()
     [end] = ended
     if not isinstance(end, BaseException):
         return end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient._ext.arrivals import locate, measure, spread
-from logclient.evidence import decode
+from logclient.errors import LedgerError
+from logclient.evidence import decode, storage
 from logclient.evidence.arrays import I32, I64, U64, true_runs
 from logclient.evidence.segments import Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
@@ -215,6 +217,10 @@ class BucketWriter:
         self.present[:] = False
         fields, listener, first, protocol = entry
         segment = Segment(*fields)
+        folder = os.path.dirname(segment.path)
+        if not storage.is_url(folder) and not os.path.isdir(folder):
+            # A segment alone may have been deleted meanwhile, which is a doubt; this is no shared storage.
+            raise LedgerError(f"capture: {folder}: No such directory")
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
         report = Facts(self.plan)
         self.known = 0

@@ -26,7 +26,7 @@ from logclient.evidence import storage
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import Folder
 from logclient.verify import output
-from logclient.verify.spark import Session, VerifyError, quiet, require_extras
+from logclient.verify.spark import Session, VerifyError, quiet, require_extras, require_spark
 from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
@@ -136,6 +136,8 @@ def run(
     output.remove_verdict(out)
     _refuse(gone)
     local = _is_local(runner, kafka is not None or table is not None, spark)
+    if not local:
+        require_spark()
     if sum(given is not None for given in (capture, kafka, table)) != 1:
         raise ConfigError("capture, kafka, table: exactly one of them must be given")
     started = time.monotonic()
@@ -146,16 +148,13 @@ def run(
 
     limits = {"missing": max_missing, "duplicated": max_duplicated, "dropped": max_dropped}
     session = None
-    hard = True
     with output.removed_on_error(inputs.made), quiet(), Watch(progress, stop) as watch:
         try:
-            find = functools.partial(inputs.find, selection, limits)
-            if local:
-                find()
-            else:
+            inputs.find(selection, limits)
+            if not local:
                 session = Session(
                     master, heap=heap, packages=packages, conf=conf, spark=spark,
-                    connector=connector() if kafka is not None else "", stop=watch.stop, meanwhile=find,
+                    connector=connector() if kafka is not None else "", stop=watch.stop,
                 )  # fmt: skip
                 watch.use(session)
             watch.check()
@@ -173,12 +172,10 @@ def run(
             verification = _Verification(steps, source, watch, inputs, examples, tuning, selection)
             verdict = verification.run(allow_open)
             watch.step("writing the report")
-            hard = False
         except LogclientError:
-            hard = watch.stop.is_set()
+            watch.check()
             raise
         except Exception as error:
-            hard = watch.stop.is_set()
             watch.check()
             if session is None or type(error).__name__ in _MISTAKES:
                 raise
@@ -186,7 +183,7 @@ def run(
         finally:
             watch.release()
             if session is not None:
-                session.stop(hard=hard)
+                session.stop()
     seconds = {
         "start": round(ready - started, 3),
         **verdict.seconds,

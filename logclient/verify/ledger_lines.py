@@ -28,8 +28,8 @@ from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U64, expand, subtract, union
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify.daemon import without_collection
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
+from logclient.verify.worker import without_collection
 
 __all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerReader", "events", "survey"]
 

@@ -19,7 +19,6 @@ from logclient.evidence.arrays import I64, U64, expand, intersect, overlaps, rep
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import prefix_words
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.verify.daemon import without_collection
 from logclient.verify.ledger_buckets import Placer
 from logclient.verify.ledger_facts import (
     ACKED,
@@ -39,6 +38,7 @@ from logclient.verify.ledger_facts import (
 )
 from logclient.verify.ledger_lines import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
 from logclient.verify.outside import Outside, contained, find_outside
+from logclient.verify.worker import without_collection
 
 __all__ = ["merge"]
 

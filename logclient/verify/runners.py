@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from logclient.evidence.selection import Selection
-from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records
+from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
 from logclient.verify.rows import RESULTS, ROWS
 from logclient.verify.spark import is_local, no_pandas
 
@@ -95,6 +95,7 @@ def _sorted(batches: list[pa.RecordBatch]) -> Rows:
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    worker.prepare()
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
@@ -127,6 +128,7 @@ def _records_task(
     facts: LedgerFacts, plan: Plan, only: frozenset[int] | None, before: int
 ) -> Callable[..., Rows]:
     def read_records(batches: Iterable[pa.RecordBatch]) -> Rows:
+        worker.prepare()
         yield from records.record_rows(batches, facts, plan, only, before)
 
     return read_records
@@ -136,6 +138,7 @@ def _judge_task(
     facts: LedgerFacts, plan: Plan, later: dict[tuple[int, int], int] | None
 ) -> Callable[..., Rows]:
     def judge_buckets(batches: Iterable[pa.RecordBatch]) -> Rows:
+        worker.prepare()
         yield from judge.judge_rows(batches, facts, plan, later)
 
     return judge_buckets
@@ -143,6 +146,7 @@ def _judge_task(
 
 def _whole_task(*given: Any) -> Callable[..., Rows]:
     def compare(batches: Iterable[Any]) -> Rows:
+        worker.prepare()
         for _ in batches:
             yield from LocalRunner().judge(*given)
 

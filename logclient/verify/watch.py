@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from typing import Any
 
-from logclient.verify.spark import Session, VerifyError
+from logclient.errors import VerifyError
+from logclient.verify.spark import Session
 
 __all__ = ["Watch"]
 
@@ -29,7 +33,8 @@ class Watch:
         self.stop = stop or threading.Event()
         self.stage = "starting Spark"
         self.began = time.monotonic()
-        self.session: Session | None = None
+        self._jobs: _Jobs | _Operations | None = None
+        self._stays = False  # whether the session goes on afterwards
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logclient-verify", daemon=True)
         self._runs = progress is not None or stop is not None
@@ -46,16 +51,18 @@ class Watch:
 
     def use(self, session: Session) -> None:
         """Follow the jobs that the calling thread starts on this session."""
-        if not self._runs:
-            return
-        session.jobs.begin()
-        self.session = session
+        self._stays = not session.stops
+        if self._runs and session.context is not None:
+            self._jobs = _Jobs(session.context)
+        elif self._runs and session.spark is not None:
+            self._jobs = _Operations(session.spark)
 
     def release(self) -> None:
-        """Stop following the session."""
-        session, self.session = self.session, None
-        if session is not None and not session.stops:
-            session.jobs.end()
+        """Stop following the session, in the same thread."""
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None and self._stays:
+            with contextlib.suppress(Exception):
+                jobs.end()
 
     def step(self, stage: str) -> None:
         """Begin a stage.
@@ -67,8 +74,9 @@ class Watch:
             VerifyError: a stop was requested.
         """
         self.check()
-        if self.session is not None:
-            self.session.jobs.next_stage()
+        if self._jobs is not None:
+            with contextlib.suppress(Exception):
+                self._jobs.next_stage()
         self.stage = stage
 
     def check(self) -> None:
@@ -82,16 +90,84 @@ class Watch:
 
     def line(self) -> str:
         """Return the stage with its share and the seconds, such as ``comparing 43%, 12 s``."""
-        session = self.session
-        share = None if session is None else session.jobs.share()
-        percent = "" if share is None else f" {share:.0%}"
+        done, total = 0, 0
+        if (jobs := self._jobs) is not None:
+            with contextlib.suppress(Exception):
+                done, total = jobs.tasks()
+        percent = f" {done / total:.0%}" if total else ""
         return f"{self.stage}{percent}, {time.monotonic() - self.began:.0f} s"
 
     def _run(self) -> None:
         while not self._done.wait(INTERVAL_S):
-            if self.stop.is_set() and self.session is not None:
-                self.session.cancel()
-            if self.progress is not None and not self.stop.is_set():
+            if self.stop.is_set():
+                if (jobs := self._jobs) is not None:
+                    with contextlib.suppress(Exception):
+                        jobs.cancel()
+            elif self.progress is not None:
                 self.progress(self.line())
         if self.progress is not None:
             self.progress("")
+
+
+class _Jobs:
+    """The jobs that this thread starts on a SparkContext, as a group."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._previous = context.getLocalProperty("spark.jobGroup.id")
+        self._tracker = context.statusTracker()
+        self._finished: set[int] = set()  # jobs of earlier stages
+        self._group = f"logclient-{uuid.uuid4().hex}"
+        context.setLocalProperty("spark.jobGroup.id", self._group)
+
+    def end(self) -> None:
+        self._context.setLocalProperty("spark.jobGroup.id", self._previous)
+
+    def next_stage(self) -> None:
+        self._finished = set(self._tracker.getJobIdsForGroup(self._group))
+
+    def tasks(self) -> tuple[int, int]:
+        """Return how many tasks of this stage are done, and how many are known."""
+        jobs = set(self._tracker.getJobIdsForGroup(self._group)) - self._finished
+        infos = filter(None, map(self._tracker.getJobInfo, jobs))
+        stages = [self._tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
+        known = [stage for stage in stages if stage is not None]
+        return sum(one.numCompletedTasks for one in known), sum(one.numTasks for one in known)
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(self._group)
+
+
+class _Operations:
+    """The operations that this thread starts on a session of Spark Connect, which sends their progress."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._thread = threading.get_ident()
+        self._tasks: dict[str, tuple[int, int]] = {}  # operation -> tasks that are done, and all
+        self._tag = f"logclient-{uuid.uuid4().hex}"
+        spark.addTag(self._tag)
+        spark.registerProgressHandler(self._progress)
+
+    def end(self) -> None:
+        self._spark.removeProgressHandler(self._progress)
+        self._spark.removeTag(self._tag)
+
+    def next_stage(self) -> None:
+        self._tasks = {}
+
+    def tasks(self) -> tuple[int, int]:
+        """Return how many tasks of this stage are done, and how many are known."""
+        counts = list(self._tasks.values())
+        return sum(done for done, _ in counts), sum(total for _, total in counts)
+
+    def cancel(self) -> None:
+        self._spark.interruptTag(self._tag)
+
+    def _progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        # The session calls this in the thread that waits for the operation.
+        if threading.get_ident() == self._thread and stages is not None:
+            self._tasks[operation_id or ""] = (
+                sum(stage.num_completed_tasks for stage in stages),
+                sum(stage.num_tasks for stage in stages),
+            )

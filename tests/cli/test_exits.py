@@ -17,16 +17,15 @@ import pytest
 
 from logclient import cli
 from logclient.errors import ProtocolError
-from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE, wait_until
 
 BOTH = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 
 
-def start(*arguments: str, module: str = "logclient", **options: Any) -> subprocess.Popen[bytes]:
+def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], **{**pipes, **options})
+    return subprocess.Popen([sys.executable, "-m", "logclient", *arguments], **{**pipes, **options})
 
 
 @contextmanager
@@ -204,20 +203,3 @@ class TestReadersThatEnd:
             stderr=closed_pipe, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 2
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(("number", "code", "word"), BOTH)
-def test_the_service_ends_as_commands_do(number: int, code: int, word: str) -> None:
-    for module in ("pyspark", "pyarrow", "numpy"):
-        support.need(module)
-    process = start(module="logclient.verify.service")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b'{"ledger": "/nowhere", "capture": "/nowhere"}\n')
-    process.stdin.flush()
-    assert b"error" in process.stdout.readline()  # it has begun to answer
-    process.send_signal(number)
-    _, error = process.communicate(timeout=4 * PATIENCE)
-    assert (process.returncode, error.decode().splitlines()[-1]) == (code, f"logclient: {word}")
-    assert b"Traceback" not in error

@@ -46,6 +46,9 @@ def test_a_missing_extra_names_the_pip_command() -> None:
         assert str(one) == 'pyspark is not installed: pip install "logclient[verify]"'
         assert one.name == "pyspark"
         assert one.extra == "verify"
+    error = errors.MissingExtra("pyspark", "spark", "or use --local")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(error) == 'pyspark is not installed: pip install "logclient[spark]", or use --local'
 
 
 def test_the_tree_in_the_docstring_names_every_class() -> None:

@@ -817,8 +817,9 @@ def test_unknown_protocol_makes_events_unknown(scene: Scene, run: Run) -> None:
 def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
-    with pytest.raises(MissingExtra, match="pyspark is not installed"):
+    with pytest.raises(MissingExtra, match=r'install "logclient\[spark\]", or .* --local') as caught:
         run()
+    assert caught.value.name == "pyspark"
 
 
 @pytest.mark.parametrize(
@@ -833,9 +834,8 @@ def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.Mo
 def test_java_that_is_missing_or_too_old_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
 ) -> None:
-    context = support.need("pyspark").SparkContext
-    monkeypatch.setattr(context, "_active_spark_context", None)
-    monkeypatch.setattr(context, "_gateway", None)
+    monkeypatch.setattr("logclient.verify.spark._active_session", lambda: None)
+    monkeypatch.setattr("logclient.verify.spark._jvm_runs", lambda: False)
     home = tmp_path / "jdk"
     (home / "bin").mkdir(parents=True)
     if script is not None:

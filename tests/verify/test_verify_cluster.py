@@ -37,14 +37,13 @@ def environment(folder: Path) -> dict[str, str]:
     return support.clean_environment(PYTHONPATH=paths, TMPDIR=str(folder))
 
 
-def test_worker_must_see_the_work_folder(tmp_path: Path) -> None:
-    """Without a visible --work the error names the folder; --out need not be visible to workers."""
+def test_workers_must_see_the_evidence(tmp_path: Path) -> None:
+    """The error names the folder that they do not see; --out need not be visible to workers."""
     if not can_mount():
         support.missing("unshare -m and mount are not allowed here")
     scene = Scene(tmp_path).write_ledger().write_capture(range(1, 20))
-    private, common = tmp_path / "tmp", tmp_path / "work"
+    private = tmp_path / "tmp"
     private.mkdir()
-    common.mkdir()
     out = private / "out"
     command = [sys.executable, "-m", "logclient", "verify", "--ledger", str(scene.ledger), *MEMORY]
     with Cluster(tmp_path / "cluster", 1, hidden=private) as cluster:
@@ -58,27 +57,19 @@ def test_worker_must_see_the_work_folder(tmp_path: Path) -> None:
             print(f"{time.monotonic() - began:.1f} s: {done.stderr or done.stdout.splitlines()[-2:]}")
             return done
 
-        captured = ("--capture", str(scene.capture))
-        without = run_verify(*captured)
-        assert without.returncode == ExitCode.USAGE
-        assert without.stderr.startswith("logclient: work: the worker on ")
-        assert f" cannot see {private}/logclient-verify-" in without.stderr
-        assert "--work" in without.stderr
-        assert len(without.stderr.splitlines()) == 1
-        assert [x.name for x in private.iterdir() if not x.name.startswith("hsperf")] == []
-
         hidden = private / "capture"
         hidden.mkdir()
         for path in scene.capture.iterdir():
             (hidden / path.name).write_bytes(path.read_bytes())
-        unseen = run_verify("--capture", str(hidden), "--work", str(common))
+        unseen = run_verify("--capture", str(hidden))
         assert unseen.returncode == ExitCode.USAGE
-        assert f"cannot see {hidden}: " in unseen.stderr
+        assert unseen.stderr.startswith(f"logclient: capture: a worker cannot see {hidden}: workers read it")
+        assert len(unseen.stderr.splitlines()) == 1
+        assert [x.name for x in private.iterdir() if not x.name.startswith("hsperf")] == ["capture"]
 
-        done = run_verify(*captured, "--work", str(common))
+        done = run_verify("--capture", str(scene.capture))
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
     assert list(verify.violations(out)) == [("lost", files.event_id(P, 20))]
-    assert list(common.iterdir()) == []
     modes = {path.stat().st_mode & 0o777 for path in (out / "violations").iterdir()}
     assert modes == {0o600}
 
@@ -89,11 +80,11 @@ SCRIPT = """
 import json, sys
 from logclient import verify
 from logclient.verify import job
-from logclient.verify import stages as spark_stages
+from logclient.verify import runners
 
 master, ledger, capture, out, log, *stages = sys.argv[1:]
-job.TASK_BYTES = spark_stages.PACK_BYTES = 1  # a task for each file
-spark_stages.HERE_FILES = 0
+job.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
+runners.HERE_FILES = 0
 settings = json.loads(sys.stdin.readline())
 tuning = job.Tuning(bucket_bits=2)
 with job.Session(master, conf=settings) as session:
@@ -107,9 +98,9 @@ with job.Session(master, conf=settings) as session:
                 return
             share = int(share[:-1])
             wanted, low, high = {
-                "pack": ("packing ledgers", 5, 100),
-                "map": ("comparing", 5, 35),
-                "reduce": ("comparing", 45, 100),
+                "survey": ("reading ledgers", 5, 100),
+                "read": ("comparing", 5, 35),
+                "judge": ("comparing", 45, 100),
             }[stage]
             if name == wanted and low < share < high:
                 waiting.clear()
@@ -119,6 +110,10 @@ with job.Session(master, conf=settings) as session:
         verify.run(ledger, capture, out=f"{out}/{i}", spark=session.spark, tuning=tuning, progress=progress)
         print("verdict", flush=True)
 """
+
+
+# All tasks of a query are known from its beginning.
+ONE_JOB = {"spark.sql.adaptive.enabled": "false"}
 
 
 def verify_on_cluster(
@@ -135,7 +130,7 @@ def verify_on_cluster(
         assert running.stdin is not None
         assert running.stdout is not None
         try:
-            running.stdin.write(json.dumps({"spark.executor.memory": "512m", **settings}) + "\n")
+            running.stdin.write(json.dumps({**ONE_JOB, "spark.executor.memory": "512m", **settings}) + "\n")
             running.stdin.flush()
             reached = []
             for line in running.stdout:
@@ -174,14 +169,14 @@ def assert_same_verdicts(tmp_path: Path, folders: Any, out: Path, n: int) -> Non
 
 def test_killed_executor_changes_no_verdict(tmp_path: Path) -> None:
     """An executor is killed in each stage."""
-    stages = ["pack", "map", "reduce"]
+    stages = ["survey", "read", "judge"]
     folders, out = verify_on_cluster(tmp_path, "kill", {}, stages)
     assert_same_verdicts(tmp_path, folders, out, len(stages))
 
 
 def test_speculative_attempts_change_no_verdict(tmp_path: Path) -> None:
     """Each stage begins a task again while the first attempt is stopped."""
-    stages = ["pack", "map", "reduce"]
+    stages = ["survey", "read", "judge"]
     events = tmp_path / "events"
     events.mkdir()
     settings = {

@@ -114,17 +114,10 @@ def test_stop_interrupts_and_keeps_the_session(
     assert remote.range(3).count() == 3
 
 
-def test_worker_that_does_not_see_a_folder_is_named(
-    remote: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the client alone sees them, so the check runs with another folder."""
-    from logclient.verify.stages import SparkStages
+def test_number_of_cores_is_that_of_the_server(remote: Any) -> None:
+    from logclient.verify.runners import SparkRunner
 
-    stages = SparkStages(sessions.Session(spark=remote))
-    with pytest.raises(LedgerError, match=r"^ledger: the worker on .* cannot see /nowhere: .*storage"):
-        stages.check_visible([("work", str(scene.ledger)), ("ledger", "/nowhere")])
-    stages.check_visible([("work", str(scene.ledger)), ("capture", str(scene.capture))])
-    assert stages.cores == 2
+    assert SparkRunner(sessions.Session(spark=remote)).cores == 2
 
 
 def test_table_and_kafka(remote: Any, scene: Scene, tmp_path: Path) -> None:

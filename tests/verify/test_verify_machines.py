@@ -1,6 +1,6 @@
 """Verification on machines that share nothing but an S3 server, also when one of them is lost.
 
-Each worker of a standalone cluster has a private ``/tmp``. Evidence, work and verdict are behind URLs of
+Each worker of a standalone cluster has a private ``/tmp``. Evidence and verdict are behind URLs of
 moto's server, and credentials come from the environment. The verdict must be that of a local verification.
 """
 
@@ -81,7 +81,7 @@ def test_workers_share_nothing_but_a_bucket(cluster: Cluster, tmp_path: Path, bu
     ledger, capture = World(11, 12).write(tmp_path)
     local = inprocess.run(ledger, capture, out=tmp_path / "out")
     places = ["--ledger", bucket.upload(ledger, "ledger"), "--capture", bucket.upload(capture, "capture")]
-    places += ["--work", bucket.url("work"), "--out", bucket.url("out")]
+    places += ["--out", bucket.url("out")]
     done = run_verify(cluster, tmp_path / "driver", *places, "--json")
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
     assert comparable(json.loads(done.stdout)) == comparable(json.loads(json.dumps(local.to_json())))
@@ -90,24 +90,22 @@ def test_workers_share_nothing_but_a_bucket(cluster: Cluster, tmp_path: Path, bu
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", ["work", "ledger", "capture"])
+@pytest.mark.parametrize("what", ["ledger", "capture"])
 def test_folder_that_workers_do_not_see_is_one_line(
     cluster: Cluster, tmp_path: Path, bucket: Bucket, what: str
 ) -> None:
     scene = Scene(tmp_path).write_ledger().write_capture()
     places = {
         "ledger": bucket.upload(scene.ledger, "ledger"), "capture": bucket.upload(scene.capture, "capture"),
-        "work": bucket.url("work"),
     }  # fmt: skip
     before = bucket.objects()
-    places[what] = str({"ledger": scene.ledger, "capture": scene.capture, "work": tmp_path}[what])
+    places[what] = str({"ledger": scene.ledger, "capture": scene.capture}[what])
     given = [word for place in places.items() for word in (f"--{place[0]}", place[1])]
     for out in (bucket.url("out"), str(scene.out)):
         done = run_verify(cluster, tmp_path / "driver", *given, "--out", out)
         assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
         [line] = done.stderr.splitlines()
-        assert line.startswith(f"logclient: {what}: the worker on ")
-        assert f" cannot see {places[what]}" in line
+        assert line.startswith(f"logclient: {what}: a worker cannot see {places[what]}: ")
         if what != "ledger":
             break
     assert bucket.objects() == before
@@ -119,20 +117,21 @@ def test_folder_that_workers_do_not_see_is_one_line(
 SCRIPT = """
 import json, socket, sys
 from logclient import verify
-from logclient.verify import job, stages, watch
+from logclient.verify import job, runners, watch
 
-port, master, settings, ledger, capture, work, out = sys.argv[1:]
-job.TASK_BYTES = stages.PACK_BYTES = 1  # a task for each file
-stages.HERE_FILES = 0
+port, master, settings, ledger, capture, out = sys.argv[1:]
+job.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
+runners.HERE_FILES = 0
 watch.INTERVAL_S = 0.02
 parent = socket.create_connection(("127.0.0.1", int(port))).makefile("rw")
-compare = stages.SparkStages.compare
+judge = runners.SparkRunner.judge
 moments = []
 
-def note_moments(self, plan, *more):
-    first = round(100 * len(plan.tasks) / (len(plan.tasks) + plan.partitions))
-    moments.extend([("map", range(1, first)), ("reduce", range(first, 100))])
-    return compare(self, plan, *more)
+def note_moments(self, parts, facts, plan, *more):
+    read = len(runners.ledger_groups(parts)) + len(plan.tasks)
+    first = round(100 * read / (read + plan.partitions))
+    moments.extend([("read", range(1, first)), ("judge", range(first, 100))])
+    return judge(self, parts, facts, plan, *more)
 
 def progress(text):
     # The parent process stops or kills something now, and answers with a line.
@@ -141,15 +140,15 @@ def progress(text):
         print(moments.pop(0)[0], file=parent, flush=True)
         parent.readline()
 
-stages.SparkStages.compare = note_moments
+runners.SparkRunner.judge = note_moments
 verify.run(
-    ledger, capture, work=work, out=out, progress=progress, master=master or None,
-    conf=json.loads(settings),
+    ledger, capture, out=out, progress=progress, master=master or None, conf=json.loads(settings),
 )
 print(moments, file=parent, flush=True)
 """
 
 SPECULATION = {
+    "spark.sql.adaptive.enabled": "false",  # all tasks of a query are known from its beginning
     "spark.speculation": "true", "spark.speculation.interval": "20ms",
     "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.05",
 }  # fmt: skip
@@ -199,7 +198,7 @@ def accept(server: socket.socket, process: subprocess.Popen[Any]) -> TextIO:
 def test_lost_machine_and_speculation_change_no_verdict(
     evidence: tuple[Path, Path, Path], tmp_path: Path, bucket: Bucket, way: str
 ) -> None:
-    """One machine's Python is stopped in the map, so the other one does its task again; then it is killed."""
+    """One machine's Python is stopped while it reads, and the other repeats its task; then it is killed."""
     if way == "connect":
         for module in ("pandas", "grpc", "grpc_status", "zstandard"):
             support.need(module)
@@ -208,8 +207,7 @@ def test_lost_machine_and_speculation_change_no_verdict(
     events.mkdir()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    places = [bucket.upload(ledger, "ledger"), bucket.upload(capture, "capture"), bucket.url("work")]
-    places.append(bucket.url("out"))
+    places = [bucket.upload(ledger, "ledger"), bucket.upload(capture, "capture"), bucket.url("out")]
     settings = {
         **SETTINGS, **SPECULATION, "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
@@ -255,7 +253,7 @@ def test_lost_machine_and_speculation_change_no_verdict(
 
 
 def run_with_faults(script: TextIO, cluster: Cluster) -> None:
-    """Stop the Python of a worker when the script is in its map; kill that worker in the reduce."""
+    """Stop the Python of a worker when the script reads; kill that worker when it judges."""
 
     def signal_python(worker: int, number: signal.Signals) -> None:
         [executor] = cluster.executors(worker)
@@ -268,8 +266,8 @@ def run_with_faults(script: TextIO, cluster: Cluster) -> None:
         signal_python(1, signal.SIGCONT)
 
     faults: dict[str, Callable[[], None]] = {
-        "map": lambda: signal_python(0, signal.SIGSTOP),
-        "reduce": kill,
+        "read": lambda: signal_python(0, signal.SIGSTOP),
+        "judge": kill,
     }
     for stage, fault in faults.items():
         assert script.readline() == f"{stage}\n"

@@ -99,7 +99,7 @@ def test_settings_of_spark_submit_win(scene: Scene, tmp_path: Path) -> None:
     assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "mine")
     assert found["spark.driver.memory"] == "700m"
     assert int(found["memory"]) < 300 << 20  # 60 % of what a heap of 700 MB has left
-    assert found["spark.sql.adaptive.enabled"] == "false"  # our default
+    assert found["spark.sql.execution.arrow.maxRecordsPerBatch"] == "32"  # our default
     assert found["jobs"] == "1"  # so small a ledger is packed without one
 
 
@@ -111,8 +111,8 @@ def test_command_line_wins_over_spark_files(scene: Scene, tmp_path: Path) -> Non
     events.mkdir()
     (conf / "spark-defaults.conf").write_text(
         "# ours\nspark.driver.memory 600m\nspark.app.name=file\nspark.master = local[3]\n"
-        f"spark.eventLog.enabled: true\nspark.eventLog.dir file://{events}\nspark.sql.adaptive.enabled true\n"
-        "spark.eventLog.compress false\n"
+        f"spark.eventLog.enabled: true\nspark.eventLog.dir file://{events}\nspark.eventLog.compress false\n"
+        "spark.sql.adaptive.enabled false\n"
     )
     command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_command_line_wins_over_spark_files(scene: Scene, tmp_path: Path) -> Non
     assert (found["spark.master"], found["spark.app.name"]) == ("local[1]", "line")
     assert found["spark.driver.memory"] == "700m"
     assert int(found["memory"]) < 300 << 20
-    assert found["spark.sql.adaptive.enabled"] == "true"
+    assert found["spark.sql.adaptive.enabled"] == "false"
     assert found["spark.ui.showConsoleProgress"] == "false"
     assert remaining_files(tmp_path) == []
 
@@ -209,9 +209,8 @@ def test_wrong_option_is_named(
 ) -> None:  # fmt: skip
     from logclient import cli
 
-    context = support.need("pyspark").SparkContext
-    monkeypatch.setattr(context, "_active_spark_context", None)
-    monkeypatch.setattr(context, "_gateway", None)
+    monkeypatch.setattr(sessions, "_active_session", lambda: None)
+    monkeypatch.setattr(sessions, "_jvm_runs", lambda: False)
     monkeypatch.chdir(tmp_path)
     command = ["verify", "--ledger", str(scene.ledger), "--capture", str(scene.capture)]
     assert cli.main([*command, *arguments]) == ExitCode.USAGE
@@ -253,7 +252,7 @@ def read_all(descriptor: int, into: list[bytes]) -> None:
         (signal.SIGTERM, "logclient-verify-*/plan.json"),
         pytest.param(signal.SIGINT, "logclient-verify-*/plan.json", marks=pytest.mark.long),
         pytest.param(signal.SIGINT, "logclient-verify-*", marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, "logclient-spark-*/log4j2.properties", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "logclient-spark-*/output", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "logclient-spark-*/blockmgr-*", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, "logclient-verify-*/*.hashes", marks=pytest.mark.long),
         pytest.param(signal.SIGINT, "logclient-verify-*/*.arrivals", marks=pytest.mark.long),

@@ -72,7 +72,7 @@ def demo(
     with ExitStack() as stack:
         if verify is None:
             # Spark starts while the first events are sent.
-            verify = stack.enter_context(Verifier(folder / "verify.log", _packages(kafka, packages))).verify
+            verify = stack.enter_context(Verifier(_packages(kafka, packages))).verify
         waits: list[float] = []
         results = [
             _run(protocol, run, lines, events, folder / run.name, _timed(verify, waits), kafka)
@@ -111,7 +111,7 @@ def _check_extras() -> None:
     from importlib.util import find_spec
 
     for module, extra in (
-        ("pyspark", "verify"),
+        ("pyspark", "spark"),
         ("pyarrow", "verify"),
         ("numpy", "verify"),
         ("jinja2", "verify"),

@@ -26,8 +26,9 @@ from logclient.evidence.arrays import expand as expand_ranges
 from logclient.verify import output
 from logclient.verify.dataframes import arrow
 from logclient.verify.packed_ledger import NONE, OUTCOMES, PackedLedger, map_table
-from logclient.verify.spark import Session, no_pandas, remove
+from logclient.verify.spark import Session, no_pandas
 from logclient.verify.stages import SparkStages
+from logclient.verify.start import remove
 from logclient.verify.tuning import Tuning
 
 if TYPE_CHECKING:

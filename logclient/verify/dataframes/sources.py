@@ -22,7 +22,7 @@ from logclient.errors import ConfigError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.captures import LeftOut
 from logclient.evidence.storage import Folder
-from logclient.verify.daemon import freeze_imports
+from logclient.verify import worker
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.pieces import Series, Wanted
@@ -275,9 +275,9 @@ class BatchReader(DataSourceReader):
 
 
 def freeze_in_task() -> None:
-    """Exempt what is imported from garbage collection, in a task of Spark, see `freeze_imports`."""
+    """Exempt what is imported from garbage collection, in a task of Spark, see `worker.prepare`."""
     if TaskContext.get() is not None:
-        freeze_imports()
+        worker.prepare()
 
 
 class _Pushdown:

@@ -1,0 +1,199 @@
+"""Start Spark's JVM for a short run, and end it with this process.
+
+PySpark keeps one JVM per process and starts it with ``spark-submit``, which reads Spark's own configuration.
+Added here are options of Java, a folder for its output and files, and an end before it answers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from logclient.errors import VerifyError
+
+__all__ = ["end", "environment", "explain", "folder", "launch", "remove", "spark_defaults"]
+
+END_S = 10.0  # seconds for the JVM to end, and for its workers to close their files
+POLL_S = 0.05  # seconds between two looks whether to stop
+
+# Most of a short run is code that runs once: the second compiler takes three more seconds of CPU.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# Whether this process ends after its verification. `SparkContext.stop` takes a second, so that another one
+# can be made. Spark also stops when its JVM ends.
+ends_process = False
+
+
+class _Jvm:
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="logclient-spark-")
+        self.output = os.path.join(self.folder, "output")
+        self.process: subprocess.Popen[bytes] | None = None
+        # PySpark does not tell its process before it answers, but has it join a process group, which can be
+        # ended at any time and gets no Ctrl-C. The program that has the group ends with this process.
+        self.group: subprocess.Popen[bytes] | None = None
+        if os.name == "posix":
+            self.group = subprocess.Popen(
+                ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+            )
+
+    def end(self, patience: float) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()  # its sign to stop Spark and to end
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+        if self.group is not None:
+            os.killpg(self.group.pid, signal.SIGKILL)
+            self.group.communicate()
+            if self.process is not None:
+                self.process.wait()
+        remove(self.folder)
+
+
+_ours: _Jvm | None = None
+
+
+def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> Any:
+    """Start the JVM of this process, and return py4j's gateway to it.
+
+    Args:
+        settings: stronger than those of Spark's own files and variables.
+        local: whether nothing but this machine takes part.
+        stop: once it is set, the start ends with an error.
+
+    Raises:
+        VerifyError: there is no Java, Spark does not start, or a stop was requested.
+    """
+    global _ours
+    from pyspark import SparkConf
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    _check_java()
+    jvm = _ours = _Jvm()
+    atexit.register(end)
+    first = {
+        "spark.app.name": "logclient verify",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Djava.io.tmpdir={jvm.folder}",
+    }
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll([(name, value) for name, value in first.items() if name not in spark_defaults()])
+    # The last option on the command line wins: ours, then the environment's, then the arguments.
+    submitted, _, _ = os.environ.get("PYSPARK_SUBMIT_ARGS", "").rpartition("pyspark-shell")
+    last = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
+    variables = {
+        "PYSPARK_SUBMIT_ARGS": " ".join([submitted, *last, "pyspark-shell"]),
+        # The JVM runs sources of DataFrames, which it finds by name, in a Python of the driver's machine.
+        "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
+    }
+    if local:
+        variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    with open(jvm.output, "wb") as output, environment(variables), ThreadPoolExecutor(1) as thread:
+        options: dict[str, Any] = {"stdout": output, "stderr": output}
+        if jvm.group is not None:
+            options["process_group"] = jvm.group.pid
+        starting = thread.submit(launch_gateway, conf, options)
+        try:
+            while not wait([starting], POLL_S).done:
+                if stop.is_set():
+                    raise VerifyError("stopped")
+            gateway: Any = starting.result()
+        except BaseException as error:
+            why = explain(error)
+            end(0)
+            if isinstance(error, PySparkException):
+                raise VerifyError(why) from error
+            raise
+    jvm.process = gateway.proc
+    return gateway
+
+
+def end(patience: float = END_S) -> None:
+    """End the JVM that was started here, and remove its files. PySpark cannot start another one then.
+
+    Args:
+        patience: seconds for it to end by itself.
+    """
+    global _ours
+    jvm, _ours = _ours, None
+    if jvm is not None:
+        jvm.end(patience)
+
+
+def folder() -> str:
+    """Return the folder of the JVM that was started here; empty: there is none."""
+    return _ours.folder if _ours is not None else ""
+
+
+def explain(error: BaseException) -> str:
+    """Return one line about a failed start: the last error that the JVM has printed, or else this one."""
+    with open(_ours.output if _ours is not None else os.devnull, errors="replace") as file:
+        lines = [line.strip() for line in file if re.search("ERROR|Exception|Error", line)]
+    return f"spark: it does not start: {lines[-1][:500] if lines else str(error).splitlines()[0]}"
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        where = f"JAVA_HOME={home}" if home else "PATH"
+        raise VerifyError(
+            f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
+        )
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', text)
+    if version is None or int(version[1]) < 17:
+        is_ = f"version {version[1]}" if version else "of no version"
+        raise VerifyError(f"java: Spark needs Java 17 or newer, and {java} is {is_}: set JAVA_HOME")
+
+
+def spark_defaults() -> set[str]:
+    """Return the names of settings in ``spark-defaults.conf``, which arguments would override."""
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+    place = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    try:
+        with open(os.path.join(place, "spark-defaults.conf"), errors="replace") as file:
+            return {match[1] for line in file if (match := re.match(r"\s*([^\s#!=:]+)", line))}
+    except OSError:
+        return set()
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for the time of the context."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def remove(folder: str) -> None:
+    """Delete a folder, although ending workers may still write to it."""
+    limit = time.monotonic() + END_S
+    while folder and os.path.lexists(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > limit:
+            return
+        time.sleep(0.01)
