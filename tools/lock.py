@@ -38,7 +38,7 @@ STAGES = {
 }
 AFTER = {"demo": "build", "test": "demo", "docs": "test", "bench": "test"}
 """The stage that each one adds to."""
-DEMO_EXTRAS = ("logjam", "logux", "verify")
+DEMO_EXTRAS = ("logjam", "logux", "verify", "spark")
 
 
 def lock_file(stage: str) -> Path:
@@ -97,11 +97,15 @@ def closure(names: Iterable[str], found: dict[str, str]) -> dict[str, str]:
 def needs() -> dict[str, list[str]]:
     """Return the requirements of each stage, as pyproject.toml lists them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    extras = project["project"]["optional-dependencies"]
+    # An extra may include another one, which is listed itself.
+    extras = {
+        name: [need for need in needs if not need.startswith("logclient[")]
+        for name, needs in project["project"]["optional-dependencies"].items()
+    }
     groups = project["dependency-groups"]
     wanted: dict[str, list[str]] = {"build": project["build-system"]["requires"]}
     wanted["demo"] = [need for name in DEMO_EXTRAS for need in extras[name]] + groups["demo"]
-    wanted["test"] = [need for name, needs in extras.items() if name != "all" for need in needs]
+    wanted["test"] = [need for needs in extras.values() for need in needs]
     wanted["test"] += groups["dev"] + groups["test"]
     wanted["docs"] = groups["docs"]
     wanted["bench"] = groups["bench"]

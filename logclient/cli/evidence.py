@@ -26,10 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         OK; BROKEN when a file could not be copied. Files that are still open are no failure.
     """
-    from logclient.verify import spark
-
-    spark.require_extras()
+    from logclient import evidence
     from logclient.evidence.push import push
+
+    evidence.require("pyarrow")
 
     done = push(arguments.folder, arguments.target)
     if arguments.json:

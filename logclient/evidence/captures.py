@@ -5,7 +5,9 @@ The rules are in ``docs/verify.md``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
@@ -13,6 +15,7 @@ from logclient.evidence import decode, storage
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.segments import (
     MIN_UNIT,
+    SOURCES,
     Header,
     Problem,
     Segment,
@@ -83,10 +86,7 @@ class Survey(NamedTuple):
         Raises:
             ConfigError: there is no such run.
         """
-        there: dict[tuple[str, str], int] = {}
-        for key in self.runs:
-            if key[0]:
-                there[key] = there.get(key, 0) + 1
+        there = Counter(key for key in self.runs if key[0])
         for run in runs:
             if not any(run == known for known, _ in there):
                 named = [
@@ -99,11 +99,14 @@ class Survey(NamedTuple):
         return [i for i, (run, _) in enumerate(self.runs) if runs and run and run not in runs]
 
 
-def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
+def choose(
+    places: str | Sequence[str], known: dict[str, Header] | None = None
+) -> tuple[list[Chosen], list[LeftOut]]:
     """Choose the segments below some folders to compare.
 
     Args:
         places: of the folders.
+        known: the headers of files that were read before, which are not read again; new ones are added.
 
     Returns:
         The segments by listener and number, and everything that is left out. The listeners of several folders
@@ -112,27 +115,36 @@ def choose(places: str | Sequence[str]) -> tuple[list[Chosen], list[LeftOut]]:
     Raises:
         LedgerError: a folder cannot be read, or there is nothing of a capture in any.
     """
-    taken: list[Chosen] = []
+    places = [places] if isinstance(places, str) else places
+    headers = {} if known is None else known
     segments, unread = list_segments(places)
     left_out = [LeftOut("unread", one.segment, one.reason, "", True) for one in unread]
-    misnamed: list[Chosen] = []
-    for found in segments:
-        segment = found._replace(listener=display_name(found.listener))
+
+    def read(segment: Segment) -> Header | OSError | None:
         try:
-            header = read_header(found)
+            return headers.get(segment.path) or read_header(segment)
         except LedgerError:
             raise  # a server, which may fail for all of them
         except OSError as error:
-            why = error.strerror or str(error)
+            return error
+
+    taken: list[Chosen] = []
+    misnamed: list[Chosen] = []
+    remote = any(map(storage.is_url, places))
+    for found, header in zip(segments, storage.for_each(read, segments, remote), strict=True):
+        segment = found._replace(listener=display_name(found.listener))
+        if isinstance(header, OSError):
+            why = header.strerror or str(header)
             left_out.append(LeftOut("unread", segment.name, why, "", True))
             continue
-        if header is None and not found.number:
+        if header is not None:
+            headers[found.path] = header
+        elif not found.number:
             why = "its name is not <listener>-<nnnnnn>.cap, and it has no header that can be read"
             left_out.append(LeftOut("misnamed", segment.name, why, "", True))
-        elif header is None or _fits(found, header):
-            taken.append(Chosen(segment, header))
-        else:
-            misnamed.append(Chosen(segment, header))
+            continue
+        fits = header is None or _fits(found, header)
+        (taken if fits else misnamed).append(Chosen(segment, header))
     taken, copies = _without_copies(taken)
     left_out += copies
     by_identity = {_identity(one.header): one for one in taken if one.header}
@@ -163,9 +175,6 @@ def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
     named: list[Chosen] = []
     used = {listener for listener, some in folders.items() if len(some) == 1}
     for listener, some in folders.items():
-        if len(some) == 1:
-            named += some.popitem()[1]
-            continue
         series: list[tuple[str, str, list[Chosen]]] = []  # host, folder, segments
         for folder in sorted(some):
             hosts = {one.header.host for one in some[folder] if one.header}
@@ -177,13 +186,15 @@ def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
                     break
             else:
                 series.append((host, folder, some[folder]))
+        if len(series) == 1:
+            used.add(listener)
+            named += series[0][2]
+            continue
         hosts_of = [host for host, _, _ in series]
         for host, folder, segments in series:
-            name = listener
-            if len(series) > 1:
-                name = f"{host}.{listener}" if host and hosts_of.count(host) == 1 else ""
-                if not name or name in used:
-                    name = f"{display_name(folder)}/{listener}"
+            name = f"{host}.{listener}"
+            if not host or hosts_of.count(host) > 1 or name in used:
+                name = f"{display_name(folder)}/{listener}"
             used.add(name)
             named += [one._replace(segment=one.segment._replace(listener=name)) for one in segments]
     return named
@@ -202,17 +213,7 @@ def _identity(header: Header | None) -> tuple[str, str, str, int, int] | None:
 
 def _same(a: Segment, b: Segment) -> bool:
     """Return whether two files are equal up to the end of the shorter one, except for the end record."""
-    left = min(a.size, b.size) - _END_RECORD
-    with (
-        storage.open_file(a.path, "capture") as one,
-        storage.open_file(b.path, "capture") as other,
-    ):
-        while left > 0:
-            n = min(left, 1 << 20)
-            if storage.read_exactly(one, n) != storage.read_exactly(other, n):
-                return False
-            left -= n
-    return True
+    return storage.begin_equally(a.path, b.path, "capture", min(a.size, b.size) - _END_RECORD)
 
 
 def _copy(one: Chosen, original: Chosen) -> LeftOut:
@@ -248,21 +249,18 @@ def survey(places: str | Sequence[str]) -> Survey:
     names = sorted({one.segment.listener for one in chosen})
     if len(names) > LISTENER:
         raise LedgerError(f"capture: more than {LISTENER} listeners")
+    index = {name: i for i, name in enumerate(names)}
     listeners: list[dict[str, Any]] = [
         {"name": name, "protocol": "", "urls": [], "source": ""} for name in names
     ]
-    index = {name: i for i, name in enumerate(names)}
     for segment, header in chosen:
-        listener = listeners[index[segment.listener]]
         if header is None or not decodable(header.protocol):
             continue
+        listener = listeners[index[segment.listener]]
         listener["protocol"] = listener["protocol"] or header.protocol
         if header.url not in listener["urls"]:
             listener["urls"].append(header.url)
-        if header.source:
-            listener["source"] = max(
-                listener["source"], header.source, key=("", "producers", "devices").index
-            )
+        listener["source"] = max(listener["source"], header.source, key=("", *SOURCES).index)
     units = dict.fromkeys(index.values(), 0)  # that the segments so far may have
     entries = []
     for segment, header in chosen:
@@ -285,7 +283,7 @@ def survey(places: str | Sequence[str]) -> Survey:
 def decodable(protocol: str) -> bool:
     """Return whether there is a decoder for a protocol."""
     try:
-        decode.decoder(protocol)
+        decode.wire(protocol)
     except ConfigError:
         return False
     return True
@@ -303,14 +301,10 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
         The listeners at which order is not judged, and the protocols for which only the order of devices is
         judged.
     """
-    families = [protocol_of(listener["protocol"]) for listener in listeners]
-    devices = {family for family, x in zip(families, listeners, strict=True) if x["source"] == "devices"}
-    producers = {family for family, x in zip(families, listeners, strict=True) if x["source"] != "devices"}
-    unjudged = [
-        i
-        for i, (family, x) in enumerate(zip(families, listeners, strict=True))
-        if x["source"] == "devices" and family in producers
-    ]
+    families = [(protocol_of(one["protocol"]), one["source"] == "devices") for one in listeners]
+    producers = {family for family, is_device in families if not is_device}
+    devices = {family for family, is_device in families if is_device}
+    unjudged = [i for i, (family, is_device) in enumerate(families) if is_device and family in producers]
     return unjudged, sorted(devices - producers)
 
 
@@ -327,17 +321,9 @@ def find_foreign(
     Returns:
         The names of the segments.
     """
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for fact in facts:
-        if "run" in fact and fact["header"]:
-            runs.setdefault((fact["host"], fact["run"]), []).append(fact)
-
-    def arrived(some: list[dict[str, Any]], what: str) -> int:
-        return sum(fact[what] for fact in some)
-
-    def alike(some: list[dict[str, Any]]) -> bool:
-        return any(fact["name"] in matched for fact in some)
-
+    runs = _by_run(fact for fact in facts if "run" in fact and fact["header"])
+    with_known = {key for key, some in runs.items() if any(fact["known"] for fact in some)}
+    alike = {key for key, some in runs.items() if any(fact["name"] in matched for fact in some)}
     # A body without an id may be the same in any run, so such a run counts only if it ends after
     # the first event was made.
     early = {
@@ -345,11 +331,11 @@ def find_foreign(
         for key, some in runs.items()
         if since is not None and max(fact["last_us"] for fact in some) < since
     }
-    ours = {key for key, some in runs.items() if arrived(some, "known") or (alike(some) and key not in early)}
+    ours = with_known | (alike - early)
     return {
         fact["name"]
         for key, some in runs.items()
-        if key not in ours and arrived(some, "events") and (ours or not alike(some))
+        if key not in ours and any(fact["events"] for fact in some) and (ours or key not in alike)
         for fact in some
     }
 
@@ -361,25 +347,25 @@ def list_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]])
         facts: of segments that were compared.
         others: of segments that were not.
     """
-    rows: list[dict[str, Any]] = []
     left = {fact["name"] for fact in others}
     every = [fact for fact in (*facts, *others) if "run" in fact and fact["header"]]
-    for fact in sorted(every, key=lambda fact: (fact["listener"], fact["number"])):
-        same = {key: fact[key] for key in ("listener", "run", "host")}
-        if not rows or any(rows[-1][key] != value for key, value in same.items()):
-            rows.append(
-                {
-                    **same, "url": fact["url"], "source": fact["source"], "segments": 0, "events": 0,
-                    "first_us": 0, "last_us": 0, "ours": True,
-                }
-            )  # fmt: skip
-        row = rows[-1]
-        row["segments"] += 1
-        row["events"] += fact["events"]
-        if fact["last_us"]:
-            row["first_us"] = min(row["first_us"] or fact["first_us"], fact["first_us"])
-            row["last_us"] = max(row["last_us"], fact["last_us"])
-        row["ours"] &= fact["name"] not in left
+    every.sort(key=lambda fact: (fact["listener"], fact["number"]))
+    rows = []
+    for key, group in groupby(every, lambda fact: tuple(fact[name] for name in ("listener", "run", "host"))):
+        some = list(group)
+        timed = [fact for fact in some if fact["last_us"]]
+        rows.append(
+            {
+                **dict(zip(("listener", "run", "host"), key, strict=True)),
+                "url": some[0]["url"],
+                "source": some[0]["source"],
+                "segments": len(some),
+                "events": sum(fact["events"] for fact in some),
+                "first_us": min((fact["first_us"] for fact in timed), default=0),
+                "last_us": max((fact["last_us"] for fact in timed), default=0),
+                "ours": not any(fact["name"] in left for fact in some),
+            }
+        )
     return rows
 
 
@@ -456,7 +442,7 @@ def find_doubts(
     return problems, doubtful & every, disordered & every
 
 
-def _by_run(facts: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def _by_run(facts: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for fact in facts:
         runs.setdefault((fact["host"], fact["run"]), []).append(fact)

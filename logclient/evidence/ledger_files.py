@@ -22,7 +22,6 @@ __all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "pr
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
 _MAX_NAMED = 1000  # the most files of a kind that are named
-_COMPARED = 1 << 20  # bytes of two files that are compared at a time
 _AT_ONCE = 1 << 10  # the files of a list that are in memory as `Part` at a time
 
 
@@ -59,28 +58,30 @@ class Parts(Sequence[Part]):
     @overload
     def __getitem__(self, i: slice) -> list[Part]: ...
     def __getitem__(self, i: int | slice) -> Part | list[Part]:
-        if isinstance(i, slice):
-            return self._parts(self.rows[i])
-        return self._parts(self.rows[i : i + 1 or None])[0]
+        if not isinstance(i, slice):
+            return self[i : i + 1 or None][0]
+        rows = self.rows[i]
+        names = np.ascontiguousarray(rows["producer"]).tobytes().hex()
+        heads = ["" if storage.is_url(folder) else storage.join(folder, "") for folder in self.folders]
+        found = []
+        # By column: a row at a time takes as long as opening the file.
+        columns = (rows[name].tolist() for name in ("number", "size", "folder"))
+        for at, (number, size, folder) in enumerate(zip(*columns, strict=True)):
+            producer = names[20 * at : 20 * at + 20]
+            name = f"{producer}-{number:04d}.ledger"
+            path = heads[folder] + name if heads[folder] else storage.join(self.folders[folder], name)
+            found.append(Part(producer, number, path, size))
+        return found
 
     def __iter__(self) -> Iterator[Part]:
         for low in range(0, len(self), _AT_ONCE):
             yield from self[low : low + _AT_ONCE]
 
-    def _parts(self, rows: npt.NDArray[Any]) -> list[Part]:
-        """Return the files of some rows."""
-        producers = np.ascontiguousarray(rows["producer"]).tobytes().hex()
-        found = []
-        heads = ["" if storage.is_url(folder) else storage.join(folder, "") for folder in self.folders]
-        # By column: a row at a time takes as long as opening the file.
-        columns = (rows[name].tolist() for name in ("number", "size", "folder"))
-        for at, (number, size, folder) in enumerate(zip(*columns, strict=True)):
-            producer = producers[20 * at : 20 * at + 20]
-            name = f"{producer}-{number:04d}.ledger"
-            head = heads[folder]
-            path = head + name if head else storage.join(self.folders[folder], name)
-            found.append(Part(producer, number, path, size))
-        return found
+    def same_producer(self) -> npt.NDArray[np.bool_]:
+        """Return for each file but the last whether the next one is of the same producer."""
+        producers = self.rows["producer"]
+        same: npt.NDArray[np.bool_] = (producers[1:] == producers[:-1]).all(axis=1)
+        return same
 
     @property
     def sizes(self) -> list[int]:
@@ -124,98 +125,55 @@ def find_ledgers(places: str | Sequence[str]) -> Ledgers:
         LedgerError: a folder cannot be read, or there is no ledger in any.
     """
     parts, unread = _list_parts([places] if isinstance(places, str) else places)
-    _ask_sizes(parts)
+    _ask_sizes_again(parts)
     parts, copies, differing = _without_copies(parts)
     return Ledgers(parts, [*unread, *differing][:_MAX_NAMED], copies)
 
 
 def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
-    """Find the ledger files below some folders by their names.
-
-    Returns:
-        The files, copies included; and files and folders that may be ledgers, or have some. A size is -1
-        where a listing has none.
-    """
-    folders: list[str] = []
+    """Find the ledger files below some folders, copies included; and what else may be or have ledgers."""
+    found, others = storage.find_files(
+        places,
+        "ledger",
+        ("ledger", "<producer>-<part>.ledger"),
+        fits=_NAME.fullmatch,
+        alike=lambda name: ".ledger" in name.lower(),
+    )
+    unread = [f"{name} ({what})" for name, what in others.items()]
     producers, numbers, sizes, owners = bytearray(), array("q"), array("q"), array("i")
-    unread: set[str] = set()
-    empty: list[str] = []
-    seen: set[str] = set()
-    for place in places:
-        has_any = False
-        for relative, entries in storage.list_folders(place, "ledger"):
-            if named := storage.folder_named(relative, _looks_like_one):
-                _add(unread, f"{_shown(place, '', named, len(places) > 1)} (a folder)")
-                continue
-            folder = storage.join(place, *relative.split("/")) if relative else place
-            has_any = has_any or any(entry.regular and _NAME.fullmatch(entry.name) for entry in entries)
-            if folder in seen:
-                continue  # it is below two of the folders that were given
-            seen.add(folder)
-            owner = len(folders)
-            for entry in entries:
-                match = _NAME.fullmatch(entry.name) if entry.regular else None
-                if match:
-                    producers += bytes.fromhex(match[1])
-                    numbers.append(int(match[2]))
-                    sizes.append(entry.size)
-                    owners.append(owner)
-                elif entry.folder:
-                    name = _shown(place, relative, entry.name, len(places) > 1)
-                    _add(unread, f"{name} (a link to a folder)")
-                elif _looks_like_one(entry.name):
-                    _add(unread, _shown(place, relative, entry.name, len(places) > 1))
-            if owners and owners[-1] == owner:
-                folders.append(folder)
-        if not has_any:
-            empty.append(place)
-    if not numbers:
-        where = ", ".join(places)
-        more = f"; {min(unread)} is not read" if unread else ""
-        raise LedgerError(f"ledger: {where} has no ledger: their names are <producer>-<part>.ledger{more}")
+    for owner, entries in enumerate(found.values()):
+        for name, entry in entries.items():
+            match = _NAME.fullmatch(entry.name) if entry.regular else None
+            if match:
+                producers += bytes.fromhex(match[1])
+                numbers.append(int(match[2]))
+                sizes.append(entry.size)
+                owners.append(owner)
+            else:
+                unread.append(name)
     rows = np.zeros(len(numbers), _FILE)
     rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
     rows["number"], rows["size"], rows["folder"] = numbers, sizes, owners
-    for place in empty:
-        _add(unread, f"{place} (a folder without any ledger)")
-    return Parts(folders, rows), sorted(unread)
+    return Parts([*found], rows), sorted(unread)
 
 
-def _looks_like_one(name: str) -> bool:
-    return ".ledger" in name.lower()
+def _ask_sizes_again(parts: Parts) -> None:
+    """Find the sizes of objects that have a successor.
 
-
-def _add(unread: set[str], name: str) -> None:
-    if len(unread) < _MAX_NAMED:
-        unread.add(name)
-
-
-def _shown(place: str, relative: str, name: str, whole: bool) -> str:
-    """Return the name of a file in messages: in its folder, or whole where there are several folders."""
-    if whole:
-        return storage.join(place, *relative.split("/"), name) if relative else storage.join(place, name)
-    return f"{relative}/{name}" if relative else name
-
-
-def _ask_sizes(parts: Parts) -> None:
-    """Find the sizes that a listing does not tell.
-
-    All names are known before the first size is asked for. A part with a successor is complete, so this order
-    cannot miss lines between two parts. A listing of objects has sizes, and takes a while: there the sizes of
-    parts with a successor are asked for again.
+    Such a part is complete, but a listing that takes a while may have an older size of it: lines would be
+    missing between two parts.
     """
-    rows = parts.rows
-    same = (rows["producer"][1:] == rows["producer"][:-1]).all(axis=1)
-    again = rows["size"] < 0
-    again[:-1] |= same
-    unknown = Parts(parts.folders, rows[again])
-    sizes = []
-    for part in unknown:
+    again = np.append(parts.same_producer(), False)
+    again &= np.array([storage.is_url(folder) for folder in parts.folders])[parts.rows["folder"]]
+    some = Parts(parts.folders, parts.rows[again])
+
+    def ask(part: Part) -> int:
         try:
-            sizes.append(storage.size_of(part.path, "ledger"))
-        except OSError as error:
-            raise LedgerError(f"ledger: {part.path}: {error.strerror or error}") from error
-    rows["size"][again] = sizes
+            return storage.size_of(part.path, "ledger")
+        except FileNotFoundError as error:
+            raise LedgerError(f"ledger: {part.path}: {error.strerror}") from error
+
+    parts.rows["size"][again] = list(storage.for_each(ask, some, remote=True))
 
 
 def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
@@ -225,8 +183,7 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
         The others; problems with copies; and files that differ from the one of the same name that is read.
     """
     rows = parts.rows
-    same = (rows["producer"][1:] == rows["producer"][:-1]).all(axis=1)
-    same &= rows["number"][1:] == rows["number"][:-1]
+    same = parts.same_producer() & (rows["number"][1:] == rows["number"][:-1])
     if not same.any():
         return parts, [], []
     keep = np.ones(len(rows), bool)
@@ -243,32 +200,11 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
                 continue
             keep[i] = False
             mine, other = parts[i], parts[longest]
-            if _is_beginning(mine, other):
+            if storage.begin_equally(mine.path, other.path, "ledger", mine.size):
                 copies.append(f"{mine.path}: copy: it is a copy of {other.path}")
             else:
                 differing.append(f"{mine.path} (which differs from {other.path})")
     return Parts(parts.folders, rows[keep]), copies[:_MAX_NAMED], differing[:_MAX_NAMED]
-
-
-def _is_beginning(part: Part, other: Part) -> bool:
-    """Return whether a file has the same bytes as the beginning of a longer one."""
-    try:
-        with (
-            storage.open_file(part.path, "ledger") as one,
-            storage.open_file(other.path, "ledger") as two,
-        ):
-            left = part.size
-            while left > 0:
-                n = min(left, _COMPARED)
-                mine, theirs = storage.read_exactly(one, n), storage.read_exactly(two, n)
-                if mine != theirs or len(mine) < n:
-                    return False
-                left -= n
-    except LedgerError:
-        raise
-    except OSError as error:
-        raise LedgerError(f"ledger: {part.path}: {error.strerror or error}") from error
-    return True
 
 
 def find_new_producers(places: Sequence[str], before: Parts) -> Parts:

@@ -15,17 +15,16 @@ write. It keeps three rules, so that a reader of the copies never concludes more
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from logclient.errors import ConfigError, LedgerError
+from logclient.errors import ConfigError
 from logclient.evidence import storage
 
 __all__ = ["Pushed", "push"]
 
 _COPY_BYTES = 4 << 20
-_ENDS = ("closed", "rotated", "recovered", "resumed")
-_CLOSE = b'{"t":"close"'
+_ENDS = (b"closed", b"rotated", b"recovered", b"resumed")
 
 
 class Pushed(NamedTuple):
@@ -41,6 +40,9 @@ class _File(NamedTuple):
     name: str
     path: str
     size: int
+
+    def read(self, begin: int, end: int) -> bytes:
+        return storage.read_at(self.path, "evidence", begin, end - begin)
 
 
 def push(
@@ -63,94 +65,80 @@ def push(
         raise ConfigError("evidence: the folder must be a path, and its copies a URL")
     if not storage.is_url(target):
         raise ConfigError("evidence: the copies need a URL such as s3://bucket/run")
-    there = _sizes_of(target)
-    done = Pushed([], 0, [], [])
-    pusher = _Pusher(target, there, done, tell)
-    ledgers = {file.name: (file, _whole_lines(file)) for file in _find(source, ".ledger")}
-    segments = _find(source, ".cap")
-    closed = [file for file in segments if _is_closed(file)]
-    ready = {file.name for file in closed}
-    for file in _find(source, ".ledger"):
-        if file.name not in ledgers and file.name not in there:
-            pusher.put(file, _first_line(file))
-    for file in closed:
-        pusher.put(file, file.size)
-    for file, size in ledgers.values():
-        pusher.put(file, size)
-    unfinished = [file.name for file, size in ledgers.values() if not _has_close(file, size)]
-    return pusher.done._replace(open=[x.name for x in segments if x.name not in ready] + unfinished)
+    there = {file.name: file.size for file in _find(target, "")}
+    copied: list[str] = []
+    failed: list[str] = []
+    unchanged = 0
 
-
-class _Pusher:
-    def __init__(
-        self, target: str, there: dict[str, int], done: Pushed, tell: Callable[[str], None] | None
-    ) -> None:
-        self.target = target
-        self.there = there
-        self.done = done
-        self.tell = tell
-
-    def put(self, file: _File, size: int) -> None:
+    def put(file: _File, size: int) -> None:
         """Copy the beginning of a file unless it is there."""
-        copied = self.there.get(file.name)
-        if copied == size or not size:
-            self.done = self.done._replace(unchanged=self.done.unchanged + (copied == size))
-            return
-        if copied is not None and copied > size and file.name.endswith(".ledger"):
-            self.done.failed.append(f"{file.name}: the copy has {copied:,} bytes, the ledger only {size:,}")
-            return
-        place = storage.join(self.target, *file.name.split("/"))
-        left = size
-        try:
-            with storage.open_file(file.path, "evidence") as source:
-                # A small file is read before the object is begun.
-                data = storage.read_exactly(source, min(left, _COPY_BYTES))
-                with storage.create(place, "evidence") as sink:
-                    while data:
-                        sink.write(data)
-                        left -= len(data)
-                        data = storage.read_exactly(source, min(left, _COPY_BYTES))
-                    if left:
-                        raise EOFError
-        except LedgerError:
-            raise
-        except EOFError:
-            self.done.failed.append(f"{file.name}: it became shorter while it was copied")
-            return
-        except OSError as error:
-            self.done.failed.append(f"{file.name}: {error.strerror or error}")
-            return
-        self.there[file.name] = size
-        self.done.copied.append(file.name)
-        if self.tell is not None:
-            self.tell(file.name)
+        nonlocal unchanged
+        before = there.get(file.name)
+        if before == size or not size:
+            unchanged += before == size
+        elif before is not None and before > size and file.name.endswith(".ledger"):
+            failed.append(f"{file.name}: the copy has {before:,} bytes, the ledger only {size:,}")
+        elif why := _copy(file, size, target):
+            failed.append(f"{file.name}: {why}")
+        else:
+            there[file.name] = size
+            copied.append(file.name)
+            if tell is not None:
+                tell(file.name)
+
+    ledgers = {file: _whole_lines(file) for file in _find(source, ".ledger")}
+    known = {file.name for file in ledgers} | set(there)
+    segments = _find(source, ".cap")
+    closed = {file: file.size for file in segments if _is_closed(file)}
+    for file in _find(source, ".ledger"):
+        if file.name not in known:
+            put(file, file.read(0, _COPY_BYTES).find(b"\n") + 1)
+    for file, size in (closed | ledgers).items():
+        put(file, size)
+    waiting = [file.name for file in segments if file not in closed]
+    waiting += [file.name for file, size in ledgers.items() if not _has_close(file, size)]
+    return Pushed(copied, unchanged, waiting, failed)
+
+
+def _copy(file: _File, size: int, target: str) -> str:
+    """Copy the first bytes of a file, and return why that failed; empty: it did not."""
+    pieces = _pieces(file, size)
+    try:
+        first = next(pieces)  # a small file is read before the object is begun
+        with storage.create(storage.join(target, *file.name.split("/")), "evidence") as sink:
+            sink.write(first)
+            for data in pieces:
+                sink.write(data)
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    except EOFError as error:
+        return str(error)
+    return ""
+
+
+def _pieces(file: _File, size: int) -> Iterator[bytes]:
+    """Read the first bytes of a file. An EOFError says why that is impossible."""
+    try:
+        with storage.open_file(file.path, "evidence") as source:
+            for begin in range(0, size, _COPY_BYTES):
+                n = min(size - begin, _COPY_BYTES)
+                data = storage.read_exactly(source, n)
+                if len(data) < n:
+                    raise EOFError("it became shorter while it was copied")
+                yield data
+    except OSError as error:
+        raise EOFError(error.strerror or str(error)) from error
 
 
 def _find(folder: str, suffix: str) -> list[_File]:
     """Find the regular files with a suffix, by name: so a part or a segment comes before its successor."""
     found = []
-    for relative, entries in storage.list_folders(folder, "evidence"):
+    for relative, entries in storage.list_folders(folder, "evidence", missing=True):
         for entry in entries:
             if entry.regular and entry.name.endswith(suffix):
                 name = f"{relative}/{entry.name}" if relative else entry.name
-                found.append((name, storage.join(folder, name)))
-    sizes = []
-    for name, path in sorted(found):
-        try:
-            sizes.append(_File(name, path, storage.size_of(path, "evidence")))
-        except OSError as error:
-            raise LedgerError(f"evidence: {path}: {error.strerror or error}") from error
-    return sizes
-
-
-def _sizes_of(target: str) -> dict[str, int]:
-    """Return the sizes of the objects that are there, by relative name."""
-    storage.check_reachable(target, "evidence")
-    there: dict[str, int] = {}
-    for relative, entries in storage.list_folders(target, "evidence", missing=True):
-        for entry in entries:
-            there[f"{relative}/{entry.name}" if relative else entry.name] = entry.size
-    return there
+                found.append(_File(name, storage.join(folder, *name.split("/")), entry.size))
+    return sorted(found)
 
 
 def _whole_lines(file: _File) -> int:
@@ -158,39 +146,25 @@ def _whole_lines(file: _File) -> int:
     end = file.size
     while end:
         begin = max(end - _COPY_BYTES, 0)
-        data = storage.read_at(file.path, "evidence", begin, end - begin)
-        at = data.rfind(b"\n")
+        at = file.read(begin, end).rfind(b"\n")
         if at >= 0:
             return begin + at + 1
         end = begin
     return 0
 
 
-def _first_line(file: _File) -> int:
-    """Return the size of a ledger's first line; 0: it is not complete."""
-    return storage.read_at(file.path, "evidence", 0, _COPY_BYTES).find(b"\n") + 1
-
-
 def _has_close(file: _File, size: int) -> bool:
-    """Return whether the last line of a ledger is a ``close`` line."""
-    begin = max(size - _COPY_BYTES, 0)
-    data = storage.read_at(file.path, "evidence", begin, size - begin)
-    return data.rstrip(b"\n").rpartition(b"\n")[2].startswith(_CLOSE)
+    """Return whether the last of some whole lines of a ledger is a ``close`` line."""
+    data = file.read(max(size - _COPY_BYTES, 0), size)
+    return data.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"t":"close"')
 
 
 def _is_closed(file: _File) -> bool:
     """Return whether a segment ends with an end record, see ``docs/formats.md``."""
+    tail = file.read(max(file.size - 64, 0), file.size)
     for reason in _ENDS:
         length = 9 + len(reason)
-        if file.size < length + 8:
-            continue
-        record = storage.read_at(file.path, "evidence", file.size - length - 8, length + 8)
-        payload = record[8:]
-        if (
-            int.from_bytes(record[:4], "little") == length
-            and payload[:1] == b"\x04"
-            and payload[9:] == reason.encode()
-            and int.from_bytes(record[4:8], "little") == zlib.crc32(payload)
-        ):
-            return True
+        head, payload = tail[-length - 8 : -length], tail[-length:]
+        if payload[:1] == b"\x04" and payload[9:] == reason:
+            return head == length.to_bytes(4, "little") + zlib.crc32(payload).to_bytes(4, "little")
     return False

@@ -40,7 +40,7 @@ VERSION = 1
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
 MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest is counted
-_NAME = re.compile(r"(?P<listener>.+)-(?P<number>\d{6,})\.cap")
+_NAME = re.compile(r"(.+)-(\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
 BATCH_UNITS, CHUNK_BYTES = 1 << 18, 4 << 20
@@ -85,8 +85,7 @@ class Problem(NamedTuple):
     """A reason why a capture may lack events that arrived.
 
     ``kind`` is ``damage`` (bytes that are not a record), ``gap`` (``arrival`` jumps), ``unclosed`` (no end
-    record: the collector was killed, or still runs), ``unread`` (an unreadable file), or a kind of
-    ``captures.py``.
+    record), ``unread`` (an unreadable file), or a kind of ``captures.py``.
     """
 
     kind: str
@@ -155,43 +154,23 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
         LedgerError: a folder cannot be read, or there is no regular file of such a name in any.
     """
     places = [places] if isinstance(places, str) else places
-    found: dict[str, Segment] = {}
-    unread: dict[str, str] = {}  # name -> reason
-    empty = []
-    for place in places:
-        has_any = False
-        for relative, entries in storage.list_folders(place, "capture"):
-            if named := storage.folder_named(relative, lambda name: name.endswith(".cap")):
-                path = storage.join(place, *named.split("/"))
-                unread[path if len(places) > 1 else named] = "it is a folder, not a regular file"
-                continue
-            folder = storage.join(place, *relative.split("/")) if relative else place
-            for entry in entries:
-                path = storage.join(folder, entry.name)
-                label = path if len(places) > 1 else f"{relative}/{entry.name}" if relative else ""
-                if entry.folder:
-                    unread[label or entry.name] = "it is a link to a folder, which is not followed"
-                    continue
-                if not entry.name.endswith(".cap"):
-                    continue
-                has_any |= entry.regular
-                match = _NAME.fullmatch(entry.name)
-                listener, number = (match["listener"], int(match["number"])) if match else (entry.name, 0)
-                try:
-                    size = entry.size if entry.size >= 0 else storage.size_of(path, "capture")
-                except OSError as error:
-                    raise LedgerError(f"capture: {path}: {error.strerror or error}") from error
-                found.setdefault(path, Segment(listener, number, path, size, label))
-        if not has_any:
-            empty.append(place)
-    if len(empty) == len(places):
-        where = ", ".join(places)
-        others = sorted([*unread, *(segment.name for segment in found.values())])
-        more = f"; {display_name(others[0])} is not read" if others else ""
-        raise LedgerError(f"capture: {where} has no segment: their names are <listener>-<nnnnnn>.cap{more}")
-    unread |= dict.fromkeys(empty, "it is a folder without any segment")
-    problems = [Problem("unread", display_name(name), -1, why) for name, why in unread.items()]
-    return sorted(found.values()), problems
+
+    def fits(name: str) -> bool:
+        return name.endswith(".cap")
+
+    found, unread = storage.find_files(
+        places, "capture", ("segment", "<listener>-<nnnnnn>.cap"), fits, alike=fits
+    )
+    segments = []
+    for folder, entries in found.items():
+        for name, entry in entries.items():
+            match = _NAME.fullmatch(entry.name)
+            listener, number = (match[1], int(match[2])) if match else (entry.name, 0)
+            label = "" if name == entry.name else name
+            path = storage.join(folder, entry.name)
+            segments.append(Segment(listener, number, path, entry.size, label))
+    problems = [Problem("unread", display_name(name), -1, f"it is {what}") for name, what in unread.items()]
+    return sorted(segments), problems
 
 
 def read_header(segment: Segment) -> Header | None:
@@ -204,11 +183,11 @@ def read_header(segment: Segment) -> Header | None:
         OSError: the file cannot be opened, or is no regular file.
         LedgerError: a server refuses it or does not answer.
     """
-    data = storage.read_at(segment.path, "capture", 0, _RECORD_HEAD + 65536)
+    data = storage.read_at(segment.path, "capture", 0, min(segment.size, _RECORD_HEAD + 65536))
     for kind, offset, length in walker.walk(data, limit=1).others[:1]:
         if kind == walker.SEGMENT:
             header = _header(data[offset + _RECORD_HEAD : offset + _RECORD_HEAD + length])
-            return None if isinstance(header, str) else header
+            return header if isinstance(header, Header) else None
     return None
 
 
@@ -220,39 +199,28 @@ def unit_at(segment: Segment, offset: int) -> bytes:
         return storage.read_exactly(file, length)[_UNIT_HEAD:]
 
 
-_TEXTS = ("run", "protocol", "listener", "url")
-
-
 def _header(payload: bytes) -> Header | str:
     """Return the header, or a description of its error."""
     version = int.from_bytes(payload[1:5], "little")
     if version != VERSION:
         return f"version {version}: only {VERSION} is known"
     try:
-        fields = json.loads(payload[5:])
+        given = json.loads(payload[5:])
     except (ValueError, RecursionError):
         return "the header is not JSON"
-    if not isinstance(fields, dict):
+    if not isinstance(given, dict):
         return "the header is not a JSON object"
-    for name in (*_TEXTS, "host", "source"):
-        if not isinstance(fields.get(name, None if name in _TEXTS else ""), str):
-            return f"the header has no {name}" if name not in fields else f"{name} of the header is no text"
+    fields: dict[str, Any] = {"host": "", "source": "", **given, "number": given.get("segment")}
+    for name in ("run", "protocol", "listener", "url", "host", "source"):
+        if not isinstance(fields.get(name), str):
+            return f"{name} of the header is no text" if name in fields else f"the header has no {name}"
     for name in ("segment", "first_arrival"):
         number = fields.get(name)
         if type(number) is not int or not 0 < number < MAX_NUMBER:
             return f"{name} of the header is not a number from 1 to 2**63 - 1"
-    if fields.get("source") not in (*SOURCES, "", None):
+    if fields["source"] not in (*SOURCES, ""):
         return "source of the header is unknown"
-    return Header(
-        fields["run"],
-        fields["protocol"],
-        fields["listener"],
-        fields["url"],
-        fields["segment"],
-        fields["first_arrival"],
-        fields.get("host", ""),
-        fields.get("source", ""),
-    )
+    return Header(*(fields[name] for name in Header._fields))
 
 
 class SegmentReader:
@@ -361,16 +329,10 @@ class SegmentReader:
             filled = rest
 
     def _judge_rest(self, file: io.RawIOBase, data: memoryview, left: int, offset: int) -> None:
-        """Judge the bytes behind the last whole record.
+        """Judge the bytes behind the last whole record, from `offset` on: `data`, and `left` bytes more.
 
         A crash of the machine leaves a torn record, or zeros up to the end of the file. Anything else is
         damage, and so is a torn record behind the end.
-
-        Args:
-            file: the segment.
-            data: the bytes that were read.
-            left: how many more there are.
-            offset: of the first byte in the file.
         """
         head = bytes(data[:4])
         while len(head) < 4 and (more := file.read(min(4 - len(head), left))):
@@ -462,17 +424,13 @@ def continuity(
         previous: facts of the listener's segment before it; None for the first.
         last: whether no other segment follows.
     """
-    problems = []
-
-    def gap(reason: str) -> None:
-        problems.append(Problem("gap", segment.name, 0, reason))
-
+    gaps = []
     due_number = previous["number"] + 1 if previous else 1
     due_arrival = previous["next_arrival"] if previous else 1
     if segment.number != due_number:
-        gap(f"segment {segment.number} where {due_number} was due")
+        gaps.append(f"segment {segment.number} where {due_number} was due")
     if facts["first_arrival"] and due_arrival and facts["first_arrival"] != due_arrival:
-        gap(f"arrival {facts['first_arrival']} where {due_arrival} was due")
+        gaps.append(f"arrival {facts['first_arrival']} where {due_arrival} was due")
     if last and facts["closed"] in CONTINUED:
-        gap(f"it was {facts['closed']}, and the segment that follows is missing")
-    return problems
+        gaps.append(f"it was {facts['closed']}, and the segment that follows is missing")
+    return [Problem("gap", segment.name, 0, reason) for reason in gaps]

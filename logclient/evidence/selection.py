@@ -12,6 +12,7 @@ from logclient.errors import ConfigError
 __all__ = ["EVERYTHING", "Selection", "read_time"]
 
 _MAX_TIME_US = 1 << 60
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Selection(NamedTuple):
@@ -48,8 +49,7 @@ class Selection(NamedTuple):
     @classmethod
     def load(cls, fields: Sequence[Any]) -> Selection:
         """Make a selection of its fields, as JSON has them."""
-        since_us, until_us, runs = fields
-        return cls(since_us, until_us, tuple(runs))
+        return cls(fields[0], fields[1], tuple(fields[2]))
 
     @property
     def timed(self) -> bool:
@@ -57,14 +57,7 @@ class Selection(NamedTuple):
         return self.since_us is not None or self.until_us is not None
 
     def place(self, times: Any) -> Any:
-        """Return for each time -1: before the selection, 0: in it, 1: after it.
-
-        Args:
-            times: an array of microseconds since 1970.
-
-        Returns:
-            An array of int8.
-        """
+        """Return for each time of an array, as int8, -1: before the selection, 0: in it, 1: after it."""
         after = times >= (_MAX_TIME_US if self.until_us is None else self.until_us)
         before = times < (-_MAX_TIME_US if self.since_us is None else self.since_us)
         return after.astype("i1") - before
@@ -100,10 +93,10 @@ EVERYTHING = Selection()
 def _text(us: int) -> str:
     """Return a time as ISO 8601 in UTC."""
     try:
-        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=us)
+        at = _EPOCH + datetime.timedelta(microseconds=us)
     except OverflowError:
         return f"{us / 1e6:.0f} s"
-    return f"{at.isoformat()}Z"
+    return f"{at.replace(tzinfo=None).isoformat()}Z"
 
 
 def read_time(name: str, given: float | str | None) -> int | None:
@@ -126,16 +119,12 @@ def read_time(name: str, given: float | str | None) -> int | None:
             f"{name}: {given[:40]!r} is a number alone: write a time such as 2026-01-01T00:00:00Z, or"
             " @1767225600 for seconds since 1970"
         )
-    seconds = given
-    if isinstance(given, str) and (found := re.fullmatch(r"@(-?\d+(?:\.\d+)?)", given, re.ASCII)):
-        seconds = float(found[1])
     try:
-        if isinstance(seconds, str):
-            at = datetime.datetime.fromisoformat(seconds)
+        if isinstance(given, str) and not re.fullmatch(r"@-?\d+(\.\d+)?", given, re.ASCII):
+            at = datetime.datetime.fromisoformat(given)
             at = at.replace(tzinfo=at.tzinfo or datetime.UTC)
-            since = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-            return since // datetime.timedelta(microseconds=1)
-        us = round(float(seconds) * 1_000_000)
+            return (at - _EPOCH) // datetime.timedelta(microseconds=1)
+        us = round(float(given.removeprefix("@") if isinstance(given, str) else given) * 1_000_000)
         if abs(us) < _MAX_TIME_US:
             return us
     except (ValueError, OverflowError):

@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from logclient import evidence
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.evidence import storage
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.storage import Folder
 from logclient.verify import output
-from logclient.verify.spark import Session, VerifyError, quiet, require_extras, require_spark
+from logclient.verify.spark import Session, VerifyError, quiet, require_spark
 from logclient.verify.tuning import Tuning
 from logclient.verify.watch import Watch
 
@@ -132,7 +133,7 @@ def run(
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: there is no Java, or Spark fails.
     """
-    require_extras()
+    evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
     _refuse(gone)
     local = _is_local(runner, kafka is not None or table is not None, spark)

@@ -23,8 +23,7 @@ from typing import Any
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
 from logclient.verify import start
 
-__all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "require_extras",
-           "require_spark"]  # fmt: skip
+__all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "require_spark"]
 
 ANSWER_S = 10.0  # seconds for a server of Spark Connect to accept a connection
 STOP_S = 10.0  # seconds for Spark to stop
@@ -40,17 +39,6 @@ _CONNECT = "sc://"  # the beginning of a master's URL
 
 # Settings that only take effect at the start of a JVM.
 _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
-
-
-def require_extras() -> None:
-    """Check that the packages of the extra ``verify`` are installed, which need no Spark.
-
-    Raises:
-        MissingExtra: a package is not installed.
-    """
-    for module in ("pyarrow", "numpy"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(module, "verify")
 
 
 def require_spark() -> None:

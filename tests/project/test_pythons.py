@@ -82,7 +82,7 @@ print(found.metadata["License-Expression"], [r for r in found.requires if "extra
         assert extras == str(
             [
                 *("all", "connect", "fast", "idna", "kafka", "logjam", "logux", "opentelemetry"),
-                *("prometheus", "verify", "zstd"),
+                *("prometheus", "spark", "verify", "zstd"),
             ]
         )
         assert rest == "Apache-2.0 []"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import http.server
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,53 @@ def serve(**environment: str) -> Iterator[str]:
         process.stdin.close()
         process.wait()
         process.stdout.close()
+
+
+@contextlib.contextmanager
+def gateway(endpoint: str, answer: Callable[[str, str], int | None]) -> Iterator[str]:
+    """Run a server that passes requests to another one, and yield its URL.
+
+    Args:
+        endpoint: the URL of the other server.
+        answer: called with the method and the path of each request, in a thread of its own; it may return a
+            status, with which the request is then answered.
+    """
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, headers, data = answer(self.command, self.path), {}, b""
+            if status is None:
+                connection = http.client.HTTPConnection(endpoint.removeprefix("http://"))
+                connection.request(self.command, self.path, headers=dict(self.headers))
+                response = connection.getresponse()
+                status, headers, data = response.status, dict(response.headers), response.read()
+                connection.close()
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in ("connection", "date", "server", "transfer-encoding"):
+                    self.send_header(name, value)
+            if not headers:
+                self.send_header("Content-Length", "0")
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class Bucket:

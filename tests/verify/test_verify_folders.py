@@ -106,7 +106,7 @@ class TestLedgers:
             verify(tmp_path / "top")
         (tmp_path / "top" / "host-b").unlink()
         (tmp_path / "top" / "host-b").symlink_to(scene.capture)
-        with pytest.raises(LedgerError, match="host-b is not read"):
+        with pytest.raises(LedgerError, match=r"host-b \(a link to a folder\) is not read"):
             verify(capture=tmp_path / "top")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from logclient import cli
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from tests import support
 from tests import verify_files as files
+from tests.support.patience import PATIENCE
 from tests.support.s3 import Bucket
 from tests.verify_scene import P, Q, Scene
 
@@ -152,3 +156,34 @@ def test_wrong_places_are_errors(host: Scene, bucket: Bucket, tmp_path: Path) ->
         check(tmp_path / "none", bucket.url("b"))
     with pytest.raises(LedgerError, match="there is no such bucket"):
         check(host.ledger.parent, "s3://no-such-bucket/run")
+
+
+def test_command_needs_neither_spark_nor_numpy(host: Scene, bucket: Bucket, tmp_path: Path) -> None:
+    """It runs with pyarrow alone, and without it says what to install."""
+    import pyarrow
+
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "pyarrow").symlink_to(Path(pyarrow.__file__).parent)
+    command = [sys.executable, "-S", "-m", "logclient", "evidence", "push"]
+    missing = 'logclient: pyarrow is not installed: pip install "logclient[verify]"'
+    for paths, code, out, err in (
+        ([site], ExitCode.OK, "copied 4, unchanged 0, still open 0", ""),
+        ([], ExitCode.UNREACHABLE, "", missing),
+    ):
+        path = os.pathsep.join(map(str, [support.ROOT, *paths]))
+        done = subprocess.run(
+            [*command, str(host.ledger.parent), bucket.url("run")],
+            capture_output=True, text=True, timeout=2 * PATIENCE,
+            env=support.clean_environment(PYTHONPATH=path, **bucket.environment),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.strip()) == (code, err)
+        assert done.stdout.splitlines()[-1:] == ([out] if out else [])
+
+
+def test_name_that_is_not_utf8_is_not_copied(host: Scene, bucket: Bucket) -> None:
+    odd = host.ledger.parent / os.fsdecode(b"\xff-0001.ledger")
+    odd.write_bytes(b"{}\n")
+    done = push(host, bucket)
+    assert done.failed == [f"{odd.name}: its name is not UTF-8"]
+    assert len(done.copied) == 4

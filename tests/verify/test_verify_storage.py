@@ -9,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests import support
 from tests import verify_files as files
 from tests.oracle import plog as oracle
 from tests.support.patience import PATIENCE
-from tests.support.s3 import CREDENTIALS, Bucket
+from tests.support.s3 import CREDENTIALS, Bucket, gateway
 from tests.verify.failing_spark import fail_on_spark
 from tests.verify.histories import World
 from tests.verify_scene import P, Q, Scene
@@ -264,6 +266,77 @@ def test_reads_of_an_object_equal_those_of_a_file(bucket: Bucket, tmp_path: Path
             here.seek(at)
             assert storage.read_exactly(there, n) == here.read(n)
             assert there.tell() == here.tell()
+
+
+def test_pattern_of_a_url_lists_only_folders_that_may_lead_to_a_match(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        *("run/a/capture/1", "run/b/capture/deep/2", "run/b/other/3", "run/c/4", "run/capture/5", "far/a/6"),
+        *("run/a?/capture/7", "run/[x]/8"),
+    ):
+        bucket.put(name, b"data")
+    listed: list[str] = []
+
+    def note(method: str, path: str) -> None:
+        listed.extend(parse_qs(urlsplit(path).query).get("prefix", []))
+
+    with gateway(bucket.endpoint, note) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        found = storage.expand(bucket.url("run/*/capture"), "capture")
+        assert found == [bucket.url(f"run/{name}/capture") for name in ("a%3F", "a", "b")]
+        assert {name for name in listed if ".logclient" not in name} == {
+            "run/", *(f"run/{name}/" for name in ("a", "a?", "b", "c", "capture", "[x]"))
+        }
+        for pattern, names in {
+            "run/[ab]/capture": ["run/a/capture", "run/b/capture"],
+            "run/[!a]*": ["run/%5Bx%5D", "run/b", "run/c", "run/capture"],
+            "run/**/capture": ["run/a%3F/capture", "run/a/capture", "run/b/capture", "run/capture"],
+            "run/**/deep": ["run/b/capture/deep"],
+            "run/*%3F": ["run/a%3F"],
+            "f*/*": ["far/a"],
+        }.items():
+            assert storage.expand(bucket.url(pattern), "capture") == sorted(map(bucket.url, names))
+        for pattern in ("run/*/none", "none/*", "run/*/capture/1"):
+            with pytest.raises(LedgerError, match="matches no folder"):
+                storage.expand(bucket.url(pattern), "capture")
+        with pytest.raises(ConfigError, match="the name of a bucket cannot be a pattern"):
+            storage.expand("s3://*/run", "capture")
+
+
+def test_headers_are_read_at_the_same_time(
+    scene: Scene, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for each other. Their order stays, and one that is gone is named."""
+    scene.write_capture(per_segment=1)
+    capture = bucket.upload(scene.capture, "c")
+    here, _ = captures.choose(str(scene.capture))
+    together = threading.Barrier(len(here))
+    gone: list[str] = []
+
+    def meet(method: str, path: str) -> int | None:
+        if method == "HEAD":
+            together.wait(PATIENCE)
+            if path.endswith("main-000003.cap"):
+                gone.append(path)
+                return 404
+        return None
+
+    known: dict[str, Any] = {}
+    with gateway(bucket.endpoint, meet) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        there, left_out = captures.choose(capture, known)
+        assert gone
+        assert [(one.segment.name, one.header) for one in there] == [
+            (one.segment.name, one.header) for one in here if one.segment.number != 3
+        ]
+        assert [(one.kind, one.segment, one.reason) for one in left_out] == [
+            ("unread", "main-000003.cap", "there is no such object")
+        ]
+        # Only what is not known is read again.
+        together = threading.Barrier(1)
+        assert captures.choose(capture, known) == (there, left_out)
+        assert len(gone) == 2 and len(known) == len(here) - 1
 
 
 # -- out
