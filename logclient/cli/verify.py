@@ -54,7 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns",
         type=argument_type(_columns, "columns"),
         metavar="NAME=COLUMN,...",
-        help="columns of the table, by name: body (default: value), received, key, listener, arrival",
+        help="columns of the table, by name: body (default: value), received, key, listener, arrival, id",
+    )
+    parser.add_argument(
+        "--match",
+        choices=("body", "id"),
+        default="body",
+        help="id: find events by their ids alone, where bodies were changed on the way",
     )
     parser.add_argument("--out", metavar="DIR", help="folder or URL for verdict, report and violations")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
@@ -146,6 +152,7 @@ def print_verdict(
         verdict = job.run(
             given["ledger"],
             given["capture"],
+            match=given.get("match") or "body",
             conf=dict(given.get("conf") or ()),
             allow_open=bool(given.get("allow_open")),
             run=given.get("runs"),

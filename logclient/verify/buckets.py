@@ -154,7 +154,7 @@ class BucketReducer:
         )
         arrivals = self.arrivals.setdefault(listener & LISTENER, [0, 0])
         arrivals[0] += of_listed
-        if differing:
+        if differing and not self.plan.by_id:
             self._add_wrong(listener, places, positions, wrong[:differing])
 
     def _add_events(self, row: Row) -> None:

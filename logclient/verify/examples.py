@@ -69,7 +69,9 @@ def resolve(
             examples.append(example)
             if p >= 0 and sequence is not None:
                 _add_ledger(example, packed, p, sequence)
-            if hash_ is not None:
+            if hash_ is not None and plan.by_id:
+                example["created_us"] = created_us
+            elif hash_ is not None:
                 example.update(sent_hash=f"{hash_:016x}", created_us=created_us)
             if listener >= 0:
                 place = position >> EVENT_BITS, position & ((1 << EVENT_BITS) - 1), example
@@ -213,8 +215,7 @@ def _records(
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for listener, some in wanted.items():
         for unit, _, example in some:
-            at = unit + (first[listener] if plan.records["numbered"] else 0)
-            places.setdefault((listener, at), []).append(example)
+            places.setdefault((listener, unit + first[listener]), []).append(example)
     for place, record in pick(places).items():
         body = record["body"]
         for example in places[place]:
@@ -223,7 +224,7 @@ def _records(
                 segment=record["place"],
                 unit_at=record["at"],
                 peer="",
-                arrival=record["at"],
+                arrival=record["at"] if plan.records["numbered"] else None,
                 received_us=record["received_us"],
                 key=None if record["key"] is None else _text(record["key"]),
                 size=len(body),

@@ -63,7 +63,9 @@ def run(
     kafka: str | None = None,
     kafka_config: str | os.PathLike[str] | Mapping[str, str] | None = None,
     table: str | None = None,
+    arrived: Any = None,
     columns: Mapping[str, str] | None = None,
+    match: str = "body",
     out: Folder | None = None,
     master: str | None = None,
     heap: str | None = None,
@@ -84,7 +86,7 @@ def run(
     tuning: Tuning | None = None,
     **gone: Any,
 ) -> Verdict:
-    """Compare ledgers with the events that arrived: a capture, a Kafka topic, or a table.
+    """Compare ledgers with the events that arrived: a capture, a Kafka topic, a table, or any DataFrame.
 
     Args:
         ledger: the folder of the producers' ledgers, or several: paths, URLs such as ``s3://bucket/run``, and
@@ -93,8 +95,12 @@ def run(
         kafka: ``host:port[,host:port…]/topic[,topic…]``. The value of each record is the body of an event.
         kafka_config: settings of the consumer, as Kafka names them, or a file of such lines.
         table: a table, a folder of Parquet files, or ``FORMAT:PATH``. Each row has the body of an event.
+        arrived: likewise a DataFrame. It is read several times, and must have the same rows each time.
         columns: maps ``body`` (default: ``value``), ``received``, ``key``, ``listener`` and ``arrival`` to
-            columns of the table.
+            columns of the records, or with dots to fields of them. With ``match="id"``, ``id`` may name the
+            column of the events' ids, in place of ``body``.
+        match: ``id``: find events by their ids alone, where bodies were changed on the way. Then neither
+            bodies nor order are judged.
         out: the folder or URL for ``verdict.json``, ``report.html`` and ``violations/`` (every fault, as
             Parquet, see `violations`). A new folder has mode 0700.
         master: the Spark master. The default is that of ``spark-submit`` or its files, else ``local[*]``.
@@ -129,18 +135,27 @@ def run(
             written, in which case the attribute ``verdict`` of the error has what was found; or there is no
             such topic or table.
         ConfigError: an argument has an impossible value, a protocol cannot be decoded, not exactly one of
-            `capture`, `kafka` and `table` is given, or a setting comes too late for the session.
+            `capture`, `kafka`, `table` and `arrived` is given, `match` is ``id`` and events have none, or a
+            setting comes too late for the session.
         MissingExtra: PySpark, pyarrow or numpy is not installed.
         VerifyError: there is no Java, or Spark fails.
     """
     evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
     _refuse(gone)
-    local = _is_local(runner, kafka is not None or table is not None, spark)
+    local = _is_local(runner, capture is None, spark)
     if not local:
         require_spark()
-    if sum(given is not None for given in (capture, kafka, table)) != 1:
-        raise ConfigError("capture, kafka, table: exactly one of them must be given")
+    if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
+        raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
+    if match not in ("body", "id"):
+        raise ConfigError(f"match: {str(match)[:40]!r} must be body or id")
+    if columns and capture is not None:
+        raise ConfigError("columns: a capture has none")
+    if columns and "id" in columns and match != "id":
+        raise ConfigError("columns: id needs match=id")
+    if arrived is not None and (not hasattr(arrived, "mapInArrow") or arrived.isStreaming):
+        raise ConfigError(f"arrived: {type(arrived).__name__} must be a DataFrame of Spark, and no stream")
     started = time.monotonic()
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
@@ -154,23 +169,27 @@ def run(
             inputs.find(selection, limits)
             if not local:
                 session = Session(
-                    master, heap=heap, packages=packages, conf=conf, spark=spark,
+                    master, heap=heap, packages=packages, conf=conf,
+                    spark=spark if arrived is None else arrived.sparkSession,
                     connector=connector() if kafka is not None else "", stop=watch.stop,
                 )  # fmt: skip
                 watch.use(session)
             watch.check()
             ready = time.monotonic()
+            source = None
             if capture is None:
+                assert session is not None
                 # Read the ledgers before the end of the topic: it then has all events that they acknowledge.
                 inputs.find_ledgers()
-            source = inputs.records(session, table, columns) if session is not None else None
-            if capture is None:
+                source = inputs.source(session, table, arrived, columns or {})
                 inputs.find_new_producers()
             from logclient.verify.runners import LocalRunner, SparkRunner
 
             steps = SparkRunner(session, source) if session is not None else LocalRunner()
             tuning = tuning or Tuning()
-            verification = _Verification(steps, source, watch, inputs, examples, tuning, selection)
+            verification = _Verification(
+                steps, source, watch, inputs, examples, tuning, selection, by_id=match == "id"
+            )
             verdict = verification.run(allow_open)
             watch.step("writing the report")
         except LogclientError:
@@ -311,7 +330,7 @@ class _Inputs:
             ConfigError: an argument has an impossible value.
         """
         from logclient.evidence import captures
-        from logclient.verify import records
+        from logclient.verify import readers
         from logclient.verify.verdict import Limits
 
         self.limits = Limits.read(**limits)
@@ -325,9 +344,9 @@ class _Inputs:
         if found:
             self.find_new_producers()
         if self._kafka is not None:
-            records.parse_address(self._kafka)
+            readers.parse_address(self._kafka)
             if isinstance(self._kafka_config, str | os.PathLike):
-                self._kafka_config = records.read_config(self._kafka_config)
+                self._kafka_config = readers.read_config(self._kafka_config)
         self.out, made = output.prepare_folder(self._out)
         self.made += made
 
@@ -344,16 +363,21 @@ class _Inputs:
         new = ledger_files.find_new_producers(self._ledger_folders, self.ledgers.parts)
         self.ledgers = self.ledgers.plus(new)
 
-    def records(
-        self, session: Session, table: str | None, columns: Mapping[str, str] | None
-    ) -> Source | None:
-        """Return the records that arrived; None: a capture did."""
-        from logclient.verify import records
+    def source(
+        self, session: Session, table: str | None, arrived: Any, columns: Mapping[str, str]
+    ) -> Source:
+        """Return the records that arrived in place of a capture."""
+        from logclient.verify import readers
+        from logclient.verify.records import Source
 
         if self._kafka is not None:
             assert not isinstance(self._kafka_config, str | os.PathLike)
-            return records.Kafka(session.spark, self._kafka, self._kafka_config or {})
-        return records.Table(session.spark, table, columns or {}) if table is not None else None
+            found = readers.read_kafka(session.spark, self._kafka, self._kafka_config or {})
+        elif table is not None:
+            found = readers.read_table(session.spark, table)
+        else:
+            found = readers.Arrived(arrived, {}, "DataFrame")
+        return Source(found._replace(columns={**columns, **found.columns}))
 
     def places(self) -> list[tuple[str, str]]:
         """Return what each folder is that workers read, and its place."""
@@ -375,7 +399,9 @@ class _Verification:
         examples: int,
         tuning: Tuning,
         selection: Selection,
+        by_id: bool,
     ) -> None:
+        self.by_id = by_id
         self.steps = steps
         self.source = source
         self.watch = watch
@@ -418,8 +444,8 @@ class _Verification:
             tally.foreign = reports
         self.watch.step("adding up")
         if self.source is not None:
-            self.source.check(tally.facts)
-            tally.facts += self.source.unseen(tally.facts)
+            first, last = facts.span
+            self.source.complete(tally.facts, first if first <= last else None)
         writer = ViolationWriter(plan.violations, facts)
         tally.stitch(writer)
         tally.count_unlisted(writer)
@@ -435,7 +461,7 @@ class _Verification:
                 self.unwritten = error
 
         self.watch.step("reading examples")
-        pick = self.steps.pick if self.source is not None else None
+        pick = self.source.pick if self.source is not None else None
         shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
         examples.explain_undecoded(found.undecoded, plan, pick)
         if not plan.timed:
@@ -539,6 +565,8 @@ class _Verification:
         from logclient.verify.plan import Plan, share_evenly
 
         events = facts.anonymous_files()[1] if self.selection == EVERYTHING else 0
+        if self.by_id and events:
+            raise ConfigError(f"match: {events:,} events have no id, or that of another event: match bodies")
         together = self.fits_one_task(facts, events)
         cores = self.steps.cores
         edges = [] if together else share_evenly(places_of(facts, facts.live) + BUCKET_PLACES, cores)
@@ -562,7 +590,8 @@ class _Verification:
             grid=[*Grid.over(*facts.span)],
             families=len(facts.families),
             app_envs=_app_envs(facts.urls),
-            ordered=self.source is None or self.source.numbered,
+            ordered=not self.by_id and (self.source is None or self.source.numbered),
+            by_id=self.by_id,
             timed=self.source is None or self.source.timed,
             records=self.source.plan(_only(facts.families)) if self.source is not None else None,
             listeners=survey.listeners,

@@ -71,7 +71,8 @@ def distances(positions: I64, edges: I64) -> npt.NDArray[Any]:
     steps = np.empty(len(positions), np.int64)
     np.subtract(positions[1:], positions[:-1], out=steps[1:])
     steps[edges[:-1]] = 0
-    return steps.astype(np.uint32) if int(steps.max()) < 1 << 32 else positions
+    fits = int(steps.min()) >= 0 and int(steps.max()) < 1 << 32  # without an order they do not rise
+    return steps.astype(np.uint32) if fits else positions
 
 
 def row_batch(n: int, **columns: Any) -> pa.RecordBatch:

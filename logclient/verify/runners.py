@@ -75,9 +75,6 @@ class LocalRunner:
             batches += arrival_rows.segment_rows(task, facts, plan, only)
         return judge.judge_rows(_sorted(batches), facts, plan, later)
 
-    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Records need Spark, see `SparkRunner.pick`."""
-        raise NotImplementedError
 
 
 def _sorted(batches: list[pa.RecordBatch]) -> Rows:
@@ -124,12 +121,10 @@ def _read_task(
     return read_files
 
 
-def _records_task(
-    facts: LedgerFacts, plan: Plan, only: frozenset[int] | None, before: int
-) -> Callable[..., Rows]:
+def _records_task(facts: LedgerFacts, plan: Plan, only: frozenset[int] | None) -> Callable[..., Rows]:
     def read_records(batches: Iterable[pa.RecordBatch]) -> Rows:
         worker.prepare()
-        yield from records.record_rows(batches, facts, plan, only, before)
+        yield from records.record_rows(batches, facts, plan, only)
 
     return read_records
 
@@ -212,9 +207,8 @@ class SparkRunner:
         read = _read_task(parts, facts, plan, only, groups)
         rows = self._over(len(groups) + len(plan.tasks), read, _ddl(ROWS))
         if self.source is not None:
-            before = len(groups) + len(plan.tasks)
             with no_pandas():
-                own = self.source.frame.mapInArrow(_records_task(facts, plan, only, before), _ddl(ROWS))
+                own = self.source.frame.mapInArrow(_records_task(facts, plan, only), _ddl(ROWS))
             rows = rows.union(own)
         if hasattr(rows, "repartitionById"):
             rows = rows.repartitionById(plan.partitions, "part")
@@ -228,11 +222,6 @@ class SparkRunner:
         batches: list[pa.RecordBatch] = table.cast(RESULTS).to_batches()
         return batches
 
-    def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Fetch records by listener and number. See `records.Source.pick`."""
-        assert self.source is not None
-        with no_pandas(), self._batches(records.RECORDS):
-            return self.source.pick(wanted)
 
     @contextlib.contextmanager
     def _batches(self, rows: int) -> Iterator[None]:

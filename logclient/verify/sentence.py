@@ -16,7 +16,13 @@ def counted(n: int, noun: str) -> str:
 
 
 def sentence(
-    code: ExitCode, broken: list[str], counts: Counts, faults: list[str], still_open: int, selected: str = ""
+    code: ExitCode,
+    broken: list[str],
+    counts: Counts,
+    faults: list[str],
+    still_open: int,
+    selected: str = "",
+    by_id: bool = False,
 ) -> str:
     """Return the verdict in a sentence.
 
@@ -27,8 +33,9 @@ def sentence(
         faults: phrases for the defects of ledgers and captures.
         still_open: the number of open ledgers that are allowed.
         selected: which events are judged, see `Selection.phrase`; empty: all.
+        by_id: whether bodies are not compared.
     """
-    events = f"{counts.events:,} events{' ' * bool(selected)}{selected}"
+    events = f"{counts.events:,} events{' ' * bool(selected)}{selected}{' (bodies not compared)' * by_id}"
     because = ", and ".join(faults)
     if code == ExitCode.BROKEN:
         parts = [
@@ -54,4 +61,4 @@ def sentence(
         if (n := getattr(counts, word))
     ]
     more = f"; {', '.join(rest)}" if rest else ""
-    return f"The promise holds: {counts.ok:,} of {events} arrived intact{more}{open_}."
+    return f"The promise holds: {counts.ok:,} of {events} arrived{'' if by_id else ' intact'}{more}{open_}."

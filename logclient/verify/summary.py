@@ -162,7 +162,9 @@ class Summary:
         undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or uncompared)]
-        verdict_line = sentence(code, broken, total, reasons, still_open, self.selection.phrase)
+        verdict_line = sentence(
+            code, broken, total, reasons, still_open, self.selection.phrase, self.plan.by_id
+        )
         if totals.behind:
             verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
         problems, more_problems = self._problems(total)
@@ -179,6 +181,7 @@ class Summary:
             longest_gaps=tuple(Gap(ledger.name(p), first, n) for p, first, n in self.tally.longest_gaps()),
             latency=_latency([(np.flatnonzero(cells), cells[cells > 0])], self.tally.longest_us),
             order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
+            bodies="not compared" if self.plan.by_id else "compared",
             examples={},
             undecodable=undecodable,
             undecoded=[row for fact in facts for row in fact["undecoded"]][: self.plan.examples],
@@ -481,15 +484,11 @@ class Summary:
         if records is None:
             names = [x["name"] for x in self.plan.listeners]
         else:
-            names = [place[0] for place in records["places"]] if records["numbered"] else []
-        # For records without an order the number is that of a task.
-        here = {fact["listener"] for fact in self.tally.facts}
-        only = here.pop() if len(here) == 1 else None
+            names = [place[0] for place in records["places"]]
         found: dict[str, I64] = {}
         for i, some in sorted(numbers.items()):
-            name = names[i] if names else only
-            if name is not None:
-                found[name] = found[name] + some if name in found else some
+            name = names[i]
+            found[name] = found[name] + some if name in found else some
         return found
 
     def _devices(self) -> tuple[Device, ...]:

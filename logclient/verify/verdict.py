@@ -263,6 +263,7 @@ class Verdict(NamedTuple):
     listeners: tuple[Listener, ...] = ()
     destinations: tuple[Destination, ...] = ()
     selection: dict[str, Any] | None = None  # `since_us`, `until_us`, `runs`, and what is left out; None: all
+    bodies: str = "compared"  # or "not compared": events are matched by their ids alone
 
     @property
     def ok(self) -> bool:

@@ -713,6 +713,7 @@ class Options:
     max_missing: int | None = None
     max_duplicated: int | None = None
     max_dropped: int | None = None
+    by_id: bool = False
 
     @property
     def selects(self) -> bool:
@@ -837,6 +838,8 @@ class Judge:
     def judge(self) -> Judgement:
         if self.nothing:
             raise Wrong("nothing to compare")
+        if self.options.by_id and self.by_hash and not self.options.selects:
+            raise Wrong("events without an id of their own")
         self.check_runs()
         self.sort_arrivals()
         self.find_other_runs()
@@ -1121,7 +1124,7 @@ class Judge:
         fate = ledger.fate(seq)
         doubtful = "pending" if self.is_pending(ledger, seq) else "unknown"
         if listed and copies:
-            if any(copy.hash != ledger.hashes[seq] for copy in copies):
+            if not self.options.by_id and any(copy.hash != ledger.hashes[seq] for copy in copies):
                 return "unknown" if own and not self.whole else "corrupted"
             return "ok" if fate in ("acked", "handed") else "recovered"
         if listed:
@@ -1217,12 +1220,14 @@ class Judge:
                 ledger = self.ledgers[producer]
                 if seq not in ledger.listed:
                     continue
-                row["corrupted"] += arrival.hash != ledger.hashes[seq]
+                row["corrupted"] += not self.options.by_id and arrival.hash != ledger.hashes[seq]
                 row["duplicated"] += event in passed
                 if event in passed:
                     continue
                 passed.add(event)
                 row["seen"] += 1
+                if self.options.by_id:
+                    continue
                 if seq in ledger.deferred or (ledger.open and ledger.fate(seq) == "undecided"):
                     continue
                 if seq < highest.get(producer, 0):
@@ -1248,7 +1253,8 @@ class Judge:
         options, result = self.options, self.result
         counts = result.counts
         for producer, ledger in self.judged.items():
-            result.order[producer] = "not checked" if ledger.identity == "none" else "checked"
+            checked = ledger.identity != "none" and not options.by_id
+            result.order[producer] = "checked" if checked else "not checked"
         result.states = {p: state for p, state in result.states.items() if p not in self.producers_out}
         limits = {
             "missing": options.max_missing,

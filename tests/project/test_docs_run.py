@@ -41,6 +41,9 @@ INSTEAD = {
     "pip install .": "compiles everything: `make wheels` installs what it has built outside the tree",
     "logclient verify --ledger run/ledger --kafka broker:9092/events --out run/verdict": ""
     "needs a broker: tests/verify/test_verify_records.py::test_command_starts_a_session_with_the_connector",
+    "logclient verify --ledger run/ledger --table ./ids.parquet --columns id=id --match id"
+    " --out run/verdict": ""
+    "needs a store: tests/verify/test_verify_arrived.py::test_opensearch_is_judged_by_id",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
     "needs a cluster: tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
     "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
@@ -872,6 +875,7 @@ STAGES: dict[str, list[Stage]] = {
             TLS.format(kind="lumberjack", port=5044, more=""),
             "assert handler.client.flush(10) == 0 and handler.client.stats().acked == 1\n",
         ),
+        Stage(after="assert export_ids"),  # tests/verify/test_verify_arrived.py calls it
     ],
     "docs/kubernetes.md": [
         Stage(

@@ -840,6 +840,7 @@ def verify(
         "max_missing": options.max_missing,
         "max_duplicated": options.max_duplicated,
         "max_dropped": options.max_dropped,
+        "match": "id" if options.by_id else "body",
     }
     try:
         run(history.ledgers, history.captures, out=out, bits=3, **arguments)

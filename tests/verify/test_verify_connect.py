@@ -15,11 +15,14 @@ import pytest
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import support
+from tests import verify_files as files
+from tests.kafka_fixture import connector
 from tests.support.patience import PATIENCE
 from tests.verify.connect_server import ConnectServer
 from tests.verify.histories import World
+from tests.verify.test_verify_records import Record, create_topic, nonzero
 from tests.verify.test_verify_session import environment, remaining_files
-from tests.verify_scene import Scene
+from tests.verify_scene import P, Scene
 
 support.need("numpy")
 support.need("pyarrow")
@@ -34,7 +37,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    with ConnectServer(tmp_path_factory.mktemp("connect") / "server") as running:
+    jars, _ = connector()
+    settings = {"spark.jars": ",".join(jars)} if jars else {}
+    with ConnectServer(tmp_path_factory.mktemp("connect") / "server", settings=settings) as running:
         yield running
 
 
@@ -120,7 +125,7 @@ def test_number_of_cores_is_that_of_the_server(remote: Any) -> None:
     assert SparkRunner(sessions.Session(spark=remote)).cores == 2
 
 
-def test_table_and_kafka(remote: Any, scene: Scene, tmp_path: Path) -> None:
+def test_tables_and_dataframes(remote: Any, scene: Scene, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -128,8 +133,54 @@ def test_table_and_kafka(remote: Any, scene: Scene, tmp_path: Path) -> None:
     assert verify.run(scene.ledger, table=str(tmp_path / "t.parquet"), spark=remote).counts.lost == 1
     with pytest.raises(LedgerError, match=r"^table: .*nothing"):
         verify.run(scene.ledger, table="nothing", spark=remote)
-    with pytest.raises(ConfigError, match=r"^kafka: .* Spark Connect"):
-        verify.run(scene.ledger, kafka="127.0.0.1:9092/t", spark=remote)
+    rows = [(body, "ab"[seq % 2], seq + 100 * (seq in (6, 7))) for seq, body in scene.bodies.items()]
+    frame = remote.createDataFrame(rows, "value binary, server string, n int").repartition(3)
+    columns = {"listener": "server", "arrival": "n"}
+    verdict = verify.run(scene.ledger, arrived=frame, columns=columns, tuning=job.Tuning(3))
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "reordered": 2}
+    assert [row["seq"] for row in verdict.examples["reordered"]] == [6, 7]
+    with pytest.raises(ConfigError, match=r"^columns: DataFrame has no column none"):
+        verify.run(scene.ledger, arrived=frame, columns={"id": "none"}, match="id")
+    ids = remote.createDataFrame([(files.event_id(P, seq),) for seq in range(1, 20)], "id string")
+    assert verify.run(scene.ledger, arrived=ids, columns={"id": "id"}, match="id").counts.lost == 1
+
+
+def test_kafka(remote: Any, scene: Scene, kafka: str) -> None:
+    """The offsets are those that exist, also where records are deleted or a partition is empty."""
+    client, admin = support.need("confluent_kafka"), support.need("confluent_kafka.admin")
+    if not connector()[0]:
+        support.missing(connector()[1])
+    scene.write_ledger(created=lambda seq: 10_000_000 + seq)
+    name = create_topic(kafka, 2, [Record(body, at_ms=11_000) for body in scene.bodies.values()])
+    verdict = verify.run(scene.ledger, kafka=f"{kafka}/{name}", spark=remote)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 20}
+    assert verdict.capture["listeners"] == [f"{name}[0]", f"{name}[1]"]
+    asks = admin.AdminClient({"bootstrap.servers": kafka})
+    for gone in asks.delete_records([client.TopicPartition(name, 0, 5)]).values():
+        gone.result(PATIENCE)
+    verdict = verify.run(scene.ledger, kafka=f"{kafka}/{name}", spark=remote)
+    assert nonzero(verdict.counts) == {"events": 20, "ok": 15, "unknown": 5}
+    assert verdict.problems == (f"capture: {name}[0]: gap: records before offset 5 are deleted",)
+    for _ in range(2):  # it is not created
+        with pytest.raises(LedgerError, match=r"^kafka: .* has no topic nowhere$"):
+            verify.run(scene.ledger, kafka=f"{kafka}/nowhere", spark=remote)
+
+
+def test_kafka_settings_of_a_connection(remote: Any, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = pytest.importorskip("logclient.verify.readers")
+    monkeypatch.setattr(readers, "ANSWER_MS", 500)
+    given = {"security.protocol": "SECRET"}
+    words = r"^kafka_config: security.protocol: it is refused by confluent-kafka"
+    with pytest.raises(ConfigError, match=words) as caught:
+        verify.run(scene.ledger, kafka="127.0.0.1:1/t", kafka_config=given, spark=remote)
+    assert "SECRET" not in str(caught.value)
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+    with pytest.raises(sessions.VerifyError, match=r"^kafka: 127.0.0.1:1: .*[Tt]ransport failure|timed out"):
+        verify.run(scene.ledger, kafka="127.0.0.1:1/t", kafka_config=given, spark=remote)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(MissingExtra, match=r'confluent_kafka is not .*: pip install "logclient\[kafka\]"'):
+        verify.run(scene.ledger, kafka="127.0.0.1:1/t", spark=remote)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ support.need("numpy")
 pa = support.need("pyarrow")
 parquet = support.need("pyarrow.parquet")
 job = pytest.importorskip("logclient.verify.job")
-records = pytest.importorskip("logclient.verify.records")
+readers = pytest.importorskip("logclient.verify.readers")
 report = pytest.importorskip("logclient.verify.report")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
@@ -334,7 +334,7 @@ def test_ledger_lines_after_the_listing_are_not_read(
     scene.write_ledger(tail=[])
     path = scene.ledger / f"{P}-0001.ledger"
     name = create_topic(broker, 1, records_of(scene, range(1, 21)))
-    offsets = records._offsets
+    offsets = readers._offsets
 
     def lines(first: int, last: int) -> bytes:
         events = [(seq, 1000 * seq, files.xxh64(more[seq])) for seq in range(first, last + 1)]
@@ -355,7 +355,7 @@ def test_ledger_lines_after_the_listing_are_not_read(
             file.write(lines(26, 30))
         return found
 
-    monkeypatch.setattr(records, "_offsets", asked)
+    monkeypatch.setattr(readers, "_offsets", asked)
     verdict = job.run(scene.ledger, kafka=f"{broker}/{name}", spark=spark, out=scene.out, tuning=Tuning(3))
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unknown": 8}
     assert verdict.exit_code == ExitCode.UNREACHABLE
@@ -378,7 +378,7 @@ def test_missing_topic_is_named(spark: Any, broker: str, scene: Scene) -> None:
 def test_unreachable_broker_is_one_line(
     spark: Any, broker: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "ANSWER_MS", 500)
+    monkeypatch.setattr(readers, "ANSWER_MS", 500)
     with pytest.raises(job.VerifyError, match="TimeoutException") as failed:
         job.run(scene.write_ledger().ledger, kafka="127.0.0.1:1/t", spark=spark)
     assert "\n" not in str(failed.value)
@@ -399,13 +399,13 @@ def test_kafka_config_file_sets_the_consumer(spark: Any, broker: str, scene: Sce
     name = create_topic(broker, 1, records_of(scene, range(1, 21)))
     file = tmp_path / "consumer.properties"
     file.write_text("# of our cluster\n\n client.id = us\nisolation.level=read_committed\n")
-    assert records.read_config(file) == {"client.id": "us", "isolation.level": "read_committed"}
+    assert readers.read_config(file) == {"client.id": "us", "isolation.level": "read_committed"}
     assert job.run(scene.ledger, kafka=f"{broker}/{name}", kafka_config=file, spark=spark).ok
     file.write_text("security.protocol=SSL\nssl.key.password hunter2\n")
     with pytest.raises(ConfigError, match=r"^kafka_config: line 2 must be NAME=VALUE$"):
-        records.read_config(file)
+        readers.read_config(file)
     with pytest.raises(LedgerError, match="kafka_config"):
-        records.read_config(tmp_path / "none")
+        readers.read_config(tmp_path / "none")
 
 
 def test_topic_needs_ledgers_of_one_protocol(spark: Any, broker: str, scene: Scene) -> None:

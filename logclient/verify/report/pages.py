@@ -118,9 +118,10 @@ def _example_facts(row: dict[str, Any]) -> dict[str, str]:
     """Return what is known about an example that arrived: name -> text; empty: not known."""
     made = row.get("created_us")
     took = -1 if made is None else row["received_us"] - made
-    listener, arrival = words.listener_name(row["listener"]), f"{row['arrival']:,}"
+    listener = words.listener_name(row["listener"])
+    arrival = "" if row["arrival"] is None else f"{row['arrival']:,}"
     if "key" in row:
-        received = f"{listener}, record {arrival}"
+        received = f"{listener}, record {arrival}" if arrival else listener
     else:
         received = f"at {listener}, arrival {arrival} from {row['peer'] or 'unknown'}"
     copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"

@@ -20,7 +20,7 @@ def text(verdict: Verdict) -> str:
     """
     breaking = words.breaking_words(verdict)
     lines = [f"{'events':<12}{verdict.counts.events:>14,}"]
-    for word, meaning in words.MEANINGS.items():
+    for word, meaning in words.meanings(verdict):
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
             mark = "!" if word in breaking else " "
@@ -29,6 +29,8 @@ def text(verdict: Verdict) -> str:
         lines.append(f"selected: {words.selected_line(verdict)}")
     if verdict.order != "checked":
         lines.append(f"order: {verdict.order}")
+    if verdict.bodies != "compared":
+        lines.append(f"bodies: {verdict.bodies}")
     if verdict.gaps:
         lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
     if verdict.latency:

@@ -29,6 +29,8 @@ MEANINGS = {
     "unknown": "undecidable, because the ledger or the capture is incomplete there",
     "pending": "possibly newer than --until, and not decided yet",
 }
+BY_ID = {"ok": "acknowledged or handed over, and seen", "corrupted": "bodies not compared"}
+"""The meaning of words where events are matched by id alone."""
 # The worst first.
 FAULTS = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
           "recovered", "duplicated")  # fmt: skip
@@ -101,6 +103,12 @@ def duration(us: float) -> str:
             n = us / unit
             return f"{n:.0f} {name}" if n >= 100 else f"{n:.1f}".removesuffix(".0") + f" {name}"
     return f"{us / 86_400_000_000:,.1f} days"
+
+
+def meanings(verdict: Verdict) -> list[tuple[str, str]]:
+    """Return the words, with what each means in this verdict."""
+    other = BY_ID if verdict.bodies == "not compared" else {}
+    return [(word, other.get(word, meaning)) for word, meaning in MEANINGS.items()]
 
 
 def quantiles(latency: Latency) -> str:
