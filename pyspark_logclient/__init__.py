@@ -28,9 +28,9 @@ class DefaultSource(DataSource):
         return "logclient"
 
     def _source(self) -> LogSource:
-        from logclient.verify.spark import require_extras
+        from logclient.evidence import require
 
-        require_extras()
+        require("pyarrow", "numpy")
         from logclient.verify.dataframes import LogSource
 
         return LogSource(self.options)

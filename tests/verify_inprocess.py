@@ -7,7 +7,7 @@ from typing import Any
 
 from logclient.verify import job
 from logclient.verify.tuning import Tuning
-from logclient.verify.violation_files import violations
+from logclient.verify.violation_files import violation_ids
 
 
 def run(
@@ -33,7 +33,7 @@ def counts(verdict: Any) -> dict[str, int]:
 def found(out: Path) -> dict[str, set[tuple[str, int]]]:
     """Return word -> (producer, sequence) of a verdict's violations, without ids that are not ours."""
     ids: dict[str, set[tuple[str, int]]] = {}
-    for word, ident in violations(out):
+    for word, ident in violation_ids(out):
         if not ident.startswith("~"):
             ids.setdefault(word, set()).add((ident[:20], int(ident[20:], 16)))
     return ids

@@ -1,8 +1,8 @@
 """The verifier: ledgers against what arrived, on Spark. See ``docs/verify.md``.
 
-`run` returns the verdict, and `violations` iterates over its faults. As DataFrames, `arrivals` returns the
-content of a capture, `ledger` that of ledgers, `events` both with the verdict of each event, and `decoded`
-any DataFrame with more about the bodies in it.
+`run` returns the verdict, `violations` its faults as a table, and `violation_ids` iterates over them. As
+DataFrames, `arrivals` returns the content of a capture, `ledger` that of ledgers, `events` both with the
+verdict of each event, and `decoded` any DataFrame with more about the bodies in it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from logclient.verify.dataframes import arrivals, decoded, register
-    from logclient.verify.dataframes.ledgers import events, ledger
+    from logclient.verify.dataframes import arrivals, decoded, events, ledger, register
     from logclient.verify.job import run
-    from logclient.verify.violation_files import violations
+    from logclient.verify.violation_files import violation_ids, violations
 
-__all__ = ["arrivals", "decoded", "events", "ledger", "register", "run", "violations"]
+__all__ = ["arrivals", "decoded", "events", "ledger", "register", "run", "violation_ids", "violations"]
 
 _MODULES = {
     "arrivals": "dataframes",
     "decoded": "dataframes",
-    "events": "dataframes.ledgers",
-    "ledger": "dataframes.ledgers",
+    "events": "dataframes",
+    "ledger": "dataframes",
     "register": "dataframes",
     "run": "job",
+    "violation_ids": "violation_files",
     "violations": "violation_files",
 }
 

@@ -15,7 +15,7 @@ from logclient.verify.plan import Plan
 from logclient.verify.rows import LEDGER, blobs, row_batch
 from logclient.verify.schema import ANONYMOUS
 
-__all__ = ["event_rows", "left_out_hashes", "share_of"]
+__all__ = ["event_rows", "left_out_hashes", "pieces", "share_of"]
 
 PIECE = 1 << 16  # events that are collected before they become rows
 
@@ -39,7 +39,7 @@ def event_rows(
     """
     live = np.array(sorted(only), np.int64) if only is not None else facts.live
     anonymous = plan.anonymous_shares > 0 and only is None
-    for spans, hashes, created in _pieces(group, number, facts):
+    for spans, hashes, created in pieces(group, number, facts):
         by_hash = ~facts.addressed[spans[:, 0]]
         if len(own := spans[~by_hash]):
             yield from _bucket_rows(own, hashes, created, facts, plan, live)
@@ -52,14 +52,14 @@ def event_rows(
 def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
     """Return the hashes of the events of a group that are compared by hash alone, in order."""
     found = [np.empty(0, np.uint64)]
-    for spans, hashes, _ in _pieces(group, number, facts):
+    for spans, hashes, _ in pieces(group, number, facts):
         by_hash = ~facts.addressed[spans[:, 0]] | np.isin(spans[:, 0], facts.shared_by)
         for p, first, last, at in spans[by_hash].tolist():
             found.append(hashes[at + facts.by_hash(p, first, last) - first])
     return np.unique(np.concatenate(found))
 
 
-def _pieces(
+def pieces(
     group: Sequence[Part], number: int, facts: LedgerFacts
 ) -> Iterator[tuple[I64, U64, I64]]:
     """Yield some events at a time: rows of producer, first, last and index; and hashes and times."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,12 @@ from logclient.verify.output import create_file, violation_files
 from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from logclient.evidence.arrays import I64
     from logclient.verify.ledger_facts import LedgerFacts
 
-__all__ = ["FILE_ROWS", "ViolationWriter", "publish", "violations"]
+__all__ = ["FILE_ROWS", "ViolationWriter", "publish", "violation_ids", "violations"]
 
 FILE_ROWS = 1 << 20  # in one file, about
 _GROUP = 1 << 8  # batches in a group of rows
@@ -149,27 +152,57 @@ def _names_of(packed: LedgerFacts, producers: I64) -> pa.Array:
     return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
 
 
-def violations(out: storage.Folder, kind: str | None = None) -> Iterator[tuple[str, str]]:
-    """Iterate over every event of a verdict that is not ``ok``, and every duplicated or reordered one.
+def violations(out: storage.Folder, spark: SparkSession | None = None) -> Any:
+    """Return every event of a verdict that is not ``ok``, and every duplicated or reordered one, as ranges.
 
     Args:
         out: the folder that `run` has written, its argument `out`: a path or a URL.
+        spark: a session whose workers see the folder.
+
+    Returns:
+        A DataFrame with the columns of docs/verify.md, which is read when it is used; without `spark` a
+        `pyarrow.Table`.
+    """
+    folder = storage.resolve(out, "out")
+    places = [storage.join(folder, "violations", name) for name in violation_files(folder)]
+    if spark is None:
+        return pa.Table.from_batches((batch for place in places for batch in _read(place)), VIOLATIONS)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from logclient.verify.spark import no_pandas
+
+    def read(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _read(places[number])
+
+    with no_pandas():
+        numbers = spark.range(0, len(places), 1, max(len(places), 1))
+        return numbers.mapInArrow(read, from_arrow_schema(VIOLATIONS))
+
+
+def _read(place: str) -> Iterator[pa.RecordBatch]:
+    with storage.open_buffered(place, "out") as source, pq.ParquetFile(source) as file:
+        for batch in file.iter_batches():
+            yield batch.cast(VIOLATIONS)
+
+
+def violation_ids(out: storage.Folder, kind: str | None = None) -> Iterator[tuple[str, str]]:
+    """Iterate over every event of a verdict that is not ``ok``, and every duplicated or reordered one.
+
+    Args:
+        out: as for `violations`.
         kind: only this word, such as ``lost``; None: all.
 
     Yields:
         Word and id. An id has 32 hex digits. For other events it is ``~`` and the hash of the own id
         (32 digits) or of its body (16 digits).
     """
-    folder = storage.resolve(out, "out")
-    for name in violation_files(folder):
-        place = storage.join(folder, "violations", name)
-        with storage.open_buffered(place, "out") as source, pq.ParquetFile(source) as file:
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    if kind is not None and row["kind"] != kind:
-                        continue
-                    if row["producer"] is None:
-                        yield row["kind"], "~" + row["other"]
-                        continue
-                    for sequence in range(row["first"], row["last"] + 1):
-                        yield row["kind"], f"{row['producer']}{sequence:012x}"
+    for row in itertools.chain.from_iterable(b.to_pylist() for b in violations(out).to_batches()):
+        if kind is not None and row["kind"] != kind:
+            continue
+        if row["producer"] is None:
+            yield row["kind"], "~" + row["other"]
+            continue
+        for sequence in range(row["first"], row["last"] + 1):
+            yield row["kind"], f"{row['producer']}{sequence:012x}"

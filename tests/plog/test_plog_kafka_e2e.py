@@ -126,7 +126,7 @@ def verdict_of(run: Run, spark: Any, out: Path, **arrived: Any) -> tuple[Any, di
     """Return the verdict, and the ids of its violations by word."""
     verdict = job.run(run.ledger, spark=spark, out=out, **arrived)
     found: dict[str, set[str]] = {}
-    for word, ident in verify.violations(out):
+    for word, ident in verify.violation_ids(out):
         found.setdefault(word, set()).add(ident)
     return verdict, found
 

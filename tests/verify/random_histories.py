@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.verify import violations
+from logclient.verify import violation_ids
 from tests import verify_inprocess
 from tests.oracle import logjam, plog
 from tests.oracle.histories import Options, Wrong, judge
@@ -847,7 +847,7 @@ def verify(
     except (ConfigError, LedgerError) as error:
         return 2, {"error": str(error)}, Counter()
     verdict = json.loads((out / "verdict.json").read_text())
-    return verdict["exit_code"], verdict, Counter(violations(out))
+    return verdict["exit_code"], verdict, Counter(violation_ids(out))
 
 
 def differences(history: History, out: Path) -> list[str]:

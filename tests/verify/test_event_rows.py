@@ -1,7 +1,10 @@
-"""Events with their words against the verdict's violations, on random histories and without Spark."""
+"""Ledgers as rows, and events with their words against the verdict's, without Spark."""
 
 from __future__ import annotations
 
+import json
+import pickle
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,15 +12,17 @@ from typing import Any
 import pytest
 
 from logclient import verify
+from logclient.errors import ConfigError, LedgerError
 from tests import support
+from tests import verify_files as files
 from tests.verify.histories import World
+from tests.verify_scene import P, Scene
 
-np = support.need("numpy")
+support.need("numpy")
 pa = support.need("pyarrow")
-parquet = support.need("pyarrow.parquet")
 support.need("pyspark")
-ledgers = pytest.importorskip("logclient.verify.dataframes.ledgers")
-packed_ledger = pytest.importorskip("logclient.verify.packed_ledger")
+dataframes = pytest.importorskip("logclient.verify.dataframes")
+sources = pytest.importorskip("logclient.verify.dataframes.sources")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
 WORDS = ("ok", "lost", "missing", "recovered", "corrupted", "dropped", "unexpected", "unknown", "pending")
@@ -31,64 +36,124 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def rows_of(
-    stretches: Any, keys: Any, tasks: list[tuple[int, int]], violations: Path
-) -> list[dict[str, Any]]:
-    """Return the rows of `ledgers.events`, with a sort in place of Spark's shuffle."""
-    nothing = dict.fromkeys(ledgers._FAULTS.names)
-    faults = [
-        nothing | {"part": number, "key": key}
-        for number, (low, high) in enumerate(tasks)
-        for key in keys[low:high].tolist()
-    ]
-    starts = np.array([low for low, _ in tasks])
-    for path in violations.iterdir():
-        for batch in parquet.ParquetFile(path).iter_batches():
-            for spread in ledgers.spread(stretches, keys, starts, batch):
-                faults += spread.to_pylist()
-    faults.sort(key=lambda row: (row["part"], row["key"], -1 if row["first"] is None else row["first"]))
+def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
+    """Read a table as tasks of Spark do, without Spark."""
+    reader = source({name: str(value) for name, value in options.items()}).reader(None)
     rows: list[dict[str, Any]] = []
-    for part in sorted({row["part"] for row in faults}):
-        own = [row for row in faults if row["part"] == part]
-        for batch in ledgers.judge(stretches, [pa.RecordBatch.from_pylist(own, schema=ledgers._FAULTS)]):
+    for part in reader.partitions():
+        for batch in reader.read(pickle.loads(pickle.dumps(part))):
             batch.validate(full=True)
             rows += batch.to_pylist()
     return rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bits", [0, 2, 16])
+@pytest.mark.parametrize("size", ["1", "20k", "64m"])
 def test_words_are_those_of_the_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, bits: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: str
 ) -> None:
-    """However long a stretch is; nothing is a row twice, and every event of the ledgers is one."""
-    monkeypatch.setattr(ledgers, "TASK_EVENTS", 1 << 10)
-    world = World(40 + bits, 40, **KINDS[kind])
+    """However producers are shared out; nothing is a row twice, and every event of the ledgers is one."""
+    monkeypatch.setattr(sources, "MOST_PRODUCERS", 7)
+    world = World(40 + len(size), 40, **KINDS[kind])
     ledger, capture = world.write(tmp_path)
-    out, work = tmp_path / "out", tmp_path / "work"
-    work.mkdir()
-    verdict = inprocess.run(ledger, capture, out=out, bits=3, tail=2, work=work, keep_work=True)
-    [folder] = work.iterdir()
-    packed = packed_ledger.PackedLedger(str(folder), 3)
-    tasks = ledgers._plan(packed, bits)
-    stretches = ledgers.Stretches(packed, bits)
-    keys = packed_ledger.map_table(str(folder), ledgers.STRETCHES)
-    rows = rows_of(stretches, keys, tasks, out / "violations")
+    out = tmp_path / "out"
+    verdict = inprocess.run(ledger, capture, out=out, bits=3, tail=2)
+    rows = rows_of(dataframes.EventSource, ledger=ledger, capture=capture, maxPartitionBytes=size)
     found = {(row["verdict"], row["id"]) for row in rows if row["verdict"] != "ok"}
     found |= {("reordered", row["id"]) for row in rows if row["reordered"]}
     found |= {
         ("duplicated", row["id"]) for row in rows if (row["copies"] or 0) > 1 and row["created"] is not None
     }
-    assert found == set(verify.violations(out))
+    assert found == set(verify.violation_ids(out))
     counts = Counter(row["verdict"] for row in rows)
     assert {word: counts[word] for word in WORDS} == {word: getattr(verdict.counts, word) for word in WORDS}
     assert len({row["id"] for row in rows}) == len(rows)
-    sent = {
-        (row["producer"], row["sequence"])
-        for low, high in tasks
-        for key in keys[low:high].tolist()
-        for batch in ledgers.expand(stretches, key)
-        for row in batch.to_pylist()
-    }
-    assert sent <= {(row["producer"], row["sequence"]) for row in rows}
-    assert len(sent) >= sum(x.events for x in packed.producers)
+    sent = rows_of(dataframes.LedgerSource, ledger=ledger, maxPartitionBytes=size)
+    by_event = {(row["producer"], row["sequence"]): row for row in rows}
+    assert len({(row["producer"], row["sequence"]) for row in sent}) == len(sent)
+    for row in sent:
+        assert by_event[row["producer"], row["sequence"]].items() >= row.items()
+    assert len([row for row in sent if row["created"] is not None]) == sum(
+        row["created"] is not None for row in rows
+    )
+
+
+def test_outcomes_of_random_ledgers_are_the_strongest(tmp_path: Path) -> None:
+    """Also where lines contradict each other, and in any part of the ledger."""
+    rng = random.Random(5)
+    scene = Scene(tmp_path)
+    bodies = {seq: b'{"n":%d}' % seq for seq in range(1, 400) if rng.random() < 0.8}
+    outcomes: dict[str, list[int]] = {}
+    for name in ("acked", "failed", "handed", "dropped"):
+        outcomes[name] = sorted(rng.sample(range(1, 450), 120))
+    scene.write_ledger(bodies=bodies, outcomes=outcomes)
+    rows = {row["sequence"]: row for row in rows_of(dataframes.LedgerSource, path=scene.ledger)}
+    assert sorted(rows) == sorted({*bodies, *(seq for seqs in outcomes.values() for seq in seqs)})
+    for seq, row in rows.items():
+        named = [name for name in ("acked", "handed", "failed", "dropped") if seq in outcomes[name]]
+        assert row["outcome"] == (named[0] if named else "undecided")
+        assert (row["hash"] is None) == (row["created"] is None) == (seq not in bodies)
+        if seq in bodies:
+            assert row["hash"] & (1 << 64) - 1 == files.xxh64(bodies[seq])
+
+
+def test_damaged_ledgers(tmp_path: Path) -> None:
+    """Without FAILFAST, what can be read has its rows."""
+    scene = Scene(tmp_path)
+    scene.write_ledger(bodies={1: b"a", 2: b"b"})
+    assert len(rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="FAILFAST")) == 2
+    [path] = scene.ledger.iterdir()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:1], b'{"t":"batch"}\n', *lines[1:]]))
+    assert [row["sequence"] for row in rows_of(dataframes.LedgerSource, path=scene.ledger)] == [1, 2]
+    with pytest.raises(LedgerError, match=f"^ledger: {path} line 2: "):
+        rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="failfast")
+    path.write_bytes(b"".join(lines))
+    (scene.ledger / "x.ledger.gz").write_bytes(b"")
+    with pytest.raises(LedgerError, match=r"^ledger: x\.ledger\.gz is not read$"):
+        rows_of(dataframes.LedgerSource, ledger=scene.ledger, mode="FAILFAST")
+
+
+def test_sequences_beyond_all_bounds_are_an_error(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    line = {"t": "dropped", "seqs": [[9, (1 << 48) - 1]], "reason": "x", "at_us": 1}
+    scene.write_ledger(bodies={1: b"a"}, tail=[json.dumps(line).encode() + b"\n"])
+    with pytest.raises(LedgerError, match=r"^ledger: 281474976710647 sequences .* are too many"):
+        rows_of(dataframes.LedgerSource, ledger=scene.ledger)
+
+
+def test_columns_of_a_schema(tmp_path: Path) -> None:
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    scene = Scene(tmp_path)
+    scene.write_ledger(bodies={7: b"a"})
+    schema = StructType().add("outcome", StringType()).add("sequence", LongType())
+    reader = dataframes.LedgerSource({"ledger": str(scene.ledger)}).reader(schema)
+    [batch] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert batch.to_pylist() == [{"outcome": "acked", "sequence": 7}]
+    with pytest.raises(ConfigError, match="schema: there is no column 'seq': producer, host"):
+        dataframes.LedgerSource({"ledger": "x"}).reader(StructType().add("seq", LongType()))
+
+
+def test_wrong_options_are_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write_ledger()
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (dataframes.LedgerSource, {}, "ledger: the folder of a ledger must be given"),
+        (dataframes.EventSource, {"ledger": scene.ledger}, "capture: the folder of a capture must be given"),
+        (
+            dataframes.LedgerSource,
+            {"ledger": scene.ledger, "captur": "x"},
+            "captur: there is no such option: there are ledger, mode, maxPartitionBytes",
+        ),
+        (dataframes.EventSource, {"ledger": "[1", "capture": "x"}, "ledger: it must be a list of paths"),
+        (dataframes.LedgerSource, {"ledger": scene.ledger, "mode": "x"}, "mode: 'x' must be PERMISSIVE or"),
+    ]
+    for source, options, why in cases:
+        with pytest.raises(ConfigError, match=why):
+            rows_of(source, **options)
+    with pytest.raises(LedgerError, match="No such file"):
+        rows_of(dataframes.LedgerSource, ledger=scene.ledger / "nowhere")
+    assert len(rows_of(dataframes.LedgerSource, ledger=json.dumps([str(scene.ledger)]))) == 20
+    rows = rows_of(dataframes.LedgerSource, paths=json.dumps([str(tmp_path)]))
+    assert {row["producer"] for row in rows} == {P}

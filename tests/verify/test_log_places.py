@@ -144,12 +144,12 @@ import json, sys
 from logclient import verify
 from logclient.verify.job import Session
 
-ledger, capture, work, check, table = sys.argv[1:]
+ledger, capture, check, table = sys.argv[1:]
 session = Session("local[2]")
 spark = session.spark
 logs = spark.read.format("logclient").load(capture)
-sent = verify.ledger(spark, [ledger], work=work)
-events = verify.events(spark, ledger, [capture], work=work, columns=("listener", "message"))
+sent = verify.ledger(spark, [ledger])
+events = verify.events(spark, ledger, [capture], columns=("listener", "message"))
 stream = spark.readStream.format("logclient").option("maxBytesPerTrigger", "2k").load(capture)
 writer = stream.writeStream.format("parquet").option("path", table).option("checkpointLocation", check)
 writer.trigger(availableNow=True).start().awaitTermination()
@@ -170,12 +170,12 @@ session.stop()
 @pytest.mark.long
 @pytest.mark.spark
 def test_tables_of_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> None:
-    """Capture, ledger and work are behind URLs, and Spark's workers read and write them themselves."""
+    """Capture and ledger are behind URLs, and Spark's workers read them themselves."""
     arrived = [1, 3, 2, 4, 4, *range(6, 21)]
     scene.write_ledger(host="h1").write_capture(arrived, per_segment=5)
     ledger, capture = bucket.upload(scene.ledger, "run/ledger"), bucket.upload(scene.capture, "run/capture")
     before = bucket.objects()
-    places = [ledger, capture, bucket.url("work"), str(tmp_path / "check"), str(tmp_path / "table")]
+    places = [ledger, capture, str(tmp_path / "check"), str(tmp_path / "table")]
     paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *places],
@@ -193,4 +193,4 @@ def test_tables_of_a_bucket(scene: Scene, bucket: Bucket, tmp_path: Path) -> Non
         for seq in range(1, 21)
     ]
     assert said["events"] == verdicts
-    assert bucket.objects() == before  # the work folders are gone
+    assert bucket.objects() == before

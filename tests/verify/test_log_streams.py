@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from logclient import verify
 from logclient.errors import ConfigError, LedgerError
 from tests import support
 from tests import verify_files as files
@@ -45,6 +48,17 @@ def rows_of(reader: Any, start: Any, end: Any) -> list[Row]:
     ]
 
 
+def taken(capture: Path, offset: Any) -> int:
+    """Return how many bytes of a capture were read up to an offset."""
+    n = 0
+    for path in capture.iterdir():
+        listener, _, number = path.stem.rpartition("-")
+        entry = offset.get(listener, {})
+        whole = any(first <= int(number) <= last for first, last in entry.get("read", []))
+        n += path.stat().st_size if whole else entry.get("at", {}).get(str(int(number)), 0)
+    return n
+
+
 def held(capture: Path) -> Callable[[], list[tuple[Path, bytes]]]:
     """Take the files of a capture away."""
     whole = [(path, path.read_bytes()) for path in sorted(capture.iterdir())]
@@ -68,9 +82,8 @@ def test_batches_are_bounded_and_have_each_row_once(tmp_path: Path, limit: int, 
         end = reader.latestOffset(start, bound)
         if end == start:
             break
-        read = sum(at - start.get(name, 0) for name, at in end.items() if name != "open")
-        assert 0 < read <= limit + longest
-        assert all(at >= start.get(name, 0) for name, at in end.items() if name != "open")
+        sizes = [taken(capture, offset) for offset in (start, end)]
+        assert 0 < sizes[1] - sizes[0] <= limit + longest
         rows += rows_of(stream(capture) if again else reader, start, end)
         start, batches = end, batches + 1
     assert_equal(rows, expected)
@@ -79,7 +92,7 @@ def test_batches_are_bounded_and_have_each_row_once(tmp_path: Path, limit: int, 
 
 def test_only_the_bytes_of_the_batch_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver reads no more than the limit, however long the segment is, and nothing again."""
-    [path] = files.write_segments(tmp_path, "main", [(files.window([b"{}"] * 5), 0, 1)] * 3000)
+    files.write_segments(tmp_path, "main", [(files.window([b"{}"] * 5), 0, 1)] * 3000)
     read: list[tuple[int, int]] = []
 
     class Reader(streams.SegmentReader):  # type: ignore[misc]
@@ -90,8 +103,9 @@ def test_only_the_bytes_of_the_batch_are_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(streams, "SegmentReader", Reader)
     start = stream(tmp_path).latestOffset({}, limits.ReadMaxBytes(40_000))
     end = stream(tmp_path).latestOffset(start, limits.ReadMaxBytes(20_000))
-    assert read == [(0, 40_000), (start[path.name], start[path.name] + 20_000)]
-    assert 30_000 < start[path.name] < end[path.name] < 60_000
+    first, second = (offset["main"]["at"]["1"] for offset in (start, end))
+    assert read == [(0, 40_000), (first, first + 20_000)]
+    assert 30_000 < first < second < 60_000
 
 
 def test_a_busy_listener_leaves_room(tmp_path: Path) -> None:
@@ -99,8 +113,8 @@ def test_a_busy_listener_leaves_room(tmp_path: Path) -> None:
     files.write_segments(tmp_path, "busy", [unit] * 2000)
     files.write_segments(tmp_path, "calm", [unit] * 10)
     end = stream(tmp_path).latestOffset({}, limits.ReadMaxBytes(20_000))
-    assert end["calm-000001.cap"] == (tmp_path / "calm-000001.cap").stat().st_size
-    assert 10_000 < end["busy-000001.cap"] < 20_000
+    assert end["calm"]["read"] == [[1, 1]]
+    assert 10_000 < end["busy"]["at"]["1"] < 20_000
 
 
 def test_limit_that_pyspark_does_not_know_is_an_error(
@@ -114,13 +128,14 @@ def test_limit_that_pyspark_does_not_know_is_an_error(
 
 
 def test_segment_that_became_shorter_is_an_error(tmp_path: Path) -> None:
-    paths = files.write_segments(tmp_path, "main", [(files.window([b"{}"]), 0, 1)] * 9, per_segment=3)
+    units = [(files.window([b"{}"]), 0, 1)] * 9
+    paths = files.write_segments(tmp_path, "main", units, per_segment=3, closed=False)
     reader = stream(tmp_path)
     start = reader.latestOffset({}, None)
-    paths[1].write_bytes(paths[1].read_bytes()[:-1])
+    paths[2].write_bytes(paths[2].read_bytes()[:-1])
     for one in (reader, stream(tmp_path)):
         with pytest.raises(
-            LedgerError, match=r"capture: main-000002\.cap has .* bytes, and .* were read: it was cut"
+            LedgerError, match=r"capture: main-000003\.cap has .* bytes, and .* were read: it was cut"
         ):
             one.latestOffset(start, None)
 
@@ -131,12 +146,70 @@ def test_segments_that_are_gone(tmp_path: Path) -> None:
     start = stream(tmp_path).latestOffset({}, None)
     paths[0].unlink()
     assert stream(tmp_path).latestOffset(start, None) == start
-    with pytest.raises(LedgerError, match=r"capture: main-000001\.cap is gone, and bytes 0 to"):
+    with pytest.raises(LedgerError, match=r"capture: main-000001\.cap is gone, and a batch needs it"):
         stream(tmp_path).partitions({}, start)
     for path in paths[1:]:
         path.unlink()
     with pytest.raises(LedgerError, match="no segment"):
         stream(tmp_path).latestOffset(start, None)
+
+
+def test_segments_may_come_in_any_order(tmp_path: Path) -> None:
+    """As they do where they are copied: one that comes between others that were read has its rows, too."""
+    capture = tmp_path / "capture"
+    files.write_segments(capture, "main", [(files.window([b"{}"]), 0, i) for i in range(9)], per_segment=1)
+    whole = held(capture)()
+    start: Any = {}
+    rows: list[Row] = []
+    for numbers in ([7], [2, 3], [8], [1, 9], [5], [6], [4]):
+        for number in numbers:
+            path, data = whole[number - 1]
+            path.write_bytes(data)
+        end = stream(capture).latestOffset(start, None)
+        rows += rows_of(stream(capture), start, end)
+        start = end
+        assert len(start["main"]["read"]) <= 4
+    assert sorted(plain(row)["received"] for row in rows) == list(range(9))
+    assert start == {"main": {"read": [[1, 9]]}}
+
+
+def test_many_segments_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trigger lists names and opens new segments only. The offset does not grow with their number."""
+    capture = tmp_path / "capture"
+    unit = [(files.window([b"{}"]), 0, 1)]
+    files.write_segments(capture, "main", unit * 10_000, per_segment=1)
+    from logclient.evidence import storage
+
+    opened: list[str] = []
+    open_file = storage.open_file
+
+    def opening(place: str, what: str) -> Any:
+        opened.append(place)
+        return open_file(place, what)
+
+    monkeypatch.setattr(storage, "open_file", opening)
+    reader = stream(capture)
+    start = reader.latestOffset({}, None)
+    assert len(opened) == 20_000  # a header and the units of each
+    assert start == {"main": {"read": [[1, 10_000]]}}
+    for number in range(10_001, 10_004):
+        opened.clear()
+        [path] = files.write_segments(capture, "main", unit, first=number, arrival=number)
+        end = reader.latestOffset(start, None)
+        parts = reader.partitions(start, end)
+        assert opened == [str(path)] * 2
+        assert sum(batch.num_rows for part in parts for batch in reader.read(part)) == 1
+        start = end
+    assert start == {"main": {"read": [[1, 10_003]]}}
+    opened.clear()
+    assert reader.latestOffset(start, None) == start
+    assert opened == []
+
+
+def test_checkpoint_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    files.write_segments(tmp_path, "main", [(files.window([b"{}"]), 0, 1)])
+    with pytest.raises(ConfigError, match="checkpointLocation: it is of an older version"):
+        stream(tmp_path).latestOffset({"main-000001.cap": 100}, None)
 
 
 def test_query_that_ends_takes_what_was_there(tmp_path: Path) -> None:
@@ -187,11 +260,12 @@ def test_messages_of_several_units_in_bounded_batches(tmp_path: Path, limit: int
 
 QUERY = """
 import sys
+from logclient import verify
 from logclient.verify.job import Session
 
-capture, out, check, trigger = sys.argv[1:]
-spark = Session("local[2]").spark
-stream = spark.readStream.format("logclient").option("maxBytesPerTrigger", "3000").load(capture)
+source, capture, out, check, trigger = sys.argv[1:]
+spark = verify.register(Session("local[2]").spark)
+stream = spark.readStream.format(source).option("maxBytesPerTrigger", "3000").load(capture)
 writer = stream.writeStream.format("parquet").option("path", out).option("checkpointLocation", check)
 how = {"availableNow": True} if trigger == "once" else {"processingTime": "0 seconds"}
 writer.trigger(**how).start().awaitTermination()
@@ -200,7 +274,12 @@ writer.trigger(**how).start().awaitTermination()
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: int = 5) -> None:
+@pytest.mark.parametrize("source", ["logclient", "logclient-capture"])
+def test_killed_queries_write_each_row_once(
+    spark: Any, tmp_path: Path, source: str, kills: int = 5
+) -> None:
+    """At seeded points: when an offset is written, or a batch is complete."""
+    rng = random.Random(source)
     capture, out, check = (tmp_path / name for name in ("capture", "out", "check"))
     expected = log_captures.make(capture, 21, 10, 30, damage=False)
     script = tmp_path / "query.py"
@@ -208,12 +287,12 @@ def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: i
     whole = held(capture)()
 
     def start(trigger: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(script), str(capture), str(out), str(check), trigger]
+        command = [sys.executable, str(script), source, str(capture), str(out), str(check), trigger]
         return subprocess.Popen(command, cwd=support.ROOT, start_new_session=True)
 
-    def batches() -> int:
-        offsets = check / "offsets"
-        return len([name for name in os.listdir(offsets) if name.isdigit()]) if offsets.is_dir() else 0
+    def batches(folder: str) -> int:
+        names = os.listdir(check / folder) if (check / folder).is_dir() else []
+        return len([name for name in names if name.isdigit()])
 
     for i in range(kills):
         # The capture grows meanwhile.
@@ -221,9 +300,10 @@ def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: i
             path.write_bytes(data)
         process = start("always")
         try:
-            before = batches()
+            folder, n = rng.choice(["offsets", "commits"]), rng.randrange(1, 4)
+            before = batches(folder)
             deadline = time.monotonic() + 8 * PATIENCE
-            while batches() < before + 2:
+            while batches(folder) < before + n:
                 assert process.poll() is None and time.monotonic() < deadline
                 threading.Event().wait(0.001)
         finally:
@@ -231,8 +311,13 @@ def test_killed_queries_write_each_row_once(spark: Any, tmp_path: Path, kills: i
             process.wait(PATIENCE)
     assert start("once").wait(8 * PATIENCE) == 0
     written = [row.asDict() for row in spark.read.parquet(str(out)).collect()]
-    batch = spark.read.format("logclient").load(str(capture))
+    batch = verify.register(spark).read.format(source).load(str(capture))
     assert_equal(written, [row.asDict() for row in batch.collect()])
+    last = max(int(name) for name in os.listdir(check / "offsets") if name.isdigit())
+    offset = json.loads((check / "offsets" / str(last)).read_text().splitlines()[-1])
+    assert {len(entry["read"]) for entry in offset.values()} == {1}
+    if source == "logclient-capture":
+        return
     found = [plain(row) for row in written]
     theirs = [plain(row) for row in expected]
     for row in (*found, *theirs):

@@ -138,20 +138,18 @@ def test_partitions_have_about_so_many_bytes(tmp_path: Path) -> None:
     assert len(parts) < 1.5 * total / (20 << 10)
 
 
-def test_each_core_has_a_partition_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_depend_on_bytes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's machine says nothing about those of the workers."""
     from logclient.verify.dataframes import pieces
 
     body = files.body(None, "x" * 500)
     [path] = files.write_segments(tmp_path, "main", [(files.window([body]), 0, 1)] * 400)
     size = path.stat().st_size
-    monkeypatch.setattr(pieces, "LEAST_BYTES", 1)
-    for cores, most, expected in ((3, size, 3), (1, size, 1), (1, size // 4 + 1, 4), (None, size, 1)):
-        monkeypatch.setattr("os.cpu_count", lambda n=cores: n)
-        monkeypatch.setattr(pieces, "PARTITION_BYTES", most)
-        assert len(dataframes.LogSource({"path": str(tmp_path)}).reader(None).partitions()) == expected
-    monkeypatch.setattr(pieces, "LEAST_BYTES", size)
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    assert len(dataframes.LogSource({"path": str(tmp_path)}).reader(None).partitions()) == 1
+    for least, most, expected in ((size, size, 1), (1, size, pieces.TASKS), (1, size // 100, 101)):
+        monkeypatch.setattr(pieces, "LEAST_BYTES", least)
+        monkeypatch.setattr(pieces, "MOST_BYTES", most)
+        parts = dataframes.LogSource({"path": str(tmp_path)}).reader(None).partitions()
+        assert abs(len(parts) - expected) <= 1
 
 
 def test_schema_chooses_columns(tmp_path: Path) -> None:
@@ -268,14 +266,14 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
     log_captures.make(tmp_path / "capture", 8, 2, 2)
     with pytest.raises(ConfigError, match="protocol: 'smtp' cannot be decoded: "):
         read(tmp_path / "capture", protocol="smtp")
-    with pytest.raises(ConfigError, match="pushFilters: 'maybe' must be true or false"):
+    with pytest.raises(ConfigError, match="pushFilters: 'maybe' must be false or true"):
         read(tmp_path / "capture", pushFilters="maybe")
     for size in ("many", "-1", "0"):
         with pytest.raises(ConfigError, match=f"maxPartitionBytes: '{size}' must be a number of bytes"):
             read(tmp_path / "capture", maxPartitionBytes=size)
     with pytest.raises(ConfigError, match="path: "):
         dataframes.LogSource({}).reader(None)
-    known = "path, protocol, maxPartitionBytes, maxBytesPerTrigger, pushFilters"
+    known = "path, protocol, columns, mode, maxPartitionBytes, maxBytesPerTrigger, pushFilters"
     for source in (dataframes.LogSource, dataframes.CaptureSource):
         also = "" if source is dataframes.LogSource else ", rows"
         given = {"path": str(tmp_path / "capture"), "MAXPARTITIONBYTES": "1m", "protocl": "plog"}
@@ -283,10 +281,84 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
         for make in (source(given).reader, source(given).streamReader):
             with pytest.raises(ConfigError, match=words):
                 make(None)
+    with pytest.raises(ConfigError, match="mode: 'DROPMALFORMED' must be PERMISSIVE or FAILFAST"):
+        read(tmp_path / "capture", mode="DROPMALFORMED")
+    for name in ("sequenz", "raw"):
+        with pytest.raises(ConfigError, match=f"columns: there is no column '{name}': .*sequence"):
+            read(tmp_path / "capture", columns=f"time,{name}")
     with pytest.raises(ConfigError, match="rows: there is no such option"):
         read(tmp_path / "capture", rows="units")
     with pytest.raises(LedgerError, match="No such file"):
         read(tmp_path / "nowhere")
+
+
+def test_option_names_columns(tmp_path: Path) -> None:
+    expected = log_captures.make(tmp_path / "capture", 13, 10, 20)
+    for names in ("time, level,message", "error", "id body"):
+        chosen = names.replace(",", " ").split()
+        source = dataframes.LogSource({"path": "x", "columns": names})
+        assert source.schema().names == chosen
+        found = read(tmp_path / "capture", columns=names)
+        assert_equal(found, [{name: row[name] for name in chosen} for row in expected])
+
+
+def test_document_is_the_body_as_a_variant(tmp_path: Path) -> None:
+    from pyspark.sql.types import VariantVal
+
+    bodies = [
+        b'{"http":{"response":{"status_code":404}},"order":17}', b'  {"a": [1, null]}\n', b"[1]", b"{]",
+        b'{"a":1} x', b'{"deep":' + b"[" * 100_000,
+    ]  # fmt: skip
+    files.write_segments(tmp_path, "main", [(files.window(bodies), 0, 1)])
+    found = [row["document"] for row in read(tmp_path, columns="document")]
+    assert found[2:] == [None] * 4
+    made = [VariantVal(one["value"], one["metadata"]).toPython() for one in found[:2]]
+    assert made == [{"http": {"response": {"status_code": 404}}, "order": 17}, {"a": [1, None]}]
+
+
+DAMAGE: dict[str, Any] = {
+    "bad_frame": b"2W\0\0\0\1junk",
+    "torn": files.window([b"{}"])[:-1],
+    "not_json": files.window([b"{}", b"[1]"]),
+}
+
+
+@pytest.mark.parametrize("columns", ["id, error", "body"])
+@pytest.mark.parametrize("word", DAMAGE)
+def test_failfast_names_file_and_place(tmp_path: Path, word: str, columns: str) -> None:
+    """Whichever columns are asked for. What a protocol sends besides events is no damage."""
+    good = files.window([files.body(None, "x")])
+    units = [(good, 0, 1), (files.window([]), 0, 1), (DAMAGE[word], 0, 1), (good, 0, 1)]
+    [path] = files.write_segments(tmp_path, "main", units)
+    assert len(read(tmp_path, columns=columns)) == 3 + (word == "not_json")
+    at = path.read_bytes().index(DAMAGE[word])
+    with pytest.raises(LedgerError, match=rf"^capture: main-000001\.cap at byte {at}: {word}$"):
+        read(tmp_path, columns=columns, mode="failfast")
+    with pytest.raises(LedgerError, match=word):
+        rows_of_stream(tmp_path, mode="FAILFAST")
+
+
+def rows_of_stream(folder: Path, **options: str) -> list[Row]:
+    reader = dataframes.LogSource({"path": str(folder), **options}).streamReader(None)
+    parts = reader.partitions({}, reader.latestOffset({}, None))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_failfast_names_damaged_and_unread_files(tmp_path: Path) -> None:
+    [path] = files.write_segments(tmp_path, "main", [(files.window([b"{}"]), 0, 1)] * 3)
+    whole = path.read_bytes()
+    assert len(read(tmp_path, mode="FAILFAST")) == 3
+    path.write_bytes(whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:])
+    for source in (read, rows_of_stream):
+        with pytest.raises(LedgerError, match=r"^capture: main-000001\.cap at byte \d+: damage: CRC"):
+            source(tmp_path, mode="FAILFAST")  # type: ignore[operator]
+    path.write_bytes(whole[:-3])
+    with pytest.raises(LedgerError, match=r"^capture: main-000001\.cap at byte \d+: torn_record: "):
+        read(tmp_path, mode="FAILFAST")
+    path.rename(tmp_path / "other-000007.cap")
+    for source in (read, rows_of_stream):
+        with pytest.raises(LedgerError, match=r"^capture: other-000007\.cap: its header names it main-"):
+            source(tmp_path, mode="FAILFAST")  # type: ignore[operator]
 
 
 def test_segment_that_is_gone_is_a_row(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_intact_run_has_no_faults(scene: Scene, run: Run) -> None:
     assert verdict.order == "checked"
     assert verdict.problems == ()
     assert verdict.examples == {}
-    assert list(verify.violations(scene.out)) == []
+    assert list(verify.violation_ids(scene.out)) == []
     assert verdict.capture == {
         "folder": str(scene.capture), "first_us": 50_000, "last_us": 50_004,
         "listeners": ["main"], "segments": 4, "bytes": verdict.capture["bytes"], "units": 10, "acks": 5,
@@ -191,7 +191,7 @@ def test_events_of_no_ledger_are_unexpected(scene: Scene, run: Run) -> None:
     assert verdict.exit_code == ExitCode.BROKEN
     assert nonzero(verdict.counts) == {"events": 20, "ok": 20, "unexpected": 6}
     assert ids(scene, "unexpected") == [0, 21, 1 << 47]
-    found = {ident for _, ident in verify.violations(scene.out, "unexpected")}
+    found = {ident for _, ident in verify.violation_ids(scene.out, "unexpected")}
     assert files.event_id(Q, 1) in found
     assert f"~{files.xxh64(others[1]):016x}" in found
     assert f"~{files.xxh64(b'me'):016x}{files.xxh64(b'me', 43):016x}" in found
@@ -500,7 +500,7 @@ def test_flood_of_unlisted_ids_is_counted_exactly(
     assert verdict.counts.unexpected == len(set(wanted))
     assert len(verdict.examples["unexpected"]) == 20
     assert [x["seq"] for x in verdict.examples["unexpected"]] == sorted(set(wanted))[:20]
-    assert len(list(verify.violations(scene.out, "unexpected"))) == len(set(wanted))
+    assert len(list(verify.violation_ids(scene.out, "unexpected"))) == len(set(wanted))
     assert max(waiting_rows) < 600
 
 
@@ -655,7 +655,7 @@ def test_verdict_files_are_private_and_replaced(scene: Scene, run: Run) -> None:
     assert stat.S_IMODE(scene.out.stat().st_mode) == 0o700
     for name in ("verdict.json", "report.html"):
         assert stat.S_IMODE((scene.out / name).stat().st_mode) == 0o600
-    assert len(list(verify.violations(scene.out))) == 2
+    assert len(list(verify.violation_ids(scene.out))) == 2
     found = json.loads(first)
     assert found["version"] == 1
     assert found["exit_code"] == 1
@@ -665,7 +665,7 @@ def test_verdict_files_are_private_and_replaced(scene: Scene, run: Run) -> None:
     # A second run into the same folder replaces the first verdict.
     scene.write_capture(range(2, 21))
     run()
-    assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+    assert list(verify.violation_ids(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
 def test_violations_hold_copies_and_whether_listed(scene: Scene, run: Run) -> None:
@@ -699,7 +699,7 @@ def test_other_files_in_the_out_folder_stay(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture(range(2, 21))
     run()
     assert note.read_text() == "mine"
-    assert list(verify.violations(scene.out)) == [("lost", files.event_id(P, 1))]
+    assert list(verify.violation_ids(scene.out)) == [("lost", files.event_id(P, 1))]
 
 
 @pytest.mark.parametrize("option", ["work", "keep_work"])

@@ -272,7 +272,7 @@ def test_listener_of_another_run_is_not_compared(scene: Scene, run: Run) -> None
     assert nonzero(verdict) == {"events": 20, "ok": 20, "unknown": 10}
     assert has_problem(verdict, "old-000001.cap: other run: it belongs to run 1 of host a", "10 not compared")
     assert [(row["run"], row["ours"]) for row in verdict.capture["runs"]] == [("2", True), ("1", False)]
-    assert list(inprocess.violations(scene.out)) == []
+    assert list(inprocess.violation_ids(scene.out)) == []
     page = (scene.out / "report.html").read_text()
     assert "1 (another run: not compared)" in page
     assert verdict.capture["events"] == 20

@@ -73,8 +73,26 @@ def test_verdict_equals_that_of_a_local_session(spark: Any, remote: Any, tmp_pat
     theirs = verify.run(ledger, capture, out=tmp_path / "theirs", spark=spark, tuning=tuning)
     assert mine.counts.lost
     assert without_places(mine) == without_places(theirs)
-    assert sorted(verify.violations(tmp_path / "mine")) == sorted(verify.violations(tmp_path / "theirs"))
+    faults = [sorted(verify.violation_ids(tmp_path / name)) for name in ("mine", "theirs")]
+    assert faults[0] == faults[1]
     assert remote.range(3).count() == 3
+
+
+def test_data_sources_are_read(remote: Any, scene: Scene, tmp_path: Path) -> None:
+    scene.write_capture([1, 2, 2, 3])
+    verify.run(scene.ledger, scene.capture, out=tmp_path / "out", runner="local")
+    assert verify.register(remote) is remote
+    logs = remote.read.format("logclient").option("columns", "sequence, document").load(str(scene.capture))
+    found = logs.selectExpr("document:message::string AS message").collect()
+    assert sorted(row.message for row in found) == ["event 1", "event 2", "event 2", "event 3"]
+    assert verify.arrivals(remote, scene.capture, rows="units").count() == 2
+    assert verify.ledger(remote, scene.ledger).where("outcome = 'acked'").count() == 20
+    events = verify.events(remote, scene.ledger, scene.capture, columns=("received", "message"))
+    rows = {row.sequence: (row.verdict, row.copies, row.message) for row in events.collect()}
+    assert rows[2] == ("ok", 2, "event 2")
+    assert {rows[seq] for seq in range(4, 21)} == {("lost", 0, None)}
+    lost = verify.violations(tmp_path / "out", remote).where("kind = 'lost'").collect()
+    assert [(row.first, row.last) for row in lost] == [(4, 20)]
 
 
 def test_command_line_connects_by_the_master(server: ConnectServer, scene: Scene, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_each_fault_of_the_device_is_found(run: Run, mode: str, compression: str
     verdict = run.verdict()
     assert verdict.exit_code == ExitCode.BROKEN
     found: dict[str, set[str]] = {}
-    for word, ident in verify.violations(run.folder / "out"):
+    for word, ident in verify.violation_ids(run.folder / "out"):
         found.setdefault(word, set()).add(ident)
     assert found == {
         "lost" if mode == "request" else "missing": faulted["discard"],

@@ -157,11 +157,12 @@ def test_spark_gives_actions_as_rows_and_the_verdict(spark: Any, scene: Scene) -
     assert verdict.ok
     assert verdict.counts.ok == 100
     rows = dataframes.arrivals(spark, scene.capture).collect()
-    assert sorted(row.seq for row in rows if row.error is None) == list(range(1, 101))
+    assert sorted(row.sequence for row in rows if row.error is None) == list(range(1, 101))
     assert sorted(row.error for row in rows if row.error is not None) == ["control", "ping"]
     values = spark.createDataFrame([(body,) for body in [*bodies[:3], bytearray(b"x")]], "value binary")
     alone = dataframes.decoded(values, "logux").collect()
-    assert [(row.seq, row.error) for row in alone] == [(1, None), (2, None), (3, None), (None, "not_json")]
+    named = [(row.sequence, row.error) for row in alone]
+    assert named == [(1, None), (2, None), (3, None), (None, "not_json")]
     assert json.loads(alone[0].value)["id"] == files.event_id(P, 1)
 
 
@@ -225,7 +226,7 @@ def test_each_fault_of_the_collector_is_found(scene: Scene, tmp_path: Path) -> N
         entry = json.loads(line)
         truth.setdefault(words[entry["fault"]], set()).update(entry["ids"])
     found: dict[str, set[str]] = {}
-    for word, ident in verify.violations(scene.out):
+    for word, ident in verify.violation_ids(scene.out):
         found.setdefault(word, set()).add(ident)
     assert found == truth
     assert sorted(truth) == sorted(words.values())

@@ -85,7 +85,7 @@ def test_workers_share_nothing_but_a_bucket(cluster: Cluster, tmp_path: Path, bu
     done = run_verify(cluster, tmp_path / "driver", *places, "--json")
     assert (done.returncode, done.stderr) == (ExitCode.BROKEN, "")
     assert comparable(json.loads(done.stdout)) == comparable(json.loads(json.dumps(local.to_json())))
-    assert sorted(verify.violations(bucket.url("out"))) == sorted(verify.violations(tmp_path / "out"))
+    assert sorted(verify.violation_ids(bucket.url("out"))) == sorted(verify.violation_ids(tmp_path / "out"))
     assert {name.partition("/")[0] for name in bucket.objects()} == {"ledger", "capture", "out"}
 
 
@@ -248,7 +248,7 @@ def test_lost_machine_and_speculation_change_no_verdict(
     assert found == comparable(json.loads((local / "verdict.json").read_text()))
     assert found["counts"]["lost"]
     assert found["counts"]["reordered"]
-    assert sorted(verify.violations(bucket.url("out"))) == sorted(verify.violations(local))
+    assert sorted(verify.violation_ids(bucket.url("out"))) == sorted(verify.violation_ids(local))
     assert {name.partition("/")[0] for name in bucket.objects()} == {"ledger", "capture", "out"}
 
 

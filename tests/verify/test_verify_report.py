@@ -288,7 +288,7 @@ def test_foreign_events_are_named_by_hash(scene: Scene, run: Run) -> None:
     scene.write_ledger().write_capture([*scene.bodies, *foreign])
     found = run().examples["unexpected"]
     named = sorted(example["hash"] for example in found)
-    assert named == sorted(ident.removeprefix("~") for _, ident in verify.violations(scene.out))
+    assert named == sorted(ident.removeprefix("~") for _, ident in verify.violation_ids(scene.out))
     assert {example["id"] for example in found} == {None}
     page = read_page(scene)
     assert all(f"hash {name}" in page.text for name in named)
@@ -298,7 +298,7 @@ def test_faults_are_listed_without_examples(scene: Scene, run: Run) -> None:
     """Every fault is listed all the same."""
     scene.write_ledger().write_capture([*range(2, 21), files.body(files.event_id("ee" * 10, 9), "?")])
     assert run(examples=0).examples == {}
-    assert sorted(verify.violations(scene.out)) == [
+    assert sorted(verify.violation_ids(scene.out)) == [
         ("lost", files.event_id(P, 1)), ("unexpected", files.event_id("ee" * 10, 9))
     ]  # fmt: skip
 

@@ -352,7 +352,7 @@ def comparable(verdict: Any) -> dict[str, Any]:
 
 
 def rows_of(out: Any) -> list[tuple[str, str]]:
-    return sorted(inprocess.violations(out))
+    return sorted(inprocess.violation_ids(out))
 
 
 @pytest.mark.parametrize(

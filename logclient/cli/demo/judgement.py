@@ -52,10 +52,10 @@ def read_fault_log(path: Path) -> FaultLog:
 
 def read_violations(out: Path) -> dict[str, set[str]]:
     """Read the ids that the verifier lists, by word."""
-    from logclient.verify import violations
+    from logclient.verify import violation_ids
 
     found: dict[str, set[str]] = {word: set() for word in NAMED}
-    for word, event_id in violations(out):
+    for word, event_id in violation_ids(out):
         found.setdefault(word, set()).add(event_id)
     return found
 

@@ -10,16 +10,22 @@ import pyarrow as pa
 
 from logclient.evidence.arrays import I64, U64
 
-__all__ = ["TIME", "bitmap", "constant", "fields", "hex_text", "ids", "text", "times", "variable"]
+__all__ = [
+    "TIME", "VARIANT", "constant", "fields", "hex_text", "ids", "is_time_ms", "text", "times", "variable",
+]  # fmt: skip
 
 TIME = pa.timestamp("us", tz="UTC")
-FIRST_US, LAST_US = (
-    -62135596800000000,
-    253402300799999999,
-)  # the years 1 to 9999, as Spark and Python have them
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+"""Spark's type ``variant``."""
+_FIRST_US, _LAST_US = -62135596800000000, 253402300799999999  # the years 1 to 9999, as Spark has them
 
 
-def bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
+def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
     """Return the validity of rows as Arrow keeps it; None: all are valid."""
     return None if bool(valid.all()) else pa.py_buffer(np.packbits(valid != 0, bitorder="little"))
 
@@ -38,7 +44,7 @@ def variable(kind: pa.DataType, data: Any, edges: npt.NDArray[Any], valid: npt.N
         edges: where each begins, and at the end where the last one ends.
         valid: where there is a value.
     """
-    buffers = [bitmap(valid), pa.py_buffer(edges.astype(np.int32, copy=False)), pa.py_buffer(data)]
+    buffers = [_bitmap(valid), pa.py_buffer(edges.astype(np.int32, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(valid), buffers)
 
 
@@ -53,13 +59,18 @@ def fields(ends: Any, valid: Any, keys: Any, values: Any) -> pa.Array:
     kind = pa.map_(pa.string(), pa.string())
     entries = pa.StructArray.from_arrays([text(keys), text(values)], fields=[kind.key_field, kind.item_field])
     rows = np.frombuffer(valid, np.uint8)
-    return pa.Array.from_buffers(kind, len(rows), [bitmap(rows), pa.py_buffer(ends)], children=[entries])
+    return pa.Array.from_buffers(kind, len(rows), [_bitmap(rows), pa.py_buffer(ends)], children=[entries])
 
 
 def times(us: I64, valid: npt.NDArray[Any]) -> pa.Array:
     """Return times in microseconds since 1970. Those outside the years 1 to 9999 become null."""
-    inside = (us >= FIRST_US) & (us <= LAST_US)
-    return pa.Array.from_buffers(TIME, len(us), [bitmap((valid != 0) & inside), pa.py_buffer(us)])
+    inside = (us >= _FIRST_US) & (us <= _LAST_US)
+    return pa.Array.from_buffers(TIME, len(us), [_bitmap((valid != 0) & inside), pa.py_buffer(us)])
+
+
+def is_time_ms(ms: U64) -> npt.NDArray[np.bool_]:
+    """Return where a number of milliseconds since 1970 is a time; 0 is none."""
+    return (ms > 0) & (ms <= np.uint64(_LAST_US // 1000))
 
 
 def hex_text(valid: npt.NDArray[np.bool_], *words: npt.NDArray[Any]) -> pa.Array:

@@ -29,7 +29,7 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
         body: the name of the column, of type binary or text.
 
     Returns:
-        The DataFrame with the further columns ``producer``, ``seq``, ``hash``, ``size``, ``own_id`` and
+        The DataFrame with the further columns ``producer``, ``sequence``, ``hash``, ``size``, ``own_id`` and
         ``error``, as in `arrivals`. ``error`` is ``no_value`` for a row without a body.
 
     Raises:

@@ -6,9 +6,10 @@ costs nothing: bodies are kept, hashed, searched for ids and read as JSON only f
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,58 +23,33 @@ from logclient.evidence.arrays import I64
 from logclient.evidence.segments import Batch, Problem, Segment
 from logclient.verify.dataframes import arrow
 
-__all__ = ["ARRIVALS", "COLUMNS", "FOUND", "LOGS", "UNITS", "Columns", "Rows", "found", "select"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "ARRIVALS", "BODIES", "COLUMNS", "DOCUMENTS", "FOUND", "IDENTITY", "LOGS", "UNITS", "Columns", "Rows",
+    "found", "select", "spark_schema",
+]  # fmt: skip
 
 
+@dataclasses.dataclass
 class Rows:
-    """Some decoded rows of one batch of units.
+    """Some decoded rows of one batch of units."""
 
-    Args:
-        batch: the units.
-        unit: the unit of each row.
-        segment: where they are.
-        peers: stream -> peer.
-        protocol: of the listener; empty: not known.
-        events: the rows; None: a row is a unit.
-        kept: their bodies.
-        reader: of documents of this protocol: a `documents.DocumentReader`, which takes NumPy's arrays.
-        columns: what is asked for.
-    """
-
-    def __init__(
-        self,
-        batch: Batch,
-        unit: npt.NDArray[Any],
-        segment: Segment,
-        peers: dict[int, str],
-        protocol: str,
-        events: decode.Events | None = None,
-        kept: decode.Kept | None = None,
-        reader: Any = None,
-        columns: Columns | None = None,
-    ) -> None:
-        self.batch = batch
-        self.unit = unit
-        self.n = len(unit)
-        self.segment = segment
-        self.peers = peers
-        self.protocol = protocol
-        self._events = events
-        self._kept = kept
-        self._reader = reader
-        self._fields = columns is not None and columns.needs_fields
+    batch: Batch
+    unit: npt.NDArray[Any]  # of each row
+    segment: Segment
+    peers: dict[int, str]
+    protocol: str  # empty: not known
+    events: Any = None  # `decode.Events`, one for each row; None: a row is a unit
+    kept: Any = None  # `decode.Kept`, their bodies
+    reader: Any = None  # a `documents.DocumentReader` of this protocol
+    fields: bool = False  # whether all fields of documents are asked for
 
     @property
-    def events(self) -> decode.Events:
-        """The events, one for each row."""
-        assert self._events is not None
-        return self._events
-
-    @property
-    def kept(self) -> decode.Kept:
-        """The bodies of the events."""
-        assert self._kept is not None
-        return self._kept
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.unit)
 
     @functools.cached_property
     def is_event(self) -> npt.NDArray[np.bool_]:
@@ -91,12 +67,7 @@ class Rows:
     @functools.cached_property
     def documents(self) -> Any:
         """The bodies as documents. Those that are not JSON, and should be, are empty."""
-        return self._reader.read(self.kept.data, self.kept.edges, fields=self._fields)
-
-
-def _place(rows: Rows) -> I64:
-    place: I64 = rows.batch.base + rows.batch.offset[rows.unit]
-    return place
+        return self.reader.read(self.kept.data, self.kept.edges, fields=self.fields)
 
 
 def _peer(rows: Rows) -> pa.Array:
@@ -132,7 +103,7 @@ def _error(rows: Rows) -> pa.Array:
     events = rows.events
     names = [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)]
     error = pa.array(names, pa.string()).take(pa.array(events.status))
-    if rows.n and int(events.length.max()) > decode.BODY_MOST and rows._kept is not None:
+    if rows.n and int(events.length.max()) > decode.BODY_MOST and rows.kept is not None:
         large = pa.array(rows.is_event & (events.length > decode.BODY_MOST))
         error = pc.if_else(large, pa.scalar("too_large"), error)
     return error
@@ -148,13 +119,28 @@ def _body(rows: Rows) -> pa.Array:
     return arrow.variable(pa.binary(), rows.kept.data, rows.kept.edges, valid)
 
 
+def _document(rows: Rows) -> pa.Array:
+    from pyspark.sql.types import VariantVal
+
+    found: list[dict[str, bytes] | None] = []
+    for body in _body(rows).to_pylist():
+        found.append(None)
+        if body is not None and body.lstrip()[:1] == b"{":
+            try:
+                variant = VariantVal.parseJson(body.decode())
+            except (ValueError, RecursionError):  # not JSON, or more than a variant can hold
+                continue
+            found[-1] = {"value": variant.value, "metadata": variant.metadata}
+    return pa.array(found, arrow.VARIANT)
+
+
 def _time(rows: Rows) -> pa.Array:
     us = np.frombuffer(rows.documents.time, np.int64)
     valid = np.frombuffer(rows.documents.time_valid, np.uint8) != 0
     made = rows.events.own.get("created_ms")
     if made is not None:
         # Logjam's messages have the time beside the document, too.
-        rest = ~valid & rows.is_event & (made > 0) & (made <= np.uint64(arrow.LAST_US // 1000))
+        rest = ~valid & rows.is_event & arrow.is_time_ms(made)
         us = np.where(rest, made.astype(np.int64) * 1000, us)
         valid = valid | rest
     return arrow.times(us, valid)
@@ -170,6 +156,8 @@ def _logjam(name: str) -> Callable[[Rows], pa.Array]:
         begin = rows.batch.offset[rows.unit]
         columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
         values, mask = columns[LOGJAM.index(name)]
+        if name == "created":
+            return arrow.times(values * 1000, ~mask & arrow.is_time_ms(values.view(np.uint64)))
         return pa.array(values, COLUMNS[name][0], mask=mask)
 
     return make
@@ -185,7 +173,7 @@ def _raw(rows: Rows) -> pa.Array:
 
 
 _Maker = Callable[[Rows], pa.Array]
-LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created_ms")
+LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created")
 
 COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "listener": (pa.string(), lambda rows: arrow.constant(rows.segment.listener, rows.n)),
@@ -194,9 +182,9 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "peer": (pa.string(), _peer),
     "arrival": (pa.int64(), lambda rows: pa.array(rows.batch.arrival[rows.unit].view(np.int64))),
     "received": (arrow.TIME, _received),
-    "received_us": (pa.int64(), lambda rows: pa.array(rows.batch.received_us[rows.unit])),
     "segment": (pa.string(), lambda rows: arrow.constant(rows.segment.name, rows.n)),
-    "unit_at": (pa.int64(), lambda rows: pa.array(_place(rows))),  # byte of the unit in the segment
+    # Byte of the unit in the segment.
+    "unit_at": (pa.int64(), lambda rows: pa.array(rows.batch.base + rows.batch.offset[rows.unit])),
     # Of a unit.
     "direction": (pa.int32(), lambda rows: pa.array(rows.batch.direction[rows.unit].astype(np.int32))),
     "raw": (pa.binary(), _raw),
@@ -205,7 +193,6 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "id": (pa.string(), _id),
     "producer": (pa.string(), _producer),  # 20 hex digits; null without an id of 32
     "sequence": (pa.int64(), lambda rows: pa.array(rows.events.sequence, mask=~rows.has_id)),
-    "seq": (pa.int64(), lambda rows: pa.array(rows.events.sequence, mask=~rows.has_id)),
     "hash": (pa.int64(), lambda rows: pa.array(rows.events.hash.view(np.int64), mask=~rows.is_event)),
     # Of the body or the error, in the unit with compressed frames inflated.
     "offset": (pa.int64(), lambda rows: pa.array(rows.events.offset)),
@@ -213,6 +200,7 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "own_id": (pa.string(), _own_id),  # 32 hex digits: the hash of an id that the application chose
     "error": (pa.string(), _error),  # null for an event
     "body": (pa.binary(), _body),
+    "document": (arrow.VARIANT, _document),  # the body, if that is a JSON object
     "time": (arrow.TIME, _time),
     "level": (pa.string(), lambda rows: arrow.text(rows.documents.level)),
     "message": (pa.string(), lambda rows: arrow.text(rows.documents.message)),
@@ -228,25 +216,28 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "request": (pa.bool_(), _logjam("request")),
     "device": (pa.int64(), _logjam("device")),  # 0: from a producer
     "device_seq": (pa.int64(), _logjam("device_seq")),  # the number in the meta frame, as a signed integer
-    "created_ms": (pa.int64(), _logjam("created_ms")),  # as a signed integer
+    "created": (arrow.TIME, _logjam("created")),
 }
 
-_DOCUMENTS = {"time", "level", "message", "fields"}
-_BODIES = {*_DOCUMENTS, "body", "id"}
-_IDENTITY = {"id", "producer", "sequence", "seq", "own_id", "error"}
+DOCUMENTS = {"time", "level", "message", "fields"}
+"""Columns that are made from the fields of bodies."""
+BODIES = {*DOCUMENTS, "body", "document", "id"}
+"""Columns that need bodies."""
+IDENTITY = {"id", "producer", "sequence", "own_id", "error"}
+"""Columns for which bodies must be searched for ids, or checked to be JSON."""
 _OF_UNITS = {"direction", "raw"}
-_PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received_us", "segment", "unit_at")
+_PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received", "segment", "unit_at")
 
 LOGS = (
     "id", "producer", "sequence", "time", "received", "peer", "listener", "level", "message", "body",
     "fields", "hash", "error",
 )  # fmt: skip
 """The columns of the format ``logclient``."""
-ARRIVALS = (*_PLACE, "index", "producer", "seq", "hash", "offset", "size", "own_id", "error", *LOGJAM)
+ARRIVALS = (*_PLACE, "index", "producer", "sequence", "hash", "offset", "size", "own_id", "error", *LOGJAM)
 """The columns of ``logclient-capture``."""
 UNITS = (*_PLACE, "direction", "raw")
 """The columns of ``logclient-capture`` with a row for each unit."""
-FOUND = ("producer", "seq", "hash", "size", "own_id", "error")
+FOUND = ("producer", "sequence", "hash", "size", "own_id", "error")
 """The columns that a body alone has."""
 
 
@@ -263,40 +254,20 @@ class Columns(NamedTuple):
     @property
     def of_units(self) -> bool:
         """Whether a row is a unit."""
-        return not _OF_UNITS.isdisjoint(self.names)
+        return self.any_of(_OF_UNITS)
 
-    @property
-    def needs_bodies(self) -> bool:
-        """Whether any column is made from bodies."""
-        return not _BODIES.isdisjoint(self.names)
+    def any_of(self, some: set[str]) -> bool:
+        """Return whether one of these is asked for."""
+        return not some.isdisjoint(self.names)
 
-    @property
-    def needs_documents(self) -> bool:
-        """Whether any column is made from the fields of bodies."""
-        return not _DOCUMENTS.isdisjoint(self.names)
-
-    @property
-    def needs_identity(self) -> bool:
-        """Whether bodies must be searched for ids, or checked to be JSON."""
-        return not _IDENTITY.isdisjoint(self.names)
-
-    @property
-    def needs_hashes(self) -> bool:
-        """Whether the hashes of bodies are asked for."""
-        return "hash" in self.names
-
-    @property
-    def needs_fields(self) -> bool:
-        """Whether the map of all fields is asked for."""
-        return "fields" in self.names
+    def possible(self) -> pa.Schema:
+        """Return the columns that a table with such rows can have."""
+        units = self.of_units
+        names = [name for name in COLUMNS if name in self.names or (not units and name not in _OF_UNITS)]
+        return Columns(tuple(names)).schema
 
     def batch(self, rows: Rows, keep: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-        """Return rows as a batch of Arrow.
-
-        Args:
-            rows: the rows.
-            keep: which of them; None: all.
-        """
+        """Return the rows, or those to keep, as a batch of Arrow."""
         made = pa.record_batch([COLUMNS[name][1](rows) for name in self.names], schema=self.schema)
         return made if keep is None else made.filter(pa.array(keep))
 
@@ -312,44 +283,34 @@ class Columns(NamedTuple):
         return pa.record_batch([[known.get(name)] for name in self.names], schema=self.schema)
 
 
-def select(names: Iterable[tuple[str, str]], default: tuple[str, ...]) -> Columns:
-    """Choose columns.
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return an Arrow schema as that of a DataFrame."""
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    Args:
-        names: name and type, as Spark's SQL has it, of each column of a schema.
-        default: the columns of the table; a schema may name others of the same kind of rows.
+    made: StructType = from_arrow_schema(schema)
+    return made
+
+
+def select(asked: StructType, possible: pa.Schema) -> tuple[str, ...]:
+    """Return the names of the columns that a user's schema asks for.
 
     Raises:
         ConfigError: there is no such column, or it has another type.
     """
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    units = not _OF_UNITS.isdisjoint(default)
-    possible = [name for name in COLUMNS if name in default or (not units and name not in _OF_UNITS)]
-    chosen = []
-    for name, kind in names:
-        if name not in possible:
-            raise ConfigError(f"schema: there is no column {name!r}: {', '.join(possible)}")
-        ours = from_arrow_type(COLUMNS[name][0]).simpleString()
-        if kind != ours:
-            raise ConfigError(f"schema: {name} has the type {ours}, not {kind}")
-        chosen.append(name)
-    return Columns(tuple(chosen))
+    types = {field.name: field.dataType for field in spark_schema(possible)}
+    for field in asked:
+        if field.name not in types:
+            raise ConfigError(f"schema: there is no column {field.name!r}: {', '.join(types)}")
+        ours, theirs = types[field.name].simpleString(), field.dataType.simpleString()
+        if theirs != ours:
+            raise ConfigError(f"schema: {field.name} has the type {ours}, not {theirs}")
+    return tuple(asked.names)
 
 
 def found(events: decode.Events) -> list[pa.Array]:
     """Return the columns `FOUND` of decoded bodies."""
-    none = np.empty(0, np.int64)
-    batch = Batch(
-        memoryview(b""),
-        0,
-        0,
-        none,
-        none,
-        none.view(np.uint64),
-        none.view(np.uint64),
-        none,
-        none.view(np.uint8),
-    )
+    none: I64 = np.empty(0, np.int64)
+    nothing, unsigned = none.view(np.uint64), none.view(np.uint8)
+    batch = Batch(memoryview(b""), 0, 0, none, none, nothing, nothing, none, unsigned)
     rows = Rows(batch, events.unit, Segment("", 0, "", 0), {}, "", events)
     return [COLUMNS[name][1](rows) for name in FOUND]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,15 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from logclient._ext import documents
+from logclient.errors import LedgerError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.captures import LeftOut
-from logclient.evidence.segments import Batch, Problem, Segment, SegmentReader
-from logclient.verify.dataframes.columns import Columns, Rows
+from logclient.evidence.segments import Batch, Header, Problem, Segment, SegmentReader
+from logclient.verify.dataframes.columns import BODIES, DOCUMENTS, IDENTITY, Columns, Rows
 
 __all__ = ["Piece", "Series", "Wanted", "fair_bytes", "find_series", "read", "rows_of", "share"]
 
-PARTITION_BYTES = 272 << 20  # a whole segment of a collector, which closes it at 256 MiB
-LEAST_BYTES = 8 << 20  # worth a task
+# Bytes of a partition. A whole segment is read with the least work: a collector closes it at 256 MiB.
+MOST_BYTES, LEAST_BYTES = 272 << 20, 8 << 20
+TASKS = 64  # that a capture has before partitions become larger
 PIECES = 512  # in one partition
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
@@ -57,6 +58,11 @@ class Series(NamedTuple):
     pieces: list[Piece]
 
     @property
+    def segments(self) -> list[Segment]:
+        """The segment of each piece."""
+        return [piece.segment for piece in self.pieces]
+
+    @property
     def size(self) -> int:
         """Bytes to read."""
         return sum(piece.end - piece.start for piece in self.pieces)
@@ -70,6 +76,7 @@ class Wanted(NamedTuple):
     listeners: frozenset[str] | None = None
     producers: frozenset[str] | None = None
     quiet: bool = True  # pings, heartbeats and the like are rows
+    strict: bool = False  # what is damaged is an error, not a row
 
     def of_units(self, batch: Batch, take: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return which units of a batch, of those in `take`, may have such rows."""
@@ -94,12 +101,15 @@ class Wanted(NamedTuple):
         return keep
 
 
-def find_series(folders: Sequence[str], protocol: str = "") -> tuple[list[Series], list[LeftOut]]:
+def find_series(
+    folders: Sequence[str], protocol: str = "", known: dict[str, Header] | None = None
+) -> tuple[list[Series], list[LeftOut]]:
     """Find the segments of each listener that the verifier would compare, see ``captures.py``.
 
     Args:
         folders: of captures: paths, URLs and patterns.
         protocol: only listeners of this protocol; empty: all.
+        known: as for `captures.choose`.
 
     Returns:
         The segments, and the files that cannot be read although no other file has the same rows.
@@ -108,7 +118,7 @@ def find_series(folders: Sequence[str], protocol: str = "") -> tuple[list[Series
         LedgerError: there is no such folder, or nothing of a capture in any.
     """
     found: dict[str, tuple[str, list[Segment]]] = {}
-    chosen, left_out = captures.choose(storage.expand(folders, "capture"))
+    chosen, left_out = captures.choose(storage.expand(folders, "capture"), known)
     for segment, header in chosen:
         its, segments = found.get(segment.listener, ("", []))
         if header is not None and not its and captures.decodable(header.protocol):
@@ -141,25 +151,12 @@ def carries(protocol: str, columns: Columns) -> bool:
 
 
 def fair_bytes(series: Iterable[Series]) -> int:
-    """Return the bytes of a partition with which each core of this machine has one.
-
-    A whole segment is read with the least work, so partitions are smaller only where cores would be idle.
-    """
-    total = sum(one.size for one in series)
-    return min(PARTITION_BYTES, max(-(-total // (os.cpu_count() or 1)), LEAST_BYTES))
+    """Return the bytes of a partition, by the size of the capture alone: the driver is not the cluster."""
+    return min(MOST_BYTES, max(-(-sum(one.size for one in series) // TASKS), LEAST_BYTES))
 
 
 def share(series: Iterable[Series], columns: Columns, limit: int) -> list[list[Series]]:
-    """Share out the pieces over partitions of about `limit` bytes.
-
-    Args:
-        series: of the listeners.
-        columns: that are asked for.
-        limit: bytes of a partition, which only a series that must stay whole exceeds.
-
-    Returns:
-        For each partition its series.
-    """
+    """Share out the pieces over partitions of `limit` bytes. A series that must stay whole may have more."""
     partitions: list[list[Series]] = []
     room = pieces = 0
     for one in series:
@@ -188,29 +185,23 @@ def _cut(series: Series, limit: int) -> Iterator[Series]:
 def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition.
 
-    Args:
-        series: the partition's.
-        columns: that are asked for.
-        wanted: which rows.
-
-    Yields:
-        Batches with these columns.
+    Raises:
+        LedgerError: something is damaged, and `wanted` is strict.
     """
-    body_bytes = BODY_BYTES if columns.needs_bodies else 0
     new = functools.partial(
         decode.bounded_decoder,
         rows=ROWS,
-        body_bytes=body_bytes,
-        identity=columns.needs_identity or wanted.producers is not None,
-        hashes=columns.needs_hashes,
+        body_bytes=BODY_BYTES if columns.any_of(BODIES) else 0,
+        identity=columns.any_of(IDENTITY) or wanted.producers is not None or wanted.strict,
+        hashes=columns.any_of({"hash"}),
     )
-    known = functools.cache(new)
+    shared = functools.cache(new)
     documents_of = functools.cache(_document_reader)
     for one in series:
         find = None
         if one.protocol and not columns.of_units:
-            find = (new if decode.carries(one.protocol) else known)(one.protocol)
-        reader = documents_of(one.protocol) if one.protocol and columns.needs_documents else None
+            find = (new if decode.carries(one.protocol) else shared)(one.protocol)
+        reader = documents_of(one.protocol) if one.protocol and columns.any_of(DOCUMENTS) else None
         for piece in one.pieces:
             opened, first = _open(piece)
             if opened is None:
@@ -223,14 +214,24 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
                 elif find is not None:
                     for units, events, kept, keep in _events(batch, piece, one.protocol, find, wanted):
                         place = (units, events.unit, piece.segment, opened.peers, one.protocol)
-                        yield columns.batch(Rows(*place, events, kept, reader, columns), keep)
-            if not columns.of_units:
-                problems = _problems(opened, piece, first)
-                if not one.protocol and not piece.tell:
-                    why = "its header names no protocol that is known"
-                    problems = itertools.chain([Problem(UNKNOWN, piece.segment.name, 0, why)], problems)
-                for problem in problems:
+                        rows = Rows(*place, events, kept, reader, columns.any_of({"fields"}))
+                        if wanted.strict:
+                            _check(rows, keep)
+                        yield columns.batch(rows, keep)
+            for problem in _problems(opened, one.protocol, piece, first):
+                if wanted.strict:
+                    raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
+                if not columns.of_units:
                     yield columns.problem(piece.segment, one.protocol, problem)
+
+
+def _check(rows: Rows, keep: npt.NDArray[np.bool_] | None) -> None:
+    """Raise an error that names the first of the rows that is no event and should be one."""
+    names = rows.events.names
+    wrong = [i for i, name in enumerate(names) if i >= decode.NOT_JSON and name not in decode.QUIET]
+    for row in np.flatnonzero(np.isin(rows.events.status, wrong) & (True if keep is None else keep))[:1]:
+        at = rows.batch.base + int(rows.batch.offset[rows.unit[row]])
+        raise LedgerError(f"capture: {rows.segment.name} at byte {at}: {names[rows.events.status[row]]}")
 
 
 def _document_reader(protocol: str) -> documents.DocumentReader:
@@ -280,12 +281,15 @@ def _events(batch: Batch, piece: Piece, protocol: str, find: _Find, wanted: Want
             yield batch, events, kept, keep
 
 
-def _problems(reader: SegmentReader, piece: Piece, first: int) -> Iterator[Problem]:
+def _problems(reader: SegmentReader, protocol: str, piece: Piece, first: int) -> Iterator[Problem]:
     """Yield the places of a piece that cannot be read, from byte `first` on."""
+    name = piece.segment.name
+    if not protocol and not piece.tell:
+        yield Problem(UNKNOWN, name, 0, "its header names no protocol that is known")
     wrong = [problem for problem in reader.problems if problem.kind in ("unread", "damage")]
     for problem in wrong:
         if problem.kind == "unread" or problem.offset >= first:
             yield problem
     explained = any(problem.kind == "unread" or problem.offset >= reader.position for problem in wrong)
     if piece.end == piece.segment.size and reader.position < piece.end and not explained:
-        yield Problem(TORN, piece.segment.name, reader.position, "the record is not whole")
+        yield Problem(TORN, name, reader.position, "the record is not whole")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.evidence import decode, storage
+from logclient.evidence.arrays import I64, expand, subtract, union
 from logclient.evidence.segments import (
     MAX_NUMBER,
     Batch,
+    Header,
     Segment,
     SegmentReader,
     display_name,
@@ -32,7 +35,9 @@ except ImportError:  # PySpark 4.0 and 4.1 read all there is
 
 __all__ = ["StreamReader"]
 
-_Offset = dict[str, Any]
+WHOLE = 1 << 62  # the position in a segment that was read to its end record
+
+_Offset = dict[str, dict[str, Any]]
 _Bases: Any = (
     (DataSourceStreamReader,)
     if limits is None
@@ -43,17 +48,14 @@ _Bases: Any = (
 class StreamReader(*_Bases):  # type: ignore[misc]
     """Reads a capture as a stream.
 
-    Offsets are the bytes of whole records in each segment: ``{"main-000001.cap": 4096}``. They never go back:
-    a segment that became shorter, or one whose bytes a batch still needs and that is gone, is an error. One
-    that is gone otherwise keeps its offset. Segments of several folders have their paths as names, because
-    there may be more folders in the next batch.
+    An offset has an entry for each series of segments, under the name that they share (with the folder where
+    there are several): ``{"main": {"read": [[1, 41]], "at": {"42": 4096}, "open": [41, 2048]}}``.
 
-    Where events may come in several units, ``"open"`` has, for each listener, the segment and byte of the
-    first unit that belongs to an incomplete event: ``{"open": {"main-000001.cap": 2048}}``. The next batch is
-    decoded from there, and has the rows behind its own start.
-
-    Args:
-        options: of the data source.
+    - ``read``: ranges of the numbers of segments that were read to their end records. A segment that comes
+      late, between others, is still read. So an offset has a few numbers, however many segments there are.
+    - ``at``: bytes of whole records that were read of other segments.
+    - ``open``: number and byte of the first unit that belongs to an incomplete event, where events may come
+      in several units. The next batch is decoded from there, and has the rows behind its own start.
 
     Raises:
         ConfigError: this PySpark knows no limit of a batch, and one is given.
@@ -67,6 +69,8 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         self._reached: _Offset = {}
         self._target: dict[str, int] | None = None  # of a query that ends with the data that is there
         # Found by this reader so far. A reader that continues a query finds it again.
+        self._headers: dict[str, Header] = {}
+        self._listed: tuple[_Offset, list[Series]] = {}, []  # the last offset, and what was there
         self._peers: dict[str, tuple[int, dict[int, str]]] = {}  # by segment: up to a byte
         self._open: dict[tuple[str, str], _OpenMessages] = {}  # by listener
 
@@ -82,11 +86,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there: such a query ends with it."""
-        self._target = {
-            self._name(piece.segment): piece.segment.size
-            for series in self._found({})
-            for piece in series.pieces
-        }
+        self._target = {one.path: one.size for series in self._find({}) for one in series.segments}
 
     def latestOffset(self, start: _Offset | None = None, limit: Any = None) -> _Offset:
         """Return where the next batch ends.
@@ -102,10 +102,10 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             LedgerError: a segment became shorter.
         """
         begin = self._reached if start is None else start
-        end: _Offset = {name: at for name, at in begin.items() if name != "open"}
-        first: dict[str, int] = dict(begin.get("open", {}))
+        end = copy.deepcopy(begin)
         left = getattr(limit, "max_bytes", None)
-        found = [(series, self._new(series, begin)) for series in self._found(begin)]
+        every = self._find(begin)
+        found = [(series, self._new(series, begin)) for series in every]
         # A busy listener leaves room for the others: the one with the fewest new bytes comes first.
         waiting = sorted((entry for entry in found if entry[1]), key=lambda entry: entry[1])
         for i, (series, _) in enumerate(waiting):
@@ -113,14 +113,17 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             taken = self._advance(series, begin, end, share)
             if left is not None:
                 left = max(left - taken, 0)
-            if (carried := self._open.get(_key(series))) is not None:
+            if (carried := self._open.get(_listener(series))) is not None:
                 place = carried.first
-                for segment in (piece.segment for piece in series.pieces):
-                    first.pop(self._name(segment), None)
+                for segment in series.segments:
+                    if (entry := end.get(self._key(segment))) is not None:
+                        entry.pop("open", None)
+                for segment in series.segments:
                     if place is not None and segment.number == place[0]:
-                        first[self._name(segment)] = place[1]
-        self._reached = {**end, "open": first} if first else end
-        return self._reached
+                        end.setdefault(self._key(segment), {})["open"] = list(place)
+        self._reached = end
+        self._listed = end, every
+        return end
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Return the partitions of a batch."""
@@ -128,15 +131,14 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
         options = self.options
         parts: list[Series] = []
-        missing = {name for name, at in end.items() if name != "open" and at > start.get(name, 0)}
-        for series in self._found(start) if end else []:
+        due = {(key, number) for key in end for number in self._due(start.get(key, {}), end[key])}
+        for series in (self._listed[1] if self._listed[0] == end else self._find(start)) if end else []:
             number, at = self._open_at(series, start) or (MAX_NUMBER, 0)
             carried = pieces.carries(series.protocol, options.columns)
             chosen = []
-            for segment in (piece.segment for piece in series.pieces):
-                name = self._name(segment)
-                missing.discard(name)
-                low, high = start.get(name, 0), end.get(name, 0)
+            for segment in series.segments:
+                due.discard((self._key(segment), segment.number))
+                low, high = (min(self._position(offset, segment), segment.size) for offset in (start, end))
                 begin = low
                 if carried and segment.number >= number:
                     begin = at if segment.number == number else 0
@@ -144,10 +146,8 @@ class StreamReader(*_Bases):  # type: ignore[misc]
                     chosen.append(Piece(segment, begin, high, low, self._known_peers(segment, begin)))
             if any(piece.end > piece.tell for piece in chosen):
                 parts.append(series._replace(pieces=chosen))
-        for name in sorted(missing):
-            raise LedgerError(
-                f"capture: {name} is gone, and bytes {start.get(name, 0)} to {end[name]} of it are due"
-            )
+        for key, number in sorted(due)[:1]:
+            raise LedgerError(f"capture: {key}-{number:06d}.cap is gone, and a batch needs it again")
         limit = options.partition_bytes or pieces.fair_bytes(parts)
         return [Part(part) for part in pieces.share(parts, options.columns, limit)]
 
@@ -160,42 +160,62 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         freeze_in_task()
         return pieces.read(partition.series, self.options.columns, self.options.wanted)
 
-    def _found(self, start: _Offset) -> list[Series]:
-        """Return the segments that are there."""
+    def _find(self, start: _Offset) -> list[Series]:
+        """Return the segments that are there. Only the headers of new ones are read."""
+        if not all(isinstance(entry, dict) for entry in start.values()):
+            raise ConfigError("checkpointLocation: it is of an older version of logclient: take a new one")
         try:
-            return pieces.find_series(self.options.folders, self.options.protocol)[0]
+            return self.options.find(self._headers)[0]
         except LogclientError:
-            if start:
+            if start or self.options.wanted.strict:
                 raise
             return []  # there is no capture yet
 
-    def _name(self, segment: Segment) -> str:
-        """Return the name of a segment in offsets."""
-        return display_name(segment.path) if self._several else segment.name
+    def _key(self, segment: Segment) -> str:
+        """Return the name of a segment's series in offsets."""
+        name = display_name(segment.path) if self._several else segment.name
+        return name.rpartition("-")[0]
+
+    def _position(self, offset: _Offset, segment: Segment) -> int:
+        """Return how many bytes of a segment were read; `WHOLE`: all."""
+        entry = offset.get(self._key(segment), {})
+        if any(first <= segment.number <= last for first, last in entry.get("read", ())):
+            return WHOLE
+        at: int = entry.get("at", {}).get(str(segment.number), 0)
+        return at
+
+    @staticmethod
+    def _due(start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        """Return the numbers of the segments of a series that a batch has bytes of."""
+        before, after = (np.array(entry.get("read", ()), np.int64).reshape(-1, 2) for entry in (start, end))
+        whole: I64 = expand(subtract(after, before))
+        known = start.get("at", {})
+        return [*whole.tolist(), *(int(n) for n, at in end.get("at", {}).items() if at > known.get(n, 0))]
 
     def _size(self, segment: Segment) -> int:
         """Return how many bytes of a segment may be read."""
         if self._target is None:
             return segment.size
-        return min(segment.size, self._target.get(self._name(segment), 0))
+        return min(segment.size, self._target.get(segment.path, 0))
 
     def _open_at(self, series: Series, start: _Offset) -> tuple[int, int] | None:
         """Return segment and byte of the first unit of an incomplete event of a listener."""
-        known = start.get("open", {})
-        for segment in (piece.segment for piece in series.pieces):
-            if (at := known.get(self._name(segment))) is not None:
-                return segment.number, at
+        for key in {self._key(segment) for segment in series.segments}:
+            if (found := start.get(key, {}).get("open")) is not None:
+                number, at = found
+                return number, at
         return None
 
     def _new(self, series: Series, begin: _Offset) -> int:
         """Return the number of new bytes of a listener."""
         new = 0
-        for piece in series.pieces:
-            segment = piece.segment
-            at = begin.get(self._name(segment), 0)
-            if segment.size < at:
+        for segment in series.segments:
+            at = self._position(begin, segment)
+            if at == WHOLE:
+                self._peers.pop(segment.path, None)
+            elif segment.size < at:
                 raise LedgerError(
-                    f"capture: {self._name(segment)} has {segment.size} bytes, and {at} were read: "
+                    f"capture: {segment.name} has {segment.size} bytes, and {at} were read: "
                     "it was cut or replaced"
                 )
             new += max(self._size(segment) - at, 0)
@@ -207,32 +227,43 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         At least one record is taken, however long it is.
         """
         taken = 0
-        for piece in series.pieces:
-            segment = piece.segment
-            at, size = begin.get(self._name(segment), 0), self._size(segment)
+        for segment in series.segments:
+            at, size = self._position(begin, segment), self._size(segment)
             room = size - at if share is None else share - taken
             if size <= at:
                 continue
             if room <= 0:
                 break
-            reached = self._walk(series, segment, begin, at, min(at + room, size))
+            reached, ended = self._walk(series, segment, begin, at, min(at + room, size))
             while reached == at and at + room < size and not taken:
                 room *= 2
-                reached = self._walk(series, segment, begin, at, min(at + room, size))
+                reached, ended = self._walk(series, segment, begin, at, min(at + room, size))
             if reached > at:
-                end[self._name(segment)] = reached
+                entry = end.setdefault(self._key(segment), {})
+                places = {**entry.pop("at", {}), str(segment.number): reached}
+                if ended and reached == segment.size:
+                    del places[str(segment.number)]
+                    numbers = [*entry.get("read", ()), [segment.number, segment.number]]
+                    entry["read"] = union(np.array(numbers, np.int64)).tolist()
+                entry |= {"at": places} if places else {}
                 taken += reached - at
             if at + room < size:
                 break  # records are taken in their order: the next one is in this segment
         return taken
 
-    def _walk(self, series: Series, segment: Segment, begin: _Offset, low: int, high: int) -> int:
-        """Read whole records from `low` to `high`, and return where the last one ends."""
+    def _walk(
+        self, series: Series, segment: Segment, begin: _Offset, low: int, high: int
+    ) -> tuple[int, bool]:
+        """Read whole records from `low` to `high`.
+
+        Returns:
+            Where the last one ends, and whether one is an end record.
+        """
         carried = None
         if pieces.carries(series.protocol, self.options.columns):
-            carried = self._open.get(_key(series))
+            carried = self._open.get(_listener(series))
             if carried is None or carried.at > (segment.number, low):
-                carried = self._open[_key(series)] = self._again(series, segment, begin, low)
+                carried = self._open[_listener(series)] = self._again(series, segment, begin, low)
         known, peers = self._peers.get(segment.path, (0, {}))
         reader = SegmentReader(segment, start=low, end=high)
         for batch in reader:
@@ -242,30 +273,30 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             self._peers[segment.path] = reader.position, {**peers, **reader.peers}
         if carried is not None:
             carried.at = segment.number, reader.position
-        return reader.position
+        for problem in reader.problems:
+            if self.options.wanted.strict and problem.kind == "damage":
+                raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
+        return reader.position, bool(reader.closed)
 
     def _again(self, series: Series, segment: Segment, begin: _Offset, low: int) -> _OpenMessages:
         """Find the incomplete messages at a byte of a segment again, from the first of them on."""
         carried = _OpenMessages(series.protocol)
         number, at = self._open_at(series, begin) or (segment.number, low)
-        for piece in series.pieces:
-            if number <= piece.segment.number <= segment.number:
-                first = at if piece.segment.number == number else 0
-                same = piece.segment.number == segment.number
-                last = low if same else begin.get(self._name(piece.segment), 0)
-                for batch in SegmentReader(piece.segment, start=first, end=last):
-                    carried.take(batch, piece.segment.number)
+        for one in series.segments:
+            if number <= one.number <= segment.number:
+                first = at if one.number == number else 0
+                last = low if one.number == segment.number else min(self._position(begin, one), one.size)
+                for batch in SegmentReader(one, start=first, end=last):
+                    carried.take(batch, one.number)
         return carried
 
     def _known_peers(self, segment: Segment, start: int) -> dict[int, str] | None:
         """Return the peers that were announced before a byte, and perhaps later ones; None: not known."""
-        if not start:
-            return {}
         known, peers = self._peers.get(segment.path, (0, {}))
-        return peers if known >= start else None
+        return {} if not start else peers if known >= start else None
 
 
-def _key(series: Series) -> tuple[str, str]:
+def _listener(series: Series) -> tuple[str, str]:
     """Return a key of a listener: with more folders, its name may become that of another one."""
     return series.listener, storage.folder_of(series.pieces[0].segment.path)
 
