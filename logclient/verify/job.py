@@ -143,9 +143,6 @@ def run(
     evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
     _refuse(gone)
-    local = _is_local(runner, capture is None, spark)
-    if not local:
-        require_spark()
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
     if match not in ("body", "id"):
@@ -160,6 +157,9 @@ def run(
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
         raise ConfigError("run: a topic or table has no runs")
+    local = _is_local(runner, capture is None, spark)
+    if not local:
+        require_spark()
     inputs = _Inputs(ledger, capture, kafka, kafka_config, out)
 
     limits = {"missing": max_missing, "duplicated": max_duplicated, "dropped": max_dropped}
@@ -476,7 +476,8 @@ class _Verification:
 
         from logclient.verify import ledger_rows, runners
 
-        parts, groups = self.inputs.ledgers.parts, runners.ledger_groups(self.inputs.ledgers.parts)
+        parts = self.inputs.ledgers.parts
+        groups = runners.ledger_groups(parts)
         found = [
             ledger_rows.left_out_hashes(parts[slice(*groups[number])], number, facts)
             for number in facts.anonymous_files()[0]
@@ -563,6 +564,7 @@ class _Verification:
         from logclient.verify.ledger_buckets import places_of
         from logclient.verify.overview import Grid
         from logclient.verify.plan import Plan, share_evenly
+        from logclient.verify.runners import ledger_groups
 
         events = facts.anonymous_files()[1] if self.selection == EVERYTHING else 0
         if self.by_id and events:
@@ -586,6 +588,7 @@ class _Verification:
             anonymous_shares=max(16, -(-events // ANONYMOUS_SHARE)) if events else 0,
             segments=self.entries,
             tasks=self.groups(),
+            groups=ledger_groups(self.inputs.ledgers.parts),
             violations=bool(self.inputs.out),
             grid=[*Grid.over(*facts.span)],
             families=len(facts.families),

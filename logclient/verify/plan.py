@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     anonymous_shares: int  # 0: every event has an id
     segments: list[list[Any]]  # segments.Segment, index of the listener, number of the first unit, protocol
     tasks: list[list[int]]  # of each task the segments that it reads, as indices
+    groups: list[tuple[int, int]]  # of ledger files: the first of each, and the next one's first
     violations: bool  # whether every fault is wanted
     grid: list[int]  # overview.Grid
     families: int  # number of protocols

@@ -69,7 +69,7 @@ class LocalRunner:
             Batches of `rows.RESULTS`.
         """
         batches: list[pa.RecordBatch] = []
-        for number, (low, high) in enumerate([] if plan.presence else ledger_groups(parts)):
+        for number, (low, high) in enumerate([] if plan.presence else plan.groups):
             batches += ledger_rows.event_rows(parts[low:high], number, facts, plan, only)
         for task in plan.tasks:
             batches += arrival_rows.segment_rows(task, facts, plan, only)
@@ -203,7 +203,7 @@ class SparkRunner:
                 self.session.context.parallelize([0], 1).mapPartitions(task).collect()
             )
             return found
-        groups = [] if plan.presence else ledger_groups(parts)
+        groups = [] if plan.presence else plan.groups
         read = _read_task(parts, facts, plan, only, groups)
         rows = self._over(len(groups) + len(plan.tasks), read, _ddl(ROWS))
         if self.source is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +12,8 @@ class StandInSession:
 
     stops = True
 
-    def __init__(self, *_: Any, meanwhile: Callable[[], None], **__: Any) -> None:
-        meanwhile()
-        self.jobs = self
-
-    def begin(self) -> None:
-        """Begin nothing."""
-
-    end = next_stage = cancel = begin
-
-    def share(self) -> None:
-        """Return no share."""
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.context = self.spark = self.connect = None
 
     def stop(self, **_: Any) -> None:
         """Stop nothing."""

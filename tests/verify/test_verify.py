@@ -818,7 +818,7 @@ def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.Mo
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else find(name))
     with pytest.raises(MissingExtra, match=r'install "logclient\[spark\]", or .* --local') as caught:
-        run()
+        job.run(scene.ledger, scene.capture)
     assert caught.value.name == "pyspark"
 
 

@@ -176,7 +176,7 @@ def test_a_capture_of_changed_bodies_is_judged_by_id(
     order = [9, 1, 2, *range(5, 18), 7, 7]
     foreign = files.body(files.event_id(Q, 1), "of another producer")
     scene.write_capture([changed(body) for body in (*(scene.bodies[seq] for seq in order), foreign)])
-    verdict = inprocess.run(monkeypatch, scene.ledger, scene.capture, out=scene.out, bits=3, match="id")
+    verdict = inprocess.run(scene.ledger, scene.capture, out=scene.out, bits=3, match="id")
     assert nonzero(verdict.counts) == {
         "events": 20, "ok": 13, "lost": 2, "missing": 3, "recovered": 2, "duplicated": 3, "unexpected": 1,
     }  # fmt: skip
@@ -196,9 +196,9 @@ def test_a_capture_of_changed_bodies_is_judged_by_id(
 
 def test_a_promise_that_holds_by_id_alone_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.write_capture([changed(body) for body in scene.bodies.values()])
-    by_id = inprocess.run(monkeypatch, scene.ledger, scene.capture, match="id")
+    by_id = inprocess.run(scene.ledger, scene.capture, match="id")
     assert by_id.sentence == "The promise holds: 20 of 20 events (bodies not compared) arrived."
-    whole = inprocess.run(monkeypatch, scene.ledger, scene.capture)
+    whole = inprocess.run(scene.ledger, scene.capture)
     assert (whole.bodies, whole.counts.corrupted) == ("compared", 20)
     assert "bodies" not in whole.sentence
 
@@ -209,10 +209,10 @@ def test_events_without_an_id_of_their_own_are_not_judged_by_id(
     scene.write_ledger(producer=Q, identity="none", bodies={1: b"{}"}).write_capture()
     words = r"^match: 1 events have no id, or that of another event: match bodies$"
     with pytest.raises(ConfigError, match=words):
-        inprocess.run(monkeypatch, scene.ledger, scene.capture, match="id")
+        inprocess.run(scene.ledger, scene.capture, match="id")
     for match in ("ids", None, 3):
         with pytest.raises(ConfigError, match=r"^match: .* must be body or id$"):
-            inprocess.run(monkeypatch, scene.ledger, scene.capture, match=match)
+            inprocess.run(scene.ledger, scene.capture, match=match)
 
 
 OWN = ["plain", "0" * 32, "with space", 'a"b\\c', "é 😀", "/x", "\u2028", "f" * 31, "F" * 32]
@@ -297,7 +297,7 @@ class Stored:
         }  # fmt: skip
         assert verdict.exit_code == ExitCode.BROKEN
         found: dict[str, set[str]] = {}
-        for word, name in verify.violations(out):
+        for word, name in verify.violation_ids(out):
             found.setdefault(word, set()).add(name)
         assert found == {
             "lost": self.dropped | self.renamed, "duplicated": self.doubled, "unexpected": self.strange

@@ -442,7 +442,7 @@ def test_command_starts_a_session_with_the_connector(broker: str, scene: Scene, 
 
 
 def rows_of(frame: Any) -> list[tuple[Any, ...]]:
-    names = ("key", "producer", "seq", "hash", "size", "own_id", "error")
+    names = ("key", "producer", "sequence", "hash", "size", "own_id", "error")
     return sorted((tuple(row[name] for name in names) for row in frame.collect()), key=repr)
 
 
@@ -584,7 +584,7 @@ def test_documents_without_metadata_are_corrupted(spark: Any, scene: Scene, tabl
     frame = spark.createDataFrame([(row["value"],) for row in rows], "value string")
     found = [(json.loads(row.value)["n"], row) for row in verify.decoded(frame, "lumberjack").collect()]
     nameless = [n for n, event in enumerate(events, 1) if isinstance(event, bytes)]
-    seqs = {n: own.get(row.own_id, row.seq) for n, row in found}
+    seqs = {n: own.get(row.own_id, row.sequence) for n, row in found}
     assert seqs == {n: None if n in nameless else n for n in range(1, len(events) + 1)}
     assert {row.error for _, row in found} == {None}
 

@@ -467,16 +467,10 @@ class TestRuns:
         assert str(error.value) == f"run: no segment is of 'three': the capture has {known}"
         assert not scene.out.exists()
 
-    def test_topics_tables_and_event_rows_have_no_runs(
-        self, scene: Scene, verify: Callable[..., Any]
-    ) -> None:
-        from logclient.verify import events
-
+    def test_topics_and_tables_have_no_runs(self, scene: Scene) -> None:
         self.write(scene)
         with pytest.raises(ConfigError, match="run: a topic or table has no runs"):
             inprocess.run(scene.ledger, None, table="t", run="one")
-        with pytest.raises(ConfigError, match="since: the table has all events"):
-            events(None, scene.ledger, scene.capture, since=1.0)
 
     def test_hosts_with_equal_listener_names_are_separate(
         self, scene: Scene, verify: Callable[..., Any]

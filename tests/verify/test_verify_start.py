@@ -94,7 +94,7 @@ def test_events_of_spark_are_logged_to_their_end(scene: Scene, tmp_path: Path) -
 # -- jobs
 
 
-@pytest.mark.parametrize(("tuning", "tasks"), [(Tuning(), [1]), (Tuning(together_bytes=0), [1, 2])])
+@pytest.mark.parametrize(("tuning", "tasks"), [(Tuning(), [1]), (Tuning(together_bytes=0), [2, 2])])
 def test_small_comparison_is_one_task(spark: Any, scene: Scene, tuning: Tuning, tasks: list[int]) -> None:
     """It needs no shuffle: its stages have so many tasks."""
     context = spark.sparkContext
