@@ -24,6 +24,7 @@ __all__ = [
     "intersect",
     "overlaps",
     "repeated",
+    "starts_of",
     "subtract",
     "sum_by_key",
     "total_length",
@@ -145,6 +146,15 @@ def covered(ranges: I64, n: int) -> npt.NDArray[np.bool_]:
     return found
 
 
+def starts_of(*columns: npt.NDArray[Any]) -> I64:
+    """Return the index of the first of each run of rows that are equal in some columns."""
+    new = np.zeros(len(columns[0]), bool)
+    new[:1] = True
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)
+
+
 def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
     """Return the distinct keys in order, and for each the sum of `n`.
 
@@ -163,5 +173,5 @@ def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
         return np.unique(keys, return_counts=True)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    starts = starts_of(keys)
     return keys[starts], np.add.reduceat(n[order], starts)

@@ -9,26 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, U64
+from logclient.evidence.arrays import I64, U64, starts_of
 from logclient.evidence.segments import Segment
-from logclient.verify.ledger_facts import ACKED, HANDED, NONE, LedgerFacts
-from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, TimeCounts
-from logclient.verify.plan import Plan
+from logclient.verify import schema
+from logclient.verify.ledger_facts import ACKED, HANDED, NONE
+from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT
+from logclient.verify.plan import Plan, Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
-from logclient.verify.schema import (
-    LISTENER,
-    LOST,
-    MISSING,
-    OK,
-    PENDING,
-    RECOVERED,
-    STATES,
-    UNKNOWN,
-    WITHOUT_ID,
-)
 from logclient.verify.unlisted import split_id, unknown_result
-from logclient.verify.violation_files import ViolationWriter
 
 __all__ = ["AnonymousReducer"]
 
@@ -38,25 +27,14 @@ class AnonymousReducer:
 
     Copies of one body cannot be distinguished. As many events as copies arrived count as seen, acknowledged
     ones first. ``lost`` therefore counts only events that no assignment can explain.
-
-    Args:
-        plan: of the comparison.
-        packed: the ledgers.
-        writer: for the faults.
-        times: the task's counts over time.
-        key: the share.
     """
 
-    def __init__(
-        self, plan: Plan, packed: LedgerFacts, writer: ViolationWriter, times: TimeCounts, key: int
-    ) -> None:
-        self.plan = plan
-        self.packed = packed
-        self.writer = writer
-        self.times = times
+    def __init__(self, task: Task, key: int) -> None:
+        self.task = task
+        self.plan, self.packed, self.writer, self.times, *_ = task
         self.key = key
         self.ledger: list[npt.NDArray[Any]] = []
-        self.arrivals = _Arrivals(plan)
+        self.arrivals = _Arrivals(task.plan)
 
     EVENT = np.dtype(
         [
@@ -83,63 +61,54 @@ class AnonymousReducer:
         self.ledger.append(events)
 
     def _add_times(self, rows: npt.NDArray[Any], kind: int, n: I64 | None = None) -> None:
-        """Count events over time, each for the protocol of its producer."""
-        families = self.packed.family[rows["owner"]]
-        for family in np.unique(families).tolist():
-            own = families == family
-            self.times.add(family, rows["created_us"][own], kind, n if n is None else n[own])
+        """Count events over time."""
+        self.times.add(self.packed.family[rows["owner"]], rows["created_us"], kind, n)
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Judge the share, and return its rows of `RESULTS`."""
         rows = np.concatenate(self.ledger) if self.ledger else np.empty(0, self.EVENT)
         rows = rows[np.lexsort((rows["sequence"], rows["owner"], -rows["outcome"], rows["hash"]))]
-        starts = (
-            np.concatenate(([True], rows["hash"][1:] != rows["hash"][:-1]))
-            if len(rows)
-            else np.empty(0, bool)
-        )
-        group = np.cumsum(starts) - 1
-        begins = np.flatnonzero(starts)
-        nth = np.arange(len(rows)) - begins[group] if len(rows) else np.empty(0, np.int64)
+        begins = starts_of(rows["hash"])
+        sizes = np.diff(np.append(begins, len(rows)))
+        nth = np.arange(len(rows)) - np.repeat(begins, sizes)
         hashes = rows["hash"][begins]
         for segment in self.arrivals.segments(hashes):
             name = Segment(*self.plan.segments[segment][0]).name
             yield result_row("matched", self.key, text=json.dumps(name))
         arrived = self.arrivals.by_hash()
-        copies = _look_up(arrived["hash"], arrived["n"], hashes)
-        sizes = np.diff(np.append(begins, len(rows)))
-        matched = np.isin(arrived["hash"], hashes)
-        seen = nth < copies[group] if len(rows) else np.empty(0, bool)
+        _, matched, at = np.intersect1d(arrived["hash"], hashes, True, True)
+        copies = np.zeros(len(hashes), np.int64)
+        copies[at] = arrived["n"][matched]
+        seen = nth < np.repeat(copies, sizes)
         sure, acked = rows["outcome"] >= HANDED, rows["outcome"] == ACKED
         owner = rows["owner"]
-        undecided = np.where(rows["sequence"] > self.packed.pending_after[owner], PENDING, UNKNOWN)
+        newer = rows["sequence"] > self.packed.pending_after[owner]
+        undecided = np.where(newer, schema.PENDING, schema.UNKNOWN)
         open_ = (rows["outcome"] == NONE) & ~self.packed.whole[owner]
-        unseen = np.where(acked, LOST, np.where(open_, undecided, MISSING))
-        state = np.where(seen, np.where(sure, OK, RECOVERED), unseen)
+        unseen = np.where(acked, schema.LOST, np.where(open_, undecided, schema.MISSING))
+        state = np.where(seen, np.where(sure, schema.OK, schema.RECOVERED), unseen)
         extra = np.maximum(copies - sizes, 0)
         tables = ProducerTables(self.packed.last)
-        self._add_times(rows[seen], OK)
+        self._add_times(rows[seen], schema.OK)
         tables.count("sums", owner, state)
         examples: dict[str, list[list[Any]]] = {}
         order = np.lexsort((rows["sequence"], owner))
-        for code in (LOST, MISSING, RECOVERED, UNKNOWN, PENDING):
+        for code in (schema.LOST, schema.MISSING, schema.RECOVERED, schema.UNKNOWN, schema.PENDING):
             some = rows[order[state[order] == code]]
             if not len(some):
                 continue
             p, sequences = some["owner"], some["sequence"]
-            kind = {LOST: LOST_SENT, MISSING: MISSING_SENT}.get(code, code)
+            kind = {schema.LOST: LOST_SENT, schema.MISSING: MISSING_SENT}.get(code, code)
             self._add_times(some, kind)
             tables.add_places(p, sequences, kind)
-            tables.add_times(p, STATES[code], some["created_us"])
-            if sent := {LOST: Column.LOST_SENT, MISSING: Column.MISSING_SENT}.get(code):
+            tables.add_times(p, schema.STATES[code], some["created_us"])
+            if sent := {schema.LOST: Column.LOST_SENT, schema.MISSING: Column.MISSING_SENT}.get(code):
                 tables.count("sums", p, int(sent))
-            self.writer.add(STATES[code], p, sequences, sequences, int(code == RECOVERED), True)
-            if code != PENDING:
-                examples[STATES[code]] = [
+            self.writer.add(schema.STATES[code], p, sequences, sequences, int(code == schema.RECOVERED), True)
+            if code != schema.PENDING:
+                examples[schema.STATES[code]] = [
                     [p_, sequence, -1, 0, 0, True, hash_, made]
-                    for hash_, p_, sequence, _, made in some[
-                        _first_of_each(p, self.plan.examples)
-                    ].tolist()
+                    for hash_, p_, sequence, _, made in some[_first_of_each(p, self.plan.examples)].tolist()
                 ]
         # Extra copies are charged to the first event of their hash.
         more = extra > 0
@@ -152,12 +121,10 @@ class AnonymousReducer:
         self.writer.add("duplicated", some["owner"], some["sequence"], some["sequence"], extra + sizes, True)
         yield result_row("bucket", self.key, text=json.dumps({"examples": examples}))
         yield from tables.rows(self.key)
-        unknown = arrived[~matched]
+        unknown = np.delete(arrived, matched)
         if len(unknown):
-            named = ((*split_id(WITHOUT_ID, row["hash"], 0), row) for row in unknown)
-            yield unknown_result(
-                self.plan, self.packed, self.writer, self.key, WITHOUT_ID, len(unknown), named
-            )
+            named = ((*split_id(schema.WITHOUT_ID, row["hash"], 0), row) for row in unknown)
+            yield unknown_result(self.task, self.key, schema.WITHOUT_ID, len(unknown), named)
 
 
 class _Arrivals:
@@ -186,14 +153,13 @@ class _Arrivals:
         self.waiting = 0
         if len(rows):
             rows = rows[np.lexsort((rows["position"], rows["listener"], rows["hash"]))]
-            segments = self._segments_of(rows).astype(np.uint64)
-            self.rows = _sum_by_key(rows, np.stack((rows["hash"], segments), axis=1))
+            self.rows = _sum_by_key(rows, rows["hash"], self._segments_of(rows))
 
     def _segments_of(self, rows: npt.NDArray[Any]) -> I64:
         """Return the segments of some rows, as indices of `Plan.segments`; -1: they are records."""
         found = np.full(len(rows), -1, np.int64)
         if self.plan.segments:
-            listeners = rows["listener"] & LISTENER
+            listeners = rows["listener"] & schema.LISTENER
             for listener in np.unique(listeners).tolist():
                 own = listeners == listener
                 found[own] = self.plan.segments_of(listener, rows["position"][own])
@@ -208,36 +174,21 @@ class _Arrivals:
     def by_hash(self) -> npt.NDArray[Any]:
         """Return one row for each hash."""
         self._compact()
-        return _sum_by_key(self.rows, self.rows["hash"][:, None]) if len(self.rows) else self.rows
-
-
-def _look_up(keys: U64, values: I64, wanted: U64) -> I64:
-    """Return the values of some keys; 0 for others. The keys are in order."""
-    found = np.zeros(len(wanted), np.int64)
-    if len(keys) and len(wanted):
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = keys[at] == wanted
-        found[hit] = values[at[hit]]
-    return found
+        return _sum_by_key(self.rows, self.rows["hash"])
 
 
 def _first_of_each(owner: npt.NDArray[np.int32], limit: int) -> I64:
     """Return the first `limit` rows of each of the first `limit` owners. The owners ascend."""
-    if not len(owner):
-        return np.empty(0, np.int64)
-    starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))[: limit + 1]
-    end = int(starts[limit]) if len(starts) > limit else len(owner)
-    starts = starts[:limit]
-    at = np.arange(end)
-    group = np.searchsorted(starts, at, side="right") - 1
-    found: I64 = at[at - starts[group] < limit] if len(starts) else at[:0]
-    return found
+    starts = starts_of(owner)
+    nth = np.arange(len(owner)) - np.repeat(starts, np.diff(np.append(starts, len(owner))))
+    end = starts[limit] if len(starts) > limit else len(owner)
+    return np.flatnonzero(nth[:end] < limit)
 
 
-def _sum_by_key(rows: npt.NDArray[Any], keys: U64) -> npt.NDArray[Any]:
+def _sum_by_key(rows: npt.NDArray[Any], *keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the first row of each key with the sum of their counts. The keys are in order."""
-    starts = np.flatnonzero(np.concatenate(([True], (keys[1:] != keys[:-1]).any(axis=1))))
-    counts = np.add.reduceat(rows["n"], starts)
+    starts = starts_of(*keys)
+    counts = np.add.reduceat(rows["n"], starts) if len(rows) else rows["n"]
     rows = rows[starts]
     rows["n"] = counts
     return rows

@@ -17,28 +17,14 @@ from logclient.evidence import decode, storage
 from logclient.evidence.arrays import I32, I64, U64, true_runs
 from logclient.evidence.segments import Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.verify import schema
 from logclient.verify.devices import DeviceStretches
 from logclient.verify.facts import YEAR_2255, Facts
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
 from logclient.verify.plan import Plan
-from logclient.verify.rows import blobs, distances, row_batch, text_row
-from logclient.verify.schema import (
-    ANONYMOUS,
-    APPLICATION_ID,
-    DEVICES,
-    EVENT_BITS,
-    FACT,
-    LISTENER_BITS,
-    NEVER,
-    NO_TIME,
-    OTHER_RUN,
-    OTHERS,
-    UNKNOWN_PRODUCER,
-    UNLISTED,
-    WITHOUT_ID,
-)
+from logclient.verify.rows import blobs, distances, row_batch, rows_of_keys, text_row
 
 __all__ = ["BucketWriter", "EventBuffer", "segment_rows"]
 
@@ -55,14 +41,8 @@ def segment_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read some segments, and yield their events as rows of buckets, and a report of each segment.
 
-    Args:
-        segments: as indices of `Plan.segments`, those of a listener in order.
-        facts: what all ledgers say.
-        plan: of the comparison.
-        only: for a second pass, the buckets whose arrivals are wanted.
-
-    Yields:
-        Batches of `rows.ROWS`.
+    The segments are indices of `Plan.segments`, those of a listener in order. `only` has the buckets that a
+    second pass wants.
     """
     writer = BucketWriter(plan, facts, only)
     other_runs = {*plan.other_runs}
@@ -81,14 +61,9 @@ def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events
     events = [piece[0] for piece in pieces]
     device = [x.own["device"] for x in events if "device" in x.own]
     columns: dict[str, Any] = {name: np.concatenate([getattr(x, name) for x in events]) for name in _IDENTITY}
-    return (
-        events[0]._replace(
-            **columns,
-            own={"device": np.concatenate(device)} if device else {},
-        ),
-        np.concatenate([piece[1] for piece in pieces]),
-        np.concatenate([piece[2] for piece in pieces]),
-    )
+    columns["own"] = {"device": np.concatenate(device)} if device else {}
+    positions, received = (np.concatenate([piece[i] for piece in pieces]) for i in (1, 2))
+    return events[0]._replace(**columns), positions, received
 
 
 def _follow(devices: DeviceStretches, events: decode.Events) -> None:
@@ -122,7 +97,7 @@ class EventBuffer:
             some = slice(low, low + ROWS)
             at = received[some]
             if int(at.min()) < 0 or int(at.max()) >= YEAR_2255:
-                at = np.where((at < 0) | (at >= YEAR_2255), NEVER, at)
+                at = np.where((at < 0) | (at >= YEAR_2255), schema.NEVER, at)
             piece = (events.part(some), positions[some], at)
             if self.held + len(piece[1]) > self.most:
                 yield from self.flush()
@@ -140,13 +115,7 @@ class EventBuffer:
 
 
 class BucketWriter:
-    """A writer of arrivals as rows of their buckets.
-
-    Args:
-        plan: of the comparison.
-        facts: what all ledgers say.
-        only: for a second pass, the buckets whose arrivals are wanted.
-    """
+    """A writer of arrivals as rows of their buckets, for a second pass only of some."""
 
     def __init__(self, plan: Plan, facts: LedgerFacts, only: frozenset[int] | None) -> None:
         self.plan = plan
@@ -156,7 +125,6 @@ class BucketWriter:
         self.needs_json = bool(facts.addressed.any())  # a body without an id may be any bytes
         # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
         self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
-        self.has_anonymous = plan.anonymous_shares > 0
         self.matched = False  # whether the segment has a body of an event that a selection leaves out
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.density = 0.05  # events per byte; a first guess
@@ -173,31 +141,6 @@ class BucketWriter:
         # Usually all buckets are live, and no look-up is needed.
         self.all_live = self.only is None and len(facts.live) == int(facts.bases[-1])
 
-    def rows(
-        self, keys: I64, listener: int, starts: I64, positions: I64, **columns: npt.NDArray[Any]
-    ) -> pa.RecordBatch:
-        """Return one row for each slice of some columns.
-
-        Args:
-            keys: of the rows.
-            listener: with the device, see `schema.LISTENER_BITS`.
-            starts: where the slice of each row begins; the slices are adjacent.
-            positions: a column.
-            **columns: the others.
-        """
-        edges = np.append(starts, len(positions))
-        return row_batch(
-            len(keys),
-            part=self.plan.partition(keys),
-            key=keys,
-            listener=listener,
-            position=positions[starts],
-            positions=blobs(positions, edges),
-            **{name: blobs(column, edges) for name, column in columns.items()},
-        )
-
-    # -- captures
-
     def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
         """Return the decoder for the next segment of a listener."""
         find = self.decoders.get((protocol, listener)) or self.decoders.get((protocol, -1))
@@ -207,12 +150,7 @@ class BucketWriter:
         return find
 
     def segment(self, entry: list[Any], other_run: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one segment, and its report.
-
-        Args:
-            entry: of `Plan.segments`.
-            other_run: whether it belongs to a run that is not selected.
-        """
+        """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
         self.other_run = other_run
         self.present[:] = False
         fields, listener, first, protocol = entry
@@ -236,16 +174,16 @@ class BucketWriter:
             for which in self._shares(batch, units):
                 part = batch if len(which) == len(batch.offset) else batch.take(which)
                 events = self.marked(find(part))
-                self._update_density(part, events)
+                self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
                 if events.own and self.app_envs:
                     events = decode.mark_other_app_envs(part, events, self.app_envs)
                 if self.only is None:
                     _follow(devices, events)
-                if int(events.within.max(initial=0)) >> EVENT_BITS:
+                if int(events.within.max(initial=0)) >> schema.EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 report.count(segment.name, part.base + part.offset, part.received_us, events)
                 received = part.received_us[events.unit]
-                positions = (first + batch.ordinal + which[events.unit]) << EVENT_BITS
+                positions = (first + batch.ordinal + which[events.unit]) << schema.EVENT_BITS
                 positions += events.within
                 yield from buffer.add(events, positions, received)
         yield from buffer.flush()
@@ -284,19 +222,12 @@ class BucketWriter:
         )
         if self.plan.presence:
             report.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
-        if reader.header is not None:
-            report.fields.update(
-                run=reader.header.run,
-                host=reader.header.host,
-                url=reader.header.url,
-                source=reader.header.source,
-            )
-        yield text_row(0, FACT, json.dumps(report.fields))
+        if (header := reader.header) is not None:
+            report.fields.update(run=header.run, host=header.host, url=header.url, source=header.source)
+        yield text_row(0, schema.FACT, json.dumps(report.fields))
 
     def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
         """Yield units in shares of about `ROWS` events. Compressed units hold many events in few bytes."""
-        if not len(units):
-            return
         reach = np.cumsum(batch.length[units])
         low = 0
         while low < len(units):
@@ -304,10 +235,6 @@ class BucketWriter:
             high = max(int(np.searchsorted(reach, most, side="right")), low + 1)
             yield units[low:high]
             low = high
-
-    def _update_density(self, part: Batch, events: decode.Events) -> None:
-        """Set the density to the number of events per byte of these units."""
-        self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
 
     def count_buckets(self, events: decode.Events) -> int:
         """Return the number of buckets of the first of some events."""
@@ -320,38 +247,28 @@ class BucketWriter:
     def batch(
         self, events: decode.Events, positions: I64, received: I64, listener: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some events of a listener.
+        """Yield the rows of some events of a listener, in the order of arrival.
 
-        Args:
-            events: in the order of arrival.
-            positions: ascending.
-            received: in microseconds since 1970; `NEVER` where it is not known.
-            listener: its number.
+        They are received in microseconds since 1970, or at `NEVER` where that is not known.
         """
         if self.plan.ordered and not bool((positions[1:] > positions[:-1]).all()):
             raise AssertionError("positions must rise: they decide which copy of an event arrived first")
-        device = events.own.get("device")
-        if device is None or not device.any():
-            yield from self._one_order(events, positions, received, listener)
-            return
         # Events of a producer that came through two devices have no common order: treat each device as a
         # listener.
-        if bool((device == device[0]).all()):
-            yield from self._one_order(
-                events, positions, received, listener + (int(device[0]) << LISTENER_BITS)
-            )
+        device = events.own.get("device", np.zeros(1, np.int64)).astype(np.int64)
+        if (device == device[0]).all():
+            listener += int(device[0]) << schema.LISTENER_BITS
+            yield from self._one_order(events, positions, received, listener)
             return
-        device = device.astype(np.int64)
         numbers = np.unique(device)
-        if len(numbers) > DEVICES:
-            device = np.where(np.isin(device, numbers[:DEVICES]), device, OTHERS)
-            numbers = np.append(numbers[:DEVICES], OTHERS)
+        if len(numbers) > schema.DEVICES:
+            device = np.where(np.isin(device, numbers[: schema.DEVICES]), device, schema.OTHERS)
+            numbers = np.append(numbers[: schema.DEVICES], schema.OTHERS)
         for number in numbers.tolist():
             which = np.flatnonzero(device == number)
             part = events._replace(**{name: getattr(events, name)[which] for name in _IDENTITY})
-            yield from self._one_order(
-                part, positions[which], received[which], listener + (number << LISTENER_BITS)
-            )
+            own = listener + (number << schema.LISTENER_BITS)
+            yield from self._one_order(part, positions[which], received[which], own)
 
     def marked(self, events: decode.Events) -> decode.Events:
         """Return events as these ledgers see them: test events are apart, and bodies need not be JSON."""
@@ -375,7 +292,7 @@ class BucketWriter:
         hashes = events.hash
         rest = None  # events that belong to no sequence
         if not ok.all():
-            producer[~ok] = WITHOUT_ID
+            producer[~ok] = schema.WITHOUT_ID
             own = np.flatnonzero(~ok & (events.status <= decode.FOREIGN))
             if len(self.ledger.ids) and len(own):
                 found = self._find_own(events, own)
@@ -392,7 +309,7 @@ class BucketWriter:
         by_hash = None  # events whose id several events have, which are compared by hash
         if len(self.ledger.ids) and (of_several := producer >= len(self.ledger)).any():
             by_hash = producer == len(self.ledger)
-            producer = np.where(of_several, WITHOUT_ID, producer)
+            producer = np.where(of_several, schema.WITHOUT_ID, producer)
             rest = of_several if rest is None else rest | of_several
         n = len(producer)
         bucket, places = np.empty(n, np.int64), np.empty(n, np.int32)
@@ -413,7 +330,7 @@ class BucketWriter:
         if known == n or self.only is not None or self.other_run:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
-        if rest is not None and self.has_anonymous:
+        if rest is not None and self.plan.anonymous_shares:
             which = np.flatnonzero(rest)
             yield from self._anonymous_rows(hashes[which], positions[which], listener)
         elif rest is not None:
@@ -428,7 +345,7 @@ class BucketWriter:
 
     def _outside(self, producer: I64, sequence: I64, received: I64) -> npt.NDArray[np.bool_]:
         """Return which events are not selected: by their sequence, else by their time of arrival."""
-        outside: npt.NDArray[np.bool_] = (self.selection.place(received) != 0) & (received != NEVER)
+        outside: npt.NDArray[np.bool_] = (self.selection.place(received) != 0) & (received != schema.NEVER)
         ours = np.flatnonzero(producer >= 0)
         # Of a producer that is left out because of its run, the events that arrived nowhere are counted.
         followed = self.ledger.selected | self.ledger.of_other_runs
@@ -441,10 +358,7 @@ class BucketWriter:
     ) -> npt.NDArray[np.bool_]:
         """Return which unassigned events a selection judges: not those that only their hash could identify.
 
-        Args:
-            events: of all rows.
-            rest: the unassigned ones.
-            by_hash: those with the id of an event that is compared by hash; None: there are none.
+        These have the hash or, in `by_hash`, the id of an event that is compared by hash.
         """
         table = self.ledger.left_out_hashes
         if len(table):
@@ -469,19 +383,9 @@ class BucketWriter:
         positions: I64,
         received: I64,
     ) -> pa.RecordBatch:
-        """Return rows of events in the order of their buckets, and in each in the order of arrival.
-
-        Args:
-            bucket: of each event; `NO_BUCKET`: it is left out.
-            known: the number of events that have one.
-            listener: column ``listener``.
-            places: column ``places``.
-            hashes: column ``hashes``.
-            positions: column ``positions``.
-            received: in microseconds since 1970. It is stored as a base and 32 bits each.
-        """
+        """Return rows of the `known` events with a bucket, by bucket, then in the order of arrival."""
         if self.other_run:
-            listener += OTHER_RUN
+            listener += schema.OTHER_RUN
         some = bucket if known == len(bucket) else bucket[bucket != NO_BUCKET]
         low = int(some.min())
         n = int(some.max()) - low + 1
@@ -490,12 +394,12 @@ class BucketWriter:
             names = np.unique(some)
             bucket = np.where(bucket == NO_BUCKET, NO_BUCKET, np.searchsorted(names, bucket))
             low, n = 0, len(names)
-        sizes, base, last = np.zeros(n, np.int64), np.full(n, NEVER, np.int64), np.zeros(n, np.int64)
+        sizes, base, last = np.zeros(n, np.int64), np.full(n, schema.NEVER, np.int64), np.zeros(n, np.int64)
         measure(bucket, received, low, sizes, base, last)
-        base[base == NEVER] = 0
+        base[base == schema.NEVER] = 0
         width = last - base
         shift = np.zeros(n, np.int32)
-        if int(width.max()) >= NO_TIME:
+        if int(width.max()) >= schema.NO_TIME:
             # More than 71 minutes in one row: round by a few microseconds.
             shift = np.maximum(np.frexp(width.astype(np.float64))[1] - 31, 0).astype(np.int32)
         starts = np.cumsum(sizes) - sizes
@@ -521,15 +425,7 @@ class BucketWriter:
         )
 
     def _find_own(self, events: decode.Events, rows: I64) -> I64:
-        """Find ids among those that applications chose.
-
-        Args:
-            events: with these ids.
-            rows: of events with an id.
-
-        Returns:
-            For each row the index in the ledgers' ids, or -1.
-        """
+        """Return for each of some rows with an id its index among the ids that applications chose, or -1."""
         table = self.ledger.ids
         if not len(table):
             return np.full(len(rows), -1)
@@ -586,38 +482,19 @@ class BucketWriter:
             np.uint64(0),
             low.astype(np.uint64) << np.uint64(48) | events.sequence[which].astype(np.uint64),
         )
-        owner = np.where(owner >= 0, owner, UNKNOWN_PRODUCER).astype(np.int32)
-        own = (owner == UNKNOWN_PRODUCER) & (status == decode.FOREIGN) & ~looks
-        a[own], b[own], owner[own] = (
-            events.id_hash[which[own], 0],
-            events.id_hash[which[own], 1],
-            APPLICATION_ID,
-        )
-        none = (owner == UNKNOWN_PRODUCER) & (status == decode.NO_ID)
-        a[none], b[none], owner[none] = hashes[which[none]], 0, WITHOUT_ID
+        owner = np.where(owner >= 0, owner, schema.UNKNOWN_PRODUCER).astype(np.int32)
+        own = (owner == schema.UNKNOWN_PRODUCER) & (status == decode.FOREIGN) & ~looks
+        (a[own], b[own]), owner[own] = events.id_hash[which[own]].T, schema.APPLICATION_ID
+        none = (owner == schema.UNKNOWN_PRODUCER) & (status == decode.NO_ID)
+        a[none], b[none], owner[none] = hashes[which[none]], 0, schema.WITHOUT_ID
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
         spread = (mixed >> np.uint64(58)).astype(np.int64)
-        order = np.argsort(spread.astype(np.uint16), kind="stable")
-        spread = spread[order]
-        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
-        return self.rows(
-            UNLISTED - spread[starts],
-            listener,
-            starts,
-            positions[which][order],
-            places=owner[order],
-            hashes=a[order],
-            times=b[order],
-        )
+        keys = schema.UNLISTED - spread
+        return rows_of_keys(self.plan, keys, listener, positions[which], places=owner, hashes=a, times=b)
 
     def _anonymous_rows(self, hashes: U64, positions: I64, listener: int) -> Iterator[pa.RecordBatch]:
         """Yield rows of arrivals without an id."""
         if not len(hashes):
             return
-        spread = share_of(hashes, self.plan.anonymous_shares)
-        order = np.argsort(spread, kind="stable")
-        spread = spread[order]
-        starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
-        yield self.rows(
-            ANONYMOUS - spread[starts], listener, starts, positions[order], hashes=hashes[order]
-        )
+        keys = schema.ANONYMOUS - share_of(hashes, self.plan.anonymous_shares)
+        yield rows_of_keys(self.plan, keys, listener, positions, hashes=hashes)

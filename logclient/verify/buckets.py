@@ -10,72 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import copy_ranges, count_arrived, find_last, find_late, join, judge
-from logclient.evidence.arrays import I32, I64, U8, Workspace
-from logclient.verify import rules
+from logclient.evidence.arrays import I32, I64, U8, starts_of
+from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
-from logclient.verify.ledger_facts import ACKED, LedgerFacts
-from logclient.verify.overview import (
-    DUPLICATED,
-    LOST_SENT,
-    MISSING_SENT,
-    REORDERED,
-    TimeCounts,
-)
-from logclient.verify.plan import Plan
+from logclient.verify.ledger_facts import ACKED
+from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT, REORDERED
+from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
-from logclient.verify.schema import (
-    CORRUPTED,
-    DEVICES,
-    DROPPED_STATE,
-    LISTENER,
-    LISTENER_BITS,
-    LOST,
-    MISSING,
-    NEVER,
-    OTHER_RUN,
-    OTHERS,
-    PENDING,
-    RECOVERED,
-    STATES,
-    UNKNOWN,
-)
-from logclient.verify.violation_files import ViolationWriter
 
 __all__ = ["BucketReducer"]
 
 
 class BucketReducer:
-    """The judgement of one bucket from the rows of its arrivals.
+    """The judgement of one bucket from the rows of its arrivals; in a second pass of their order alone."""
 
-    Args:
-        plan: of the comparison.
-        packed: the ledgers.
-        writer: for the faults.
-        times: the task's counts over time.
-        space: the task's arrays.
-        key: the bucket.
-        later: for a second pass: bucket and listener -> the earliest first copy in all later buckets. Then
-            only the order is judged.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        packed: LedgerFacts,
-        writer: ViolationWriter,
-        times: TimeCounts,
-        space: Workspace,
-        key: int,
-        later: dict[tuple[int, int], int] | None,
-    ) -> None:
-        self.plan = plan
-        self.ledger = packed
-        self.writer = writer
-        self.times = times
+    def __init__(self, task: Task, key: int) -> None:
+        self.plan, self.ledger, self.writer, self.times, self.space, self.later = task
         self.key = key
-        self.later = later
-        self.space = space
+        packed, space = self.ledger, self.space
         self.bucket = bucket = lay_out(packed, key, space)
         self.producers = bucket.producers
         n = len(bucket.hashes)
@@ -95,7 +48,8 @@ class BucketReducer:
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first bad copy
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
         self.first: dict[int, I64] = {}  # listener -> position of the first copy of each event
-        self.received = space.filled("received", n, np.int64, NEVER)  # of the first copy at any listener
+        # Of the first copy at any listener:
+        self.received = space.filled("received", n, np.int64, schema.NEVER)
         self.judgements: U8 = space.take("judgements", n, np.uint8)
 
     def _owners(self, places: npt.NDArray[Any]) -> I64:
@@ -104,17 +58,15 @@ class BucketReducer:
             return np.zeros(len(places), np.int64)
         return np.searchsorted(self.bucket.starts, places, side="right") - 1
 
+    def _ids(self, places: npt.NDArray[Any]) -> tuple[I64, I64]:
+        """Return the producers and sequences of some places."""
+        owner = self._owners(places)
+        return self.producers[owner], places + self._shift[owner]
+
     def _add_times(self, places: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
-        """Count events over time, each for the protocol of its producer."""
+        """Count events over time."""
         families = self._families[self._owners(places)]
-        for family in np.unique(families).tolist():
-            own = slice(None) if len(self._families) == 1 else families == family
-            self.times.add(
-                family,
-                self.bucket.created_us[places[own]],
-                kind if isinstance(kind, int) else kind[own],
-                n if n is None else n[own],
-            )
+        self.times.add(families, self.bucket.created_us[places], kind, n)
 
     def add(self, row: Row) -> None:
         """Add one row. The ledgers' come first, and those of a listener in the order of arrival."""
@@ -122,7 +74,7 @@ class BucketReducer:
             self._add_events(row)
             return
         places = row.array("places", np.int32)
-        if row.listener >= OTHER_RUN:
+        if row.listener >= schema.OTHER_RUN:
             self.marks[places] |= rules.IN_OTHER_RUN
             return
         hashes = row.array("hashes", np.uint64)
@@ -131,11 +83,11 @@ class BucketReducer:
         listener = row.listener
         first = self.first.get(listener)
         if first is None:
-            if len(self.first) >= DEVICES and listener >> LISTENER_BITS:
-                listener = (listener & LISTENER) + (OTHERS << LISTENER_BITS)
+            if len(self.first) >= schema.DEVICES and listener >> schema.LISTENER_BITS:
+                listener = (listener & schema.LISTENER) + (schema.OTHERS << schema.LISTENER_BITS)
             first = self.first.get(listener)
         if first is None:
-            first = space.filled(f"first {len(self.first)}", len(self.copies), np.int64, NEVER)
+            first = space.filled(f"first {len(self.first)}", len(self.copies), np.int64, schema.NEVER)
             self.first[listener] = first
         wrong = space.take("wrong", len(places), np.int32)
         of_listed, differing = join(
@@ -152,7 +104,7 @@ class BucketReducer:
             self.received,
             wrong,
         )
-        arrivals = self.arrivals.setdefault(listener & LISTENER, [0, 0])
+        arrivals = self.arrivals.setdefault(listener & schema.LISTENER, [0, 0])
         arrivals[0] += of_listed
         if differing and not self.plan.by_id:
             self._add_wrong(listener, places, positions, wrong[:differing])
@@ -174,7 +126,7 @@ class BucketReducer:
         if not self._all_listed:
             # There is no hash to compare with.
             places, positions = places[self.listed[places]], positions[self.listed[places]]
-        self.arrivals[listener & LISTENER][1] += len(places)
+        self.arrivals[listener & schema.LISTENER][1] += len(places)
         self.marks[places] |= rules.CORRUPT
         if self.corrupt_at is None:
             n, space = len(self.copies), self.space
@@ -194,24 +146,26 @@ class BucketReducer:
             yield from self._second_pass(earliest)
             return
         late_places = np.flatnonzero(self.judgements & rules.LATE) if any(late_at.values()) else not_ok[:0]
-        for code in range(len(STATES)):
+        for code in range(len(schema.STATES)):
             tables.add("sums", producers, code, counts[:, code])
         state, sent = self._states(not_ok)
-        lost, missing = not_ok[sent & (state == LOST)], not_ok[sent & (state == MISSING)]
-        extra = self.copies[repeated].astype(np.int64) - 1
-        for places, column, n in (
-            (lost, Column.LOST_SENT, None),
-            (missing, Column.MISSING_SENT, None),
-            (repeated, Column.DUPLICATED, extra),
-            (late_places, Column.REORDERED, None),
+        kind = state.copy()
+        for code, column, of_sent in (
+            (schema.LOST, Column.LOST_SENT, LOST_SENT),
+            (schema.MISSING, Column.MISSING_SENT, MISSING_SENT),
         ):
-            tables.count("sums", producers[self._owners(places)], int(column), n)
-        tables.count("sums", producers[self._owners(self._nowhere())], int(Column.NOWHERE))
-        self._count_overview(not_ok, (repeated, extra), late_places)
+            which = sent & (state == code)
+            kind[which] = of_sent
+            tables.count("sums", self._ids(not_ok[which])[0], int(column))
+        tables.add_places(*self._ids(not_ok), kind)
+        self._add_times(not_ok[sent], kind[sent])
+        self._count(repeated, Column.DUPLICATED, DUPLICATED, self.copies[repeated].astype(np.int64) - 1)
+        self._count(late_places, Column.REORDERED, REORDERED)
+        tables.count("sums", self._ids(self._nowhere())[0], int(Column.NOWHERE))
         self._note_times(not_ok, late_places)
         head: dict[str, Any] = {
             "at": self._by_listener(late_at),
-            "gaps": self._gaps(not_ok[sent & ((state == LOST) | (state == MISSING))]),
+            "gaps": self._gaps(not_ok[sent & ((state == schema.LOST) | (state == schema.MISSING))]),
             "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
             "examples": self._examples(not_ok, repeated, late_places),
@@ -224,9 +178,8 @@ class BucketReducer:
     def _judge(self) -> tuple[I64, I64, I64]:
         """Judge all events but for their order.
 
-        Returns:
-            The number of events in each state, by producer; the places of events with a fault; and those of
-            events with several copies.
+        Return the number of events in each state, by producer; the places of events with a fault; and those
+        of events with several copies.
         """
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
         for places, mark in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
@@ -237,9 +190,8 @@ class BucketReducer:
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
         not_ok, repeated = (self.space.take(name, n, np.int64) for name in ("not_ok", "repeated"))
         of_owners = bucket.starts, common, maybe_pending
-        sizes = judge(
-            self.copies, self.marks, *of_owners, rules.RULES, self.judgements, counts, not_ok, repeated
-        )
+        given = self.copies, self.marks, *of_owners, rules.RULES
+        sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
     def _nowhere(self) -> npt.NDArray[np.intp]:
@@ -260,18 +212,10 @@ class BucketReducer:
         return judgements & np.uint8(rules.STATE), judgements & np.uint8(rules.COUNTED) != 0
 
     def _by_listener(self, late: dict[int, int]) -> list[list[int]]:
-        """Count the events that arrived at each listener.
-
-        Args:
-            late: listener -> reordered events.
-
-        Returns:
-            For each listener its number, listed events, their copies beyond the first there, their copies
-            with another hash, and reordered events.
-        """
+        """Return for each listener: listed events, copies beyond the first, wrong hashes, and late ones."""
         out = []
         for listener, (n, wrong) in sorted(self.arrivals.items()):
-            some = [first for key, first in self.first.items() if key & LISTENER == listener]
+            some = [first for key, first in self.first.items() if key & schema.LISTENER == listener]
             first = some[0] if len(some) == 1 else np.minimum.reduce(some)
             distinct = np.zeros(len(self.producers), np.int64)
             count_arrived(first, self.judgements, self.bucket.starts, distinct)
@@ -285,25 +229,24 @@ class BucketReducer:
         created = self.bucket.created_us
         not_ok = not_ok[self.bucket.listed[not_ok]]
         state, _ = self._states(not_ok)
-        for code in (LOST, MISSING, RECOVERED, CORRUPTED, UNKNOWN, PENDING):
-            which = not_ok[state == code]
-            self.tables.add_times(self.producers[self._owners(which)], STATES[code], created[which])
-        self.tables.add_times(self.producers[self._owners(late)], "reordered", created[late])
+        for word in ("lost", "missing", "recovered", "corrupted", "unknown", "pending"):
+            which = not_ok[state == schema.STATES.index(word)]
+            self.tables.add_times(self._ids(which)[0], word, created[which])
+        self.tables.add_times(self._ids(late)[0], "reordered", created[late])
 
     def _find_late(self) -> tuple[dict[int, int], dict[int, int]]:
         """Find the events that are late inside the bucket, and mark them in the judgements.
 
-        Returns:
-            For each listener the number of late events; and for each listener and device whose order is
-            judged the position of the earliest first copy.
+        Return for each listener the number of late events; and for each listener and device whose order is
+        judged the position of the earliest first copy.
         """
         late: dict[int, int] = {}
         earliest: dict[int, int] = {}
         if not self.plan.ordered:
             return late, earliest
         for key, first in self.first.items():
-            listener = key & LISTENER
-            if key >> LISTENER_BITS == OTHERS or listener in self.plan.unjudged:
+            listener = key & schema.LISTENER
+            if key >> schema.LISTENER_BITS == schema.OTHERS or listener in self.plan.unjudged:
                 continue
             arrived, n, minimum = find_late(first, self.judgements, self.bucket.starts)
             if arrived:
@@ -312,12 +255,7 @@ class BucketReducer:
         return late, earliest
 
     def _last_in_order(self, listener: int, limit: int) -> tuple[I64, I64]:
-        """Return places and positions of the last events that are in order at a listener so far.
-
-        Args:
-            listener: with the device.
-            limit: the most events.
-        """
+        """Return places and positions of the last events in order so far at a listener with its device."""
         places, positions = np.empty(limit, np.int64), np.empty(limit, np.int64)
         n = find_last(self.first[listener], self.judgements, places, positions)
         return places[limit - n :], positions[limit - n :]
@@ -328,12 +266,9 @@ class BucketReducer:
         return late
 
     def _edges(self, earliest: dict[int, int]) -> Iterator[dict[str, Any]]:
-        """Yield the rows for the order across buckets, see ``compare.py``.
+        """Yield the rows for the order across buckets, see ``judge.py``.
 
         The only bucket of a producer needs no row, and the last one needs no tail.
-
-        Args:
-            earliest: for each listener and device the position of the earliest first copy.
         """
         p = int(self.producers[0])
         low = int(self.ledger.bases[p])
@@ -357,11 +292,7 @@ class BucketReducer:
             yield result_row("order", self.key, listener, json.dumps(head), values=rest, p=p)
 
     def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the events that arrived after events of later buckets.
-
-        Args:
-            listeners: with the device, those whose order is judged.
-        """
+        """Yield the events that arrived after events of later buckets."""
         assert self.later is not None
         n = len(self.copies)
         more = np.zeros(n, bool)
@@ -369,8 +300,8 @@ class BucketReducer:
         late: dict[int, int] = {}
         for listener in listeners:
             places, positions = self._last_in_order(listener, n)
-            late_places = np.flatnonzero(positions > self.later.get((self.key, listener), NEVER))
-            place = listener & LISTENER
+            late_places = np.flatnonzero(positions > self.later.get((self.key, listener), schema.NEVER))
+            place = listener & schema.LISTENER
             late[place] = late.get(place, 0) + len(late_places)
             late_places = late_places[~self._is_late(places[late_places])]
             more[places[late_places]] = True
@@ -378,11 +309,8 @@ class BucketReducer:
                 at.setdefault(int(places[i]), (listener, int(positions[i])))
         which = np.flatnonzero(more)
         self._write_runs("reordered", which, np.ones(n, np.int64), True)
-        p = self.producers[self._owners(which)]
-        self._add_times(which, REORDERED)
-        self.tables.count("sums", p, int(Column.REORDERED))
-        self.tables.add_places(p, which + self._shift[0], REORDERED)
-        self.tables.add_times(p, "reordered", self.bucket.created_us[which])
+        self._count(which, Column.REORDERED, REORDERED)
+        self.tables.add_times(self._ids(which)[0], "reordered", self.bucket.created_us[which])
         some = sorted(at)[: self.plan.examples]
         head = {
             "at": [[listener, 0, 0, 0, n] for listener, n in late.items() if n],
@@ -392,26 +320,16 @@ class BucketReducer:
         yield from self.tables.rows(self.key)
 
     def _runs(self, places: I64) -> tuple[I64, I64]:
-        """Return the first and the last place of each run of events of one producer.
-
-        Args:
-            places: of the events, ascending.
-        """
-        if not len(places):
-            return places, places
-        owner = self._owners(places)
-        cut = np.flatnonzero((places[1:] != places[:-1] + 1) | (owner[1:] != owner[:-1]))
-        return places[np.append(0, cut + 1)], places[np.append(cut, len(places) - 1)]
+        """Return the first and the last place of each run of events of one producer. The places ascend."""
+        starts = starts_of(places - np.arange(len(places)), self._owners(places))
+        ends = np.append(starts[1:], len(places))[: len(starts)]
+        return places[starts], places[ends - 1]
 
     def _gaps(self, places: I64) -> dict[str, Any]:
         """Count the runs of events that never arrived.
 
-        Args:
-            places: those of these events, ascending.
-
-        Returns:
-            The longest, as producer, first sequence and number of events. For a producer with several
-            buckets also the runs at the edges, which are not counted yet: the driver joins them.
+        Return the longest, as producer, first sequence and number of events. For a producer with several
+        buckets also the runs at the edges, which are not counted yet: the driver joins them.
         """
         if not len(places):
             return {}
@@ -428,11 +346,10 @@ class BucketReducer:
             if len(first) and int(first[-1] + sizes[-1]) == n:
                 out["right"] = int(sizes[-1])
                 first, sizes = first[:-1], sizes[:-1]
-        owner = self._owners(first)
-        self.tables.count("sums", self.producers[owner], int(Column.GAPS))
+        producers, sequences = self._ids(first)
+        self.tables.count("sums", producers, int(Column.GAPS))
         top = np.argsort(-sizes, kind="stable")[:5]
-        columns = self.producers[owner], first + self._shift[owner], sizes
-        out["longest"] = np.stack([column[top] for column in columns], axis=1).tolist()
+        out["longest"] = np.column_stack((producers, sequences, sizes))[top].tolist()
         return out
 
     def _count_latencies(self) -> int:
@@ -446,42 +363,21 @@ class BucketReducer:
         self.tables.add("sums", self.producers, int(Column.EARLY_US), took.early_us)
         return int(took.longest.max())
 
-    def _count_overview(
-        self,
-        not_ok: I64,
-        repeated: tuple[I64, I64],
-        late: I64,
-    ) -> None:
-        """Count faults over time and over the sequences.
-
-        Args:
-            not_ok: places of all states but `OK`.
-            repeated: places of events with several copies, and how many beyond the first.
-            late: places of reordered events.
-        """
-        kind, sent = self._states(not_ok)
-        kind[sent & (kind == LOST)] = LOST_SENT
-        kind[sent & (kind == MISSING)] = MISSING_SENT
-        self._add_times(not_ok[sent], kind[sent])
-        self._add_times(repeated[0], DUPLICATED, repeated[1])
-        self._add_times(late, REORDERED)
-        for places, what, n in (
-            (not_ok, kind, None),
-            (repeated[0], DUPLICATED, repeated[1]),
-            (late, REORDERED, None),
-        ):
-            owner = self._owners(places)
-            self.tables.add_places(self.producers[owner], places + self._shift[owner], what, n)
+    def _count(self, places: I64, column: Column, kind: int, n: I64 | None = None) -> None:
+        """Count duplicated or reordered events in all ways."""
+        p, sequences = self._ids(places)
+        self.tables.count("sums", p, int(column), n)
+        self.tables.add_places(p, sequences, kind, n)
+        self._add_times(places, kind, n)
 
     def _describe(
         self, places: list[int], arrived: Iterable[tuple[int, int]], copies: list[int]
     ) -> list[list[Any]]:
         """Return examples: producer and sequence, listener (-1: never arrived), and so on as `Example`."""
         at = np.array(places, np.int64)
-        owner = self._owners(at)
-        listed = self.bucket.listed[at]
-        columns = self.producers[owner], at + self._shift[owner], listed, self.bucket.hashes[at]
-        p, sequence, sent, hashes, made = (x.tolist() for x in (*columns, self.bucket.created_us[at]))
+        bucket = self.bucket
+        columns = *self._ids(at), bucket.listed[at], bucket.hashes[at], bucket.created_us[at]
+        p, sequence, sent, hashes, made = (column.tolist() for column in columns)
         found = zip(p, sequence, arrived, copies, sent, hashes, made, strict=True)
         return [[a, b, *c, d, e, *([f, g] if e else [None, None])] for a, b, c, d, e, f, g in found]
 
@@ -491,26 +387,22 @@ class BucketReducer:
         for listener in sorted(self.first, reverse=True):
             positions = self.first[listener][places].tolist()
             found = [
-                old if position == NEVER else (listener, position)
+                old if position == schema.NEVER else (listener, position)
                 for old, position in zip(found, positions, strict=True)
             ]
         return found
 
     def _few(self, places: I64, arrivals: Callable[[list[int]], list[tuple[int, int]]]) -> list[int]:
-        """Choose places for examples: of as many producers as possible, and the first of each.
+        """Choose some ascending places for examples: of as many producers as possible, and the first of each.
 
         Of many producers those are chosen whose first example arrived first, see `Tally.choose_examples`.
-
-        Args:
-            places: ascending.
-            arrivals: returns listener and position of the arrivals of some places.
         """
         limit = self.plan.examples
         if len(self.producers) == 1 or not limit:
             few: list[int] = places[:limit].tolist()
             return few
         owner = self._owners(places)
-        starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+        starts = starts_of(owner)
         ends = np.append(starts[1:], len(places))
         if len(starts) > limit:
             positions = np.array([position for _, position in arrivals(places[starts].tolist())])
@@ -533,7 +425,8 @@ class BucketReducer:
         """Return examples of each fault, see `_describe`."""
         out: dict[str, list[list[Any]]] = {}
         kind, _ = self._states(not_ok)
-        faults = [(STATES[code], not_ok[kind == code]) for code in range(1, PENDING) if code != DROPPED_STATE]
+        codes = {*range(1, schema.PENDING)} - {schema.DROPPED_STATE}
+        faults = [(schema.STATES[code], not_ok[kind == code]) for code in sorted(codes)]
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
             if not len(which):
                 continue
@@ -546,10 +439,8 @@ class BucketReducer:
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:
         """Write the runs of some places as violations; each has the copies of its first place."""
         first, last = self._runs(places)
-        if len(first):
-            owner = self._owners(first)
-            shift = self._shift[owner]
-            self.writer.add(word, self.producers[owner], first + shift, last + shift, copies[first], sent)
+        p, sequences = self._ids(first)
+        self.writer.add(word, p, sequences, sequences + last - first, copies[first], sent)
 
     def _write_violations(self, not_ok: I64, repeated: I64, late: I64) -> None:
         if not self.writer.wanted:
@@ -558,7 +449,8 @@ class BucketReducer:
         for code in np.unique(state).tolist():
             for sent in (True, False):
                 # The number of copies may differ along a run; kind `duplicated` has it exactly.
-                self._write_runs(STATES[code], not_ok[(state == code) & (counted == sent)], self.copies, sent)
+                places = not_ok[(state == code) & (counted == sent)]
+                self._write_runs(schema.STATES[code], places, self.copies, sent)
         copies = self.copies[repeated]
         for n in np.unique(copies).tolist():
             self._write_runs("duplicated", repeated[copies == n], self.copies, True)

@@ -10,12 +10,13 @@ A task sees a stretch of what a device published, and the driver joins the stret
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import U64
+from logclient.evidence.arrays import U64, starts_of
 
 __all__ = ["MAX_DEVICES", "Device", "DeviceStretches", "joined"]
 
@@ -93,18 +94,11 @@ class DeviceStretches:
         self.left_out = 0
 
     def add(self, device: npt.NDArray[Any], number: U64, heartbeat: npt.NDArray[np.bool_]) -> None:
-        """Add messages in the order of arrival, none of device 0.
-
-        Args:
-            device: number of each message's device.
-            number: of each message.
-            heartbeat: whether it is a heartbeat.
-        """
+        """Add messages in the order of arrival, none of device 0: their numbers, and which are heartbeats."""
         if (device != device[0]).any():
             order = np.argsort(device, kind="stable")
             device, number, heartbeat = device[order], number[order], heartbeat[order]
-        edges = np.flatnonzero(np.concatenate(([True], device[1:] != device[:-1], [True])))
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        for low, high in itertools.pairwise([*starts_of(device).tolist(), len(device)]):
             which = int(device[low])
             before = self.devices.get(which)
             if before is None and len(self.devices) >= MAX_DEVICES:

@@ -73,14 +73,9 @@ def unrouted(protocol: str, url: str) -> Route:
 
 
 def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
-    """Find the listeners behind URLs.
+    """Find a route for each URL, given with its protocol and whether any event that was sent there arrived.
 
-    Args:
-        urls: protocol, URL, and whether any event that was sent there arrived.
-        listeners: the listeners of the plan with a compared segment.
-
-    Returns:
-        A route for each URL.
+    `listeners` are those of the plan with a compared segment.
     """
     places: dict[str, list[tuple[str, list[_Endpoint]]]] = {}
     published: dict[str, list[str]] = {}
@@ -116,12 +111,8 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
 def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, int]:
     """Assign a listener of its own to as many endpoints as possible (maximum bipartite matching).
 
-    Args:
-        wanted: the endpoints of a URL.
-        here: for each listener, the endpoints at which it listens; empty: unknown.
-
-    Returns:
-        Index of the endpoint -> index of the listener.
+    `here` has for each listener the endpoints at which it listens; empty: unknown. Return index of the
+    endpoint -> index of the listener.
     """
     owner: dict[int, int] = {}  # listener -> endpoint
 

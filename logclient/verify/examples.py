@@ -10,7 +10,7 @@ import numpy as np
 from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.evidence import decode
-from logclient.evidence.segments import Segment, SegmentReader, unit_at
+from logclient.evidence.segments import Batch, Segment, SegmentReader, unit_at
 from logclient.evidence.urls import redact_url
 from logclient.readable import Frame
 from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
@@ -22,6 +22,7 @@ __all__ = ["explain_undecoded", "resolve"]
 BODY_BYTES = 4096  # of a body that are shown
 FRAME_BYTES = 192  # of a frame that are shown
 
+_Place = tuple[int, int, dict[str, Any]]  # a unit, an event in it, and the example
 Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any]]]
 
 
@@ -32,21 +33,14 @@ def resolve(
     packed: LedgerFacts,
     pick: Pick | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Name the examples, and add their data from the ledgers and their bytes.
+    """Name the examples, and add their data from the ledgers and their bytes, as in ``verdict.json``.
 
-    Args:
-        found: word -> examples, see `Tally.choose_examples`.
-        plan: of the comparison.
-        doubtful: protocols with an incomplete capture, whose unseen events are unknown.
-        packed: the ledgers.
-        pick: fetches records by listener and number; None: a capture arrived.
-
-    Returns:
-        Word -> examples, in the form of ``verdict.json``.
+    `doubtful` are the protocols with an incomplete capture, whose unseen events are unknown. `pick` fetches
+    records by listener and number; None: a capture arrived.
     """
     numbers: dict[str, int] = {"": -1}
     shown: dict[str, list[dict[str, Any]]] = {}
-    wanted: dict[int, list[tuple[int, int, dict[str, Any]]]] = {}  # by listener
+    wanted: dict[int, list[_Place]] = {}  # by listener
     for word, rows in sorted(found.items()):
         for producer, sequence, other, listener, position, copies, sent, hash_, created_us in rows:
             example: dict[str, Any] = {
@@ -79,7 +73,7 @@ def resolve(
     if pick is not None:
         _records(wanted, plan, pick)
         return shown
-    of_segment: dict[int, list[tuple[int, int, dict[str, Any]]]] = {}
+    of_segment: dict[int, list[_Place]] = {}
     last: dict[int, int] = {}  # listener -> the last segment with an example
     for listener, some in wanted.items():
         found_in = plan.segments_of(listener, np.array([unit for unit, *_ in some]) << EVENT_BITS).tolist()
@@ -106,15 +100,8 @@ def _add_ledger(example: dict[str, Any], packed: LedgerFacts, p: int, sequence: 
         example["reason"] = reason
 
 
-def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
-    """Add the data of one segment.
-
-    Args:
-        segment: the segment.
-        protocol: the protocol of its units.
-        places: unit, event in the unit, and example, ascending.
-        plan: of the comparison.
-    """
+def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan) -> None:
+    """Add the data of one segment to the examples at some places (unit, event in the unit), which ascend."""
     reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
     at = 0
@@ -137,22 +124,9 @@ def _read(segment: Segment, protocol: str, places: list[tuple[int, int, dict[str
                 known, frames = unit, _frames(protocol, raw)
             head = decode.wire(protocol).FRAME_HEAD
             path, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
-            example.update(
-                listener=segment.listener,
-                segment=segment.name,
-                unit_at=int(batch.base + batch.offset[i]),
-                peer=reader.peers.get(int(batch.stream[i]), ""),
-                arrival=int(batch.arrival[i]),
-                received_us=int(batch.received_us[i]),
-                size=len(body),
-                body=_text(body),
-                arrived_hash=f"{xxh64(body):016x}",
-                offset=offset,
-                frames=[_plain(frame) for frame in path],
-                opened=data != raw,
-                bytes_at=begin,
-                bytes=data[begin : min(offset + len(body), begin + FRAME_BYTES)].hex(),
-            )
+            _add_unit(example, reader, batch, i)
+            shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
+            _add_body(example, body, offset, path, data != raw, begin, shown)
         if at == len(places):
             return
 
@@ -166,14 +140,8 @@ class _MessageReader:
         self.protocol = protocol
         self.messages: Any = wire_plog.reassembler()
 
-    def read(self, segment: Segment, places: list[tuple[int, int, dict[str, Any]]], plan: Plan) -> None:
-        """Add the data of one segment.
-
-        Args:
-            segment: the segment.
-            places: unit, 0, and example, ascending.
-            plan: of the comparison.
-        """
+    def read(self, segment: Segment, places: list[_Place], plan: Plan) -> None:
+        """Add the data of one segment to the examples at some places (unit, 0), which ascend."""
         reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
         for batch in reader:
             which = np.flatnonzero(batch.direction == 0)
@@ -188,27 +156,40 @@ class _MessageReader:
                 at = int(some.offset[row])
                 raw = bytes(some.data[at : at + int(some.length[row])])
                 body = judged.payload(row)
-                example.update(
-                    listener=segment.listener,
-                    segment=segment.name,
-                    unit_at=int(some.base + at),
-                    peer=reader.peers.get(int(some.stream[row]), ""),
-                    arrival=int(some.arrival[row]),
-                    received_us=int(some.received_us[row]),
-                    size=len(body),
-                    body=_text(body),
-                    arrived_hash=f"{xxh64(body):016x}",
-                    offset=max(raw.find(body[:FRAME_BYTES]), 0),
-                    frames=[_plain(frame) for frame in _frames(self.protocol, raw)],
-                    opened=False,
-                    bytes_at=0,
-                    bytes=raw[:FRAME_BYTES].hex(),
-                )
+                _add_unit(example, reader, some, row)
+                offset = max(raw.find(body[:FRAME_BYTES]), 0)
+                _add_body(example, body, offset, _frames(self.protocol, raw), False, 0, raw[:FRAME_BYTES])
 
 
-def _records(
-    wanted: dict[int, list[tuple[int, int, dict[str, Any]]]], plan: Plan, pick: Pick
+def _add_unit(example: dict[str, Any], reader: SegmentReader, batch: Batch, i: int) -> None:
+    """Add where and when the unit of an example arrived."""
+    example.update(
+        listener=reader.segment.listener,
+        segment=reader.segment.name,
+        unit_at=int(batch.base + batch.offset[i]),
+        peer=reader.peers.get(int(batch.stream[i]), ""),
+        arrival=int(batch.arrival[i]),
+        received_us=int(batch.received_us[i]),
+    )
+
+
+def _add_body(
+    example: dict[str, Any], body: bytes, offset: int, frames: list[Frame], opened: bool, at: int, data: bytes
 ) -> None:
+    """Add the body of an example, at an offset of its unit, with the frames around it and the bytes there."""
+    example.update(
+        size=len(body),
+        body=_text(body),
+        arrived_hash=f"{xxh64(body):016x}",
+        offset=offset,
+        frames=[{"offset": x.offset, "depth": x.depth, "size": x.size, "title": x.title} for x in frames],
+        opened=opened,
+        bytes_at=at,
+        bytes=data.hex(),
+    )
+
+
+def _records(wanted: dict[int, list[_Place]], plan: Plan, pick: Pick) -> None:
     """Add the data of records."""
     assert plan.records is not None
     first = [place[1] for place in plan.records["places"]]
@@ -227,15 +208,8 @@ def _records(
                 arrival=record["at"] if plan.records["numbered"] else None,
                 received_us=record["received_us"],
                 key=None if record["key"] is None else _text(record["key"]),
-                size=len(body),
-                body=_text(body),
-                arrived_hash=f"{xxh64(body):016x}",
-                offset=0,
-                frames=[],
-                opened=False,
-                bytes_at=0,
-                bytes=body[:FRAME_BYTES].hex(),
             )
+            _add_body(example, body, 0, [], False, 0, body[:FRAME_BYTES])
 
 
 def _text(data: bytes) -> str:
@@ -247,15 +221,10 @@ def _frames(protocol: str, unit: bytes) -> list[Frame]:
 
 
 def _path(frames: list[Frame], offset: int) -> tuple[list[Frame], int]:
-    """Find the frames around an event.
+    """Return the frames around an event, outermost first, and the offset of the last one.
 
-    Args:
-        frames: of the unit.
-        offset: of the body, counted with compressed frames inflated in place. A frame's own offset counts in
-            the frame around it.
-
-    Returns:
-        The frames, outermost first, and the offset of the last one.
+    `offset` is that of the body, counted with compressed frames inflated in place. A frame's own offset
+    counts in the frame around it.
     """
     before: list[Frame] = []  # the head of the unit, and the enclosing frames
     here = 0
@@ -278,18 +247,8 @@ def _message(frames: list[Frame], offset: int, head: int) -> tuple[list[Frame], 
     return [*frames[:1], *body], offset - head if body else offset
 
 
-def _plain(frame: Frame) -> dict[str, Any]:
-    return {"offset": frame.offset, "depth": frame.depth, "size": frame.size, "title": frame.title}
-
-
 def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
-    """Add the error and the bytes to each entry of undecoded data.
-
-    Args:
-        rows: the entries of `Verdict.undecoded`.
-        plan: the plan of the comparison.
-        pick: fetches records by listener and number; None: a capture arrived.
-    """
+    """Add the error and the bytes to each entry of `Verdict.undecoded`. For `pick` see `resolve`."""
     if pick is not None:
         picked = pick({(row["listener"], row["unit_at"]) for row in rows})
         for row in rows:

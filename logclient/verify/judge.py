@@ -35,7 +35,7 @@ from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid, TimeCounts
-from logclient.verify.plan import Plan
+from logclient.verify.plan import Plan, Task
 from logclient.verify.rows import Row, result_batch, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
@@ -52,21 +52,14 @@ def judge_rows(
     plan: Plan,
     later: dict[tuple[int, int], int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Judge the rows of some keys, which are sorted by key, listener and position.
+    """Judge the rows of some keys, sorted by key, listener and position, as batches of `RESULTS`.
 
-    Args:
-        batches: of `rows.ROWS`.
-        facts: what all ledgers say.
-        plan: of the comparison.
-        later: for a second pass over some buckets: bucket and listener -> the earliest first copy in all
-            later buckets. Then only the order is judged.
-
-    Yields:
-        Batches of `rows.RESULTS`.
+    For a second pass over some buckets `later` maps bucket and listener to the earliest first copy in all
+    later buckets. Then only the order is judged.
     """
     writer = ViolationWriter(plan.violations, facts)
     times = TimeCounts(Grid(*plan.grid), plan.families)
-    space = Workspace()
+    shared = Task(plan, facts, writer, times, Workspace(), later)
     current: BucketReducer | UnlistedReducer | AnonymousReducer | None = None
     key: int | None = None
     out: list[dict[str, Any]] = []
@@ -81,11 +74,11 @@ def judge_rows(
                 if key == FACT:
                     current = None
                 elif key >= 0:
-                    current = BucketReducer(plan, facts, writer, times, space, key, later)
+                    current = BucketReducer(shared, key)
                 elif key > ANONYMOUS:
-                    current = UnlistedReducer(plan, facts, writer, key)
+                    current = UnlistedReducer(shared, key)
                 else:
-                    current = AnonymousReducer(plan, facts, writer, times, key)
+                    current = AnonymousReducer(shared, key)
             if current is None:
                 out.append(result_row("fact", FACT, text=row.text()))
             else:
@@ -97,8 +90,8 @@ def judge_rows(
             out = []
     if current is not None:
         out.extend(current.finish())
-    for name, family, keys_, counts in times.rows():
-        out.append(result_row("times", FACT, family, name, keys_.tobytes(), counts.tobytes()))
+    for name, keys_, counts in times.rows():
+        out.append(result_row("times", FACT, text=name, keys=keys_.tobytes(), values=counts.tobytes()))
     if file := writer.take():
         out.append(result_row("file", FACT, values=file))
     yield result_batch(out)

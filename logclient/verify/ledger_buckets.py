@@ -20,11 +20,7 @@ __all__ = ["LedgerBucket", "Placer", "lay_out", "places_of"]
 
 
 class Placer:
-    """Assigns a bucket and a first place to one producer after the other.
-
-    Args:
-        bits: a bucket has at most ``2 ** bits`` places.
-    """
+    """Assigns a bucket and a first place to one producer after the other."""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -32,13 +28,9 @@ class Placer:
         self.used = 0  # places in it
 
     def place(self, sizes: I64) -> tuple[I64, I64]:
-        """Place some producers.
+        """Return the first bucket of producers with `sizes` sequences, and the first place there.
 
-        Args:
-            sizes: how many sequences each has; 0 for those that need no place.
-
-        Returns:
-            The first bucket of each, and the place of its first sequence there.
+        A producer of size 0 needs no place.
         """
         room = 1 << self.bits
         buckets = np.empty(len(sizes), np.int64)
@@ -98,13 +90,7 @@ def places_of(facts: LedgerFacts, buckets: I64) -> I64:
 
 
 def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
-    """Lay out one bucket, without hashes and times, which come in rows.
-
-    Args:
-        facts: the ledgers.
-        bucket: its key.
-        space: for the columns, which are valid until the next call.
-    """
+    """Lay out one bucket, without hashes and times, which come in rows. It is valid until the next call."""
     room = 1 << facts.bits
     low, high = np.searchsorted(facts.bases[:-1], (bucket, bucket + 1)).tolist()
     inside = low + np.flatnonzero(facts.addressed[low:high] & (facts.last[low:high] > 0))
@@ -158,4 +144,3 @@ def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
         covered(outside, n) if len(outside) else None,
         covered(away, n) if len(away) else None,
     )
-

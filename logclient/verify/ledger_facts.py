@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,13 +104,6 @@ PRODUCER_ROW = np.dtype(
         ("family", "<i4"),
         ("url", "<i4"),
         ("problems", "<i4"),  # how many there are
-        ("line", "<i8"),  # where its `Producer` begins in the lines
-        ("spans", "<i8"),  # the first of its rows in each of the other tables
-        ("outcomes", "<i8"),
-        ("deferred", "<i8"),
-        ("has_id", "<i8"),
-        ("reasons", "<i8"),
-        ("outside", "<i8"),
         ("left_out", "<i8"),  # sequences from 1 to `last` that are not selected
     ]
 )
@@ -122,90 +115,67 @@ TABLES = {
 }  # fmt: skip
 
 
+@dataclass(eq=False)
 class LedgerFacts:
     """All that the ledgers say, but for the hashes and the times of their events.
 
     `ledger_merge.merge` makes it on the driver, and every task gets a copy. Producers are numbered in the
     order of their names; such a number is called `p`.
 
-    Args:
-        rows: of `PRODUCER_ROW`.
-        tables: those of `TABLES`.
-        ids: ids that applications chose: two halves of the hash, producer, sequence, by first half.
-        shared: sequences whose id another one has too: rows of producer, sequence, whether the event is
-            listed, and whether any with that id is; `shared_by` has the producers alone. Of those that are
-            not listed only where that is the id which the client made.
-        bits: a bucket has ``2 ** bits`` sequences.
-        lines: a `Producer` of each row, as JSON; on the driver alone.
-        more: the other attributes.
-
     Attributes:
         last, pending_after, addressed, family: of each producer, see `Producer` and `PRODUCER_ROW`.
         whole: whether each producer's ledger is complete.
-        families: names of the protocols that `family` counts.
         bases: the first bucket of each producer, and the number of all buckets. See ``ledger_buckets.py``.
         starts: the place of each producer's first sequence in that bucket.
         live: the buckets in which an event is listed.
-        spans, outcomes, deferred, has_id: see `spans_of`, `outcomes_of` and `ledger_buckets.LedgerBucket`.
+        spans: see `spans_of`.
         drops: rows of producer, time and number of events dropped.
-        urls: protocol and URL of the producers.
-        reasons: texts that outcomes refer to.
-        span: the first and the last selected time of any line, microseconds since 1970; first > last if there
-            is none.
-        begin: the first time at which any event was made; None: there is none.
+        shared_by: the producers of `shared`.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
         selected: producers of which any sequence may be selected.
         of_other_runs: producers that are not judged because their events belong to other runs.
         continued: producers that list an event after the selection, so that a missing end does not matter.
-        unread: files that may be ledgers and were not read.
-        copies: copies of ledger files, as problems.
         all_whole: whether nothing is missing from the ledgers of selected producers.
         left_out_hashes: the hashes, rising, of the events that a selection leaves out because only these
             identify them.
     """
 
-    def __init__(
-        self,
-        rows: npt.NDArray[Any],
-        tables: Mapping[str, I64],
-        ids: U64,
-        shared: I64,
-        bits: int,
-        lines: bytes,
-        more: Mapping[str, Any],
-    ) -> None:
-        self.bits = bits
-        self.ids = ids
-        self.rows = rows
+    rows: npt.NDArray[Any]  # of `PRODUCER_ROW`
+    tables: Mapping[str, I64]  # those of `TABLES`
+    ids: U64  # ids that applications chose: two halves of the hash, producer, sequence, by first half
+    # Sequences whose id another one has too: rows of producer, sequence, whether the event is listed, and
+    # whether any with that id is. Of those that are not listed only where that is the client's own id.
+    shared: I64
+    bits: int  # a bucket has 2 ** bits sequences
+    producers: list[Producer]  # on the driver alone
+    unread: list[str]  # files that may be ledgers and were not read
+    copies: list[str]  # copies of ledger files, as problems
+    families: list[str]  # names of the protocols that `family` counts
+    urls: list[tuple[str, str]]  # protocol and URL of the producers
+    reasons: list[str]  # texts that outcomes refer to
+    span: tuple[int, int]  # first and last selected time of any line, in µs since 1970; first > last: none
+    begin: int | None  # the first time at which any event was made; None: there is none
+
+    def __post_init__(self) -> None:
+        rows, tables = self.rows, self.tables
         self.last: I64 = rows["last"]
         self.pending_after: I64 = rows["pending_after"]
         self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
         self.addressed: npt.NDArray[np.bool_] = rows["addressed"]
         self.family = rows["family"]
-        self._tables = tables
-        self.bases: I64 = tables["bases"]
-        self.starts: I64 = tables["starts"]
-        self.spans: I64 = tables["spans"]
-        self.live: I64 = tables["live"]
-        self.drops: I64 = tables["drops"]
-        self.outside: I64 = tables["outside"]
-        self.shared = shared
-        self.shared_by = np.ascontiguousarray(shared[:, 0])
-        self.unread: list[str] = more["unread"]
-        self.copies: list[str] = more["copies"]
-        self.families: list[str] = more["families"]
-        self.urls: list[tuple[str, str]] = more["urls"]
-        self.reasons: list[str] = more["reasons"]
-        self.span: tuple[int, int] = more["span"]
-        self.begin: int | None = more["begin"]
+        self.bases, self.starts, self.live = tables["bases"], tables["starts"], tables["live"]
+        self.spans, self.drops, self.outside = tables["spans"], tables["drops"], tables["outside"]
+        producers = np.arange(len(rows) + 1)
+        self._first_rows = {
+            name: np.searchsorted(tables[name][:, 0], producers) for name, width in TABLES.items() if width
+        }
+        self.shared_by = np.ascontiguousarray(self.shared[:, 0])
         self.left_out_hashes = np.empty(0, np.uint64)
-        self.lines = lines
         self.continued = np.zeros(len(rows), bool)
         self.selected = np.ones(len(rows), bool)
-        if len(self.outside):
-            tail = self.outside[:, 2] == LAST_SEQUENCE
-            self.continued[self.outside[tail, 0]] = True
-            self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
+        tail = self.outside[:, 2] == LAST_SEQUENCE
+        self.continued[self.outside[tail, 0]] = True
+        self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
         self.of_other_runs = np.zeros(len(rows), bool)
         self._complete()
 
@@ -220,7 +190,7 @@ class LedgerFacts:
         self._complete()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"lines": b""}
+        return self.__dict__ | {"producers": []}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -240,11 +210,6 @@ class LedgerFacts:
         at = bisect.bisect_left(range(len(self)), name, key=self.name)
         return at if at < len(self) and self.name(at) == name else -1
 
-    @property
-    def producers(self) -> Producers:
-        """All producers, each read from its file on access."""
-        return Producers(self)
-
     def spans_of(self, p: int) -> I64:
         """Return rows of producer, first, last, position and group of files, by first."""
         return self.rows_of("spans", p, p + 1)
@@ -254,11 +219,7 @@ class LedgerFacts:
         return self.rows_of("outcomes", p, p + 1)
 
     def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
-        """Return the reasons for which events failed or were dropped.
-
-        Returns:
-            Outcome -> reason -> number of events, the most frequent first.
-        """
+        """Return outcome -> reason -> number of failed or dropped events, the most frequent first."""
         out: dict[str, dict[str, int]] = {}
         rows = self.rows_of("reasons", p, p + 1)
         for _, outcome, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
@@ -279,11 +240,7 @@ class LedgerFacts:
         return shared[np.searchsorted(shared, first) : np.searchsorted(shared, last + 1)]
 
     def anonymous_files(self) -> tuple[list[int], int]:
-        """Find the events that are compared by hash alone.
-
-        Returns:
-            The groups of files with such events, and the number of events that their producers list.
-        """
+        """Return the groups of files with events compared by hash, and how many their producers list."""
         hashed = ~self.addressed & (self.rows["listed"] > 0)
         hashed[self.shared_by[self.shared[:, 2] != 0]] = True
         if not hashed.any():
@@ -302,10 +259,8 @@ class LedgerFacts:
 
     def rows_of(self, name: str, low: int, high: int) -> I64:
         """Return the rows of the producers from `low` to ``high - 1`` in a table."""
-        table = self._tables[name]
-        column = self.rows[name]
-        end = int(column[high]) if high < len(self.rows) else len(table)
-        return table[int(column[low]) : end]
+        first = self._first_rows[name]
+        return self.tables[name][first[low] : first[high]]
 
     def reason(self, p: int, sequence: int) -> str:
         """Return the reason for a sequence's outcome, empty when there is none."""
@@ -324,29 +279,3 @@ class LedgerFacts:
                 at = np.searchsorted(first[low:high], sequences, side="right") - 1
                 outcome[(at >= 0) & (sequences <= reach[at])] = code
         return outcome
-
-
-class Producers(Sequence[Producer]):
-    """All producers of the ledgers, each read on access."""
-
-    def __init__(self, facts: LedgerFacts) -> None:
-        self._facts = facts
-
-    def __len__(self) -> int:
-        return len(self._facts)
-
-    @overload
-    def __getitem__(self, p: int) -> Producer: ...
-    @overload
-    def __getitem__(self, p: slice) -> list[Producer]: ...
-    def __getitem__(self, p: int | slice) -> Producer | list[Producer]:
-        if isinstance(p, slice):
-            return [self[i] for i in range(*p.indices(len(self)))]
-        if not 0 <= p < len(self):
-            raise IndexError(p)
-        at = int(self._facts.rows["line"][p])
-        return Producer(*json.loads(self._facts.lines[at : self._facts.lines.index(b"\n", at)]))
-
-    def __iter__(self) -> Iterator[Producer]:
-        for line in self._facts.lines.splitlines():
-            yield Producer(*json.loads(line))

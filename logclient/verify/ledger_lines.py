@@ -1,13 +1,7 @@
-"""Step 1 of a comparison: ledger files to rows.
+"""Ledger files: what is needed before a comparison (`survey`), and later the events (`events`).
 
-`survey` reads all that is needed before the comparison; `events` reads the files again, for the hashes and
-times (see ``ledger_rows.py``). Reading a ledger, base64 in long lines, costs less than keeping what was read.
-
-The format of a ledger is in ``docs/formats.md``; the rules for damaged, stopped and unclosed ledgers are in
-``docs/verify.md``. Checks that need all parts of a producer are in ``ledger_merge.py``.
-
-Nearly all lines have the form in which logclient writes them, and a `LineReader` reads them. All other lines
-are read here, as JSON. Both fill the same tables.
+A `LineReader` reads nearly all lines, because logclient writes one form. The others are read here, as JSON.
+See ``docs/formats.md`` for the format and ``docs/verify.md`` for damaged, stopped and unclosed ledgers.
 """
 
 from __future__ import annotations
@@ -65,16 +59,12 @@ UNSTATED: dict[str, Any] = {
     "problems": [],
     "last": 0,
 }
-"""Facts about a file that its JSON leaves out."""
+"""Facts about a file before it is read."""
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
 def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
-
-    Args:
-        group: the files.
-        selection: the events to judge.
 
     Returns:
         Tables, and as ``facts`` everything else, about each file and all of them:
@@ -90,13 +80,10 @@ def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str
     reader = LedgerReader(selection=selection)
     with without_collection():
         for part, file in _opened(group):
-            reader.read(part, file)
+            for _ in reader.steps(part, file):
+                pass
     lines = reader.reader
-    stated = [
-        {name: value for name, value in file.items() if name not in UNSTATED or value != UNSTATED[name]}
-        for file in reader.files
-    ]
-    facts: dict[str, Any] = {"files": stated, "reasons": list(reader.reasons)}
+    facts: dict[str, Any] = {"files": reader.files, "reasons": list(reader.reasons)}
     if lines.position:
         facts["begin"] = lines.begin_us
         if lines.first_us <= lines.last_us:
@@ -112,15 +99,7 @@ def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str
 
 
 def events(group: Sequence[Part], least: int) -> Iterator[tuple[U64, I64]]:
-    """Read all events of some ledger files, in the order of the lines.
-
-    Args:
-        group: the files.
-        least: how many events are collected, but for the last.
-
-    Yields:
-        Hashes and times of the next events.
-    """
+    """Yield hashes and times of all events of ledger files in order, at least so many at a time."""
     pieces: list[tuple[U64, I64]] = []
     held = 0
 
@@ -168,18 +147,9 @@ def _rows(table: Table, name: str) -> I64:
 
 
 class LedgerReader:
-    """A reader of ledger files.
+    """A reader of ledger files into the tables that `survey` describes.
 
-    Args:
-        take: gets hashes and times of the next events, in arrays that are valid until it returns; None: they
-            are not wanted.
-        selection: the events to judge.
-
-    Attributes:
-        files: the facts about each file.
-        reasons: the reasons of outcomes, with their numbers.
-        tables: as `survey` describes them.
-        ids: 16 bytes for each sequence of the table ``has_id``, in pieces.
+    `take` gets hashes and times of the next events, in arrays that are valid until it returns.
     """
 
     def __init__(self, take: Take | None = None, selection: Selection = EVERYTHING) -> None:
@@ -188,18 +158,9 @@ class LedgerReader:
         self.reader = LineReader(selection.since_us, selection.until_us)
         self.reader.know(b"", 0)
         self.reasons = {"": 0}
-        self.deferred, self.expects_id, self.has_id = (
-            Table(WIDTHS[name]) for name in ("deferred", "expects_id", "has_id")
-        )
-        self.tables = {
-            "spans": self.reader.spans,
-            "outcomes": self.reader.outcomes,
-            "deferred": self.deferred,
-            "expects_id": self.expects_id,
-            "has_id": self.has_id,
-            "drops": self.reader.drops,
-            "when": self.reader.when,
-        }
+        own = {name: Table(WIDTHS[name]) for name in ("deferred", "expects_id", "has_id")}
+        read = {name: getattr(self.reader, name) for name in ("spans", "outcomes", "drops", "when")}
+        self.tables: dict[str, Table] = {**own, **read}
         self.ids: list[bytes] = []
         self.files: list[dict[str, Any]] = []
         # An event takes 16 characters of a line.
@@ -226,17 +187,8 @@ class LedgerReader:
         if len(self.facts["problems"]) < _MAX_PROBLEMS:
             self.facts["problems"].append(f"{storage.base_name(self.part.path)} line {line}: {why}")
 
-    def read(self, part: Part, file: io.RawIOBase) -> None:
-        """Read a file up to the size at which it was found. Its producer may still append to it.
-
-        Args:
-            part: the ledger file.
-            file: it, without a buffer.
-        """
-        deque(self.steps(part, file), 0)
-
     def steps(self, part: Part, file: io.RawIOBase) -> Iterator[None]:
-        """Do the same as `read`, in steps of some lines each."""
+        """Read a file in steps of some lines, up to the size at which it was found; it may still grow."""
         self._begin_file(part)
         yield from self._read_lines(_Lines(file, part.size, self._buffer))
         self.facts["last"] = self.reader.last
@@ -276,11 +228,7 @@ class LedgerReader:
         facts["torn"] = lines.at < self.part.size
 
     def _read_usual_lines(self, lines: _Lines) -> int:
-        """Read the lines in the buffer up to the first one that does not have the usual form.
-
-        Returns:
-            Their number.
-        """
+        """Read lines up to the first one without the usual form, and return their number."""
         reader = self.reader
         lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
         if reader.lines:
@@ -338,9 +286,9 @@ class LedgerReader:
                 ids += _read_base64(fields["second"], 16 * _size(beside), "second")
                 seqs = seqs + beside
             self.ids.append(ids)
-            self._add(self.has_id, seqs)
+            self._add("has_id", seqs)
         elif kind == "deferred":
-            self._add(self.deferred, _read_ranges(fields["seqs"]))
+            self._add("deferred", _read_ranges(fields["seqs"]))
         elif kind == "stopped":
             self.facts["stopped"] = _read_text(fields["reason"], "reason") or "?"
         elif kind == "close":
@@ -365,10 +313,10 @@ class LedgerReader:
         """Note that the file has this sequence."""
         self.reader.last = max(self.reader.last, last)
 
-    def _add(self, table: Table, seqs: list[tuple[int, int]]) -> None:
+    def _add(self, table: str, seqs: list[tuple[int, int]]) -> None:
         """Add some sequences to a table."""
         for first, last in seqs:
-            table.append(self.index, first, last)
+            self.tables[table].append(self.index, first, last)
 
     def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], outcome: int) -> None:
         """Add the outcome of some sequences, with the reason for it."""
@@ -394,7 +342,7 @@ class LedgerReader:
             own = _read_ranges(fields["own"])
             if not _is_subset(own, seqs):
                 raise ValueError("own has sequences that are not in seqs")
-            self._add(self.expects_id, own)
+            self._add("expects_id", own)
         created = deltas.astype("<i8") + base
         self._note_times(seqs, created)
         if self.take is not None:
@@ -432,17 +380,9 @@ class LedgerReader:
 
 
 class _Lines:
-    """The lines of a file, in a buffer.
+    """The lines of the first `size` bytes of an unbuffered file.
 
-    Attributes:
-        data: the buffer.
-        low: where the next line begins in it.
-        high: the end of what was read.
-
-    Args:
-        file: without a buffer.
-        size: the number of bytes to read.
-        data: a buffer to use; a larger one replaces it if there is a longer line.
+    They stand in the buffer `data` from `low` to `high`. A larger one replaces it if there is a longer line.
     """
 
     def __init__(self, file: io.RawIOBase, size: int, data: bytearray) -> None:
@@ -461,8 +401,7 @@ class _Lines:
     def find(self) -> bool:
         """Read on until the buffer has a whole line, or the beginning of one that is too long.
 
-        Returns:
-            Whether there is one. If not, the rest of the file is a torn line.
+        False: there is none, and the rest of the file is a torn line.
         """
         searched = self.low
         while True:

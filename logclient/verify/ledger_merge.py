@@ -1,21 +1,30 @@
 """Merging: the driver combines the surveys of all ledger files, and checks each ledger as a whole.
 
-A ledger is evidence only as far as it is complete. A missing part, a total that disagrees with the lines or
-an outcome without a batch line makes *holes*, and events that they may concern are ``unknown``.
-The rules are in ``docs/verify.md``.
+A missing part, a total that disagrees with the lines or an outcome without a batch line makes *holes*, and
+events that they may concern are ``unknown``. The rules are in ``docs/verify.md``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence import storage
-from logclient.evidence.arrays import I64, U64, expand, intersect, overlaps, repeated, subtract, union
+from logclient.evidence.arrays import (
+    I64,
+    U64,
+    expand,
+    intersect,
+    overlaps,
+    repeated,
+    starts_of,
+    subtract,
+    union,
+)
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import prefix_words
 from logclient.evidence.selection import EVERYTHING, Selection
@@ -36,7 +45,7 @@ from logclient.verify.ledger_facts import (
     LedgerFacts,
     Producer,
 )
-from logclient.verify.ledger_lines import MAX_REASONS, OTHER_REASONS, UNSTATED, WIDTHS
+from logclient.verify.ledger_lines import MAX_REASONS, OTHER_REASONS, WIDTHS
 from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.worker import without_collection
 
@@ -50,41 +59,37 @@ def merge(
     copies: Sequence[str] = (),
     selection: Selection = EVERYTHING,
 ) -> LedgerFacts:
-    """Combine what all groups of ledger files say.
+    """Combine the surveys of all groups of ledger files, in the order of the producers.
 
-    Args:
-        surveys: the results of `ledger_lines.survey`, in the order of the producers.
-        bits: a bucket has at most ``2 ** bits`` places.
-        unread: files that may be ledgers too.
-        copies: problems with copies of ledger files.
-        selection: the events to judge, as for `ledger_lines.survey`.
+    `unread` are files that may be ledgers too, `copies` problems with copies of ledger files.
     """
     with without_collection():
         merger = _Merger(bits, selection)
         for found in surveys:
             merger.add(found)
         merger.end()
-        rows, tables = merger.take("producers"), {name: merger.take(name) for name in TABLES}
+        tables = {name: np.concatenate(merger.tables.pop(name)) for name in ("producers", *TABLES)}
+        rows = tables.pop("producers")
         ids, shared = _split_shared(merger.ids, rows, tables["spans"])
-    more = {
-        "unread": list(unread),
-        "copies": list(copies),
-        "families": list(merger.families),
-        "urls": list(merger.urls),
-        "reasons": list(merger.reasons),
-        "span": (merger.low, merger.high) if merger.low <= merger.high else (0, -1),
-        "begin": merger.begin,
-    }
-    return LedgerFacts(rows, tables, ids, shared, bits, b"".join(merger.lines), more)
+    return LedgerFacts(
+        rows,
+        tables,
+        ids,
+        shared,
+        bits,
+        merger.producers,
+        unread=list(unread),
+        copies=list(copies),
+        families=list(merger.families),
+        urls=list(merger.urls),
+        reasons=list(merger.reasons),
+        span=(merger.low, merger.high) if merger.low <= merger.high else (0, -1),
+        begin=merger.begin,
+    )
 
 
 class _Merger:
-    """Combines the surveys of groups of files, one after the other.
-
-    Args:
-        bits: a bucket has ``2 ** bits`` sequences.
-        selection: the events to judge.
-    """
+    """Combines the surveys of groups of files, one after the other."""
 
     def __init__(self, bits: int, selection: Selection) -> None:
         self.selection = selection
@@ -105,29 +110,17 @@ class _Merger:
         self.tables: dict[str, list[npt.NDArray[Any]]] = {"producers": [np.empty(0, PRODUCER_ROW)]}
         for name, width in TABLES.items():
             self.tables[name] = [np.empty((0, width) if width else 0, np.int64)]
-        self.sizes = dict.fromkeys(TABLES, 0)
-        self.lines: list[bytes] = []
-        self.line = 0
+        self.producers: list[Producer] = []
 
     def end(self) -> None:
         """Complete the tables."""
         self._add_producers([self.facts] if self.facts else [])
-        self.save("bases", np.array([self.placer.end], np.int64))
-
-    def save(self, name: str, rows: npt.NDArray[Any]) -> None:
-        """Add rows to the end of a table."""
-        self.tables[name].append(rows)
-        if name in self.sizes:
-            self.sizes[name] += len(rows)
-
-    def take(self, name: str) -> npt.NDArray[Any]:
-        """Return a table; the merger no longer has it."""
-        return np.concatenate(self.tables.pop(name))
+        self.tables["bases"].append(np.array([self.placer.end], np.int64))
 
     def add(self, found: Mapping[str, Any]) -> None:
         """Add the survey of a group. Its producers do not come before those of the group before."""
         said = found["facts"]
-        facts: list[dict[str, Any]] = [{**UNSTATED, **fact} for fact in said["files"]]
+        facts: list[dict[str, Any]] = [dict(fact) for fact in said["files"]]
         if "span" in said:
             self.low, self.high = min(self.low, said["span"][0]), max(self.high, said["span"][1])
         if "begin" in said:
@@ -168,13 +161,8 @@ class _Merger:
         for reason in found:
             if reason not in self.reasons and len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS
-            numbers.append(self.reasons.setdefault(reason, len(self.reasons)))
+            numbers.append(_number(self.reasons, reason))
         return np.array(numbers, np.int64)
-
-    @staticmethod
-    def _number(numbers: dict[Any, int], key: Any) -> int:
-        """Return the number of a key, a new one if it has none."""
-        return numbers.setdefault(key, len(numbers))
 
     def _add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
         """Check some producers whose parts are complete, and write their rows to the tables."""
@@ -197,26 +185,10 @@ class _Merger:
         left_out = outside.ranges if outside else np.empty((0, 3), np.int64)
         if self.selection != EVERYTHING:
             left_out = self._with_anonymous(left_out, [x.identity == "id" for x in producers])
-        tables = {
-            "spans": checked.spans,
-            # Weakest first within a producer: a reader that fills an array in this order keeps the strongest.
-            "outcomes": outcomes[np.lexsort((outcomes[:, 1], outcomes[:, 3], outcomes[:, 0]))],
-            "deferred": some["deferred"],
-            "has_id": some["has_id"],
-            "reasons": checked.reasons,
-            "outside": left_out,
-        }
         table_rows = np.zeros(n, PRODUCER_ROW)
         table_rows["prefix"] = np.frombuffer(
             bytes.fromhex("".join(x.producer for x in producers)), np.uint8
         ).reshape(-1, 10)
-        at = np.arange(self.done, self.done + n)
-        for name, table in tables.items():
-            table_rows[name] = self.sizes[name] + np.searchsorted(table[:, 0], at)
-        lines = [json.dumps(x).encode() + b"\n" for x in producers]
-        sizes = np.array([len(line) for line in lines], np.int64)
-        table_rows["line"] = self.line + np.cumsum(sizes) - sizes
-        self.line += int(sizes.sum())
         # By column: a row at a time takes as long as reading the ledger.
         columns: dict[str, list[Any]] = {
             "last": [x.last for x in producers],
@@ -226,13 +198,13 @@ class _Merger:
             "closed": [x.closed for x in producers],
             "one_way": [x.mode == "async" for x in producers],
             "addressed": [x.identity == "id" for x in producers],
-            "family": [self._number(self.families, protocol_of(x.protocol)) for x in producers],
-            "url": [self._number(self.urls, (x.protocol, x.url)) for x in producers],
+            "family": [_number(self.families, protocol_of(x.protocol)) for x in producers],
+            "url": [_number(self.urls, (x.protocol, x.url)) for x in producers],
             "problems": [len(x.problems) for x in producers],
         }
         for name, values in columns.items():
             table_rows[name] = values
-        self.lines += lines
+        self.producers += producers
         buckets, starts = self.placer.place(np.where(table_rows["addressed"], table_rows["last"], 0))
         table_rows["left_out"] = self._count(left_out, table_rows["last"])
         spans = outside.selected if outside else checked.spans
@@ -240,16 +212,25 @@ class _Merger:
         live = _live(spans, buckets[spans[:, 0] - self.done], self.bits)
         live = live[live > self.live]  # a bucket may be shared with producers of the previous file
         self.live = int(live[-1]) if len(live) else self.live
-        self.save("producers", table_rows)
-        self.save("bases", buckets)
-        self.save("starts", starts)
-        self.save("live", live)
-        self.save("drops", some["drops"])
+        tables = {
+            "producers": table_rows,
+            "bases": buckets,
+            "starts": starts,
+            "live": live,
+            "drops": some["drops"],
+            "spans": checked.spans,
+            # Weakest first within a producer: a reader that fills an array in this order keeps the strongest.
+            "outcomes": outcomes[np.lexsort((outcomes[:, 1], outcomes[:, 3], outcomes[:, 0]))],
+            "deferred": some["deferred"],
+            "has_id": some["has_id"],
+            "reasons": checked.reasons,
+            "outside": left_out,
+        }
+        for name, table in tables.items():
+            self.tables[name].append(table)
         if len(some["drops"]):
             when = some["drops"][:, 1]
             self.low, self.high = min(self.low, int(when.min())), max(self.high, int(when.max()))
-        for name, table in tables.items():
-            self.save(name, table)
         self.done += n
 
     def _with_anonymous(self, outside: I64, addressed: list[bool]) -> I64:
@@ -280,6 +261,11 @@ class _Merger:
         return counts
 
 
+def _number(numbers: dict[Any, int], key: Any) -> int:
+    """Return the number of a key, a new one if it has none."""
+    return numbers.setdefault(key, len(numbers))
+
+
 def _close_of(facts: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the ``close`` line of a ledger that is closed."""
     close: dict[str, Any] | None = None if facts[-1]["torn"] else facts[-1]["closed"]
@@ -301,9 +287,7 @@ def _drop_foreign_parts(facts: list[dict[str, Any]]) -> None:
             if fact[name] != first[name]:
                 why = f"its {name} is {fact[name][:40]}, that of part {first['part']} {first[name][:40]}"
                 fact["problems"] = [f"{storage.base_name(fact['path'])}: {why}: it is not read"]
-                fact.update(
-                    opened=False, holes=1, closed=None, stopped="", torn=False, last=0
-                )
+                fact.update(opened=False, holes=1, closed=None, stopped="", torn=False, last=0)
                 break
 
 
@@ -336,22 +320,9 @@ class _ProducerChecks:
         self.base = base
         if n > self.LIMIT:
             raise OverflowError(f"{n} producers at once, at most {self.LIMIT}")
+        self.n = n
+        keyed, sizes = self._keyed, self._sizes
         reasons = [np.empty((0, 4), np.int64)]  # producer, outcome, reason, sequences
-        self.spans = self._check(n, spans, outcomes, expects_id, has_id, reasons)
-        self.reasons = _by_producer(np.concatenate(reasons))
-
-    def _check(
-        self, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id: I64, reasons: list[I64]
-    ) -> I64:
-        def keyed(rows: I64) -> I64:
-            keys: I64 = rows[:, 1:3] + ((rows[:, :1] - self.base) << 48)
-            return keys
-
-        def sizes(ranges: I64) -> I64:
-            out = np.zeros(n, np.int64)
-            np.add.at(out, ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1)
-            return out
-
         all_spans = keyed(spans)
         listed = union(all_spans)
         listed_twice = repeated(all_spans)
@@ -361,10 +332,11 @@ class _ProducerChecks:
         of_outcome = []
         taken = np.empty((0, 2), np.int64)
         for code in (ACKED, HANDED, FAILED, DROPPED):
-            decided = subtract(union(keyed(outcomes[outcomes[:, 3] == code])), taken)
+            rows = outcomes[outcomes[:, 3] == code]
+            decided = subtract(union(keyed(rows)), taken)
             of_outcome.append(sizes(decided))
             if code in (FAILED, DROPPED):
-                self._reasons(decided, outcomes[outcomes[:, 3] == code], code, keyed, sizes, reasons)
+                reasons += self._reasons(decided, rows, code)
             taken = union(np.concatenate((taken, decided)))
             if code == HANDED:
                 unfit.append(sizes(subtract(taken, listed)))
@@ -385,25 +357,27 @@ class _ProducerChecks:
             spans[:, 2] = spans[:, 1] + rest[:, 1] - rest[:, 0]
             spans[:, 3] += moved
         self.listed: list[int] = sizes(keyed(spans)).tolist()
-        return spans
+        self.spans = spans
+        self.reasons = _by_producer(np.concatenate(reasons))
 
-    def _reasons(
-        self,
-        decided: I64,
-        rows: I64,
-        code: int,
-        keyed: Callable[[I64], I64],
-        sizes: Callable[[I64], I64],
-        out: list[I64],
-    ) -> None:
+    def _keyed(self, rows: I64) -> I64:
+        keys: I64 = rows[:, 1:3] + ((rows[:, :1] - self.base) << 48)
+        return keys
+
+    def _sizes(self, ranges: I64) -> I64:
+        out = np.zeros(self.n, np.int64)
+        np.add.at(out, ranges[:, 0] >> 48, ranges[:, 1] - ranges[:, 0] + 1)
+        return out
+
+    def _reasons(self, decided: I64, rows: I64, code: int) -> Iterator[I64]:
         """Count the sequences of one outcome by reason; the first of several reasons counts."""
         for reason in np.unique(rows[:, 4]).tolist():
-            some = intersect(decided, union(keyed(rows[rows[:, 4] == reason])))
+            some = intersect(decided, union(self._keyed(rows[rows[:, 4] == reason])))
             decided = subtract(decided, some)
-            counts = sizes(some)
+            counts = self._sizes(some)
             at = np.flatnonzero(counts)
             columns = self.base + at, np.full(len(at), code), np.full(len(at), reason), counts[at]
-            out.append(np.stack(columns, axis=1).astype(np.int64))
+            yield np.stack(columns, axis=1).astype(np.int64)
 
 
 def _producer(
@@ -453,35 +427,28 @@ def _producer(
     first = next((fact for fact in facts if fact["opened"]), facts[0])
     return Producer(
         name,
-        first["protocol"],
-        first["url"],
-        first["identity"] or "id",
+        sys.intern(first["protocol"]),
+        sys.intern(first["url"]),
+        sys.intern(first["identity"] or "id"),
         last,
         int(outside.settled[p]) if outside and evidence == UNCLOSED else LAST_SEQUENCE,
         close is not None,
         checked.listed[p],
         evidence,
         problems,
-        first["mode"],
-        first["host"],
+        sys.intern(first["mode"]),
+        sys.intern(first["host"]),
         first["pid"],
         first["started_us"],
     )
 
 
 def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) -> tuple[U64, I64]:
-    """Separate ids that applications gave to several events.
+    """Separate ids that applications gave to several events, as `LedgerFacts.ids` and `LedgerFacts.shared`.
 
     Such an id does not identify an event. These events are compared by hash, like events without an id. The
-    same holds for an event whose id was given to another one.
-
-    Args:
-        tables: two halves of an id's hash, sequence, producer.
-        producers: rows of `PRODUCER_ROW`.
-        spans: the listed events.
-
-    Returns:
-        `LedgerFacts.ids` and `LedgerFacts.shared`.
+    same holds for an event whose id was given to another one. A row of `tables` has two halves of an id's
+    hash, sequence and producer.
     """
     table = np.concatenate(tables)[:, [0, 1, 3, 2]]
     if not len(table):
@@ -491,11 +458,11 @@ def _split_shared(tables: list[U64], producers: npt.NDArray[Any], spans: I64) ->
     table = np.concatenate((table, copied))
     order = np.lexsort((table[:, 1], table[:, 0]))
     table, made = table[order], made[order]
-    same = (table[1:, 0] == table[:-1, 0]) & (table[1:, 1] == table[:-1, 1])
-    shared = np.zeros(len(table), bool)
-    shared[1:] |= same
-    shared[:-1] |= same
-    first = np.concatenate(([True], ~same))
+    begins = starts_of(table[:, 0], table[:, 1])
+    sizes = np.diff(np.append(begins, len(table)))
+    shared = np.repeat(sizes > 1, sizes)
+    first = np.zeros(len(table), bool)
+    first[begins] = True
     if not shared.any():
         return table, np.empty((0, 4), np.int64)
     p, sequence = table[shared, 2:].astype(np.int64).T
@@ -532,13 +499,7 @@ def _rows_of_copied_ids(table: U64, producers: npt.NDArray[Any]) -> U64:
 
 
 def _live(spans: I64, bases: I64, bits: int) -> I64:
-    """Return the buckets, over all producers, in which an event is listed.
-
-    Args:
-        spans: of some producers.
-        bases: the first bucket of each span's producer.
-        bits: a bucket has ``2 ** bits`` sequences.
-    """
+    """Return the buckets in which an event is listed; `bases`: the first one of each span's producer."""
     if not len(spans):
         return np.empty(0, np.int64)
     ranges = np.stack((bases + ((spans[:, 1] - 1) >> bits), bases + ((spans[:, 2] - 1) >> bits)), axis=1)

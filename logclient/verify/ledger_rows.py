@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from logclient.evidence.arrays import I64, U64, expand, overlaps
+from logclient.evidence.arrays import I64, U64, expand, overlaps, starts_of
 from logclient.evidence.ledger_files import Part
 from logclient.verify import ledger_lines
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
-from logclient.verify.rows import LEDGER, blobs, row_batch
+from logclient.verify.rows import LEDGER, blobs, row_batch, rows_of_keys
 from logclient.verify.schema import ANONYMOUS
 
 __all__ = ["event_rows", "left_out_hashes", "pieces", "share_of"]
@@ -25,17 +25,8 @@ def event_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read a group of ledger files again, and yield their events as rows of buckets.
 
-    An event without an id of its own has a row of its share of the hashes instead.
-
-    Args:
-        group: the files.
-        number: of the group.
-        facts: what all ledgers say.
-        plan: of the comparison.
-        only: for a second pass, the buckets that are wanted.
-
-    Yields:
-        Batches of `rows.ROWS`.
+    An event without an id of its own has a row of its share of the hashes instead. `only` has the buckets
+    that a second pass wants.
     """
     live = np.array(sorted(only), np.int64) if only is not None else facts.live
     anonymous = plan.anonymous_shares > 0 and only is None
@@ -103,7 +94,7 @@ def _bucket_rows(
     ranges = np.column_stack((first + shift, last + shift))[keep]
     index = expand(np.column_stack((at, at + sizes - 1)))
     hashes, created = hashes[index], created[index]
-    starts = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+    starts = starts_of(bucket)
     edges = np.append(starts, len(bucket))  # of ranges
     reach = np.concatenate(([0], np.cumsum(sizes)))[edges]  # of events
     base = np.minimum.reduceat(created, reach[:-1])
@@ -136,20 +127,13 @@ def _anonymous_rows(
     if not len(sequences):
         return
     hashes, created = hashes[sequences - first], created[sequences - first]
-    order = np.argsort(spread := share_of(hashes, plan.anonymous_shares), kind="stable")
-    spread = spread[order]
-    starts = np.flatnonzero(np.concatenate(([True], spread[1:] != spread[:-1])))
-    edges = np.append(starts, len(order))
-    keys = ANONYMOUS - spread[starts]
-    owner = np.full(len(order), p << 3, np.int32) | facts.outcomes_at(p, sequences)[order]
-    yield row_batch(
-        len(starts),
-        part=plan.partition(keys),
-        key=keys,
-        listener=LEDGER,
-        position=0,
-        places=blobs(owner.astype(np.int32), edges),
-        hashes=blobs(hashes[order], edges),
-        positions=blobs(sequences[order], edges),
-        times=blobs(created[order], edges),
+    owner = np.full(len(sequences), p << 3, np.int32) | facts.outcomes_at(p, sequences)
+    yield rows_of_keys(
+        plan,
+        ANONYMOUS - share_of(hashes, plan.anonymous_shares),
+        LEDGER,
+        sequences,
+        places=owner.astype(np.int32),
+        hashes=hashes,
+        times=created,
     )

@@ -32,13 +32,9 @@ def find_outside(
 ) -> Outside:
     """Find the sequences that are left out.
 
-    Args:
-        when: rows of producer, first, last and the time, see `ledger_lines.survey`.
-        spans: rows of producer, first and last (and more) of listed events, sorted and disjoint.
-        base: number of the first producer.
-        started_us: of each producer, when its ledger was begun; the lowest number: not known.
-        ended_us: of each producer, when its ledger was closed; the highest number: it was not, or not known.
-        selection: the events to judge.
+    `when` has rows of producer, first, last and the time, see `ledger_lines.survey`; `spans` those of listed
+    events, sorted and disjoint. `base` is the number of the first producer. An unknown time of a ledger's
+    beginning is the lowest number, one of its end the highest.
     """
     n = len(started_us)
     shift = (when[:, :1] - base) << 48
@@ -80,13 +76,7 @@ def _joined(rows: I64) -> I64:
 
 
 def contained(rows: I64, p: I64, sequences: I64) -> npt.NDArray[np.bool_]:
-    """Return which sequences are in ranges.
-
-    Args:
-        rows: of producer, first and last, sorted and disjoint.
-        p: the producer of each sequence.
-        sequences: any.
-    """
+    """Return which sequences of producers are in sorted and disjoint rows of producer, first and last."""
     n = len(rows)
     if not n:
         return np.zeros(len(p), bool)

@@ -1,16 +1,12 @@
-"""Counts for the charts of the report, over time and over sequences, of bounded size.
+"""Counts for the charts of the report: over the times at which events were made, and over sequences.
 
-Tasks count while they judge the events, which costs some nanoseconds per event, and the driver adds up their
-counts. A second pass over all events would be too slow.
-
-*Time* is the time at which an event was made, in at most `STEPS` steps of a round length over the whole run.
-The sequences of a producer are divided into at most `PARTS` equal parts.
+Time is in at most `STEPS` steps of a round length. The sequences of a producer are in at most `PARTS` parts.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +22,10 @@ __all__ = [
     "MISSING_SENT",
     "REORDERED",
     "Grid",
-    "SequenceCounts",
     "TimeCounts",
     "Latencies",
+    "count_in_parts",
+    "part_width",
 ]
 
 STEPS = 240  # the most time steps of a run
@@ -102,44 +99,27 @@ class Latencies(NamedTuple):
 
 
 class TimeCounts:
-    """Counts over time, separately for each protocol, because a capture may be incomplete for only one.
-
-    Args:
-        grid: the time steps.
-        families: the number of protocols.
-    """
+    """Counts over time, separately for each protocol, because a capture may be incomplete for only one."""
 
     def __init__(self, grid: Grid, families: int) -> None:
         self.grid = grid
         self.words = np.zeros((families, max(grid.n, 1), KINDS), np.int64)
         self.latency = np.zeros((families, max(grid.n, 1), CELLS), np.int64)
-        self._cells = [CELLS, 0]  # range of the cells in use
 
-    def add(self, family: int, at_us: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
-        """Count events.
-
-        Args:
-            family: the number of their protocol.
-            at_us: when each was made.
-            kind: one kind for all, or one for each.
-            n: how often each counts; once by default.
-        """
+    def add(self, families: I32, at_us: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
+        """Count events of some protocols by the times at which they were made, each once or `n` times."""
         if len(at_us):
-            keys = self.grid.step(at_us) * KINDS + kind
-            counts = np.bincount(keys, weights=n, minlength=self.words[0].size)
-            self.words[family] += counts.astype(np.int64).reshape(-1, KINDS)
+            keys = (families.astype(np.int64) * self.words.shape[1] + self.grid.step(at_us)) * KINDS + kind
+            counts = np.bincount(keys, n, self.words.size)
+            self.words += counts.astype(np.int64).reshape(self.words.shape)
 
     def count_latencies(
         self, families: I32, starts: I64, created_us: I64, received_us: I64, judgements: U8
     ) -> Latencies:
-        """Count the latencies of events that arrived, and the events as kind 0.
+        """Count the latencies of events that are `rules.TIMED`, and the events as kind 0.
 
-        Args:
-            families: the number of the protocol of each producer.
-            starts: where the events of each producer begin.
-            created_us: when each event was made.
-            received_us: when each arrived; `NEVER`: not known, so it has no latency.
-            judgements: of each event, see ``rules.py``; `rules.TIMED` counts.
+        `families` and `starts` have a number for each producer: of its protocol, and where its events begin.
+        An event received at `NEVER` has no latency.
         """
         m, n = len(starts), len(created_us)
         extremes = np.zeros((m, 3), np.int64)
@@ -148,75 +128,31 @@ class TimeCounts:
             created_us, received_us, judgements, starts, families, self.grid.start_us, self.grid.width_us,
             self.words, self.latency, extremes, owner, cells, counts,
         )  # fmt: skip
-        if used:
-            first, last = int(cells[:used].min()), int(cells[:used].max())
-            self._cells = [min(self._cells[0], first), max(self._cells[1], last + 1)]
         return Latencies(owner[:used], cells[:used], counts[:used], *np.ascontiguousarray(extremes.T))
 
-    def rows(self) -> list[tuple[str, int, I64, I64]]:
-        """Return the counts for `take`: ``words`` or ``latency``, family, keys and counts."""
-        out = []
-        low, high = self._cells
-        for family in range(len(self.words)):
-            for name, table, first in (
-                ("words", self.words[family], 0),
-                ("latency", self.latency[family, :, low:high], low),
-            ):
-                step, column = np.nonzero(table)
-                if len(step):
-                    keys = step * self.words.shape[2] + column if name == "words" else step * CELLS + column
-                    out.append((name, family, keys + first, table[step, column]))
-        return out
+    def rows(self) -> Iterator[tuple[str, I64, I64]]:
+        """Yield the counts for `take`: ``words`` or ``latency``, keys and counts."""
+        for name, table in (("words", self.words), ("latency", self.latency)):
+            keys = np.flatnonzero(table)
+            yield name, keys, table.reshape(-1)[keys]
 
-    def take(self, name: str, family: int, keys: I64, counts: I64) -> None:
+    def take(self, name: str, keys: I64, counts: I64) -> None:
         """Add the `rows` of another object."""
-        (self.words if name == "words" else self.latency)[family].reshape(-1)[keys] += counts
+        (self.words if name == "words" else self.latency).reshape(-1)[keys] += counts
 
 
-class SequenceCounts:
-    """Counts over the sequences of one producer.
+def part_width(last: Any) -> Any:
+    """Return how many of the sequences 1 to `last` are in one of at most `PARTS` parts."""
+    return np.maximum(-(-last // PARTS), 1)
 
-    Args:
-        last: the last sequence; the first is 1.
-    """
 
-    def __init__(self, last: int) -> None:
-        self.last = last
-        self.width = max(-(-last // PARTS), 1)
-        self.n = -(-last // self.width)
-        self.counts = np.zeros(KINDS * PARTS, np.int64)
-
-    def add(self, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
-        """Count sequences.
-
-        Args:
-            sequences: in any order.
-            kind: one kind for all, or one for each.
-            n: how often each counts; once by default.
-        """
-        if len(sequences):
-            keys = (sequences - 1) // self.width + np.multiply(kind, PARTS, dtype=np.int64)
-            self.counts += np.bincount(keys, weights=n, minlength=len(self.counts)).astype(np.int64)
-
-    def add_ranges(self, ranges: I64, kind: int) -> None:
-        """Count disjoint inclusive ranges under one kind."""
-        if not len(ranges):
-            return
-        # Count the numbers below each edge: whole ranges, and a part of the range that crosses the edge.
-        edges = np.arange(self.n + 1, dtype=np.int64) * self.width + 1
-        sizes = np.concatenate(([0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)))
-        begun = np.searchsorted(ranges[:, 0], edges, side="left")
-        before = np.maximum(begun - 1, 0)
-        over = np.maximum(ranges[before, 1] + 1 - edges, 0)
-        below = sizes[begun] - np.where(begun > 0, over, 0)
-        self.counts[kind * PARTS : kind * PARTS + self.n] += np.diff(below)
-
-    def row(self) -> tuple[bytes, bytes]:
-        """Return the keys (int32) and the counts (int64) that are not zero, for `take`."""
-        used = np.flatnonzero(self.counts)
-        return used.astype(np.int32).tobytes(), self.counts[used].tobytes()
-
-    def take(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add the `row` of each of some other objects."""
-        for keys, counts in rows:
-            self.counts[np.frombuffer(keys, np.int32)] += np.frombuffer(counts, np.int64)
+def count_in_parts(ranges: I64, last: int) -> I64:
+    """Return how many numbers of disjoint inclusive ranges are in each part of the sequences."""
+    width = part_width(last)
+    # Count the numbers below each edge: whole ranges, and a part of the range that crosses the edge.
+    edges = np.arange(-(-last // width) + 1, dtype=np.int64) * width + 1
+    sizes = np.concatenate(([0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)))
+    begun = np.searchsorted(ranges[:, 0], edges, side="left")
+    over = np.maximum(ranges[np.maximum(begun - 1, 0), 1] + 1 - edges, 0)
+    counts: I64 = np.diff(sizes[begun] - np.where(begun > 0, over, 0))
+    return counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,13 @@ from logclient.evidence.segments import Segment
 from logclient.evidence.selection import EVERYTHING
 from logclient.verify.schema import EVENT_BITS
 
-__all__ = ["MAX_TASKS", "Plan", "share_evenly"]
+if TYPE_CHECKING:
+    from logclient.evidence.arrays import Workspace
+    from logclient.verify.ledger_facts import LedgerFacts
+    from logclient.verify.overview import TimeCounts
+    from logclient.verify.violation_files import ViolationWriter
+
+__all__ = ["MAX_TASKS", "Plan", "Task", "share_evenly"]
 
 TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
@@ -50,25 +56,16 @@ class Plan(NamedTuple):
     presence: bool = False  # only find out which producers have events in which segment
 
     def without_segments(self, names: set[str]) -> Plan:
-        """Return a plan that leaves out some segments.
-
-        Args:
-            names: file names of the segments.
-        """
+        """Return a plan that leaves out the segments with some file names."""
         skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
         return self._replace(tasks=[[i for i in task if i not in skip] for task in self.tasks])
 
     def find_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> tuple[Plan, list[list[int]]]:
-        """Find the producers whose events all arrived in runs that are not selected.
+        """Return ranges of the producers whose events all arrived in runs that are not selected.
 
-        Segments of such runs without an event of the ledgers are not read again.
-
-        Args:
-            present: name of a segment -> its facts, with ``present``: ranges of the producers of its events.
-            n: the number of producers.
-
-        Returns:
-            The plan without these segments, and ranges of those producers.
+        The plan that comes with them does not read segments of such runs again that have no event of the
+        ledgers. The facts of a segment (by its name) have as ``present`` ranges of the producers of its
+        events.
         """
         here, there = np.zeros(n, bool), np.zeros(n, bool)
         names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
@@ -87,30 +84,29 @@ class Plan(NamedTuple):
         return np.where(keys >= 0, near, -keys % self.partitions).astype(np.int32)
 
     def segments_of(self, listener: int, positions: I64) -> I64:
-        """Return the segments that have some positions, as indices of `segments`.
-
-        Args:
-            listener: the listener of all positions.
-            positions: see `schema.EVENT_BITS`.
-        """
+        """Return the segments that have some positions of one listener, as indices of `segments`."""
         own = np.array([i for i, entry in enumerate(self.segments) if entry[1] == listener], np.int64)
         first = np.array([self.segments[i][2] for i in own.tolist()], np.int64)
         found: I64 = own[np.searchsorted(first, positions >> EVENT_BITS, side="right") - 1]
         return found
 
 
+class Task(NamedTuple):
+    """What a task has in common for all keys that it judges."""
+
+    plan: Plan
+    facts: LedgerFacts
+    writer: ViolationWriter
+    times: TimeCounts
+    space: Workspace
+    # For a second pass, bucket and listener -> the earliest first copy in all later buckets.
+    later: dict[tuple[int, int], int] | None
+
+
 def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:
-    """Divide buckets into contiguous ranges of about equal cost.
+    """Divide buckets into contiguous ranges of about equal cost, and return where all but the first begin.
 
-    There are four for each core, and more when the total is large.
-
-    Args:
-        costs: of each bucket.
-        cores: how many tasks run at a time.
-        limit: the cost of a range, from which on there are more.
-
-    Returns:
-        Where each range but the first begins.
+    There are four for each core, and more when each would cost more than `limit`.
     """
     if not len(costs):
         return []

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, sum_by_key
-from logclient.verify.overview import CELLS, KINDS, PARTS
+from logclient.evidence.arrays import I64, starts_of, sum_by_key
+from logclient.verify.overview import CELLS, KINDS, PARTS, count_in_parts, part_width
 from logclient.verify.rows import result_row
 from logclient.verify.schema import STATES
 
@@ -42,7 +42,7 @@ WORDS = (*STATES, "reordered")
 
 SCALES = {
     "sums": len(STATES) + len(Column),  # columns of `Tally.sums`
-    "places": KINDS * PARTS,  # cells of `overview.SequenceCounts`
+    "places": KINDS * PARTS,  # kinds of faults in parts of the sequences
     "latency": CELLS,  # cells of the histogram
     "longest": 1,  # the longest latency
     "listeners": 1 << 16,  # listed events that each listener got
@@ -52,24 +52,16 @@ SCALES = {
 
 
 class ProducerTables:
-    """The numbers of some producers, to be sent to the driver.
-
-    Args:
-        last: the last sequence of each producer of the ledgers.
-    """
+    """The numbers of some producers, to be sent to the driver. `last` has the last sequence of all."""
 
     def __init__(self, last: I64) -> None:
         self._last = last
         self._parts: dict[str, list[tuple[I64, I64]]] = {}
 
     def add(self, table: str, p: I64, code: npt.NDArray[Any] | int, values: I64) -> None:
-        """Add numbers to a table.
+        """Add a number for each producer to a table of `SCALES`. Zeros are left out.
 
-        Args:
-            table: one of `SCALES`.
-            p: the producers.
-            code: what is counted, below the table's scale: one for all, or one for each.
-            values: the numbers. Zeros are left out.
+        What is counted is a code below the table's scale: one for all, or one for each.
         """
         used = np.flatnonzero(values)
         if not len(used):
@@ -78,14 +70,7 @@ class ProducerTables:
         self._parts.setdefault(table, []).append((keys[used], values[used].astype(np.int64)))
 
     def count(self, table: str, p: I64, code: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
-        """Count events in a table.
-
-        Args:
-            table: one of `SCALES`.
-            p: the producer of each event.
-            code: one for all, or one for each.
-            n: how often each counts; once by default.
-        """
+        """Count events of producers in a table of `SCALES`, each once or `n` times."""
         if not len(p):
             return
         # Count in the range of these producers and codes alone, which is small enough for an array.
@@ -98,32 +83,27 @@ class ProducerTables:
     def add_places(
         self, p: I64, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None
     ) -> None:
-        """Count faults over the sequences of their producers, as `overview.SequenceCounts` does."""
-        if len(p):
-            width = np.maximum(-(-self._last[p] // PARTS), 1)
-            self.count("places", p, np.multiply(kind, PARTS, dtype=np.int64) + (sequences - 1) // width, n)
+        """Count faults over the sequences of their producers."""
+        part = (sequences - 1) // part_width(self._last[p])
+        self.count("places", p, np.multiply(kind, PARTS, dtype=np.int64) + part, n)
+
+    def add_ranges(self, p: int, ranges: I64, kind: int) -> None:
+        """Count faults as disjoint ranges of sequences of one producer."""
+        if len(ranges):
+            counts = count_in_parts(ranges, int(self._last[p]))
+            self.add("places", np.full(len(counts), p), kind * PARTS + np.arange(len(counts)), counts)
 
     def add_times(self, p: I64, word: str, created_us: I64) -> None:
-        """Note when the events of a word were made.
-
-        Args:
-            p: the producer of each event, ascending.
-            word: of `WORDS`.
-            created_us: when each was made.
-        """
+        """Note when the events of a word of `WORDS` were made. The producers ascend."""
         if len(p):
-            starts = np.flatnonzero(np.concatenate(([True], p[1:] != p[:-1])))
+            starts = starts_of(p)
             owner = p[starts].astype(np.int64) * SCALES["made"] + 2 * WORDS.index(word)
             first, last = np.minimum.reduceat(created_us, starts), np.maximum.reduceat(created_us, starts)
             keys, values = np.concatenate((owner, owner + 1)), np.concatenate((-first, last))
             self._parts.setdefault("made", []).append((keys, values))
 
     def rows(self, key: int) -> Iterator[dict[str, Any]]:
-        """Return the tables as rows of `rows.RESULTS`. A key may be in a row more than once.
-
-        Args:
-            key: the key of the rows.
-        """
+        """Return the tables as rows of `rows.RESULTS`. A key may be in a row more than once."""
         for table, parts in self._parts.items():
             keys, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
             yield result_row(table, key, keys=keys.tobytes(), values=values.tobytes())

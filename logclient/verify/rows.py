@@ -11,9 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.evidence.arrays import I64
+from logclient.evidence.arrays import I64, starts_of
+from logclient.verify.plan import Plan
 
-__all__ = ["LEDGER", "RESULTS", "ROWS", "Row", "blobs", "result_batch", "result_row", "row_batch", "text_row"]
+__all__ = [
+    "LEDGER",
+    "RESULTS",
+    "ROWS",
+    "Row",
+    "blobs",
+    "result_batch",
+    "result_row",
+    "row_batch",
+    "rows_of_keys",
+    "text_row",
+]
 
 LEDGER = -1
 """The listener of rows from ledgers, which come before all arrivals of their key."""
@@ -50,11 +62,9 @@ _LEAST = 1 << 31  # bytes of a binary column are counted in 31 bits
 
 
 def blobs(column: npt.NDArray[Any], edges: I64) -> pa.Array:
-    """Return slices of a column as binary values, without a copy.
+    """Return slices of a column of fewer than 2 GiB as binary values, without a copy.
 
-    Args:
-        column: of fewer than 2 GiB.
-        edges: where each slice begins, and the end of the last one.
+    Each begins at one of `edges`, and the last one ends at the last of them.
     """
     offsets = edges * column.itemsize
     if int(offsets[-1]) >= _LEAST:
@@ -87,6 +97,25 @@ def row_batch(n: int, **columns: Any) -> pa.RecordBatch:
             value = pa.array(value, field.type)
         arrays.append(value)
     return pa.record_batch(arrays, schema=ROWS)
+
+
+def rows_of_keys(
+    plan: Plan, keys: I64, listener: int, positions: I64, **columns: npt.NDArray[Any]
+) -> pa.RecordBatch:
+    """Return a row of `ROWS` for each key, with the positions and columns of its events in their order."""
+    order = np.argsort(keys, kind="stable")
+    keys, positions = keys[order], positions[order]
+    starts = starts_of(keys)
+    edges = np.append(starts, len(order))
+    return row_batch(
+        len(starts),
+        part=plan.partition(keys[starts]),
+        key=keys[starts],
+        listener=listener,
+        position=positions[starts],
+        positions=blobs(positions, edges),
+        **{name: blobs(column[order], edges) for name, column in columns.items()},
+    )
 
 
 def text_row(part: int, key: int, text: str) -> pa.RecordBatch:

@@ -10,19 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from logclient.evidence.arrays import U8
+from logclient.verify import schema
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, NONE
-from logclient.verify.schema import (
-    CORRUPTED,
-    DROPPED_STATE,
-    EXCLUDED,
-    LOST,
-    MISSING,
-    OK,
-    PENDING,
-    RECOVERED,
-    UNEXPECTED,
-    UNKNOWN,
-)
 
 __all__ = ["RULES"]
 
@@ -46,7 +35,7 @@ TIMED = 1 << 5  # it counts as received at its time
 ORDERED = 1 << 6  # its order is judged
 LATE = 1 << 7  # it arrived after a later one; `find_late` adds this
 
-ELSEWHERE = EXCLUDED + 1  # excluded, because it arrived in runs that are not selected
+ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are not selected
 
 
 def _judgements() -> U8:
@@ -59,25 +48,25 @@ def _judgements() -> U8:
     )
     state = np.where(
         seen,
-        np.where(corrupt, CORRUPTED, np.where(outcome >= HANDED, OK, RECOVERED)),
-        np.where(outcome == ACKED, LOST, MISSING),
+        np.where(corrupt, schema.CORRUPTED, np.where(outcome >= HANDED, schema.OK, schema.RECOVERED)),
+        np.where(outcome == ACKED, schema.LOST, schema.MISSING),
     )
-    state[~seen & (outcome == NONE) & not_whole] = UNKNOWN
-    state[corrupt & has_id] = UNKNOWN
+    state[~seen & (outcome == NONE) & not_whole] = schema.UNKNOWN
+    state[corrupt & has_id] = schema.UNKNOWN
     dropped = outcome == DROPPED
     unlisted = np.where(
         seen,
-        np.where(dropped, UNEXPECTED, UNKNOWN),
-        np.where(dropped, DROPPED_STATE, np.where(outcome == FAILED, MISSING, UNKNOWN)),
+        np.where(dropped, schema.UNEXPECTED, schema.UNKNOWN),
+        np.where(dropped, schema.DROPPED_STATE, np.where(outcome == FAILED, schema.MISSING, schema.UNKNOWN)),
     )
     state = np.where(listed, state, unlisted)
-    state[(state == UNKNOWN) & ~(seen & listed) & new] = PENDING
-    state[not_judged] = EXCLUDED
+    state[(state == schema.UNKNOWN) & ~(seen & listed) & new] = schema.PENDING
+    state[not_judged] = schema.EXCLUDED
     counted = listed & ~not_judged
     elsewhere = counted & other_run & ~seen
     state[elsewhere] = ELSEWHERE
     counted &= ~elsewhere
-    timed = counted & seen & (state != UNKNOWN)
+    timed = counted & seen & (state != schema.UNKNOWN)
     # The ledger may end before the `deferred` line of an event. That line comes before the outcome, so an
     # event with an outcome is safe. Others overtake deferred events on purpose.
     ordered = counted & ~deferred & ~(not_whole & (outcome == NONE))

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from logclient.errors import ExitCode
 from logclient.evidence import captures
-from logclient.evidence.arrays import I64, sum_by_key
+from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.urls import redact_url
-from logclient.verify import endpoints
-from logclient.verify.details import Details, Ranking
+from logclient.verify import endpoints, schema
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained
@@ -26,22 +25,12 @@ from logclient.verify.overview import (
     KINDS,
     LOST_SENT,
     MISSING_SENT,
+    PARTS,
     REORDERED,
-    SequenceCounts,
     cell_value,
+    part_width,
 )
-from logclient.verify.producer_tables import SCALES, Column
-from logclient.verify.schema import (
-    CORRUPTED,
-    LOST,
-    MISSING,
-    OK,
-    PENDING,
-    RECOVERED,
-    STATES,
-    UNEXPECTED,
-    UNKNOWN,
-)
+from logclient.verify.producer_tables import SCALES, WORDS, Column
 from logclient.verify.sentence import counted, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.verdict import (
@@ -88,10 +77,7 @@ class _Totals(NamedTuple):
 
 
 class Summary:
-    """The verdict of a finished tally, in the making.
-
-    Args:
-        tally: after `Tally.stitch` and `Tally.count_unlisted`.
+    """The verdict of a tally, after `Tally.stitch` and `Tally.count_unlisted`.
 
     Attributes:
         problems: the reasons why the captures may be incomplete.
@@ -114,6 +100,7 @@ class Summary:
             self.ledger.families,
             self.selection.since_us,
         )
+        self._numbers: dict[str, I64] = {}  # rows: keys and values
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
         for family, endpoint in sorted(uncaptured):
@@ -125,20 +112,15 @@ class Summary:
             self.disordered = set()
 
     def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
-        """Make the verdict, without examples and times.
-
-        Args:
-            limits: the limits on missing, duplicated and dropped events.
-            allow_open: whether a ledger may have no end.
-        """
+        """Make the verdict, without examples and times."""
         ledger, facts = self.ledger, self.tally.facts
         uncompared = sum(fact["events"] - fact["outside"] for fact in self.tally.foreign)
         unknown = self.tally.unknown_producers.plus(Counts(unknown=uncompared))
         totals = self._add_up(MAX_NAMED - any(unknown))
         total = totals.total.plus(unknown)
         named = sorted(totals.worst)
-        details = self._read_details(set(named), set(totals.mapped))
-        verdicts = self._producers(named, details)
+        self._read_numbers([*named, *totals.mapped])
+        verdicts = self._producers(named)
         left_out = None
         judged = int(np.count_nonzero(ledger.selected))
         if judged > len(named):
@@ -153,7 +135,9 @@ class Summary:
         broken = [f"{n:,} {word}" for word, n in broken_by.items() if n]
         broken += limits.broken(total)
         faults, still_open = self._ledger_faults(allow_open)
-        faults += self._selection_faults(total)
+        faults += self._selection_problems(total)[0]
+        if nowhere := int(self.sums[:, Column.NOWHERE].sum()):
+            faults.append(f"{nowhere:,} acknowledged events of producers of other runs arrived in no run")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
             faults.append(f"{unread[0]}{more} may be of the capture and is not read")
@@ -179,7 +163,7 @@ class Summary:
             producers=tuple(verdicts),
             gaps=int(self.sums[:, Column.GAPS].sum()),
             longest_gaps=tuple(Gap(ledger.name(p), first, n) for p, first, n in self.tally.longest_gaps()),
-            latency=_latency([(np.flatnonzero(cells), cells[cells > 0])], self.tally.longest_us),
+            latency=_latency(np.flatnonzero(cells), cells[cells > 0], self.tally.longest_us),
             order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
             bodies="not compared" if self.plan.by_id else "compared",
             examples={},
@@ -211,7 +195,7 @@ class Summary:
             limits=limits,
             seconds={},
             timeline=self._timeline(),
-            maps=tuple(self._map(p, details[p]) for p in totals.mapped),
+            maps=tuple(map(self._map, totals.mapped)),
             maps_left_out=int(np.count_nonzero(self.tally.faulty)) - len(totals.mapped),
             devices=self._devices(),
             producers_left_out=left_out,
@@ -241,11 +225,7 @@ class Summary:
     # -- producers
 
     def _add_up(self, limit: int) -> _Totals:
-        """Add up all producers, some thousand at a time, and find the worst of them.
-
-        Args:
-            limit: the most producers to name.
-        """
+        """Add up all producers, some thousand at a time, and find the worst of them to name."""
         n = len(self.ledger)
         doubt = self._families_where(lambda name: name in self.doubtful)
         proven = self._ordered_families()
@@ -254,7 +234,7 @@ class Summary:
         broken = dict.fromkeys(BREAKING, 0)
         unproven_order = False
         behind = 0
-        worst, mapped = Ranking(limit), Ranking(MAX_MAPS)
+        worst, mapped = [np.empty((0, 3), np.int64)], [np.empty((0, 4), np.int64)]
         by_url = np.zeros((len(self.ledger.urls), len(Counts._fields)), np.int64)
         producers_of_url = np.zeros(len(self.ledger.urls), np.int64)
         for low in range(0, n, SHARE):
@@ -276,17 +256,17 @@ class Summary:
             behind += int(columns["reordered"][published[family]].sum())
             p = low + np.arange(high - low)
             some = self.ledger.selected[low:high]
-            worst.add(-np.sum([*breaking.values()], axis=0)[some], -columns["events"][some], p[some])
-            faulty = np.flatnonzero(self.tally.faulty[low:high])
-            if len(faulty):
-                mapped.add(*(-column[faulty] for column in severity_columns(columns)), p[faulty])
+            breaks = np.sum([*breaking.values()], axis=0)
+            worst.append(np.column_stack((-breaks, -columns["events"], p))[some])
+            severest = [-column for column in severity_columns(columns)]
+            mapped.append(np.column_stack((*severest, p))[self.tally.faulty[low:high]])
         return _Totals(
             Counts(*total.tolist()),
             broken,
             unproven_order,
             behind,
-            worst.found(),
-            mapped.found(),
+            _lowest(worst, limit),
+            _lowest(mapped, MAX_MAPS),
             by_url,
             producers_of_url,
         )
@@ -309,41 +289,43 @@ class Summary:
         found: npt.NDArray[np.bool_] = np.array([test(name) for name in self.ledger.families], np.bool_)
         return found
 
-    def _read_details(self, named: set[int], mapped: set[int]) -> dict[int, Details]:
-        """Find the data about some producers in the tasks' results.
+    def _read_numbers(self, producers: list[int]) -> None:
+        """Keep what the tasks counted of some producers, sorted by key."""
+        for table, parts in self.tally.numbers.items():
+            found = [np.stack(part)[:, np.isin(part[0] // SCALES[table], producers)] for part in parts]
+            numbers = np.concatenate(found, axis=1)
+            self._numbers[table] = numbers[:, np.argsort(numbers[0], kind="stable")]
 
-        Args:
-            named: the producers that the verdict names.
-            mapped: the producers whose faults are shown by sequence.
-        """
-        details = {p: Details() for p in named | mapped}
-        wanted = np.array(sorted(details), np.int64)
-        for batch in self.tally.results:
-            for row in batch.to_pylist():
-                keys, values = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
-                owners, codes = np.divmod(keys, SCALES[row["kind"]])
-                which = np.flatnonzero(np.isin(owners, wanted))
-                which = which[np.argsort(owners[which], kind="stable")]
-                edges = np.flatnonzero(np.diff(owners[which])) + 1
-                for some in np.split(which, edges) if len(which) else ():
-                    details[int(owners[some[0]])].add(row["kind"], codes[some], values[some])
-        return details
+    def _numbers_of(self, table: str, p: int) -> tuple[I64, I64]:
+        """Return codes and values of a producer in a table; a code may be there more than once."""
+        keys, values = self._numbers.get(table, np.empty((2, 0), np.int64))
+        first = p * SCALES[table]
+        some = slice(*np.searchsorted(keys, (first, first + SCALES[table])))
+        return keys[some] - first, values[some]
 
-    def _producers(self, named: list[int], details: dict[int, Details]) -> list[ProducerVerdict]:
+    def _when(self, p: int) -> dict[str, list[int]]:
+        """Return for each word when the first and the last such event of a producer were made."""
+        codes, values = self._numbers_of("made", p)
+        starts = starts_of(codes)
+        pairs = np.maximum.reduceat(values, starts).reshape(-1, 2).tolist() if len(codes) else []
+        words = [WORDS[code // 2] for code in codes[starts[::2]].tolist()]
+        return {word: [-first, last] for word, (first, last) in sorted(zip(words, pairs, strict=True))}
+
+    def _producers(self, named: list[int]) -> list[ProducerVerdict]:
         rows = self.ledger.rows[named]
         doubt = self._families_where(lambda name: name in self.doubtful)[rows["family"]]
         proven = self._ordered_families()[rows["family"]]
         columns = _count_table(self.sums[named], doubt), doubt, self._promises_order(rows) & proven
         return [
-            self._producer(p, details[p], Counts(*counts), *marks)
+            self._producer(p, Counts(*counts), *marks)
             for p, counts, *marks in zip(named, *(column.tolist() for column in columns), strict=True)
         ]
 
-    def _producer(
-        self, p: int, details: Details, counts: Counts, doubt: bool, ordered: bool
-    ) -> ProducerVerdict:
+    def _producer(self, p: int, counts: Counts, doubt: bool, ordered: bool) -> ProducerVerdict:
         x = self.ledger.producers[p]
-        when = dict(sorted(details.when.items()))
+        when = self._when(p)
+        longest = int(self._numbers_of("longest", p)[1].max(initial=0))
+        listeners, arrived = (column.tolist() for column in sum_by_key(*self._numbers_of("listeners", p)))
         if doubt:
             times = [when.pop(word) for word in ("lost", "missing", "unknown") if word in when]
             if times:
@@ -357,7 +339,7 @@ class Summary:
             closed=x.closed,
             counts=counts,
             gaps=int(self.sums[p, Column.GAPS]),
-            latency=_latency(details.latency, details.longest_us),
+            latency=_latency(*self._numbers_of("latency", p), longest),
             breaks=tuple(
                 word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered)
             ),
@@ -370,23 +352,23 @@ class Summary:
             started_us=x.started_us,
             reasons=self.ledger.reasons_of(p),
             when=when,
-            listeners={name: int(n) for name, n in self._by_name(details.listeners).items()},
+            listeners=self._by_name(dict(zip(listeners, arrived, strict=True))),
             shared=len(self.ledger.shared_of(p)) if x.identity == "id" else 0,
         )
 
-    def _map(self, p: int, details: Details) -> Map:
+    def _map(self, p: int) -> Map:
         """Return a producer's faults by sequence."""
         last = int(self.ledger.last[p])
-        found = SequenceCounts(last)
-        found.take(details.sequence_counts)
+        counts = np.zeros(KINDS * PARTS, np.int64)
+        np.add.at(counts, *self._numbers_of("places", p))
         doubt = self.ledger.families[self.ledger.family[p]] in self.doubtful
-        kinds = _resolve_sent(found.counts.reshape(KINDS, -1), doubt)
+        kinds = _resolve_sent(counts.reshape(KINDS, PARTS), doubt)
         parts = {}
-        for code, word in enumerate((*STATES, "duplicated", "reordered")):
+        for code, word in enumerate((*schema.STATES, "duplicated", "reordered")):
             at = np.flatnonzero(kinds[code])
             if len(at):
                 parts[word] = np.stack((at, kinds[code][at]), axis=1).tolist()
-        return Map(self.ledger.name(p), last, found.width, parts)
+        return Map(self.ledger.name(p), last, int(part_width(last)), parts)
 
     # -- endpoints, listeners and devices
 
@@ -395,7 +377,7 @@ class Summary:
         urls = self.ledger.urls
         if self.plan.records is not None:
             return [endpoints.unrouted(protocol, url) for protocol, url in urls]
-        arrived = [OK, RECOVERED, CORRUPTED, UNEXPECTED]
+        arrived = [schema.OK, schema.RECOVERED, schema.CORRUPTED, schema.UNEXPECTED]
         seen, busy = np.zeros((2, len(urls)), bool)
         for low in range(0, len(self.ledger), SHARE):
             some = slice(low, low + SHARE)
@@ -478,14 +460,14 @@ class Summary:
             )
         return tuple(found)
 
-    def _by_name(self, numbers: Mapping[int, I64]) -> dict[str, I64]:
+    def _by_name(self, numbers: Mapping[int, Any]) -> dict[str, Any]:
         """Turn sums by number of a listener into sums by its name."""
         records = self.plan.records
         if records is None:
             names = [x["name"] for x in self.plan.listeners]
         else:
             names = [place[0] for place in records["places"]]
-        found: dict[str, I64] = {}
+        found: dict[str, Any] = {}
         for i, some in sorted(numbers.items()):
             name = names[i]
             found[name] = found[name] + some if name in found else some
@@ -525,13 +507,15 @@ class Summary:
     def _problems(self, total: Counts) -> tuple[tuple[str, ...], int]:
         """Return the first problems of ledgers and captures, and the number of further ones."""
         counts = self.ledger.rows["problems"]
+        nothing, missing_runs = self._selection_problems(total)
         of_ledgers = (
             f"ledger: {problem}"
             for p in map(int, np.flatnonzero(counts)[:MAX_NAMED])
             for problem in self.ledger.producers[p].problem_lines
         )
         others = [
-            *self._selection_problems(total),
+            *(f"selection: {why}" for why in nothing),
+            *missing_runs,
             *self._rewritten_bodies(total),
             *self._clock_problems(),
             *self._left_out_devices(),
@@ -542,30 +526,16 @@ class Summary:
         named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
         return named, len(others) + int(counts.sum()) - len(named)
 
-    def _selection_faults(self, total: Counts) -> list[str]:
-        """Return why the selected events prove nothing, as phrases."""
-        faults = (
-            [f"the ledgers have no events {self.selection.phrase}"] if self._selects_nothing(total) else []
-        )
-        if n := int(self.sums[:, Column.NOWHERE].sum()):
-            faults.append(f"{n:,} acknowledged events of producers of other runs arrived in no run")
-        return faults
-
-    def _selects_nothing(self, total: Counts) -> bool:
-        return self.selection != EVERYTHING and not total.events
-
-    def _selection_problems(self, total: Counts) -> list[str]:
-        """Return the same as problems."""
-        problems = []
-        if self._selects_nothing(total):
-            problems.append(f"selection: the ledgers have no events {self.selection.phrase}")
+    def _selection_problems(self, total: Counts) -> tuple[list[str], list[str]]:
+        """Return why the selected events prove nothing, and the producers with events in no run."""
+        empty = self.selection != EVERYTHING and not total.events
+        nothing = [f"the ledgers have no events {self.selection.phrase}"] if empty else []
         column = self.sums[:, Column.NOWHERE]
-        problems += [
+        return nothing, [
             f"missing_run: {self.ledger.producers[p].label}: {column[p]:,} acknowledged events arrived in no "
             "run; the producer is left out because others arrived in runs that are not selected"
             for p in np.flatnonzero(column).tolist()
         ]
-        return problems
 
     def _rewritten_bodies(self, total: Counts) -> list[str]:
         """Return the problem of a topic or table with mostly changed bodies; empty: there is none."""
@@ -619,53 +589,39 @@ class Summary:
         drops = drops[self.ledger.selected[drops[:, 0]]]
         dropped = np.bincount(grid.step(drops[:, 1]), drops[:, 2], grid.n)
         latency: dict[str, list[float | None]] = {"p50": [], "p99": [], "max": []}
-        longest = self.tally.longest_us
         for row in times.latency.sum(axis=0):
             used = np.flatnonzero(row)
-            reach = np.cumsum(row[used])
             for word, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
-                value = None
-                if len(used):
-                    at = int(np.searchsorted(reach, max(1, int(np.ceil(q * int(reach[-1]))))))
-                    value = min(round(cell_value(int(used[at])), 1), float(longest))
+                value = _quantile(used, row[used], q, self.tally.longest_us) if len(used) else None
                 latency[word].append(value)
 
-        def steps(code: int) -> list[int]:
-            numbers: list[int] = kinds[:, code].tolist()
-            return numbers
-
+        codes = [schema.OK, schema.LOST, schema.MISSING, schema.UNKNOWN, schema.PENDING]
+        words = ("lost", "missing", "recovered", "corrupted", "unknown", "pending")
+        shown = {word: schema.STATES.index(word) for word in words}
+        shown |= {"duplicated": DUPLICATED, "reordered": REORDERED}
         return Timeline(
             start_us=grid.start_us,
             width_us=grid.width_us,
             # Kind `OK` counts everything that arrived, recovered and corrupted events too.
-            events=kinds[:, [OK, LOST, MISSING, UNKNOWN, PENDING]].sum(axis=1).tolist(),
-            lost=steps(LOST),
-            missing=steps(MISSING),
-            recovered=steps(RECOVERED),
-            duplicated=steps(DUPLICATED),
-            corrupted=steps(CORRUPTED),
-            reordered=steps(REORDERED),
+            events=kinds[:, codes].sum(axis=1).tolist(),
             dropped=dropped.astype(np.int64).tolist(),
-            unknown=steps(UNKNOWN),
-            pending=steps(PENDING),
             latency=latency,
+            **{word: kinds[:, code].tolist() for word, code in shown.items()},
         )
 
 
 def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
-    """Return the `Counts` of some producers, one row each.
+    """Return the `Counts` of some producers, one row each, from their `Tally.sums`.
 
-    Args:
-        rows: of `Tally.sums`.
-        doubt: producers with an incomplete capture: sent events that were not seen are unknown.
+    With an incomplete capture (`doubt`) sent events that were not seen are unknown.
     """
-    states = rows[:, : len(STATES)].copy()
-    for code, column in ((LOST, Column.LOST_SENT), (MISSING, Column.MISSING_SENT)):
+    states = rows[:, : len(schema.STATES)].copy()
+    for code, column in ((schema.LOST, Column.LOST_SENT), (schema.MISSING, Column.MISSING_SENT)):
         moved = np.where(doubt, rows[:, column], 0)
         states[:, code] -= moved
-        states[:, UNKNOWN] += moved
+        states[:, schema.UNKNOWN] += moved
     events = states.sum(axis=1)
-    named = {word: states[:, i] for i, word in enumerate(STATES)}
+    named = {word: states[:, i] for i, word in enumerate(schema.STATES)}
     for word, column in BEYOND.items():
         named[word] = named[word] + rows[:, column]
     named |= {
@@ -677,24 +633,33 @@ def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
 def _resolve_sent(kinds: I64, doubt: bool) -> I64:
     """Add the kinds `LOST_SENT` and `MISSING_SENT` to lost and missing, or in doubt to unknown."""
     kinds = kinds.copy()
-    for sent, code in ((LOST_SENT, LOST), (MISSING_SENT, MISSING)):
-        kinds[UNKNOWN if doubt else code] += kinds[sent]
+    for sent, code in ((LOST_SENT, schema.LOST), (MISSING_SENT, schema.MISSING)):
+        kinds[schema.UNKNOWN if doubt else code] += kinds[sent]
         kinds[sent] = 0
     return kinds
 
 
-def _latency(cells: list[tuple[I64, I64]], longest: int) -> Latency | None:
-    """Return the quantiles of cells of the histogram and their counts, in several parts."""
-    if not any(len(codes) for codes, _ in cells):
-        return None
-    index, counts = sum_by_key(*(np.concatenate(columns) for columns in zip(*cells, strict=True)))
+def _quantile(cells: I64, counts: I64, q: float, longest: int) -> float:
+    """Return a quantile of the histogram, in microseconds. The cells rise."""
     reach = np.cumsum(counts)
-    total = int(reach[-1])
-    values = {}
-    for word, q in QUANTILES:
-        at = int(np.searchsorted(reach, max(1, int(np.ceil(q * total)))))
-        values[word] = min(round(cell_value(int(index[at])), 1), float(longest))
-    return Latency(events=total, max=longest, **values)
+    at = int(np.searchsorted(reach, max(1, int(np.ceil(q * int(reach[-1]))))))
+    return min(round(cell_value(int(cells[at])), 1), float(longest))
+
+
+def _latency(cells: I64, counts: I64, longest: int) -> Latency | None:
+    """Return the quantiles of a histogram; a cell may be there more than once."""
+    if not len(cells):
+        return None
+    cells, counts = sum_by_key(cells, counts)
+    quantiles = {word: _quantile(cells, counts, q, longest) for word, q in QUANTILES}
+    return Latency(events=int(counts.sum()), max=longest, **quantiles)
+
+
+def _lowest(parts: list[I64], limit: int) -> list[int]:
+    """Return the last values of the rows with the lowest values."""
+    rows = np.concatenate(parts)
+    lowest: list[int] = rows[np.lexsort(rows.T[::-1])[:limit], -1].tolist()
+    return lowest
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -10,23 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
-from logclient.verify.overview import CELLS, REORDERED, Grid, SequenceCounts, TimeCounts
+from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
-from logclient.verify.rows import result_batch
-from logclient.verify.schema import (
-    LISTENER,
-    NEVER,
-    PENDING,
-    STATES,
-    UNEXPECTED,
-    UNKNOWN,
-    Example,
-)
+from logclient.verify.schema import LISTENER, NEVER, PENDING, STATES, UNEXPECTED, UNKNOWN, Example
 from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 
@@ -46,32 +36,22 @@ BEYOND = {
 
 
 class Tally:
-    """The sum of all rows of the reduce tasks, on the driver.
+    """The sum of all rows of the tasks, on the driver.
 
     Call `read` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
-
-    Args:
-        plan: of the comparison.
-        packed: the ledgers.
-        run_second_pass: compares some buckets again. It takes them and the minimum positions of their later
-            buckets (see `compare.reduce_task`), and returns the names of its result files.
 
     Attributes:
         sums: one row for each producer: a column for each state, then those of `Column`.
         faulty: producers that have any fault.
         cells: the histogram of all latencies.
-        longest_us: the longest latency.
         elsewhere: the number of events that arrived only in runs that are not selected.
-        unknown_producers: counts of ids that are in no ledger.
         at: listener -> seen, duplicated, corrupted and reordered events.
         facts: of all segments, or shares of records, that were compared.
         foreign: facts of segments that were not compared because they are of other runs.
         other_runs: facts of segments of runs that are not selected.
         matched: names of segments in which bodies without an id matched.
-        results: tables about producers, see `ProducerTables`.
+        numbers: of producers: the keys and values of each table of `ProducerTables`, in parts.
         files: of violations, see `ViolationWriter.take`.
-        times: counts over time.
-        second_passes: the number of second passes.
     """
 
     def __init__(
@@ -94,7 +74,7 @@ class Tally:
         self.matched: set[str] = set()
         self.foreign: list[dict[str, Any]] = []
         self.other_runs: list[dict[str, Any]] = []
-        self.results: list[pa.RecordBatch] = []
+        self.numbers: dict[str, list[tuple[I64, I64]]] = {}
         self.files: list[bytes] = []
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
         self.second_passes = 0
@@ -111,9 +91,6 @@ class Tally:
         for batch in batches:
             for row in batch.to_pylist():
                 self.add_row(row)
-            tables = batch.filter(pc.is_in(batch["kind"], pa.array([*SCALES])))
-            if len(tables):
-                self.results.append(tables.select(["kind", "keys", "values"]))
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add one row of `rows.RESULTS`."""
@@ -121,13 +98,12 @@ class Tally:
         if kind == "file":
             self.files.append(row["values"])
             return
-        if kind == "times":
-            keys, counts = np.frombuffer(row["keys"], np.int64), np.frombuffer(row["values"], np.int64)
-            self.times.take(row["head"], row["listener"], keys, counts)
-            return
-        if kind in SCALES:
+        if kind == "times" or kind in SCALES:
             keys, values = (np.frombuffer(row[column], np.int64) for column in ("keys", "values"))
-            self._add_table(kind, keys, values)
+            if kind == "times":
+                self.times.take(row["head"], keys, values)
+            else:
+                self._add_table(kind, keys, values)
             return
         head = json.loads(row["head"])
         if kind == "fact":
@@ -167,6 +143,8 @@ class Tally:
 
     def _add_table(self, table: str, keys: I64, values: I64) -> None:
         """Add numbers of some producers, see `ProducerTables`."""
+        if table != "sums":
+            self.numbers.setdefault(table, []).append((keys, values))
         if table == "sums":
             flat = self.sums.reshape(-1)
             longest = keys % SCALES[table] == Column.EARLY_US
@@ -197,8 +175,9 @@ class Tally:
         self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
 
     def _keep_tables(self, tables: ProducerTables) -> None:
-        """Add tables of the driver, and keep them with those of the tasks."""
-        self.read([result_batch([*tables.rows(-1)])])
+        """Add tables of the driver to those of the tasks."""
+        for row in tables.rows(-1):
+            self.add_row(row)
 
     # -- examples
 
@@ -225,14 +204,11 @@ class Tally:
         del examples[self.plan.examples :]
 
     def choose_examples(self) -> dict[str, list[Example]]:
-        """Choose a few examples for each word, from as many producers as possible.
+        """Choose a few examples for each word from many producers, sorted by producer and sequence.
 
         Of many producers those are chosen whose first examples arrived first, because `examples.resolve`
-        reads segments up to their last example.
-
-        Returns:
-            Word -> examples, sorted by producer and sequence. Where the capture is incomplete, some will be
-            shown as ``unknown``, and `examples.resolve` cuts that list again.
+        reads segments up to their last example. Where the capture is incomplete, it will show some as
+        ``unknown``, and cut that list again.
         """
         out = {}
         for word, kept in self._found.items():
@@ -294,10 +270,10 @@ class Tally:
     def _add_late(self, p: int, key: int, late: dict[int, tuple[int, ...]], writer: ViolationWriter) -> None:
         base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
         offsets = np.array(sorted(late), np.int64)
-        made = np.array([late[off][2] for off in offsets.tolist()], np.int64)
-        self.times.add(int(self.ledger.family[p]), made, REORDERED)
-        tables = ProducerTables(self.ledger.last)
+        made = np.array([late[offset][2] for offset in offsets.tolist()], np.int64)
         owner = np.full(len(offsets), p)
+        self.times.add(self.ledger.family[owner], made, REORDERED)
+        tables = ProducerTables(self.ledger.last)
         tables.count("sums", owner, int(Column.REORDERED))
         tables.add_places(owner, base + offsets, REORDERED)
         tables.add_times(owner, "reordered", made)
@@ -305,11 +281,10 @@ class Tally:
         ranges = union(np.stack((offsets, offsets), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         name = self.ledger.name(p)
-        some = offsets[: self.plan.examples].tolist()
         found = []
-        for off in some:
-            listener, position, created, hash_ = late[off]
-            found.append(Example(name, base + off, None, listener, position, 1, True, hash_, created))
+        for offset in offsets[: self.plan.examples].tolist():
+            listener, position, created, hash_ = late[offset]
+            found.append(Example(name, base + offset, None, listener, position, 1, True, hash_, created))
         self._add_examples("reordered", found)
 
     # -- sequences that are in no bucket
@@ -354,7 +329,7 @@ class Tally:
         missing = intersect(region, subtract(union(rows[rows[:, 3] == FAILED][:, 1:3]), sent))
         undecided = subtract(subtract(region, dropped), missing)
         newer = np.array([[int(self.ledger.pending_after[p]) + 1, LAST_SEQUENCE + 1]], np.int64)
-        counts = SequenceCounts(last)
+        tables = ProducerTables(self.ledger.last)
         for word, ranges in (
             ("dropped", dropped),
             ("missing", missing),
@@ -364,23 +339,18 @@ class Tally:
             self.sums[p, STATES.index(word)] += total_length(ranges)
             arrived = intersect(ranges, seen)
             if word == "dropped":
-                counts.add_ranges(arrived, UNEXPECTED)
+                tables.add_ranges(p, arrived, UNEXPECTED)
             else:
-                counts.add_ranges(subtract(arrived, newer), UNKNOWN)
-                counts.add_ranges(intersect(arrived, newer), PENDING)
+                tables.add_ranges(p, subtract(arrived, newer), UNKNOWN)
+                tables.add_ranges(p, intersect(arrived, newer), PENDING)
             ranges = subtract(ranges, seen)
-            counts.add_ranges(ranges, STATES.index(word))
+            tables.add_ranges(p, ranges, STATES.index(word))
             writer.add(word, p, ranges[:, 0], ranges[:, 1], 0, False)
             if word in ("missing", "unknown"):
                 some = ranges[: self.plan.examples, 0].tolist()
                 name = self.ledger.name(p)
                 self._add_examples(word, [Example(name, s, None, sent=False) for s in some])
-        keys, values = counts.row()
-        if values:
-            tables = ProducerTables(self.ledger.last)
-            at = np.frombuffer(keys, np.int32)
-            tables.add("places", np.full(len(at), p), at, np.frombuffer(values, np.int64))
-            self._keep_tables(tables)
+        self._keep_tables(tables)
 
     # -- gaps
 
@@ -394,25 +364,21 @@ class Tally:
 
     def finish(self) -> None:
         """Join the gaps that reach over the edges of buckets."""
-        open_: tuple[int, int, int, int] | None = None  # key of its last bucket, producer, first, events
-
-        def close() -> None:
-            nonlocal open_
-            if open_ is not None:
-                self._add_gap(*open_[1:])
-                open_ = None
-
+        before, p, first, events = -1, -1, 0, 0  # the bucket before, and the open gap at its end
         for key in sorted(self._gap_rows):
             row = self._gap_rows[key]
-            p, n = row["p"], row["n"]
-            if open_ is not None and not (open_[0] == key - 1 and open_[1] == p and row["left"]):
-                close()
+            if events and not (before == key - 1 and p == row["p"] and row["left"]):
+                self._add_gap(p, first, events)
+                events = 0
             if row["left"]:
-                first, events = (open_[2], open_[3]) if open_ is not None else (row["first"], 0)
-                open_ = (key, p, first, events + row["left"])
-                if row["left"] < n:
-                    close()
+                first = first if events else row["first"]
+                events += row["left"]
+                if row["left"] < row["n"]:
+                    self._add_gap(row["p"], first, events)
+                    events = 0
             if row["right"]:
-                open_ = (key, p, row["first"] + n - row["right"], row["right"])
-        close()
+                first, events = row["first"] + row["n"] - row["right"], row["right"]
+            before, p = key, row["p"]
+        if events:
+            self._add_gap(p, first, events)
         self._gap_rows = {}

@@ -10,43 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
-from logclient.verify.plan import Plan
+from logclient.evidence.arrays import starts_of
+from logclient.verify import schema
+from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE
+from logclient.verify.plan import Task
 from logclient.verify.rows import Row, result_row
-from logclient.verify.schema import (
-    APPLICATION_ID,
-    DROPPED_STATE,
-    EXCLUDED,
-    MISSING,
-    PENDING,
-    STATES,
-    UNEXPECTED,
-    UNKNOWN,
-    UNKNOWN_PRODUCER,
-)
-from logclient.verify.violation_files import ViolationWriter
 
 __all__ = ["UnlistedReducer", "split_id", "unknown_result"]
 
 
 class UnlistedReducer:
-    """A counter of distinct ids that are not in a bucket.
-
-    It holds all distinct ids of one of `UNLISTED_SHARES` shares in memory.
-
-    Args:
-        plan: of the comparison.
-        packed: the ledgers.
-        writer: for the faults.
-        key: the share.
-    """
+    """A counter of the distinct ids in one of `UNLISTED_SHARES` shares, all of which it holds in memory."""
 
     COMPACT = 1 << 20  # rows that are collected before they are merged
 
-    def __init__(self, plan: Plan, packed: LedgerFacts, writer: ViolationWriter, key: int) -> None:
-        self.plan = plan
-        self.ledger = packed
-        self.writer = writer
+    def __init__(self, task: Task, key: int) -> None:
+        self.task = task
+        self.plan, self.ledger, self.writer, *_ = task
         self.key = key
         self.whole: npt.NDArray[Any] = np.empty(0, self.ROW)
         self.parts: list[npt.NDArray[Any]] = []
@@ -82,8 +62,7 @@ class UnlistedReducer:
         self.waiting = 0
         rows = rows[np.lexsort((rows["position"], rows["listener"], rows["b"], rows["a"], rows["owner"]))]
         if len(rows):
-            same = (rows["owner"][1:] == rows["owner"][:-1]) & (rows["a"][1:] == rows["a"][:-1])
-            starts = np.flatnonzero(np.concatenate(([True], ~(same & (rows["b"][1:] == rows["b"][:-1])))))
+            starts = starts_of(rows["owner"], rows["a"], rows["b"])
             copies = np.add.reduceat(rows["n"], starts)
             rows = rows[starts]
             rows["n"] = copies
@@ -104,19 +83,20 @@ class UnlistedReducer:
         outcome = packed.outcomes_at(p, sequences)
         inside = (sequences >= 1) & (sequences <= packed.last[p])
         beyond = ~inside & ((sequences < 1) | packed.whole[p])
-        undecided = np.where(sequences > packed.pending_after[p], PENDING, UNKNOWN)
-        state = np.where((outcome == DROPPED) | beyond, UNEXPECTED, undecided)
+        undecided = np.where(sequences > packed.pending_after[p], schema.PENDING, schema.UNKNOWN)
+        state = np.where((outcome == DROPPED) | beyond, schema.UNEXPECTED, undecided)
         # The states under which the driver counts these sequences, without knowing of their arrival.
-        was = np.where(outcome == DROPPED, DROPPED_STATE, np.where(outcome == FAILED, MISSING, undecided))
-        was = was[inside]
-        head: dict[str, Any] = {"p": p, "was": np.bincount(was, minlength=EXCLUDED).tolist(), "examples": {}}
-        for code in (UNEXPECTED, UNKNOWN, PENDING):
+        was = np.where(outcome == FAILED, schema.MISSING, undecided)
+        was = np.where(outcome == DROPPED, schema.DROPPED_STATE, was)[inside]
+        counts = np.bincount(was, minlength=schema.EXCLUDED).tolist()
+        head: dict[str, Any] = {"p": p, "was": counts, "examples": {}}
+        for code in (schema.UNEXPECTED, schema.UNKNOWN, schema.PENDING):
             which = state == code
-            head[STATES[code]] = [int((which & inside).sum()), int((which & ~inside).sum())]
+            head[schema.STATES[code]] = [int((which & inside).sum()), int((which & ~inside).sum())]
             some = rows[which]
-            self.writer.add(STATES[code], p, sequences[which], sequences[which], some["n"], False)
-            if len(some) and code != PENDING:
-                head["examples"][STATES[code]] = [
+            self.writer.add(schema.STATES[code], p, sequences[which], sequences[which], some["n"], False)
+            if len(some) and code != schema.PENDING:
+                head["examples"][schema.STATES[code]] = [
                     [int(row["a"]), int(row["listener"]), int(row["position"]), int(row["n"]), False]
                     for row in some[: self.plan.examples]
                 ]
@@ -127,32 +107,24 @@ class UnlistedReducer:
 
     def _unknown(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
         named = ((*split_id(p, row["a"], row["b"]), row) for row in rows)
-        return unknown_result(self.plan, self.ledger, self.writer, self.key, p, len(rows), named)
+        return unknown_result(self.task, self.key, p, len(rows), named)
 
 
 def unknown_result(
-    plan: Plan,
-    packed: LedgerFacts,
-    writer: ViolationWriter,
+    task: Task,
     key: int,
     p: int,
     n: int,
     named: Iterator[tuple[str | None, int | None, str | None, Any]],
 ) -> dict[str, Any]:
-    """Return the row of ids or bodies that are in no ledger.
+    """Return the row of `n` ids or bodies that are in no ledger.
 
     They are unexpected if all ledgers are whole. Otherwise missing lines may list them, and they are unknown.
-
-    Args:
-        plan: of the comparison.
-        packed: the ledgers.
-        writer: for the faults.
-        key: the key of the row.
-        p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
-        n: their number.
-        named: producer, sequence, other (see `VIOLATIONS`) and the arrival's row.
+    `p` is `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`. `named` has producer, sequence, other (see
+    `VIOLATIONS`) and the arrival's row.
     """
-    word = STATES[UNEXPECTED if packed.all_whole else UNKNOWN]
+    plan, facts, writer, *_ = task
+    word = schema.STATES[schema.UNEXPECTED if facts.all_whole else schema.UNKNOWN]
     examples: list[list[Any]] = []
     while some := list(itertools.islice(named, 1 << 16 if writer.wanted else plan.examples)):
         writer.add_unknown(
@@ -167,16 +139,10 @@ def unknown_result(
 
 
 def split_id(p: int, a: Any, b: Any) -> tuple[str | None, int | None, str | None]:
-    """Return producer, sequence and other (see `VIOLATIONS`) of an id that is in no ledger.
-
-    Args:
-        p: `UNKNOWN_PRODUCER`, `APPLICATION_ID` or `WITHOUT_ID`.
-        a: the first half of the id.
-        b: the second half of the id.
-    """
+    """Return producer, sequence and other (see `VIOLATIONS`) of an id, given as two halves."""
     a, b = int(a), int(b)
-    if p == UNKNOWN_PRODUCER:
+    if p == schema.UNKNOWN_PRODUCER:
         return f"{a:016x}{b >> 48:04x}", b & LAST_SEQUENCE, None
-    if p == APPLICATION_ID:
+    if p == schema.APPLICATION_ID:
         return None, None, f"{a:016x}{b:016x}"
     return None, None, f"{a:016x}"

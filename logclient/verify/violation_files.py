@@ -28,12 +28,7 @@ _GROUP = 1 << 8  # batches in a group of rows
 
 
 class ViolationWriter:
-    """A writer of faults as Parquet files in memory, which go to the driver.
-
-    Args:
-        wanted: False: write nothing.
-        packed: the ledgers.
-    """
+    """A writer of faults as Parquet files in memory, which go to the driver, if they are wanted."""
 
     def __init__(self, wanted: bool, packed: LedgerFacts) -> None:
         self.wanted = wanted
@@ -42,64 +37,37 @@ class ViolationWriter:
         self._count = 0
 
     def add(self, kind: str, p: I64 | int, first: I64, last: I64, copies: I64 | int, sent: bool) -> None:
-        """Add ranges of sequences.
+        """Add inclusive ranges of sequences of one producer, or of one for each, with a word.
 
-        Args:
-            kind: a word of the verdict.
-            p: the producer's number: one for all, or one for each.
-            first: of each range.
-            last: of each range, inclusive.
-            copies: how many copies of each event arrived.
-            sent: whether the events are listed in the ledger.
+        `sent` tells whether the ledger lists the events.
         """
         if not self.wanted or not len(first):
             return
         n = len(first)
-        self._add(
-            [
-                pa.repeat(pa.scalar(kind), n),
-                self._names(p, n),
-                pa.array(first, pa.int64()),
-                pa.array(last, pa.int64()),
-                pa.array(np.broadcast_to(np.asarray(copies, np.int64), n)),
-                pa.repeat(pa.scalar(sent), n),
-                pa.nulls(n, pa.string()),
-            ]
-        )
+        copies = np.broadcast_to(np.asarray(copies, np.int64), n)
+        self._add(kind, self._names(p, n), first, last, copies, sent, pa.nulls(n, pa.string()))
 
     def _names(self, p: I64 | int, n: int) -> pa.Array:
         """Return the names of `n` producers."""
-        if isinstance(p, int):
-            return pa.repeat(pa.scalar(self.packed.name(p)), n)
-        producers, which = np.unique(p, return_inverse=True)
+        producers, which = np.unique(np.broadcast_to(p, n), return_inverse=True)
         return _names_of(self.packed, producers).take(pa.array(which))
 
     def add_unknown(self, kind: str, rows: list[tuple[str | None, int | None, str | None, int]]) -> None:
-        """Add ids that belong to no producer of the ledgers.
-
-        Args:
-            kind: a word of the verdict.
-            rows: producer, sequence, other and copies, as in `VIOLATIONS`.
-        """
+        """Add ids of no known producer: rows of producer, sequence, other and copies, as in `VIOLATIONS`."""
         if not self.wanted or not rows:
             return
         producer, sequence, other, copies = zip(*rows, strict=True)
-        n = len(rows)
-        self._add(
-            [
-                pa.repeat(pa.scalar(kind), n),
-                pa.array(producer, pa.string()),
-                pa.array(sequence, pa.int64()),
-                pa.array(sequence, pa.int64()),
-                pa.array(copies, pa.int64()),
-                pa.repeat(pa.scalar(False), n),
-                pa.array(other, pa.string()),
-            ]
-        )
+        names, others = pa.array(producer, pa.string()), pa.array(other, pa.string())
+        self._add(kind, names, sequence, sequence, copies, False, others)
 
-    def _add(self, columns: list[pa.Array]) -> None:
+    def _add(
+        self, kind: str, names: pa.Array, first: Any, last: Any, copies: Any, sent: bool, others: pa.Array
+    ) -> None:
+        n = len(names)
+        numbers = (pa.array(column, pa.int64()) for column in (first, last, copies))
+        columns = [pa.repeat(pa.scalar(kind), n), names, *numbers, pa.repeat(pa.scalar(sent), n), others]
         self._rows.append(pa.record_batch(columns, schema=VIOLATIONS))
-        self._count += len(columns[0])
+        self._count += n
 
     def take(self, least: int = 1) -> bytes:
         """Return a file with the faults so far; empty: there are fewer than `least`."""
@@ -115,14 +83,10 @@ class ViolationWriter:
 
 
 def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: set[str]) -> None:
-    """Write the files of all tasks.
+    """Write the files of all tasks into the verdict's folder of violations.
 
-    Args:
-        folder: the verdict's folder of violations.
-        files: see `ViolationWriter.take`.
-        packed: the ledgers.
-        doubtful: protocols with an incomplete capture. Their lost and missing events that were sent become
-            unknown.
+    The lost and missing events of `doubtful` protocols, whose capture is incomplete, become unknown if they
+    were sent.
     """
     touched = _producer_names(packed, doubtful)
     for number, data in enumerate(files, 1):
