@@ -8,12 +8,15 @@ import re
 import socketserver
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logclient.cli.parser import argument_type
 from logclient.cli.progress import ProgressLine
 from logclient.exits import Stopped, TerminationSignals
 from logclient.readable import escape
+
+if TYPE_CHECKING:
+    from logclient.verify.verdict import Verdict
 
 __all__ = ["add_arguments", "print_verdict", "run"]
 
@@ -64,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="folder or URL for verdict, report and violations")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser.add_argument(
+        "--append",
+        metavar="TABLE",
+        help="judge each hour from --since to --until, and keep its counts in this folder or URL of Parquet",
+    )
     for word in ("missing", "duplicated", "dropped"):
         parser.add_argument(
             f"--max-{word}",
@@ -139,7 +147,7 @@ def print_verdict(
         UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.
     """
     from logclient.evidence import storage
-    from logclient.verify import job, output, report
+    from logclient.verify import hourly, job, output, report
 
     given = vars(arguments)
     names = ("kafka", "kafka_config", "table", "columns", "out", "master", "heap", "packages")
@@ -147,30 +155,32 @@ def print_verdict(
     options: dict[str, Any] = {name: given.get(name) for name in (*names, *limits)}
     if given.get("work") is not None:
         options["work"] = given["work"]
-    failure: output.UnwrittenVerdict | None = None
-    try:
-        verdict = job.run(
-            given["ledger"],
-            given["capture"],
-            match=given.get("match") or "body",
-            conf=dict(given.get("conf") or ()),
-            allow_open=bool(given.get("allow_open")),
-            run=given.get("runs"),
-            runner="local" if given.get("local") else "spark",
-            progress=progress,
-            stop=stop,
-            **options,
-        )
-    except output.UnwrittenVerdict as error:
-        verdict, failure = error.verdict, error
-    if given.get("json"):
-        print(json.dumps(verdict.to_json()))
-    else:
+    options |= {
+        "conf": dict(given.get("conf") or ()),
+        "allow_open": bool(given.get("allow_open")),
+        "run": given.get("runs"),
+        "match": given.get("match") or "body",
+        "runner": "local" if given.get("local") else "spark",
+        "progress": progress,
+        "stop": stop,
+    }
+
+    def show(verdict: Verdict, written: bool = True) -> None:
+        if given.get("json"):
+            print(json.dumps(verdict.to_json()))
+            return
         print(report.text(verdict))
-        if given.get("out") and failure is None:
+        if given.get("out") and written:
             print(escape(storage.join(given["out"], "report.html")))
-    if failure is not None:
-        raise failure
+
+    try:
+        if given.get("append") is not None:
+            return hourly.append(given["append"], given["ledger"], given["capture"], each=show, **options)
+        verdict = job.run(given["ledger"], given["capture"], **options)
+    except output.UnwrittenVerdict as error:
+        show(error.verdict, written=False)
+        raise
+    show(verdict)
     return verdict.exit_code
 
 

@@ -1,8 +1,9 @@
 """The verifier: ledgers against what arrived, on Spark. See ``docs/verify.md``.
 
-`run` returns the verdict, `violations` its faults as a table, and `violation_ids` iterates over them. As
-DataFrames, `arrivals` returns the content of a capture, `ledger` that of ledgers, `events` both with the
-verdict of each event, and `decoded` any DataFrame with more about the bodies in it.
+`run` returns the verdict, `violations` its faults as a table, and `violation_ids` iterates over them.
+`append` judges hours, and keeps their counts in a table. As DataFrames, `arrivals` returns the content of a
+capture, `ledger` that of ledgers, `events` both with the verdict of each event, and `decoded` any DataFrame
+with more about the bodies in it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,24 @@ from logclient.lazy import lazy_names
 
 if TYPE_CHECKING:
     from logclient.verify.dataframes import arrivals, decoded, events, ledger, register
+    from logclient.verify.hourly import append
     from logclient.verify.job import run
     from logclient.verify.violation_files import violation_ids, violations
 
-__all__ = ["arrivals", "decoded", "events", "ledger", "register", "run", "violation_ids", "violations"]
+__all__ = [
+    "append",
+    "arrivals",
+    "decoded",
+    "events",
+    "ledger",
+    "register",
+    "run",
+    "violation_ids",
+    "violations",
+]
 
 _MODULES = {
+    "append": "hourly",
     "arrivals": "dataframes",
     "decoded": "dataframes",
     "events": "dataframes",

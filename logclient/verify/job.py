@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from logclient.verify.plan import Plan
     from logclient.verify.records import Source
     from logclient.verify.runners import LocalRunner, SparkRunner
+    from logclient.verify.summary import Summary
     from logclient.verify.tally import Tally
     from logclient.verify.verdict import Verdict
 
@@ -83,6 +84,7 @@ def run(
     spark: Any = None,
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
+    producers: Callable[[pa.Table], None] | None = None,
     tuning: Tuning | None = None,
     **gone: Any,
 ) -> Verdict:
@@ -124,6 +126,8 @@ def run(
         progress: called a few times a second, from another thread, with a line such as
             ``comparing 43%, 12 s``; with an empty line at the end.
         stop: an event that ends the verification with a `VerifyError` when another thread sets it.
+        producers: called at the end with a table of the counts of all judged producers. Its columns are those
+            of ``docs/verify-hourly.md`` that belong to a producer.
         tuning: sizes of buckets and reads.
         **gone: options that earlier versions had: an error says why they are gone.
 
@@ -190,7 +194,7 @@ def run(
             verification = _Verification(
                 steps, source, watch, inputs, examples, tuning, selection, by_id=match == "id"
             )
-            verdict = verification.run(allow_open)
+            verdict, summary = verification.run(allow_open)
             watch.step("writing the report")
         except LogclientError:
             watch.check()
@@ -215,6 +219,8 @@ def run(
         ledger={"folder": _named(ledger), **verdict.ledger},
         capture={"folder": source.title if source else _named(capture or ""), **verdict.capture},
     )
+    if producers is not None:
+        producers(summary.producer_table())
     if inputs.out:
         from logclient.verify import report
 
@@ -413,7 +419,7 @@ class _Verification:
         self.unwritten: LedgerError | None = None
         """Why the files of violations could not be written."""
 
-    def run(self, allow_open: bool) -> Verdict:
+    def run(self, allow_open: bool) -> tuple[Verdict, Summary]:
         from logclient.evidence import captures
         from logclient.verify import examples, ledger_merge
         from logclient.verify.summary import Summary
@@ -468,7 +474,7 @@ class _Verification:
             found = found.untimed()
         seconds["compare"] = round(time.monotonic() - done, 3)
         seconds["second_passes"] = float(tally.second_passes)
-        return found._replace(examples=shown, seconds=seconds)
+        return found._replace(examples=shown, seconds=seconds), summary
 
     def left_out_hashes(self, facts: LedgerFacts) -> U64:
         """Return the hashes of the events that a selection leaves out because only these identify them."""

@@ -137,14 +137,14 @@ def _remove_folders(made: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def errors_named(folder: str) -> Iterator[None]:
-    """Turn an OSError into a LedgerError that names the folder of the verdict."""
+def errors_named(folder: str, what: str = "out") -> Iterator[None]:
+    """Turn an OSError into a LedgerError that names the folder of the verdict, or of something else."""
     try:
         yield
     except LedgerError:
         raise
     except OSError as error:
-        raise LedgerError(f"out: {folder}: {error.strerror or error}") from error
+        raise LedgerError(f"{what}: {folder}: {error.strerror or error}") from error
 
 
 def discard(folder: str, made: list[str]) -> None:

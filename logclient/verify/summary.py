@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from logclient.errors import ExitCode
 from logclient.evidence import captures
@@ -62,6 +63,18 @@ CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are ex
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
 MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
 
+PRODUCERS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("producer", "protocol", "url", "host")),
+        ("pid", pa.int64()),
+        *((word, pa.int64()) for word in Counts._fields),
+        ("breaks", pa.list_(pa.string())),
+        ("ledger", pa.string()),
+        ("capture_complete", pa.bool_()),
+    ]
+)
+"""The columns of `Summary.producer_table`."""
+
 
 class _Totals(NamedTuple):
     """Sums over all producers."""
@@ -101,6 +114,8 @@ class Summary:
             self.selection.since_us,
         )
         self._numbers: dict[str, I64] = {}  # rows: keys and values
+        self._uncompared = sum(fact["events"] - fact["outside"] for fact in tally.foreign)
+        self._unassigned = tally.unknown_producers.plus(Counts(unknown=self._uncompared))
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
         for family, endpoint in sorted(uncaptured):
@@ -114,8 +129,7 @@ class Summary:
     def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
         """Make the verdict, without examples and times."""
         ledger, facts = self.ledger, self.tally.facts
-        uncompared = sum(fact["events"] - fact["outside"] for fact in self.tally.foreign)
-        unknown = self.tally.unknown_producers.plus(Counts(unknown=uncompared))
+        unknown = self._unassigned
         totals = self._add_up(MAX_NAMED - any(unknown))
         total = totals.total.plus(unknown)
         named = sorted(totals.worst)
@@ -129,7 +143,7 @@ class Summary:
                 rest = rest.plus(Counts(*(-n for n in x.counts)))
             left_out = LeftOut(judged - len(named), rest)
         if any(unknown):
-            breaks = ("unexpected",) if unknown.unexpected else ()
+            breaks = _breaks(unknown, ordered=False)
             verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
         broken_by = totals.broken | {"unexpected": totals.broken["unexpected"] + unknown.unexpected}
         broken = [f"{n:,} {word}" for word, n in broken_by.items() if n]
@@ -145,7 +159,7 @@ class Summary:
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
         undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
-        reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or uncompared)]
+        reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or self._uncompared)]
         verdict_line = sentence(
             code, broken, total, reasons, still_open, self.selection.phrase, self.plan.by_id
         )
@@ -204,6 +218,21 @@ class Summary:
             destinations=tuple(destinations[:MAX_NAMED]),
             selection=self._selection(),
         )
+
+    def producer_table(self) -> pa.Table:
+        """Return the counts of all producers that are judged, also of those that a verdict does not name.
+
+        The first row counts the events of no producer, and has an empty name.
+        """
+        chosen = np.flatnonzero(self.ledger.selected).tolist()
+        breaks = _breaks(self._unassigned, ordered=False)
+        rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", not self.doubtful]]
+        for p, numbers, doubt, ordered in self._counted(chosen):
+            x, counts = self.ledger.producers[p], Counts(*numbers)
+            names = [x.producer, x.protocol, redact_url(x.url), x.host, x.pid]
+            rows.append([*names, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
+        columns = zip(PRODUCERS, zip(*rows, strict=True), strict=True)
+        return pa.table([pa.array(values, field.type) for field, values in columns], PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:
         """Return what is judged and what is left out; None: everything is judged."""
@@ -312,14 +341,18 @@ class Summary:
         return {word: [-first, last] for word, (first, last) in sorted(zip(words, pairs, strict=True))}
 
     def _producers(self, named: list[int]) -> list[ProducerVerdict]:
-        rows = self.ledger.rows[named]
+        return [
+            self._producer(p, Counts(*counts), doubt, ordered)
+            for p, counts, doubt, ordered in self._counted(named)
+        ]
+
+    def _counted(self, some: list[int]) -> Iterable[tuple[int, list[int], bool, bool]]:
+        """Return producers with their counts, whether captures are in doubt, and whether order is proven."""
+        rows = self.ledger.rows[some]
         doubt = self._families_where(lambda name: name in self.doubtful)[rows["family"]]
         proven = self._ordered_families()[rows["family"]]
-        columns = _count_table(self.sums[named], doubt), doubt, self._promises_order(rows) & proven
-        return [
-            self._producer(p, Counts(*counts), *marks)
-            for p, counts, *marks in zip(named, *(column.tolist() for column in columns), strict=True)
-        ]
+        columns = _count_table(self.sums[some], doubt), doubt, self._promises_order(rows) & proven
+        return zip(some, *(column.tolist() for column in columns), strict=True)
 
     def _producer(self, p: int, counts: Counts, doubt: bool, ordered: bool) -> ProducerVerdict:
         x = self.ledger.producers[p]
@@ -340,9 +373,7 @@ class Summary:
             counts=counts,
             gaps=int(self.sums[p, Column.GAPS]),
             latency=_latency(*self._numbers_of("latency", p), longest),
-            breaks=tuple(
-                word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered)
-            ),
+            breaks=_breaks(counts, ordered),
             mode=x.mode,
             early=int(self.sums[p, Column.EARLY]),
             early_us=int(self.sums[p, Column.EARLY_US]),
@@ -608,6 +639,16 @@ class Summary:
             latency=latency,
             **{word: kinds[:, code].tolist() for word, code in shown.items()},
         )
+
+
+def _breaks(counts: Counts, ordered: bool) -> tuple[str, ...]:
+    """Return the words of some counts that break the promise.
+
+    Args:
+        counts: of a producer.
+        ordered: whether its order is promised and proven.
+    """
+    return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 
 def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:

@@ -1,0 +1,148 @@
+"""Verdicts of whole hours, whose counts are kept in one table of Parquet files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from logclient import evidence
+from logclient.errors import ConfigError, ExitCode, LedgerError
+from logclient.evidence import storage
+from logclient.evidence.selection import Selection
+from logclient.evidence.storage import Folder
+from logclient.verify import job, output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logclient.verify.verdict import Verdict
+
+__all__ = ["append"]
+
+_HOUR_US = 3_600_000_000
+_WORST_LAST = (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN)
+
+
+def append(
+    folder: Folder,
+    ledger: Folder | Sequence[Folder],
+    capture: Folder | Sequence[Folder] | None = None,
+    *,
+    since: float | str | None,
+    until: float | str | None,
+    out: Folder | None = None,
+    each: Callable[[Verdict], None] | None = None,
+    **options: Any,
+) -> ExitCode:
+    """Judge each hour from `since` to `until`, and keep the counts of its producers in a table.
+
+    The table is a folder of Parquet files, one for each hour (UTC), with a row for each producer that may
+    have events of that hour. An hour that is judged again replaces its file as a whole, so it counts once.
+    Where an hour fails, its old file stays. ``docs/verify-hourly.md`` has the columns, and recipes.
+
+    Args:
+        folder: the folder or URL of the table. A new folder has mode 0700.
+        ledger: as for `run`.
+        capture: as for `run`.
+        since: the beginning of the first hour, as for `run`. It must be a full hour in UTC.
+        until: the end of the last hour, likewise.
+        out: as for `run`; only with a single hour.
+        each: called with the verdict of each hour, after its file was written.
+        **options: all others of `run`.
+
+    Returns:
+        The worst exit code of the hours: 1 before 3 before 0.
+
+    Raises:
+        LedgerError: as of `run`, or the table cannot be written: the attribute ``verdict`` of the error then
+            has the verdict of that hour.
+        ConfigError: as of `run`, or a time is missing or no full hour, or there are several hours with `out`.
+        MissingExtra: as of `run`.
+        VerifyError: as of `run`.
+    """
+    evidence.require("pyarrow", "numpy")
+    import numpy as np
+
+    times = Selection.read(since, until)
+    for name, us in (("since", times.since_us), ("until", times.until_us)):
+        if us is None or us % _HOUR_US:
+            raise ConfigError(f"{name}: append needs a full hour in UTC, such as 2026-05-01T12:00:00Z")
+    assert times.since_us is not None and times.until_us is not None
+    hours = range(times.since_us, times.until_us, _HOUR_US)
+    if out is not None and len(hours) > 1:
+        raise ConfigError("out: it has room for the verdict of one hour, and append has several")
+    place = _prepare(folder)
+    codes = set()
+    for hour in hours:
+        rows: list[pa.Table] = []
+        seconds = hour // 1_000_000
+        verdict = job.run(
+            ledger, capture, out=out, since=seconds, until=seconds + 3600, producers=rows.append, **options
+        )
+        name = f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet"
+        data = _encode(rows[0], hour, verdict)
+        try:
+            with output.errors_named(place, "append"):
+                _replace(place, name, data)
+        except LedgerError as error:
+            raise output.UnwrittenVerdict(str(error), verdict) from error
+        codes.add(verdict.exit_code)
+        if each is not None:
+            each(verdict)
+    return max(codes, key=_WORST_LAST.index)
+
+
+def _prepare(folder: Folder) -> str:
+    """Return the place of a table, which can be written."""
+    place = storage.resolve(folder, "append")
+    if storage.is_url(place):
+        storage.check_writable(place, "append")
+    else:
+        with output.errors_named(place, "append"):
+            os.makedirs(place, mode=0o700, exist_ok=True)
+    return place
+
+
+def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
+    """Return the Parquet file of an hour.
+
+    Args:
+        rows: of `Summary.producer_table`.
+        hour: when it begins, microseconds since 1970.
+        verdict: of the hour.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    time = pa.timestamp("us", "UTC")
+    more = {
+        "hour": pa.scalar(hour, time),
+        "exit_code": pa.scalar(int(verdict.exit_code), pa.int32()),
+        "sentence": pa.scalar(verdict.sentence),
+        "judged": pa.scalar(verdict.made_us, time),
+    }
+    for name, value in more.items():
+        rows = rows.append_column(name, pa.repeat(value, len(rows)))
+    sink = pa.BufferOutputStream()
+    parquet.write_table(rows.select(["hour", *(x for x in rows.column_names if x != "hour")]), sink)
+    return bytes(sink.getvalue())
+
+
+def _replace(folder: str, name: str, data: bytes) -> None:
+    """Write a file that readers see whole, in place of an older one.
+
+    Raises:
+        OSError, LedgerError: it cannot be written. The older one stays.
+    """
+    place = storage.join(folder, name)
+    if storage.is_url(place):
+        with storage.open_new(place, "append") as file:  # the object changes when it is closed
+            file.write(data)
+        return
+    fresh = storage.join(folder, f".{name}-{os.urandom(8).hex()}")  # readers of tables skip such names
+    with storage.create(fresh, "append") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(fresh, place)
