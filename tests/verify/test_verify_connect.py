@@ -137,12 +137,6 @@ def test_stop_interrupts_and_keeps_the_session(
     assert remote.range(3).count() == 3
 
 
-def test_number_of_cores_is_that_of_the_server(remote: Any) -> None:
-    from logclient.verify.runners import SparkRunner
-
-    assert SparkRunner(sessions.Session(spark=remote)).cores == 2
-
-
 def test_tables_and_dataframes(remote: Any, scene: Scene, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
