@@ -16,8 +16,12 @@ from tests.kafka_fixture import connector
 def _session() -> Any:
     for module in ("pyspark", "pyarrow", "numpy"):
         support.need(module)
-    from logclient.verify import job
+    from logclient.verify import job, start
 
+    context = support.need("pyspark").SparkContext
+    if context._gateway is not None:  # an earlier test has started a JVM, without these jars
+        start.end()
+        context._gateway = context._jvm = None
     jars, _ = connector()
     try:
         few = {"spark.sql.shuffle.partitions": "2"}  # not 200 tasks for a few rows

@@ -46,8 +46,8 @@ INSTEAD = {
     "needs a store: tests/verify/test_verify_arrived.py::test_opensearch_is_judged_by_id",
     "spark-submit --master spark://head:7077 --conf spark.executor.memory=2g verify_run.py": ""
     "needs a cluster: tests/verify/test_verify_session.py::test_settings_of_spark_submit_win",
-    "logclient verify --ledger L --capture C --master spark://head:7077 --work /shared/tmp": ""
-    "needs a cluster: tests/verify/test_verify_cluster.py::test_worker_must_see_the_work_folder",
+    "logclient verify --ledger L --capture C --master spark://head:7077": ""
+    "needs a cluster: tests/verify/test_verify_cluster.py::test_workers_must_see_the_evidence",
     "python -m pip install --target packages logclient pyarrow numpy": ""
     "needs an index: `make wheels` installs what it has built outside the tree",
     "spark-submit --master spark://head:7077 --archives packages.tar.gz#packages"
@@ -72,6 +72,9 @@ INSTEAD = {
     " --until 2026-05-01T13:00:00Z": ""
     "needs evidence of that hour: tests/verify/test_verify_selection.py::"
     "test_only_events_of_the_time_are_judged",
+    "logclient verify --local --ledger run/ledger --capture run/capture --append run/hours"
+    " --since 2026-05-01T12:00:00Z --until 2026-05-01T14:00:00Z": ""
+    "needs evidence of these hours: tests/verify/test_verify_hourly.py::test_command_prints_each_hour",
     "logclient verify --ledger evidence --capture evidence --run 5f0c2a9e": ""
     "needs evidence of that run: tests/verify/test_verify_selection.py::test_other_runs_are_left_out",
     "python -m bench verify-producers --events 100M": ""
@@ -80,14 +83,14 @@ INSTEAD = {
     "needs a bucket: tests/verify/test_verify_storage.py::test_command_runs_in_a_bucket",
     "logclient verify --ledger 'hosts/*/ledger' --capture 'hosts/*/capture' --out run/verdict": ""
     "needs folders of hosts: tests/verify/test_verify_storage.py::test_folders_of_two_hosts_are_merged",
-    "logclient verify --ledger s3://bucket/ledger --capture s3://bucket/capture --work s3://bucket/work"
+    "logclient verify --ledger s3://bucket/ledger --capture s3://bucket/capture"
     " --out s3://bucket/verdict --master spark://head:7077": ""
     "needs a cluster: tests/verify/test_verify_machines.py::test_workers_share_nothing_but_a_bucket",
-    "logclient verify --ledger /shared/ledger --capture /shared/capture --work /shared/work --out verdict"
+    "logclient verify --ledger /shared/ledger --capture /shared/capture --out verdict"
     " --master spark://head:7077 --conf spark.archives=packages.tar.gz#packages"
     " --conf spark.executorEnv.PYTHONPATH=packages --conf spark.pyspark.python=python3.11": ""
     "needs a cluster: tests/verify/test_verify_machines.py::test_workers_share_nothing_but_a_bucket",
-    "logclient verify --ledger /shared/ledger --capture /shared/capture --work /shared/work"
+    "logclient verify --ledger /shared/ledger --capture /shared/capture"
     ' --master "sc://head:15002"': ""
     "needs a server: tests/verify/test_verify_connect.py::test_command_line_connects_by_the_master",
     "python -m tests.mutants.random_ones --seed 1 --count 100 --resume build/mutants.jsonl": ""
@@ -1073,12 +1076,24 @@ STAGES: dict[str, list[Stage]] = {
             pytest=True,
         ),
     ],
+    "docs/testing.md": [
+        Stage(pytest=True),
+        Stage(
+            "import logclient\n"
+            "from logclient.lumberjack.collector import Collector\n"
+            "with Collector(capture='run/capture') as collector:\n"
+            "    with logclient.connect(collector.url, ledger='run/ledger') as client:\n"
+            "        client.send({'message': 'hi'})\n"
+            "        assert client.flush(20) == 0\n"
+        ),
+    ],
 }
 """For each page, what its samples in Python stand on, in their order."""
 
 OTHERS = {
     *STORIES[1:2],
     "docs/spark-clusters.md",
+    *("docs/verify-hourly.md", "docs/verify-hourly.md sh"),
     *("docs/dataframes.md", "docs/dataframes.md sql"),
     *("docs/logux.md js", "docs/logjam.md json", "docs/events.md json"),
     *("docs/fields.md yaml", "docs/metrics.md yaml", "docs/kubernetes.md yaml", "docs/coming-from.md py"),

@@ -120,7 +120,8 @@ MAY_NAME_A_PROTOCOL = {
     "integrations/": "middleware that makes Logjam's documents of requests",
     "transports/websocket.py": "the extra to install where websockets is missing",
     "transports/zmq.py": "the extra to install where pyzmq is missing",
-    "verify/": "the tables of decoders and columns",
+    "evidence/": "the table of decoders",
+    "verify/": "the table of columns",
 }
 
 
