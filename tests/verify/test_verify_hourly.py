@@ -297,7 +297,33 @@ def test_table_that_is_a_file_is_an_error(scene: Scene, table: Path) -> None:
         append(scene, table)
 
 
-# -- the recipe of a stream
+# -- the recipes
+
+
+def sample(language: str) -> str:
+    """Return the sample of the documentation in a language."""
+    text = (support.ROOT / "docs" / "verify-hourly.md").read_text()
+    [found] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return str(found)
+
+
+def test_script_judges_the_last_hour_and_that_of_the_day_before(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    Scene(tmp_path / "run").write_ledger().write_capture()
+    program = tmp_path / "logclient"  # the command of this checkout
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m logclient "$@"\n')
+    program.chmod(0o700)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    paths = os.pathsep.join([str(support.ROOT), *filter(None, sys.path)])
+    done = subprocess.run(
+        ["/bin/sh", "-c", sample("sh")], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=support.clean_environment(PYTHONPATH=paths, PATH=path),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.UNREACHABLE, "")  # there are no such events
+    before, last = (row["hour"] for row in rows(tmp_path / "run" / "hours") if not row["producer"])
+    assert last - before == datetime.timedelta(days=1)
+    age = datetime.datetime.now(datetime.UTC) - last
+    assert datetime.timedelta(hours=1) <= age < datetime.timedelta(hours=2, minutes=5)
 
 
 @pytest.mark.spark
@@ -305,8 +331,7 @@ def test_stream_judges_the_hours_that_it_touched(
     scene: Scene, table: Path, tmp_path: Path, spark: Any
 ) -> None:
     """The source is that of the documentation, with other places."""
-    text = (support.ROOT / "docs" / "verify-hourly.md").read_text()
-    [source] = re.findall(r"```python\n(.*?foreachBatch.*?)```", text, re.DOTALL)
+    source = sample("python")
     places = {"run/hours": table, "run/ledger": scene.ledger, "run/capture": scene.capture}
     for name, place in {**places, "run/check": tmp_path / "check"}.items():
         source = source.replace(name, str(place))
