@@ -545,10 +545,11 @@ def test_an_idle_sender_survives_forks_in_the_parent() -> None:
             client.send("of the parent")
             assert not client.flush(PATIENCE)
             before = sender()
-            if os.fork() == 0:
+            child = os.fork()
+            if child == 0:
                 client.send("of the child")
                 os._exit(client.flush(PATIENCE))
-            assert os.wait()[1] == 0
+            assert os.waitpid(child, 0)[1] == 0
             kept += sender() == before is not None
         assert kept, "each of them was at work in each fork"
         assert client.stats().connects == 1
