@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import re
 import shlex
@@ -31,6 +32,9 @@ POLL_S = 0.05  # seconds between two looks whether to stop
 
 # Most of a short run is code that runs once: the second compiler takes three more seconds of CPU.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# What is imported while Java starts. PySpark imports the last one at its first call to the JVM.
+_MEANWHILE = ("logclient.verify.runners", "logclient.verify.report.pages", "pyspark.testing.utils")
 
 # Whether this process ends after its verification. `SparkContext.stop` takes a second, so that another one
 # can be made. Spark also stops when its JVM ends.
@@ -82,7 +86,7 @@ def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> A
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    _check_java()
+    java = _find_java()
     jvm = _ours = _Jvm()
     atexit.register(end)
     first = {
@@ -107,6 +111,8 @@ def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> A
         if jvm.group is not None:
             options["process_group"] = jvm.group.pid
         starting = thread.submit(launch_gateway, conf, options)
+        for module in _MEANWHILE:
+            importlib.import_module(module)
         try:
             while not wait([starting], POLL_S).done:
                 if stop.is_set():
@@ -116,6 +122,7 @@ def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> A
             why = explain(error)
             end(0)
             if isinstance(error, PySparkException):
+                _check_version(java)
                 raise VerifyError(why) from error
             raise
     jvm.process = gateway.proc
@@ -146,7 +153,7 @@ def explain(error: BaseException) -> str:
     return f"spark: it does not start: {lines[-1][:500] if lines else str(error).splitlines()[0]}"
 
 
-def _check_java() -> None:
+def _find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if not java or not os.path.exists(java):
@@ -154,6 +161,10 @@ def _check_java() -> None:
         raise VerifyError(
             f"java: Spark needs Java 17 or newer, and there is none ({where}): install a JRE or set JAVA_HOME"
         )
+    return java
+
+
+def _check_version(java: str) -> None:
     text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(?:1\.)?(\d+)', text)
     if version is None or int(version[1]) < 17:
