@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import random
-import re
 import stat
 import subprocess
 import sys
@@ -820,35 +819,6 @@ def test_missing_pyspark_is_named(scene: Scene, run: Run, monkeypatch: pytest.Mo
     with pytest.raises(MissingExtra, match=r'install "logclient\[spark\]", or .* --local') as caught:
         job.run(scene.ledger, scene.capture)
     assert caught.value.name == "pyspark"
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        (None, "there is none (JAVA_HOME="),
-        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11"),
-        ("echo 'java version \"1.8.0_292\"' >&2", "is version 8"),
-        ("echo garbage >&2", "is of no version"),
-    ],
-)
-def test_java_that_is_missing_or_too_old_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
-) -> None:
-    monkeypatch.setattr("logclient.verify.spark._active_session", lambda: None)
-    monkeypatch.setattr("logclient.verify.spark._jvm_runs", lambda: False)
-    home = tmp_path / "jdk"
-    (home / "bin").mkdir(parents=True)
-    if script is not None:
-        java = home / "bin" / "java"
-        java.write_text(f"#!/bin/sh\n{script}\n")
-        java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(job.VerifyError, match=re.escape(words)):
-        job.Session()
-    monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(job.VerifyError, match=re.escape("there is none (PATH)")):
-        job.Session()
 
 
 # -- Spark itself

@@ -40,10 +40,7 @@ def silent_java(tmp_path: Path) -> dict[str, str]:
     """Make a Java that never answers but makes a file ``started``; return its environment."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.write_text(
-        "#!/bin/sh\nif [ \"$*\" = -version ]; then echo 'version \"17' >&2; exit; fi\n"
-        f"echo > {tmp_path}/started\nexec sleep 1000\n"
-    )
+    java.write_text(f"#!/bin/sh\necho > {tmp_path}/started\nexec sleep 1000\n")
     java.chmod(0o755)
     return environment(tmp_path, JAVA_HOME=str(tmp_path / "java"))
 
@@ -63,6 +60,33 @@ def test_interrupt_ends_a_jvm_that_does_not_answer(scene: Scene, tmp_path: Path)
     assert (running.returncode, out, error) == (ExitCode.INTERRUPTED, "", "logclient: interrupted\n")
     assert remaining_files(tmp_path) == []
     wait_until(lambda: not processes_of(tmp_path), "a process is left")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, "there is none (JAVA_HOME="),
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is version 11"),
+        ("echo 'java version \"1.8.0_292\"' >&2", "is version 8"),
+        ("echo garbage >&2", "is of no version"),
+    ],
+)
+def test_java_that_is_missing_or_too_old_is_named(
+    scene: Scene, tmp_path: Path, script: str | None, words: str
+) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    if script is not None:
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o755)
+    done = subprocess.run(
+        verify_command(scene), capture_output=True, text=True, timeout=4 * PATIENCE,
+        env=environment(tmp_path, JAVA_HOME=str(tmp_path / "java")),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (ExitCode.UNREACHABLE, "")
+    assert done.stderr.startswith("logclient: java: Spark needs Java 17 or newer") and words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert remaining_files(tmp_path) == []
 
 
 def test_missing_evidence_is_named_without_spark(scene: Scene, tmp_path: Path) -> None:
