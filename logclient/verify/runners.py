@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from logclient.verify.records import Source
     from logclient.verify.spark import Session
 
-__all__ = ["LocalRunner", "SparkRunner", "ledger_groups", "share_out"]
-
 GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
 _ORDER = ("key", "listener", "position")
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
 
 Rows = Iterator[pa.RecordBatch]
+Buckets = frozenset[int] | None  # for a second pass, those to compare
+Later = dict[tuple[int, int], int] | None  # for a second pass, see `judge.judge_rows`
 
 
 def ledger_groups(parts: Parts) -> list[tuple[int, int]]:
@@ -53,28 +54,16 @@ class LocalRunner:
         parts: Parts,
         facts: LedgerFacts,
         plan: Plan,
-        only: frozenset[int] | None = None,
-        later: dict[tuple[int, int], int] | None = None,
+        only: Buckets = None,
+        later: Later = None,
     ) -> Iterable[pa.RecordBatch]:
-        """Compare.
-
-        Args:
-            parts: the ledger files.
-            facts: what they say.
-            plan: of the comparison.
-            only: for a second pass, the buckets to compare.
-            later: for a second pass, see `judge.judge_rows`.
-
-        Returns:
-            Batches of `rows.RESULTS`.
-        """
+        """Compare, and return batches of `rows.RESULTS`."""
         batches: list[pa.RecordBatch] = []
-        for number, (low, high) in enumerate([] if plan.presence else plan.groups):
+        for number, (low, high) in enumerate(plan.groups):
             batches += ledger_rows.event_rows(parts[low:high], number, facts, plan, only)
         for task in plan.tasks:
             batches += arrival_rows.segment_rows(task, facts, plan, only)
         return judge.judge_rows(_sorted(batches), facts, plan, later)
-
 
 
 def _sorted(batches: list[pa.RecordBatch]) -> Rows:
@@ -88,7 +77,7 @@ def _sorted(batches: list[pa.RecordBatch]) -> Rows:
         yield batches[i].slice(row - int(first[i]), 1)
 
 
-# -- on Spark: each function takes and yields batches, for mapInArrow
+# -- on Spark: each function takes its last argument, and yields batches, for mapInArrow
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
@@ -97,55 +86,44 @@ def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _survey_task(parts: Parts, selection: Selection, groups: list[tuple[int, int]]) -> Callable[..., Rows]:
-    def survey_ledgers(batches: Iterable[pa.RecordBatch]) -> Rows:
-        for number in _numbers(batches):
-            found = ledger_lines.survey(parts[slice(*groups[number])], selection)
-            yield pa.record_batch([[number], [pickle.dumps(found, 5)]], names=["number", "survey"])
-
-    return survey_ledgers
-
-
-def _read_task(
-    parts: Parts, facts: LedgerFacts, plan: Plan, only: frozenset[int] | None, groups: list[tuple[int, int]]
-) -> Callable[..., Rows]:
-    def read_files(batches: Iterable[pa.RecordBatch]) -> Rows:
-        for number in _numbers(batches):
-            if number < len(groups):
-                group = parts[slice(*groups[number])]
-                yield from ledger_rows.event_rows(group, number, facts, plan, only)
-            else:
-                task = plan.tasks[number - len(groups)]
-                yield from arrival_rows.segment_rows(task, facts, plan, only)
-
-    return read_files
+def _survey_ledgers(
+    parts: Parts, selection: Selection, groups: list[tuple[int, int]], batches: Iterable[pa.RecordBatch]
+) -> Rows:
+    for number in _numbers(batches):
+        found = ledger_lines.survey(parts[slice(*groups[number])], selection)
+        yield pa.record_batch([[number], [pickle.dumps(found, 5)]], names=["number", "survey"])
 
 
-def _records_task(facts: LedgerFacts, plan: Plan, only: frozenset[int] | None) -> Callable[..., Rows]:
-    def read_records(batches: Iterable[pa.RecordBatch]) -> Rows:
-        worker.prepare()
-        yield from records.record_rows(batches, facts, plan, only)
-
-    return read_records
-
-
-def _judge_task(
-    facts: LedgerFacts, plan: Plan, later: dict[tuple[int, int], int] | None
-) -> Callable[..., Rows]:
-    def judge_buckets(batches: Iterable[pa.RecordBatch]) -> Rows:
-        worker.prepare()
-        yield from judge.judge_rows(batches, facts, plan, later)
-
-    return judge_buckets
+def _read_files(
+    parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]
+) -> Rows:
+    for number in _numbers(batches):
+        if number < len(plan.groups):
+            group = parts[slice(*plan.groups[number])]
+            yield from ledger_rows.event_rows(group, number, facts, plan, only)
+        else:
+            task = plan.tasks[number - len(plan.groups)]
+            yield from arrival_rows.segment_rows(task, facts, plan, only)
 
 
-def _whole_task(*given: Any) -> Callable[..., Rows]:
-    def compare(batches: Iterable[Any]) -> Rows:
-        worker.prepare()
-        for _ in batches:
-            yield from LocalRunner().judge(*given)
+def _read_records(
+    facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]
+) -> Rows:
+    worker.prepare()
+    yield from records.record_rows(batches, facts, plan, only)
 
-    return compare
+
+def _judge_buckets(
+    facts: LedgerFacts, plan: Plan, later: Later, batches: Iterable[pa.RecordBatch]
+) -> Rows:
+    worker.prepare()
+    yield from judge.judge_rows(batches, facts, plan, later)
+
+
+def _compare(*given: Any) -> Rows:
+    worker.prepare()
+    for _ in given[-1]:
+        yield from LocalRunner().judge(*given[:-1])
 
 
 def _ddl(schema: pa.Schema) -> str:
@@ -159,15 +137,12 @@ class SparkRunner:
     Args:
         session: a session.
         source: the records that arrived; None: a capture.
-
-    Attributes:
-        cores: how many tasks run at a time, as far as Spark tells.
     """
 
     def __init__(self, session: Session, source: Source | None = None) -> None:
         self.session = session
         self.source = source
-        self.cores = 16
+        self.cores = 16  # tasks that run at a time, as far as Spark tells
         self.small = False
         if session.context is not None:
             self.cores = session.context.defaultParallelism
@@ -183,7 +158,7 @@ class SparkRunner:
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
             return LocalRunner().survey(parts, selection)
         groups = ledger_groups(parts)
-        task = _survey_task(parts, selection, groups)
+        task = partial(_survey_ledgers, parts, selection, groups)
         found = self._over(len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
@@ -192,23 +167,19 @@ class SparkRunner:
         parts: Parts,
         facts: LedgerFacts,
         plan: Plan,
-        only: frozenset[int] | None = None,
-        later: dict[tuple[int, int], int] | None = None,
+        only: Buckets = None,
+        later: Later = None,
     ) -> Iterable[pa.RecordBatch]:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
-            task = _whole_task(parts, facts, plan, only, later)
-            found: list[pa.RecordBatch] = (
-                self.session.context.parallelize([0], 1).mapPartitions(task).collect()
-            )
-            return found
-        groups = [] if plan.presence else plan.groups
-        read = _read_task(parts, facts, plan, only, groups)
-        rows = self._over(len(groups) + len(plan.tasks), read, _ddl(ROWS))
+            task = partial(_compare, parts, facts, plan, only, later)
+            return list(self.session.context.parallelize([0], 1).mapPartitions(task).collect())
+        read = partial(_read_files, parts, facts, plan, only)
+        rows = self._over(len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
         if self.source is not None:
             with no_pandas():
-                own = self.source.frame.mapInArrow(_records_task(facts, plan, only), _ddl(ROWS))
+                own = self.source.frame.mapInArrow(partial(_read_records, facts, plan, only), _ddl(ROWS))
             rows = rows.union(own)
         if hasattr(rows, "repartitionById"):
             rows = rows.repartitionById(plan.partitions, "part")
@@ -216,23 +187,23 @@ class SparkRunner:
             rows = rows.repartition(plan.partitions, "part")
         with no_pandas():
             rows = rows.sortWithinPartitions(*_ORDER)
-            judged = rows.mapInArrow(_judge_task(facts, plan, later), _ddl(RESULTS))
+            judged = rows.mapInArrow(partial(_judge_buckets, facts, plan, later), _ddl(RESULTS))
         with self._batches(_ROWS if self.source is None else records.RECORDS):
             table: pa.Table = judged.toArrow()
         batches: list[pa.RecordBatch] = table.cast(RESULTS).to_batches()
         return batches
 
-
     @contextlib.contextmanager
     def _batches(self, rows: int) -> Iterator[None]:
         """Get batches of some rows from the JVM, and of some megabytes where Spark has the setting."""
         conf = self.session.spark.conf
-        settings = {"maxRecordsPerBatch": rows, "maxBytesPerBatch": records.BATCH_BYTES}
-        before = {}
-        for name, value in settings.items():
-            key = f"spark.sql.execution.arrow.{name}"
-            before[key] = conf.get(key, None)
-            conf.set(key, str(value))
+        keys = {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
+            "spark.sql.execution.arrow.maxBytesPerBatch": str(records.BATCH_BYTES),
+        }
+        before = {key: conf.get(key, None) for key in keys}
+        for key, value in keys.items():
+            conf.set(key, value)
         try:
             yield
         finally:
@@ -244,15 +215,7 @@ class SparkRunner:
 
 
 def share_out(sizes: list[int], limit: int) -> list[list[int]]:
-    """Group consecutive indices so that each group has about `limit` bytes.
-
-    Args:
-        sizes: bytes of each file.
-        limit: bytes of a group; a larger file is a group of its own.
-
-    Returns:
-        Lists of indices into `sizes`, in order, at most 512 in each.
-    """
+    """Group consecutive files so that each group has about `limit` bytes, or one file, and at most 512."""
     groups: list[list[int]] = []
     room = 0
     for index, size in enumerate(sizes):

@@ -23,8 +23,6 @@ from typing import Any
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
 from logclient.verify import start
 
-__all__ = ["Session", "VerifyError", "is_local", "no_pandas", "quiet", "require_spark"]
-
 ANSWER_S = 10.0  # seconds for a server of Spark Connect to accept a connection
 STOP_S = 10.0  # seconds for Spark to stop
 
@@ -42,11 +40,7 @@ _AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars
 
 
 def require_spark() -> None:
-    """Check that PySpark is installed.
-
-    Raises:
-        MissingExtra: it is not.
-    """
+    """Check that PySpark is installed."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("pyspark", "spark", 'or verify without Spark: --local (runner="local")')
 
@@ -70,7 +64,6 @@ def _active_session() -> Any:
 
 
 def _connected() -> bool:
-    """Return whether this process is connected to a JVM."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkConf
@@ -275,11 +268,7 @@ def _connect(url: str, settings: Mapping[str, str]) -> Any:
 
 
 def _packages(given: str) -> dict[str, str]:
-    """Return the settings for Maven coordinates and the jars in folders.
-
-    Raises:
-        LedgerError: a folder has no jars.
-    """
+    """Return the settings for Maven coordinates and the jars in folders."""
     coordinates: list[str] = []
     jars: list[str] = []
     for one in filter(None, given.split(",")):

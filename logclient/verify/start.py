@@ -25,8 +25,6 @@ from typing import Any
 
 from logclient.errors import VerifyError
 
-__all__ = ["end", "environment", "explain", "folder", "launch", "remove", "spark_defaults"]
-
 END_S = 10.0  # seconds for the JVM to end, and for its workers to close their files
 POLL_S = 0.05  # seconds between two looks whether to stop
 
@@ -34,7 +32,7 @@ POLL_S = 0.05  # seconds between two looks whether to stop
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # What is imported while Java starts. PySpark imports the last one at its first call to the JVM.
-_MEANWHILE = ("logclient.verify.runners", "logclient.verify.report.pages", "pyspark.testing.utils")
+_MEANWHILE = ("logclient.verify.comparison", "logclient.verify.report.pages", "pyspark.testing.utils")
 
 # Whether this process ends after its verification. `SparkContext.stop` takes a second, so that another one
 # can be made. Spark also stops when its JVM ends.
@@ -77,9 +75,6 @@ def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> A
         settings: stronger than those of Spark's own files and variables.
         local: whether nothing but this machine takes part.
         stop: once it is set, the start ends with an error.
-
-    Raises:
-        VerifyError: there is no Java, Spark does not start, or a stop was requested.
     """
     global _ours
     from pyspark import SparkConf
@@ -130,11 +125,7 @@ def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> A
 
 
 def end(patience: float = END_S) -> None:
-    """End the JVM that was started here, and remove its files. PySpark cannot start another one then.
-
-    Args:
-        patience: seconds for it to end by itself.
-    """
+    """End the JVM that was started here, and remove its files. PySpark cannot start another one then."""
     global _ours
     jvm, _ours = _ours, None
     if jvm is not None:
@@ -188,16 +179,14 @@ def spark_defaults() -> set[str]:
 @contextlib.contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set variables of the environment for the time of the context."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def remove(folder: str) -> None:

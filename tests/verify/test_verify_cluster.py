@@ -79,11 +79,10 @@ def test_workers_must_see_the_evidence(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 from logclient import verify
-from logclient.verify import job
-from logclient.verify import runners
+from logclient.verify import comparison, job, runners
 
 master, ledger, capture, out, log, *stages = sys.argv[1:]
-job.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
+comparison.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
 runners.HERE_FILES = 0
 settings = json.loads(sys.stdin.readline())
 tuning = job.Tuning(bucket_bits=2)

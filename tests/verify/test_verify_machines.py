@@ -117,10 +117,10 @@ def test_folder_that_workers_do_not_see_is_one_line(
 SCRIPT = """
 import json, socket, sys
 from logclient import verify
-from logclient.verify import job, runners, watch
+from logclient.verify import comparison, runners, watch
 
 port, master, settings, ledger, capture, out = sys.argv[1:]
-job.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
+comparison.TASK_BYTES = runners.GROUP_BYTES = 1  # a task for each file
 runners.HERE_FILES = 0
 watch.INTERVAL_S = 0.02
 parent = socket.create_connection(("127.0.0.1", int(port))).makefile("rw")

@@ -22,6 +22,7 @@ from tests.verify.histories import World
 np = support.need("numpy")
 support.need("pyarrow")
 arrival_rows = pytest.importorskip("logclient.verify.arrival_rows")
+comparison = pytest.importorskip("logclient.verify.comparison")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 ledger_rows = pytest.importorskip("logclient.verify.ledger_rows")
@@ -221,7 +222,7 @@ def test_verdict_is_the_same_on_spark(
         with monkeypatch.context() as patch:
             if not together:
                 patch.setattr(runners, "GROUP_BYTES", 1)
-                patch.setattr(job, "TASK_BYTES", 1)
+                patch.setattr(comparison, "TASK_BYTES", 1)
             other_code, other, other_found = random_histories.verify(history, tmp_path / "spark", on_spark)
         assert (other_code, plain(other), other_found) == (code, plain(verdict), found), seed
         shutil.rmtree(tmp_path / "history")

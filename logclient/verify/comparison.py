@@ -1,0 +1,256 @@
+"""The steps of one comparison.
+
+The ledgers are surveyed, then one job compares them with what arrived, and, rarely, another one compares some
+buckets again (``judge.py``). Then the counts are added up, and examples are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from logclient.errors import ConfigError, LedgerError
+from logclient.evidence import captures, decode, storage
+from logclient.evidence.arrays import U64
+from logclient.evidence.ledger_files import Ledgers
+from logclient.evidence.segments import Segment
+from logclient.evidence.selection import EVERYTHING, Selection
+from logclient.verify import examples, ledger_merge, ledger_rows, output
+from logclient.verify.ledger_buckets import places_of
+from logclient.verify.ledger_facts import LedgerFacts
+from logclient.verify.overview import Grid
+from logclient.verify.plan import MAX_TASKS, Plan, share_evenly
+from logclient.verify.records import Source
+from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups, share_out
+from logclient.verify.summary import Summary
+from logclient.verify.tally import Tally
+from logclient.verify.tuning import Tuning
+from logclient.verify.verdict import Limits, Verdict
+from logclient.verify.violation_files import ViolationWriter, publish
+from logclient.verify.watch import Watch
+
+ANONYMOUS_SHARE = 1 << 18  # events without an id in one share
+BUCKET_PLACES = 1 << 10  # what a bucket costs on top of its places
+TASK_BYTES = 64 << 20  # bytes of segments in one task
+TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one task
+
+
+@dataclass
+class Comparison:
+    """A comparison of ledgers with what arrived.
+
+    Args:
+        steps: where it runs.
+        ledgers: the ledger files.
+        survey: of the captures.
+        source: the records that arrived; None: a capture.
+        watch: gets the name of each step.
+        selection: of events.
+        tuning: sizes.
+        examples: how many of each fault are shown.
+        out: the place of the verdict; empty: none is wanted.
+        by_id: whether bodies are not compared.
+
+    Attributes:
+        summary: the counts, after `run`.
+        unwritten: why the files of violations could not be written.
+    """
+
+    steps: SparkRunner | LocalRunner
+    ledgers: Ledgers
+    survey: captures.Survey
+    source: Source | None
+    watch: Watch
+    selection: Selection
+    tuning: Tuning
+    examples: int
+    out: str
+    by_id: bool
+    summary: Summary = field(init=False)
+    unwritten: LedgerError | None = field(init=False, default=None)
+
+    def run(self, limits: Limits, allow_open: bool) -> Verdict:
+        """Return the verdict, without what is only known outside, such as the folders' names."""
+        began = time.monotonic()
+        self.watch.step("reading ledgers")
+        ledgers = self.ledgers
+        surveys = self.steps.survey(ledgers.parts, self.selection)
+        facts = ledger_merge.merge(
+            surveys, self.tuning.bucket_bits, ledgers.unread, ledgers.copies, self.selection
+        )
+        if self.selection != EVERYTHING:
+            facts.left_out_hashes = self._left_out_hashes(facts)
+        plan = self._plan(facts)
+        present: dict[str, dict[str, Any]] = {}
+        if plan.other_runs:
+            # Find out which producers have events in which segments.
+            only = plan._replace(presence=True, groups=[])
+            found = self._tally(only, facts, "looking for the run", {}).facts
+            present = {fact["name"]: fact for fact in found}
+        if present:
+            plan, left_out = plan.find_other_runs(present, len(facts))
+            facts.leave_out(left_out)
+        packed = time.monotonic()
+        tally = self._tally(plan, facts, "comparing", present)
+        foreign = captures.find_foreign(tally.facts, tally.matched, facts.begin)
+        if foreign:
+            # Their events are in all the sums, so everything is compared again without them.
+            reports = [fact for fact in tally.facts if fact["name"] in foreign]
+            plan = plan.without_segments(foreign)
+            tally = self._tally(plan, facts, "comparing without other runs", present)
+            tally.foreign = reports
+        self.watch.step("adding up")
+        if self.source is not None:
+            first, last = facts.span
+            self.source.complete(tally.facts, first if first <= last else None)
+        writer = ViolationWriter(plan.violations, facts)
+        tally.stitch(writer)
+        tally.count_unlisted(writer)
+        tally.files.append(writer.take())
+        summary = self.summary = Summary(tally)
+        verdict = summary.verdict(limits, allow_open)
+        if plan.violations:
+            try:
+                with output.errors_named(self.out):
+                    faults = storage.join(self.out, "violations")
+                    publish(faults, filter(None, tally.files), facts, summary.doubtful)
+            except LedgerError as error:
+                self.unwritten = error
+        self.watch.step("reading examples")
+        pick = self.source.pick if self.source is not None else None
+        shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
+        examples.explain_undecoded(verdict.undecoded, plan, pick)
+        if not plan.timed:
+            verdict = verdict.untimed()
+        seconds = {
+            "pack": round(packed - began, 3),
+            "compare": round(time.monotonic() - packed, 3),
+            "second_passes": float(tally.second_passes),
+        }
+        return verdict._replace(examples=shown, seconds=seconds)
+
+    def _left_out_hashes(self, facts: LedgerFacts) -> U64:
+        """Return the hashes of the events that a selection leaves out because only these identify them."""
+        parts = self.ledgers.parts
+        groups = ledger_groups(parts)
+        found = [
+            ledger_rows.left_out_hashes(parts[slice(*groups[number])], number, facts)
+            for number in facts.anonymous_files()[0]
+        ]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+
+    def _tally(
+        self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, dict[str, Any]]
+    ) -> Tally:
+        """Compare, and add up the counts of all tasks.
+
+        Args:
+            plan: of the comparison.
+            facts: what the ledgers say.
+            step: for the progress line.
+            present: of segments by their names, facts with ``present``: ranges of producers.
+        """
+
+        def second_pass(
+            only: frozenset[int], later: dict[tuple[int, int], int]
+        ) -> Iterable[pa.RecordBatch]:
+            self.watch.step("comparing again")
+            return self.steps.judge(self.ledgers.parts, facts, plan, only, later)
+
+        tally = Tally(plan, facts, second_pass)
+        self.watch.step(step)
+        for batch in self.steps.judge(self.ledgers.parts, facts, plan):
+            self.watch.check()
+            tally.read([batch])
+        if plan.other_runs and not plan.presence:
+            names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
+            tally.other_runs = [fact for name, fact in sorted(present.items()) if name in names]
+            tally.facts = [fact for fact in tally.facts if fact["name"] not in names]
+        return tally
+
+    def _tasks(self) -> list[list[int]]:
+        """Distribute the segments over tasks.
+
+        If an event may come in several units, all segments of a listener are one task.
+        """
+        alone = []
+        of_listener: dict[int, list[int]] = {}
+        for index, (_, listener, _, protocol) in enumerate(self.survey.entries):
+            if protocol and decode.carries(protocol):
+                of_listener.setdefault(listener, []).append(index)
+            else:
+                alone.append(index)
+        sizes = [self.survey.entries[index][0][3] for index in alone]
+        shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
+        return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
+
+    def _plan(self, facts: LedgerFacts) -> Plan:
+        events = facts.anonymous_files()[1] if self.selection == EVERYTHING else 0
+        if self.by_id and events:
+            raise ConfigError(f"match: {events:,} events have no id, or that of another event: match bodies")
+        places = places_of(facts, facts.live)
+        # One task on this machine takes less time for little data than a shuffle does.
+        together = (
+            self.steps.small
+            and sum(entry[0][3] for entry in self.survey.entries) < self.tuning.together_bytes
+            and int(places.sum()) + events < TOGETHER_PLACES
+        )
+        cores = self.steps.cores
+        edges = [] if together else share_evenly(places + BUCKET_PLACES, cores)
+        source, survey = self.source, self.survey
+        unjudged, published = captures.order_rules(survey.listeners)
+        if source is not None:
+            # Logjam events reach a topic or table through a device.
+            published = [family for family in facts.families if family == "logjam"]
+        return Plan(
+            bits=self.tuning.bucket_bits,
+            units=self.tuning.batch_units,
+            chunk=self.tuning.chunk_bytes,
+            tail=self.tuning.tail,
+            examples=self.examples,
+            partitions=1 if together else max(cores, len(edges) + 1),
+            edges=facts.live[edges].tolist(),
+            anonymous_shares=max(16, -(-events // ANONYMOUS_SHARE)) if events else 0,
+            segments=survey.entries,
+            tasks=self._tasks(),
+            groups=ledger_groups(self.ledgers.parts),
+            violations=bool(self.out),
+            grid=[*Grid.over(*facts.span)],
+            families=len(facts.families),
+            app_envs=_app_envs(facts.urls),
+            ordered=not self.by_id and (source is None or source.numbered),
+            by_id=self.by_id,
+            timed=source is None or source.timed,
+            records=source.plan(_only(facts.families)) if source is not None else None,
+            listeners=survey.listeners,
+            left_out=survey.left_out,
+            unjudged=unjudged,
+            published=published,
+            selection=[*self.selection],
+            other_runs=survey.find_other_runs(self.selection.runs),
+        )
+
+
+def _app_envs(urls: list[tuple[str, str]]) -> list[str]:
+    """Return the app-envs of the Logjam producers' URLs, or none when one of them has no app-env."""
+    found = {
+        url.partition("://")[2].partition("?")[0].partition("/")[2]
+        for protocol, url in urls
+        if protocol == "logjam"
+    }
+    return [] if "" in found else sorted(found)
+
+
+def _only(families: list[str]) -> str:
+    """Return the only protocol of the ledgers, which is also that of the records."""
+    named = [family for family in families if family]
+    if len(named) != 1:
+        what = " and ".join(sorted(named)) or "no protocol"
+        raise ConfigError(f"ledger: it has {what}, but a topic or table has bodies of one protocol")
+    decode.wire(named[0])
+    return named[0]
