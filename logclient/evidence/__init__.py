@@ -10,11 +10,7 @@ __all__ = ["require"]
 
 
 def require(*modules: str) -> None:
-    """Check that modules of the extra ``verify`` are installed.
-
-    Raises:
-        MissingExtra: a module is not.
-    """
+    """Check that modules of the extra ``verify`` are installed."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "verify")

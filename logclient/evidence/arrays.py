@@ -13,25 +13,6 @@ import numpy.typing as npt
 
 from logclient._ext.arrivals import paint
 
-__all__ = [
-    "I32",
-    "I64",
-    "U8",
-    "U64",
-    "Workspace",
-    "covered",
-    "expand",
-    "intersect",
-    "overlaps",
-    "repeated",
-    "starts_of",
-    "subtract",
-    "sum_by_key",
-    "total_length",
-    "true_runs",
-    "union",
-]
-
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 U8 = npt.NDArray[np.uint8]

@@ -25,19 +25,6 @@ from logclient.evidence.segments import (
     read_header,
 )
 
-__all__ = [
-    "Chosen",
-    "LeftOut",
-    "Survey",
-    "choose",
-    "decodable",
-    "find_doubts",
-    "find_foreign",
-    "list_runs",
-    "order_rules",
-    "survey",
-]
-
 LISTENER_BITS = 16
 LISTENER = (1 << LISTENER_BITS) - 1
 """The most listeners, less one."""
@@ -82,9 +69,6 @@ class Survey(NamedTuple):
 
         Args:
             runs: that are selected; empty: all.
-
-        Raises:
-            ConfigError: there is no such run.
         """
         there = Counter(key for key in self.runs if key[0])
         for run in runs:
@@ -111,9 +95,6 @@ def choose(
     Returns:
         The segments by listener and number, and everything that is left out. The listeners of several folders
         have different names, see `_name_listeners`.
-
-    Raises:
-        LedgerError: a folder cannot be read, or there is nothing of a capture in any.
     """
     places = [places] if isinstance(places, str) else places
     headers = {} if known is None else known
@@ -239,12 +220,7 @@ def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
 
 
 def survey(places: str | Sequence[str]) -> Survey:
-    """Read the folders of captures, for a plan.
-
-    Raises:
-        LedgerError: a folder cannot be read, there is nothing of a capture in any, there are too many
-            listeners, or more than 38 TB of one.
-    """
+    """Read the folders of captures, for a plan."""
     chosen, left_out = choose(places)
     names = sorted({one.segment.listener for one in chosen})
     if len(names) > LISTENER:

@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from logclient.lumberjack import wire as wire_lumberjack
     from logclient.plog import wire as wire_plog
 
-__all__ = [
-    "BODY_MOST",
-    "Events",
-    "Kept",
-    "Wire",
-    "body_decoder",
-    "bounded_decoder",
-    "carries",
-    "decoder",
-    "incomplete_messages",
-    "inflate_unit",
-    "mark_other_app_envs",
-    "protocol_of",
-    "wire",
-]
-
 
 class Wire(Protocol):
     """The wire module of a protocol: how the verifier decodes what its clients send."""
@@ -162,11 +146,7 @@ def protocol_of(name: str) -> str:
 
 
 def wire(protocol: str) -> Wire:
-    """Return the wire module of a protocol.
-
-    Raises:
-        ConfigError: there is no such protocol.
-    """
+    """Return the wire module of a protocol."""
     known = registry.protocols()
     name = protocol_of(protocol)
     if name not in known:
@@ -180,9 +160,6 @@ def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
     Args:
         protocol: as a capture names it, such as ``lumberjack+tls``.
         producers: the producers whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
-
-    Raises:
-        ConfigError: there is no such protocol.
     """
     module = wire(protocol)
     if protocol in module.LINES:
@@ -210,9 +187,6 @@ def bounded_decoder(
         identity: False when neither ids nor the errors of bodies are asked for: bodies are not searched, and
             no event is ``not_json``.
         hashes: False when they are not asked for; all are 0 then.
-
-    Raises:
-        ConfigError: there is no such protocol.
     """
     module = wire(protocol)
     bodies = protocol in module.LINES

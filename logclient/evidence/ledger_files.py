@@ -17,8 +17,6 @@ from logclient.errors import LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import U64
 
-__all__ = ["Ledgers", "Part", "Parts", "find_ledgers", "find_new_producers", "prefix_words"]
-
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
 _MAX_NAMED = 1000  # the most files of a kind that are named
@@ -120,9 +118,6 @@ def find_ledgers(places: str | Sequence[str]) -> Ledgers:
 
     Args:
         places: of the folders.
-
-    Raises:
-        LedgerError: a folder cannot be read, or there is no ledger in any.
     """
     parts, unread = _list_parts([places] if isinstance(places, str) else places)
     _ask_sizes_again(parts)

@@ -21,8 +21,6 @@ from typing import NamedTuple
 from logclient.errors import ConfigError
 from logclient.evidence import storage
 
-__all__ = ["Pushed", "push"]
-
 _COPY_BYTES = 4 << 20
 _ENDS = (b"closed", b"rotated", b"recovered", b"resumed")
 
@@ -54,10 +52,6 @@ def push(
         folder: a local folder.
         url: the URL, or the folder, that gets the copies, with the same names in the same subfolders.
         tell: called with the name of each file that was copied.
-
-    Raises:
-        LedgerError: the folder cannot be read, or the copies cannot be written.
-        ConfigError: the folder is a URL, or the URL is none.
     """
     source = storage.resolve(folder, "evidence")
     target = storage.resolve(url, "evidence")

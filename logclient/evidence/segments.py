@@ -21,21 +21,6 @@ from logclient.errors import LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U8, U64
 
-__all__ = [
-    "Batch",
-    "Header",
-    "Problem",
-    "Segment",
-    "SegmentReader",
-    "binary",
-    "continuity",
-    "display_name",
-    "list_segments",
-    "read_header",
-    "record_at",
-    "unit_at",
-]
-
 VERSION = 1
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
 SOURCES = ("producers", "devices")
@@ -149,9 +134,6 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
 
     Returns:
         The entries; and the folders that may have more, and are not read.
-
-    Raises:
-        LedgerError: a folder cannot be read, or there is no regular file of such a name in any.
     """
     places = [places] if isinstance(places, str) else places
 
@@ -178,10 +160,6 @@ def read_header(segment: Segment) -> Header | None:
 
     Returns:
         The header; None: there is no readable header.
-
-    Raises:
-        OSError: the file cannot be opened, or is no regular file.
-        LedgerError: a server refuses it or does not answer.
     """
     data = storage.read_at(segment.path, "capture", 0, min(segment.size, _RECORD_HEAD + 65536))
     for kind, offset, length in walker.walk(data, limit=1).others[:1]:

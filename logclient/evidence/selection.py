@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 
-__all__ = ["EVERYTHING", "Selection", "read_time"]
-
 _MAX_TIME_US = 1 << 60
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -35,11 +33,7 @@ class Selection(NamedTuple):
         until: float | str | None = None,
         run: str | Sequence[str] | None = None,
     ) -> Selection:
-        """Check the arguments of a verification.
-
-        Raises:
-            ConfigError: a time is not one, or the two times are not in order.
-        """
+        """Check the arguments of a verification."""
         since_us, until_us = read_time("since", since), read_time("until", until)
         if since_us is not None and until_us is not None and since_us >= until_us:
             raise ConfigError("since: it must be before until")
@@ -108,9 +102,6 @@ def read_time(name: str, given: float | str | None) -> int | None:
 
     Returns:
         Microseconds since 1970.
-
-    Raises:
-        ConfigError: the text is not a time.
     """
     if given is None:
         return None

@@ -27,34 +27,6 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.evidence.urls import redact_url
 from logclient.files import open_regular
 
-__all__ = [
-    "Folder",
-    "Found",
-    "base_name",
-    "begin_equally",
-    "check_reachable",
-    "check_writable",
-    "create",
-    "expand",
-    "fetch",
-    "find_files",
-    "folder_of",
-    "for_each",
-    "is_pattern",
-    "is_url",
-    "join",
-    "list_folders",
-    "list_names",
-    "open_buffered",
-    "open_file",
-    "read_at",
-    "read_exactly",
-    "remove",
-    "resolve",
-    "resolve_all",
-    "size_of",
-]
-
 Folder = str | os.PathLike[str]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -90,9 +62,6 @@ def resolve(given: Folder, what: str) -> str:
     Args:
         given: a path or a URL.
         what: the argument's name, such as ``ledger``, for error messages; likewise below.
-
-    Raises:
-        ConfigError: the URL has a secret or an unknown option, or is none.
     """
     text = os.fspath(given)
     if "\0" in unquote(text):
@@ -152,11 +121,7 @@ def is_pattern(place: str) -> bool:
 
 
 def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
-    """Return the places and patterns that a user means.
-
-    Raises:
-        ConfigError: as of `resolve`; or no folder is given.
-    """
+    """Return the places and patterns that a user means."""
     several = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not several:
         raise ConfigError(f"{what}: no folder is given")
@@ -169,10 +134,6 @@ def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
     Args:
         given: paths, URLs and patterns with ``*`` and ``[...]``; ``**`` is any number of folders.
         what: for error messages.
-
-    Raises:
-        LedgerError: a pattern matches no folder, or a server does not answer.
-        ConfigError: a URL has a secret or an unknown option, or there is no folder at all.
     """
     places: list[str] = []
     for place in resolve_all(given, what):
@@ -329,11 +290,7 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
 
 
 def check_reachable(place: str, what: str) -> None:
-    """Check that this process can read a folder.
-
-    Raises:
-        LedgerError: it cannot.
-    """
+    """Check that this process can read a folder."""
     if is_url(place):
         _open(place, what)
     elif not os.path.isdir(place):
@@ -341,11 +298,7 @@ def check_reachable(place: str, what: str) -> None:
 
 
 def check_writable(place: str, what: str) -> None:
-    """Check that objects can be written to a URL and deleted again.
-
-    Raises:
-        LedgerError: they cannot.
-    """
+    """Check that objects can be written to a URL and deleted again."""
     system, path = _open(place, what)
     name = f"{path}/.logclient-{os.urandom(8).hex()}"
     with _errors_named(place, what):
@@ -391,9 +344,6 @@ def list_folders(place: str, what: str, missing: bool = False) -> Iterator[tuple
     Yields:
         The relative name of a folder, with ``/`` between its parts and empty for the folder itself, and its
         entries except for folders.
-
-    Raises:
-        LedgerError: the folder cannot be read.
     """
     if is_url(place):
         objects: dict[str, list[Found]] = {"": []}
@@ -459,9 +409,6 @@ def find_files(
     Returns:
         By folder the entries whose names are alike, by their names in messages; and the folders that are not
         read, by their names in messages, with what they are.
-
-    Raises:
-        LedgerError: a folder cannot be read, or there is no regular file in any whose name fits.
     """
     found: dict[str, dict[str, Found]] = {}
     unread: dict[str, str] = {}
@@ -498,11 +445,7 @@ def list_names(place: str, what: str) -> list[str]:
 
 
 def size_of(place: str, what: str) -> int:
-    """Return the size of a file.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """Return the size of a file."""
     if not is_url(place):
         return os.lstat(place).st_size
     system, path = _open(place, what)
@@ -558,10 +501,6 @@ def open_file(place: str, what: str) -> io.RawIOBase:
     Args:
         place: of the file. A path with a link, a FIFO or the like is refused.
         what: for error messages.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file; ``strerror`` has the reason.
-        LedgerError: a server refuses it or does not answer.
     """
     if not is_url(place):
         return open(open_regular(place), "rb", buffering=0)
@@ -597,11 +536,7 @@ def read_exactly(file: io.RawIOBase, size: int) -> bytes:
 
 
 def begin_equally(place: str, other: str, what: str, size: int) -> bool:
-    """Return whether two files have the same first `size` bytes.
-
-    Raises:
-        LedgerError: one of them cannot be read.
-    """
+    """Return whether two files have the same first `size` bytes."""
     try:
         with open_file(place, what) as one, open_file(other, what) as two:
             for begin in range(0, size, _BUFFER):
@@ -621,10 +556,6 @@ def create(place: str, what: str) -> Iterator[IO[bytes]]:
     """Write a new file, which only its owner can read. Nothing of it is left when the block fails.
 
     A process that is killed may leave a part of an object behind: a reader must know which ones are whole.
-
-    Raises:
-        OSError: a path exists, or cannot be written.
-        LedgerError: a server refuses it or does not answer; or, behind a URL, any OSError of the block.
     """
     file = open_new(place, what)
     with _errors_named(place, what) if is_url(place) else contextlib.nullcontext():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from logclient.config import all_options
 
-__all__ = ["redact_url"]
-
 
 def redact_url(url: str) -> str:
     """Return a URL without user names, passwords and secret options.

@@ -19,8 +19,6 @@ from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
 from logclient.verify.unlisted import split_id, unknown_result
 
-__all__ = ["AnonymousReducer"]
-
 
 class AnonymousReducer:
     """The comparison of one share of the hashes: events without an id, with arrived bodies without an id.

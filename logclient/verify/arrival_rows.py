@@ -26,8 +26,6 @@ from logclient.verify.outside import contained
 from logclient.verify.plan import Plan
 from logclient.verify.rows import blobs, distances, row_batch, rows_of_keys, text_row
 
-__all__ = ["BucketWriter", "EventBuffer", "segment_rows"]
-
 WIDE = 1 << 16  # a range of buckets for which there are tables
 NO_BUCKET = -1
 ROWS = 1 << 17  # events packed at a time, so that a row has at most 3 MB

@@ -19,8 +19,6 @@ from logclient.verify.plan import Task
 from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import LEDGER, Row, result_row
 
-__all__ = ["BucketReducer"]
-
 
 class BucketReducer:
     """The judgement of one bucket from the rows of its arrivals; in a second pass of their order alone."""

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from logclient.evidence.arrays import U64, starts_of
 
-__all__ = ["MAX_DEVICES", "Device", "DeviceStretches", "joined"]
-
 WRAPS = 1 << 53
 MAX_DEVICES = 4096  # devices that are followed at a listener; a bound, because peers choose the numbers
 LONGEST = 5

@@ -11,8 +11,6 @@ from logclient.registry import SCHEMES
 MAX_ENDPOINTS = 64  # of one URL
 
 
-__all__ = ["Route", "routes", "unrouted"]
-
 
 class _Endpoint(NamedTuple):
     host: str

@@ -17,8 +17,6 @@ from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.schema import EVENT_BITS, LISTENER, Example
 
-__all__ = ["explain_undecoded", "resolve"]
-
 BODY_BYTES = 4096  # of a body that are shown
 FRAME_BYTES = 192  # of a frame that are shown
 

@@ -11,8 +11,6 @@ from logclient.evidence.arrays import I64
 from logclient.evidence.selection import Selection
 from logclient.verify.plan import Plan
 
-__all__ = ["YEAR_2255", "Facts"]
-
 YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970, is taken as unknown
 
 

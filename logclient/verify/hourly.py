@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from logclient.verify.verdict import Verdict
 
-__all__ = ["append"]
-
 _HOUR_US = 3_600_000_000
 _WORST_LAST = (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN)
 
@@ -130,11 +128,7 @@ def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
 
 
 def _replace(folder: str, name: str, data: bytes) -> None:
-    """Write a file that readers see whole, in place of an older one.
-
-    Raises:
-        OSError, LedgerError: it cannot be written. The older one stays.
-    """
+    """Write a file that readers see whole, in place of an older one."""
     place = storage.join(folder, name)
     if storage.is_url(place):
         with storage.open_new(place, "append") as file:  # the object changes when it is closed

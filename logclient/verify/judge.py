@@ -41,8 +41,6 @@ from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
 from logclient.verify.violation_files import FILE_ROWS, ViolationWriter
 
-__all__ = ["judge_rows"]
-
 BATCH_BYTES = 1 << 20  # of keys in a batch of results
 
 

@@ -16,8 +16,6 @@ from logclient._ext.arrivals import paint
 from logclient.evidence.arrays import I64, U64, Workspace, covered
 from logclient.verify.ledger_facts import LedgerFacts
 
-__all__ = ["LedgerBucket", "Placer", "lay_out", "places_of"]
-
 
 class Placer:
     """Assigns a bucket and a first place to one producer after the other."""

@@ -12,25 +12,6 @@ import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, U64
 
-__all__ = [
-    "ACKED",
-    "DROPPED",
-    "EVIDENCE",
-    "FAILED",
-    "OUTCOMES",
-    "HANDED",
-    "HOLES",
-    "LAST_SEQUENCE",
-    "NONE",
-    "PRODUCER_ROW",
-    "STOPPED",
-    "TABLES",
-    "UNCLOSED",
-    "WHOLE",
-    "LedgerFacts",
-    "Producer",
-]
-
 # Outcomes, weakest first. Where a ledger has two for one sequence, the stronger one holds.
 NONE, DROPPED, FAILED, HANDED, ACKED = range(5)
 OUTCOMES = ("undecided", "dropped", "failed", "handed", "acked")  # their names

@@ -25,8 +25,6 @@ from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.worker import without_collection
 
-__all__ = ["MAX_REASONS", "OTHER_REASONS", "UNSTATED", "WIDTHS", "LedgerReader", "events", "survey"]
-
 Take = Callable[[U64, I64], object]
 
 VERSION = 1  # of the format

@@ -49,8 +49,6 @@ from logclient.verify.ledger_lines import MAX_REASONS, OTHER_REASONS, WIDTHS
 from logclient.verify.outside import Outside, contained, find_outside
 from logclient.verify.worker import without_collection
 
-__all__ = ["merge"]
-
 
 def merge(
     surveys: Iterable[Mapping[str, Any]],

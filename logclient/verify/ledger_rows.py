@@ -15,8 +15,6 @@ from logclient.verify.plan import Plan
 from logclient.verify.rows import LEDGER, blobs, row_batch, rows_of_keys
 from logclient.verify.schema import ANONYMOUS
 
-__all__ = ["event_rows", "left_out_hashes", "pieces", "share_of"]
-
 PIECE = 1 << 16  # events that are collected before they become rows
 
 

@@ -14,18 +14,6 @@ from logclient.evidence import storage
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = [
-    "UnwrittenVerdict",
-    "create_file",
-    "discard",
-    "errors_named",
-    "prepare_folder",
-    "remove_verdict",
-    "removed_on_error",
-    "violation_files",
-    "write_text",
-]
-
 _VERDICT = ("verdict.json", "report.html")
 
 
@@ -43,12 +31,7 @@ class UnwrittenVerdict(LedgerError):
 
 
 def remove_verdict(out: storage.Folder | None) -> None:
-    """Remove the verdict of an earlier run, so that nobody takes it for that of a run that fails.
-
-    Raises:
-        LedgerError: it cannot be removed.
-        ConfigError: the URL has a secret or an unknown option.
-    """
+    """Remove the verdict of an earlier run, so that nobody takes it for that of a run that fails."""
     if out is None:
         return
     folder = storage.resolve(out, "out")
@@ -65,11 +48,6 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
 
     Returns:
         The place, empty if `out` is None; and the folders that were made, inner ones first.
-
-    Raises:
-        LedgerError: the folder cannot be made or written to.
-        MissingExtra: Jinja is not installed, which writes the report.
-        ConfigError: the URL has a secret or an unknown option.
     """
     if out is None:
         return "", []
@@ -108,11 +86,7 @@ def _remove(place: str) -> None:
 
 
 def violation_files(folder: str) -> list[str]:
-    """Return the names of the Parquet files of a verdict.
-
-    Raises:
-        LedgerError, OSError: the folder cannot be read.
-    """
+    """Return the names of the Parquet files of a verdict."""
     faults = storage.join(folder, "violations")
     if not storage.is_url(folder):
         return sorted(name for name in os.listdir(faults) if name.endswith(".parquet"))
@@ -168,10 +142,6 @@ def create_file(place: str) -> Iterator[IO[bytes]]:
 
 
 def write_text(place: str, text: str) -> None:
-    """Write a whole file, as UTF-8.
-
-    Raises:
-        LedgerError: it cannot be written.
-    """
+    """Write a whole file, as UTF-8."""
     with errors_named(place), create_file(place) as file:
         file.write(text.encode())

@@ -16,8 +16,6 @@ from logclient.evidence.arrays import I64, overlaps, union
 from logclient.evidence.selection import Selection
 from logclient.verify.ledger_facts import LAST_SEQUENCE
 
-__all__ = ["Outside", "contained", "find_outside"]
-
 
 class Outside(NamedTuple):
     """The selection's effect on some producers."""

@@ -15,19 +15,6 @@ import numpy.typing as npt
 from logclient._ext.arrivals import count_latencies
 from logclient.evidence.arrays import I32, I64, U8
 
-__all__ = [
-    "CELLS",
-    "DUPLICATED",
-    "LOST_SENT",
-    "MISSING_SENT",
-    "REORDERED",
-    "Grid",
-    "TimeCounts",
-    "Latencies",
-    "count_in_parts",
-    "part_width",
-]
-
 STEPS = 240  # the most time steps of a run
 PARTS = 200  # the most parts of a producer's sequences
 

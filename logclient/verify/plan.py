@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from logclient.verify.overview import TimeCounts
     from logclient.verify.violation_files import ViolationWriter
 
-__all__ = ["MAX_TASKS", "Plan", "Task", "share_evenly"]
-
 TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 

@@ -18,8 +18,6 @@ from logclient.verify.overview import CELLS, KINDS, PARTS, count_in_parts, part_
 from logclient.verify.rows import result_row
 from logclient.verify.schema import STATES
 
-__all__ = ["SCALES", "WORDS", "Column", "ProducerTables"]
-
 
 class Column(enum.IntEnum):
     """Columns of `Tally.sums`, behind one for each of `STATES`."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
 from logclient.verify.schema import LISTENER, UNIT_BITS
 
-__all__ = ["Arrived", "Place", "parse_address", "read_config", "read_kafka", "read_table"]
-
 ANSWER_MS = 10_000  # for a broker's answer
 _CONNECTING = ("bootstrap.", "client.", "sasl.", "security.", "ssl.")  # of Kafka's settings
 
@@ -45,12 +43,6 @@ def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:
         spark: a session with Spark's Kafka connector.
         address: ``host:port[,host:port…]/topic[,topic…]``.
         config: settings of the consumer, as Kafka names them.
-
-    Raises:
-        ConfigError: the address has another form, or a setting is refused.
-        LedgerError: there is no such topic.
-        MissingExtra: the session is one of Spark Connect, and confluent-kafka is not installed.
-        VerifyError: the brokers do not answer.
     """
     bootstrap, topics = parse_address(address)
     settings = {**config, "bootstrap.servers": bootstrap}
@@ -82,11 +74,7 @@ def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:
 
 
 def parse_address(address: str) -> tuple[str, list[str]]:
-    """Return the bootstrap servers and topics of ``host:port/topic``.
-
-    Raises:
-        ConfigError: it has another form.
-    """
+    """Return the bootstrap servers and topics of ``host:port/topic``."""
     bootstrap, slash, names = address.rpartition("/")
     topics = sorted(set(names.split(",")))
     if not slash or not bootstrap or "/" in bootstrap or "@" in bootstrap:
@@ -99,12 +87,7 @@ def parse_address(address: str) -> tuple[str, list[str]]:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read a file of settings as Kafka's own tools take it: lines of ``name=value``, and ``#`` for comments.
-
-    Raises:
-        LedgerError: the file cannot be read.
-        ConfigError: a line has another form. The error names its number, not its content.
-    """
+    """Read a file of Kafka settings: lines of ``name=value``, and ``#`` for comments."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -198,9 +181,6 @@ def read_table(spark: Any, name: str) -> Arrived:
     Args:
         spark: a session.
         name: a table of the catalogue, a path of Parquet files, or ``FORMAT:PATH``.
-
-    Raises:
-        LedgerError: there is no such table.
     """
     from pyspark.errors import AnalysisException
 

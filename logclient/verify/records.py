@@ -34,8 +34,6 @@ from logclient.verify.readers import Arrived, Place
 from logclient.verify.rows import text_row
 from logclient.verify.schema import EVENT_BITS, FACT, LISTENER, UNIT_BITS
 
-__all__ = ["COLUMNS", "Source", "record_rows"]
-
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = ("string", "varchar", "char")
 _TYPES = {
@@ -66,10 +64,6 @@ class Source:
         numbered: records have a number that rises with the order of arrival at a listener.
         timed: records say when they arrived.
         frame: columns place, at, received_us, key, body.
-
-    Raises:
-        ConfigError: there is no such column, or it has another type.
-        LedgerError: a row has no time, or no number of its own, or there are too many listeners.
     """
 
     def __init__(self, arrived: Arrived) -> None:
@@ -152,9 +146,6 @@ class Source:
         Args:
             facts: of the tasks; a partition without a record has none yet.
             begin: when the first event was made.
-
-        Raises:
-            LedgerError: rows of two tasks have the same number. A task checks its own.
         """
         ranges: dict[str, list[list[int]]] = {}
         for fact in facts:

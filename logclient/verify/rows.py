@@ -14,19 +14,6 @@ import pyarrow as pa
 from logclient.evidence.arrays import I64, starts_of
 from logclient.verify.plan import Plan
 
-__all__ = [
-    "LEDGER",
-    "RESULTS",
-    "ROWS",
-    "Row",
-    "blobs",
-    "result_batch",
-    "result_row",
-    "row_batch",
-    "rows_of_keys",
-    "text_row",
-]
-
 LEDGER = -1
 """The listener of rows from ledgers, which come before all arrivals of their key."""
 

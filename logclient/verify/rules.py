@@ -13,8 +13,6 @@ from logclient.evidence.arrays import U8
 from logclient.verify import schema
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, NONE
 
-__all__ = ["RULES"]
-
 # Marks. `judge` adds SEEN and NEW.
 OUTCOME = 7  # the bits of the outcome, see `ledger_facts`
 LISTED = 1 << 3

@@ -9,14 +9,7 @@ import pyarrow as pa
 
 from logclient.evidence.captures import LISTENER, LISTENER_BITS, UNIT_BITS
 
-__all__ = [
-    "LISTENER",
-    "LISTENER_BITS",
-    "STATES",
-    "UNIT_BITS",
-    "VIOLATIONS",
-    "Example",
-]
+__all__ = ["LISTENER", "LISTENER_BITS", "UNIT_BITS"]  # more names for those of captures
 
 # Keys of shuffled rows. Keys from 0 on are buckets. Negative keys are facts, then unlisted ids, then events
 # without an id.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from logclient.errors import ExitCode
 from logclient.verify.verdict import Counts
 
-__all__ = ["counted", "sentence"]
-
 _MAY_BE_OPEN = "a ledger is still open"
 
 

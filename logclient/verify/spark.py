@@ -96,12 +96,6 @@ class Session:
     Attributes:
         context: the SparkContext; None: with Spark Connect there is none.
         stops: whether `stop` ends the session.
-
-    Raises:
-        MissingExtra: PySpark is not installed, or what Spark Connect needs.
-        ConfigError: a setting comes too late for a running session or JVM.
-        LedgerError: a folder of `packages` has no jars.
-        VerifyError: there is no Java, or Spark does not start.
     """
 
     def __init__(

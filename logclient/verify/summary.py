@@ -50,8 +50,6 @@ from logclient.verify.verdict import (
     severity_columns,
 )
 
-__all__ = ["Summary"]
-
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")
 """Words that break the promise; ``reordered`` only where the protocol promises order."""
 

@@ -20,8 +20,6 @@ from logclient.verify.schema import LISTENER, NEVER, PENDING, STATES, UNEXPECTED
 from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 
-__all__ = ["BEYOND", "SHARE", "Tally"]
-
 MAX_NAMED = 200  # the most producers with examples, for each word
 SHARE = 1 << 14  # producers that are counted at a time
 LONGEST = 5  # the most gaps that are reported

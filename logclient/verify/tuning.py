@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from logclient.evidence.segments import BATCH_UNITS, CHUNK_BYTES
 
-__all__ = ["Tuning"]
-
 
 class Tuning(NamedTuple):
     """Sizes that decide memory and speed, never the verdict. Tests make them small."""

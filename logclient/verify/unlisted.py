@@ -16,8 +16,6 @@ from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE
 from logclient.verify.plan import Task
 from logclient.verify.rows import Row, result_row
 
-__all__ = ["UnlistedReducer", "split_id", "unknown_result"]
-
 
 class UnlistedReducer:
     """A counter of the distinct ids in one of `UNLISTED_SHARES` shares, all of which it holds in memory."""

@@ -14,22 +14,6 @@ from typing import Any, NamedTuple
 from logclient.errors import ConfigError, ExitCode
 from logclient.verify.devices import Device
 
-__all__ = [
-    "Counts",
-    "Destination",
-    "Gap",
-    "Latency",
-    "LeftOut",
-    "Limits",
-    "Listener",
-    "Map",
-    "ProducerVerdict",
-    "Timeline",
-    "Verdict",
-    "severity",
-    "severity_columns",
-]
-
 VERSION = 1  # of the JSON form
 _MAX_DIGITS = 18  # of a limit
 
@@ -193,9 +177,6 @@ class Limits(NamedTuple):
 
         Args:
             **given: word -> limit.
-
-        Raises:
-            ConfigError: a limit is neither a count nor a share.
         """
         limits = {}
         for word, value in given.items():

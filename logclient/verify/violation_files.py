@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from logclient.evidence.arrays import I64
     from logclient.verify.ledger_facts import LedgerFacts
 
-__all__ = ["FILE_ROWS", "ViolationWriter", "publish", "violation_ids", "violations"]
-
 FILE_ROWS = 1 << 20  # in one file, about
 _GROUP = 1 << 8  # batches in a group of rows
 

@@ -12,8 +12,6 @@ from typing import Any
 from logclient.errors import VerifyError
 from logclient.verify.spark import Session
 
-__all__ = ["Watch"]
-
 INTERVAL_S = 0.25  # seconds between two checks of Spark's progress
 
 
@@ -69,9 +67,6 @@ class Watch:
 
         Args:
             stage: its name in progress lines.
-
-        Raises:
-            VerifyError: a stop was requested.
         """
         self.check()
         if self._jobs is not None:
@@ -80,11 +75,7 @@ class Watch:
         self.stage = stage
 
     def check(self) -> None:
-        """End the verification if a stop was requested.
-
-        Raises:
-            VerifyError: a stop was requested.
-        """
+        """End the verification if a stop was requested."""
         if self.stop.is_set():
             raise VerifyError("stopped")
 

@@ -9,8 +9,6 @@ import gc
 import sys
 from collections.abc import Iterator
 
-__all__ = ["keep_memory", "prepare", "without_collection"]
-
 # Of glibc's mallopt().
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_ARRAY = 32 << 20  # it maps larger arrays by themselves, and unmaps them

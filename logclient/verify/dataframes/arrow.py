@@ -10,10 +10,6 @@ import pyarrow as pa
 
 from logclient.evidence.arrays import I64, U64
 
-__all__ = [
-    "TIME", "VARIANT", "constant", "fields", "hex_text", "ids", "is_time_ms", "text", "times", "variable",
-]  # fmt: skip
-
 TIME = pa.timestamp("us", tz="UTC")
 VARIANT = pa.struct(
     [

@@ -17,8 +17,6 @@ from logclient.verify.dataframes.columns import FOUND, Columns, found
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["decoded"]
-
 
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
     """Decode the bodies in a column of a DataFrame, batch or stream.

@@ -26,11 +26,6 @@ from logclient.verify.dataframes import arrow
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "ARRIVALS", "BODIES", "COLUMNS", "DOCUMENTS", "FOUND", "IDENTITY", "LOGS", "UNITS", "Columns", "Rows",
-    "found", "select", "spark_schema",
-]  # fmt: skip
-
 
 @dataclasses.dataclass
 class Rows:
@@ -292,11 +287,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def select(asked: StructType, possible: pa.Schema) -> tuple[str, ...]:
-    """Return the names of the columns that a user's schema asks for.
-
-    Raises:
-        ConfigError: there is no such column, or it has another type.
-    """
+    """Return the names of the columns that a user's schema asks for."""
     types = {field.name: field.dataType for field in spark_schema(possible)}
     for field in asked:
         if field.name not in types:

@@ -23,8 +23,6 @@ from logclient.verify import ledger_lines, ledger_merge, ledger_rows
 from logclient.verify.dataframes import arrow
 from logclient.verify.ledger_facts import OUTCOMES
 
-__all__ = ["EVENTS", "LEDGER", "MOST_PRODUCERS", "rows_of"]
-
 ROWS = 1 << 14  # in one batch
 MOST_PRODUCERS = 1 << 13  # that are read at once
 MOST_ROWS = 1 << 40  # sequences that no line lists may be as many as a damaged number says
@@ -131,9 +129,6 @@ def rows_of(
 
     Yields:
         Batches with the columns `LEDGER`; with those of `EVENTS`, if there are violations.
-
-    Raises:
-        LedgerError: see `strict`; or there are too many sequences.
     """
     found = ledger_lines.survey(parts)
     for fact in found["facts"]["files"] if strict else ():

@@ -25,8 +25,6 @@ from logclient.evidence.captures import LeftOut
 from logclient.evidence.segments import Batch, Header, Problem, Segment, SegmentReader
 from logclient.verify.dataframes.columns import BODIES, DOCUMENTS, IDENTITY, Columns, Rows
 
-__all__ = ["Piece", "Series", "Wanted", "fair_bytes", "find_series", "read", "rows_of", "share"]
-
 # Bytes of a partition. A whole segment is read with the least work: a collector closes it at 256 MiB.
 MOST_BYTES, LEAST_BYTES = 272 << 20, 8 << 20
 TASKS = 64  # that a capture has before partitions become larger
@@ -113,9 +111,6 @@ def find_series(
 
     Returns:
         The segments, and the files that cannot be read although no other file has the same rows.
-
-    Raises:
-        LedgerError: there is no such folder, or nothing of a capture in any.
     """
     found: dict[str, tuple[str, list[Segment]]] = {}
     chosen, left_out = captures.choose(storage.expand(folders, "capture"), known)
@@ -183,11 +178,7 @@ def _cut(series: Series, limit: int) -> Iterator[Series]:
 
 
 def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a partition.
-
-    Raises:
-        LedgerError: something is damaged, and `wanted` is strict.
-    """
+    """Read the rows of a partition."""
     new = functools.partial(
         decode.bounded_decoder,
         rows=ROWS,

@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "CaptureSource", "EventSource", "LedgerSource", "LogSource", "Options", "Part", "arrivals", "events",
-    "freeze_in_task", "ledger", "register",
-]  # fmt: skip
-
 
 def register(spark: SparkSession) -> SparkSession:
     """Register ``logclient-capture``, ``logclient-ledger`` and ``logclient-events``. May be called again.

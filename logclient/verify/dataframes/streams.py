@@ -33,8 +33,6 @@ try:
 except ImportError:  # PySpark 4.0 and 4.1 read all there is
     limits = None  # type: ignore[assignment, unused-ignore]
 
-__all__ = ["StreamReader"]
-
 WHOLE = 1 << 62  # the position in a segment that was read to its end record
 
 _Offset = dict[str, dict[str, Any]]
@@ -56,9 +54,6 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     - ``at``: bytes of whole records that were read of other segments.
     - ``open``: number and byte of the first unit that belongs to an incomplete event, where events may come
       in several units. The next batch is decoded from there, and has the rows behind its own start.
-
-    Raises:
-        ConfigError: this PySpark knows no limit of a batch, and one is given.
     """
 
     def __init__(self, options: Options) -> None:
@@ -97,9 +92,6 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
         Returns:
             The offset. Only the bytes up to there are read, and at most one record more than the limit.
-
-        Raises:
-            LedgerError: a segment became shorter.
         """
         begin = self._reached if start is None else start
         end = copy.deepcopy(begin)

@@ -15,8 +15,6 @@ from logclient.verify.report.words import FAULTS, MEANINGS, breaking_words, cloc
 if TYPE_CHECKING:
     from logclient.verify.verdict import Counts, Map, Timeline, Verdict
 
-__all__ = ["LATENCIES", "Bar", "Chart", "over_time", "share", "strip"]
-
 LATENCIES = {"p50": "duplicated", "p99": "missing", "max": "dropped"}  # quantile -> whose colour it has
 
 _HEIGHT = 112  # of a chart without its axis, in pixels

@@ -26,8 +26,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = ["ICONS", "index", "page"]
-
 ICONS = {
     "good": "M24 4a20 20 0 1 0 0 40a20 20 0 1 0 0-40M14 25l7 7 14-15",
     "bad": "M16 4h16l12 12v16l-12 12h-16l-12-12v-16zM17 17l14 14M31 17l-14 14",

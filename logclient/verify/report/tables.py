@@ -12,8 +12,6 @@ from logclient.verify.report.words import clock, duration
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = ["Shown", "Table"]
-
 # The most rows that are shown.
 MAX_PRODUCERS = 500
 MAX_ROWS = 200  # of all other tables

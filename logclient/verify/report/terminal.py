@@ -10,8 +10,6 @@ from logclient.verify.report import words
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-__all__ = ["text"]
-
 
 def text(verdict: Verdict) -> str:
     """Return the verdict as a table and a sentence.
