@@ -26,13 +26,7 @@ class Workspace:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
     def take(self, name: str, n: int, dtype: Any) -> npt.NDArray[Any]:
-        """Return an array with any content. The one taken before under this name is then invalid.
-
-        Args:
-            name: of the array; it always has the same type.
-            n: its length.
-            dtype: its type.
-        """
+        """Return an array with any content. The one taken before under this name is then invalid."""
         found = self._arrays.get(name)
         if found is None or len(found) < n:
             found = self._arrays[name] = np.empty(n, dtype)
@@ -137,12 +131,7 @@ def starts_of(*columns: npt.NDArray[Any]) -> I64:
 
 
 def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
-    """Return the distinct keys in order, and for each the sum of `n`.
-
-    Args:
-        keys: any numbers.
-        n: a number for each key; 1 by default.
-    """
+    """Return the distinct keys in order, and for each the sum of `n`, or of ones."""
     if not len(keys):
         return keys, keys
     low = int(keys.min())

@@ -65,11 +65,7 @@ class Survey(NamedTuple):
     runs: list[tuple[str, str]] = []  # run and host of each entry; empty: no readable header
 
     def find_other_runs(self, runs: Sequence[str]) -> list[int]:
-        """Find the segments of runs that are not selected, as indices of `entries`.
-
-        Args:
-            runs: that are selected; empty: all.
-        """
+        """Find the segments of runs that are not selected, as indices of `entries`."""
         there = Counter(key for key in self.runs if key[0])
         for run in runs:
             if not any(run == known for known, _ in there):
@@ -87,10 +83,6 @@ def choose(
     places: str | Sequence[str], known: dict[str, Header] | None = None
 ) -> tuple[list[Chosen], list[LeftOut]]:
     """Choose the segments below some folders to compare.
-
-    Args:
-        places: of the folders.
-        known: the headers of files that were read before, which are not read again; new ones are added.
 
     Returns:
         The segments by listener and number, and everything that is left out. The listeners of several folders
@@ -270,9 +262,6 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 
     The order of devices is judged only for a protocol without a listener in the order of its producers.
 
-    Args:
-        listeners: of a `Survey`.
-
     Returns:
         The listeners at which order is not judged, and the protocols for which only the order of devices is
         judged.
@@ -287,16 +276,7 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 def find_foreign(
     facts: Iterable[dict[str, Any]], matched: set[str], since: int | None
 ) -> set[str]:
-    """Find the segments of other runs: they have events, but none of these ledgers.
-
-    Args:
-        facts: of all segments, see `facts.Facts`.
-        matched: names of segments with a body whose hash is in the ledgers.
-        since: when the first event of the ledgers was made, in microseconds since 1970.
-
-    Returns:
-        The names of the segments.
-    """
+    """Find the segments of other runs: they have events, but none of these ledgers."""
     runs = _by_run(fact for fact in facts if "run" in fact and fact["header"])
     with_known = {key for key, some in runs.items() if any(fact["known"] for fact in some)}
     alike = {key for key, some in runs.items() if any(fact["name"] in matched for fact in some)}
@@ -317,12 +297,7 @@ def find_foreign(
 
 
 def list_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """List the runs of each listener, in the order of its segments.
-
-    Args:
-        facts: of segments that were compared.
-        others: of segments that were not.
-    """
+    """List the runs of each listener, in the order of its segments."""
     left = {fact["name"] for fact in others}
     every = [fact for fact in (*facts, *others) if "run" in fact and fact["header"]]
     every.sort(key=lambda fact: (fact["listener"], fact["number"]))
@@ -354,14 +329,6 @@ def find_doubts(
     since_us: int | None = None,
 ) -> tuple[list[Problem], set[str], set[str]]:
     """Find the gaps and damage that make captures incomplete.
-
-    Args:
-        facts: of the segments that were compared, or of the shares of some records.
-        others: of segments of runs without an event of the ledgers, which were not compared.
-        other_runs: of segments of runs that are not selected.
-        left_out: of the plan.
-        families: the protocols of the ledgers.
-        since_us: when the first event was made that is judged; None: not known.
 
     Returns:
         The problems; the protocols concerned; and those of them whose units may not be in the order of

@@ -36,12 +36,7 @@ _FILE = np.dtype([("producer", "u1", 10), ("number", "<i8"), ("size", "<i8"), ("
 
 
 class Parts(Sequence[Part]):
-    """Ledger files by producer and part, in a few bytes each: there may be very many.
-
-    Args:
-        folders: the places of the folders that have ledger files.
-        rows: of `_FILE`.
-    """
+    """Ledger files by producer and part, in a few bytes each: there may be very many."""
 
     def __init__(self, folders: list[str], rows: npt.NDArray[Any]) -> None:
         self.folders = folders
@@ -114,11 +109,7 @@ def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16
 
 
 def find_ledgers(places: str | Sequence[str]) -> Ledgers:
-    """Find the ledger files below some folders, each file once.
-
-    Args:
-        places: of the folders.
-    """
+    """Find the ledger files below some folders, each file once."""
     parts, unread = _list_parts([places] if isinstance(places, str) else places)
     _ask_sizes_again(parts)
     parts, copies, differing = _without_copies(parts)
@@ -207,10 +198,6 @@ def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
 
     Only the ``open`` line of each is read: their events must not be taken for those of an unknown producer,
     and nothing else is known about them.
-
-    Args:
-        places: the folders of the ledgers.
-        before: the ledger files that were found first.
     """
     now, _ = _list_parts(places)
     rows = np.concatenate((before.rows, now.rows))

@@ -46,13 +46,7 @@ class _File(NamedTuple):
 def push(
     folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None] | None = None
 ) -> Pushed:
-    """Copy the ledgers and the closed segments below a folder.
-
-    Args:
-        folder: a local folder.
-        url: the URL, or the folder, that gets the copies, with the same names in the same subfolders.
-        tell: called with the name of each file that was copied.
-    """
+    """Copy the ledgers and the closed segments below a folder, under the same names. `tell` gets each one."""
     source = storage.resolve(folder, "evidence")
     target = storage.resolve(url, "evidence")
     if storage.is_url(source):

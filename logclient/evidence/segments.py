@@ -156,11 +156,7 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
 
 
 def read_header(segment: Segment) -> Header | None:
-    """Read the header of a segment.
-
-    Returns:
-        The header; None: there is no readable header.
-    """
+    """Read the header of a segment."""
     data = storage.read_at(segment.path, "capture", 0, min(segment.size, _RECORD_HEAD + 65536))
     for kind, offset, length in walker.walk(data, limit=1).others[:1]:
         if kind == walker.SEGMENT:
@@ -393,15 +389,7 @@ CONTINUED = ("rotated", "recovered", "resumed")
 def continuity(
     segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
 ) -> list[Problem]:
-    """Find gaps between a segment and its neighbours.
-
-    Args:
-        segment: the segment.
-        facts: of this segment, as `SegmentReader` has them: ``number``, ``first_arrival``, ``next_arrival``,
-            ``closed``.
-        previous: facts of the listener's segment before it; None for the first.
-        last: whether no other segment follows.
-    """
+    """Find gaps between a segment and its neighbours."""
     gaps = []
     due_number = previous["number"] + 1 if previous else 1
     due_arrival = previous["next_arrival"] if previous else 1

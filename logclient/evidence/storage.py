@@ -57,12 +57,7 @@ def is_url(place: str) -> bool:
 
 
 def resolve(given: Folder, what: str) -> str:
-    """Return the place that a user means.
-
-    Args:
-        given: a path or a URL.
-        what: the argument's name, such as ``ledger``, for error messages; likewise below.
-    """
+    """Return the place that a user means. Errors begin with `what`, the name of the argument."""
     text = os.fspath(given)
     if "\0" in unquote(text):
         raise ConfigError(f"{what}: {redact_url(text)[:100]}: it has a zero byte, which no path has")
@@ -129,12 +124,7 @@ def resolve_all(given: Folder | Sequence[Folder], what: str) -> list[str]:
 
 
 def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
-    """Return the folders that a user means, each once.
-
-    Args:
-        given: paths, URLs and patterns with ``*`` and ``[...]``; ``**`` is any number of folders.
-        what: for error messages.
-    """
+    """Return the folders behind paths, URLs and patterns, each once; ``**`` is any number of folders."""
     places: list[str] = []
     for place in resolve_all(given, what):
         if not is_pattern(place) or (not is_url(place) and os.path.isdir(place)):
@@ -314,14 +304,7 @@ _R = TypeVar("_R")
 
 
 def for_each(function: Callable[[_T], _R], items: Sequence[_T], remote: bool) -> Iterator[_R]:
-    """Call a function for each of some files, and yield its results in the same order.
-
-    Args:
-        function: reads a little of a file, or asks for it.
-        items: what to call it with.
-        remote: whether servers must be asked, each of whose answers takes some milliseconds: then threads do
-            it at the same time. The first error ends them.
-    """
+    """Yield the results of a function for each of some files. Servers are asked by many threads at a time."""
     if not remote:
         yield from map(function, items)
         return
@@ -335,11 +318,6 @@ def list_folders(place: str, what: str, missing: bool = False) -> Iterator[tuple
 
     Sizes are asked for when all names of a folder are known. So a file that a writer has finished, because it
     has a successor, is found whole. (Not behind a URL, whose listing has sizes and takes a while.)
-
-    Args:
-        place: of the folder.
-        what: for error messages.
-        missing: whether there may be nothing behind a URL.
 
     Yields:
         The relative name of a folder, with ``/`` between its parts and empty for the folder itself, and its
@@ -398,13 +376,6 @@ def find_files(
     alike: Callable[[str], bool],
 ) -> tuple[dict[str, dict[str, Found]], dict[str, str]]:
     """Find the files of a kind below some folders, each once, and what may be or have more of them.
-
-    Args:
-        places: of the folders.
-        what: for error messages.
-        kind: what a file is called, and how its name is made, for error messages.
-        fits: whether a name is right.
-        alike: whether a name is right, or so much like it that its file may be meant.
 
     Returns:
         By folder the entries whose names are alike, by their names in messages; and the folders that are not
@@ -496,12 +467,7 @@ class _Object(io.RawIOBase):
 
 
 def open_file(place: str, what: str) -> io.RawIOBase:
-    """Open a regular file without a buffer, for reading.
-
-    Args:
-        place: of the file. A path with a link, a FIFO or the like is refused.
-        what: for error messages.
-    """
+    """Open a regular file without a buffer, for reading. Links, FIFOs and the like are refused."""
     if not is_url(place):
         return open(open_regular(place), "rb", buffering=0)
     system, path = _open(place, what)

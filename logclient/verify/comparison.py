@@ -44,18 +44,6 @@ TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one t
 class Comparison:
     """A comparison of ledgers with what arrived.
 
-    Args:
-        steps: where it runs.
-        ledgers: the ledger files.
-        survey: of the captures.
-        source: the records that arrived; None: a capture.
-        watch: gets the name of each step.
-        selection: of events.
-        tuning: sizes.
-        examples: how many of each fault are shown.
-        out: the place of the verdict; empty: none is wanted.
-        by_id: whether bodies are not compared.
-
     Attributes:
         summary: the counts, after `run`.
         unwritten: why the files of violations could not be written.
@@ -147,14 +135,7 @@ class Comparison:
     def _tally(
         self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, dict[str, Any]]
     ) -> Tally:
-        """Compare, and add up the counts of all tasks.
-
-        Args:
-            plan: of the comparison.
-            facts: what the ledgers say.
-            step: for the progress line.
-            present: of segments by their names, facts with ``present``: ranges of producers.
-        """
+        """Compare, and add up the counts of all tasks."""
 
         def second_pass(
             only: frozenset[int], later: dict[tuple[int, int], int]

@@ -15,12 +15,7 @@ YEAR_2255 = 1 << 53  # microseconds; a later time of arrival, or one before 1970
 
 
 class Facts:
-    """The report of a task about a segment or a share of records, in addition to the events.
-
-    Args:
-        plan: the plan of the comparison.
-        **where: fields of each entry of undecoded data.
-    """
+    """The report of a task about a segment or a share of records, in addition to the events."""
 
     def __init__(self, plan: Plan, **where: int) -> None:
         self.most = plan.examples
@@ -41,14 +36,7 @@ class Facts:
         }
 
     def count(self, name: str, at: I64, received: I64, events: decode.Events) -> None:
-        """Count some units and their events.
-
-        Args:
-            name: of the segment or the records.
-            at: the place of each unit in it.
-            received: when each unit arrived, in microseconds since 1970.
-            events: of these units.
-        """
+        """Count some units and their events."""
         fields = self.fields
         bad = events.status >= decode.NOT_JSON
         fields["events"] += int((events.status <= decode.NOT_JSON).sum())
@@ -74,14 +62,7 @@ class Facts:
             self.undecodable(word, name, int(at[events.unit[row]]), int(events.offset[row]))
 
     def undecodable(self, word: str, name: str, at: int, offset: int) -> None:
-        """Count data that could not be decoded.
-
-        Args:
-            word: the reason.
-            name: the name of the segment or the records.
-            at: the place of its unit.
-            offset: the offset of the data in its unit.
-        """
+        """Count data that could not be decoded."""
         fields = self.fields
         fields["undecodable"][word] = fields["undecodable"].get(word, 0) + 1
         if len(fields["undecoded"]) < self.most:

@@ -103,13 +103,7 @@ def _prepare(folder: Folder) -> str:
 
 
 def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
-    """Return the Parquet file of an hour.
-
-    Args:
-        rows: of `Summary.producer_table`.
-        hour: when it begins, microseconds since 1970.
-        verdict: of the hour.
-    """
+    """Return the Parquet file of an hour."""
     import pyarrow as pa
     from pyarrow import parquet
 

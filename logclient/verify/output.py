@@ -18,12 +18,7 @@ _VERDICT = ("verdict.json", "report.html")
 
 
 class UnwrittenVerdict(LedgerError):
-    """A failure to write a verdict. Nothing of it is left in the folder.
-
-    Args:
-        reason: the folder and what is wrong with it.
-        verdict: what could not be written.
-    """
+    """A failure to write a verdict. Nothing of it is left in the folder."""
 
     def __init__(self, reason: str, verdict: Verdict) -> None:
         super().__init__(reason)

@@ -37,13 +37,7 @@ class Arrived(NamedTuple):
 
 
 def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:
-    """Read one or more topics, from the first record to the current end.
-
-    Args:
-        spark: a session with Spark's Kafka connector.
-        address: ``host:port[,host:port…]/topic[,topic…]``.
-        config: settings of the consumer, as Kafka names them.
-    """
+    """Read one or more topics, from the first record to the current end."""
     bootstrap, topics = parse_address(address)
     settings = {**config, "bootstrap.servers": bootstrap}
     offsets = sorted(_offsets(spark, topics, settings))
@@ -176,12 +170,7 @@ def _offsets_from_here(topics: list[str], settings: Mapping[str, str]) -> Offset
 
 
 def read_table(spark: Any, name: str) -> Arrived:
-    """Read a table or files that Spark can read; of Delta and Iceberg, the version of now.
-
-    Args:
-        spark: a session.
-        name: a table of the catalogue, a path of Parquet files, or ``FORMAT:PATH``.
-    """
+    """Read a table or files that Spark can read; of Delta and Iceberg, the version of now."""
     from pyspark.errors import AnalysisException
 
     named = re.fullmatch(r"([a-zA-Z_]\w*):(?!//)(.*)", name, re.DOTALL)
@@ -215,14 +204,7 @@ def _is_table(spark: Any, name: str) -> bool:
 
 
 def _at_version(spark: Any, form: str, name: str, catalogued: bool = False) -> tuple[Any, str]:
-    """Return a table at its current version, if it has versions, and this version in words.
-
-    Args:
-        spark: a session.
-        form: of the table, such as ``delta``.
-        name: of the table, or its path.
-        catalogued: whether it is a name of the catalogue.
-    """
+    """Return a table at its current version, if it has versions, and this version in words."""
 
     def read(part: str = "", **options: Any) -> Any:
         reader = spark.read.options(**options)

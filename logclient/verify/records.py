@@ -127,11 +127,7 @@ class Source:
         return places
 
     def plan(self, protocol: str) -> dict[str, Any]:
-        """Return the facts about the records that tasks need.
-
-        Args:
-            protocol: of the ledgers.
-        """
+        """Return the facts about the records that tasks need."""
         return {
             "protocol": protocol,
             "decoder": "lumberjack" if "id" in self.columns else protocol,
@@ -141,12 +137,7 @@ class Source:
         }
 
     def complete(self, facts: list[dict[str, Any]], begin: int | None) -> None:
-        """Check the facts of all tasks together, and add what is missing of a topic.
-
-        Args:
-            facts: of the tasks; a partition without a record has none yet.
-            begin: when the first event was made.
-        """
+        """Check the facts of all tasks together, and add what is missing of a topic."""
         ranges: dict[str, list[list[int]]] = {}
         for fact in facts:
             if fact["numbers"]:
@@ -178,9 +169,6 @@ class Source:
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
         """Fetch records, in one more pass over all of them.
 
-        Args:
-            wanted: listeners and numbers.
-
         Returns:
             Listener and number -> the columns of `frame`; of rows with the same body, one.
         """
@@ -205,13 +193,7 @@ def _twice(title: str, listener: str, number: int) -> LedgerError:
 
 
 def _find_column(arrived: Arrived, what: str, name: str) -> tuple[str, str]:
-    """Return a column as SQL, and its type.
-
-    Args:
-        arrived: with the frame.
-        what: one of `COLUMNS`.
-        name: of a column, or with dots of a field in one.
-    """
+    """Return a column as SQL, and its type."""
     from pyspark.errors import AnalysisException
 
     if what not in COLUMNS:
@@ -261,18 +243,7 @@ def _fact(fields: dict[str, Any], name: str, protocol: str, units: int, size: in
 def record_rows(
     batches: Iterable[Any], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode records, as `arrival_rows.segment_rows` does with segments.
-
-    Args:
-        batches: of the frame of a `Source`.
-        facts: what the ledgers say.
-        plan: of the comparison.
-        only: for a second pass, the buckets whose arrivals are wanted.
-        before: the number of tasks that read no records.
-
-    Yields:
-        Batches of `rows.ROWS`.
-    """
+    """Decode records, as `arrival_rows.segment_rows` does with segments."""
     task = _RecordTask(plan, BucketWriter(plan, facts, only))
     for batch in batches:
         yield from task.take(batch)

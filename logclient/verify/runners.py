@@ -132,12 +132,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 class SparkRunner:
-    """All steps on a Spark session.
-
-    Args:
-        session: a session.
-        source: the records that arrived; None: a capture.
-    """
+    """All steps on a Spark session."""
 
     def __init__(self, session: Session, source: Source | None = None) -> None:
         self.session = session

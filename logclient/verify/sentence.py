@@ -22,17 +22,7 @@ def sentence(
     selected: str = "",
     by_id: bool = False,
 ) -> str:
-    """Return the verdict in a sentence.
-
-    Args:
-        code: the exit code.
-        broken: phrases for everything that breaks the promise.
-        counts: the total counts.
-        faults: phrases for the defects of ledgers and captures.
-        still_open: the number of open ledgers that are allowed.
-        selected: which events are judged, see `Selection.phrase`; empty: all.
-        by_id: whether bodies are not compared.
-    """
+    """Return the verdict in a sentence."""
     events = f"{counts.events:,} events{' ' * bool(selected)}{selected}{' (bodies not compared)' * by_id}"
     because = ", and ".join(faults)
     if code == ExitCode.BROKEN:

@@ -69,13 +69,7 @@ _ours: _Jvm | None = None
 
 
 def launch(settings: Mapping[str, str], local: bool, stop: threading.Event) -> Any:
-    """Start the JVM of this process, and return py4j's gateway to it.
-
-    Args:
-        settings: stronger than those of Spark's own files and variables.
-        local: whether nothing but this machine takes part.
-        stop: once it is set, the start ends with an error.
-    """
+    """Start the JVM of this process, and return py4j's gateway to it."""
     global _ours
     from pyspark import SparkConf
     from pyspark.errors import PySparkException

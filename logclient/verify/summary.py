@@ -640,12 +640,7 @@ class Summary:
 
 
 def _breaks(counts: Counts, ordered: bool) -> tuple[str, ...]:
-    """Return the words of some counts that break the promise.
-
-    Args:
-        counts: of a producer.
-        ordered: whether its order is promised and proven.
-    """
+    """Return the words of some counts that break the promise."""
     return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 

@@ -173,11 +173,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def read(cls, **given: int | str | None) -> Limits:
-        """Check limits such as ``100`` and ``"0.1%"``.
-
-        Args:
-            **given: word -> limit.
-        """
+        """Check limits such as ``100`` and ``"0.1%"``."""
         limits = {}
         for word, value in given.items():
             text = None if value is None else _shown(value)
@@ -262,14 +258,7 @@ class Verdict(NamedTuple):
         return self._replace(producers=producers, latency=None, timeline=timeline)
 
     def worst(self, limit: int) -> tuple[list[ProducerVerdict], LeftOut]:
-        """Choose some producers: first those that break the promise, then the largest.
-
-        Args:
-            limit: the number of producers.
-
-        Returns:
-            The producers, and the sum of all others.
-        """
+        """Choose some producers: first those that break the promise, then the largest."""
         ranked = sorted(
             self.producers,
             key=lambda x: (-sum(getattr(x.counts, word) for word in x.breaks), -x.counts.events, x.producer),

@@ -16,13 +16,7 @@ INTERVAL_S = 0.25  # seconds between two checks of Spark's progress
 
 
 class Watch:
-    """A context manager that reports progress and stops a verification on request.
-
-    Args:
-        progress: called a few times a second, from a thread of its own, with a line of text; with an empty
-            line at the end.
-        stop: once it is set, the verification ends with a `VerifyError`.
-    """
+    """A context manager that reports progress and stops a verification on request."""
 
     def __init__(
         self, progress: Callable[[str], None] | None = None, stop: threading.Event | None = None
@@ -63,11 +57,7 @@ class Watch:
                 jobs.end()
 
     def step(self, stage: str) -> None:
-        """Begin a stage.
-
-        Args:
-            stage: its name in progress lines.
-        """
+        """Begin a stage."""
         self.check()
         if self._jobs is not None:
             with contextlib.suppress(Exception):

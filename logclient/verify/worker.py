@@ -20,12 +20,6 @@ def keep_memory(size: int = 256 << 20) -> bool:
 
     By default glibc gives large arrays back. For each of the next ones the kernel then clears pages, which
     takes a sixth of the CPU of a comparison.
-
-    Args:
-        size: bytes that are kept at most.
-
-    Returns:
-        Whether that is possible: only with glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -70,12 +70,7 @@ def is_time_ms(ms: U64) -> npt.NDArray[np.bool_]:
 
 
 def hex_text(valid: npt.NDArray[np.bool_], *words: npt.NDArray[Any]) -> pa.Array:
-    """Return numbers as hex digits.
-
-    Args:
-        valid: where there is a value.
-        words: columns of big-endian integers or bytes, which follow each other in the text.
-    """
+    """Return numbers as hex digits."""
     n = len(valid)
     rows = np.empty(n, [(f"f{i}", word.dtype) for i, word in enumerate(words)])
     for i, word in enumerate(words):

@@ -104,11 +104,6 @@ def find_series(
 ) -> tuple[list[Series], list[LeftOut]]:
     """Find the segments of each listener that the verifier would compare, see ``captures.py``.
 
-    Args:
-        folders: of captures: paths, URLs and patterns.
-        protocol: only listeners of this protocol; empty: all.
-        known: as for `captures.choose`.
-
     Returns:
         The segments, and the files that cannot be read although no other file has the same rows.
     """

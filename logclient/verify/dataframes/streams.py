@@ -86,10 +86,6 @@ class StreamReader(*_Bases):  # type: ignore[misc]
     def latestOffset(self, start: _Offset | None = None, limit: Any = None) -> _Offset:
         """Return where the next batch ends.
 
-        Args:
-            start: where it begins; None, in PySpark 4.0 and 4.1: where the last one ended.
-            limit: its bound.
-
         Returns:
             The offset. Only the bytes up to there are read, and at most one record more than the limit.
         """
