@@ -1,7 +1,6 @@
-"""NumPy array types, and sets of integers as arrays of inclusive ranges.
+"""NumPy array types, and sets of integers as inclusive ranges: arrays of rows ``first, last``.
 
-A set of ranges is an array of shape ``(n, 2)``, each row ``first, last``. Most functions need *sorted and
-disjoint* ranges, which `union` makes of any.
+Most functions need *sorted and disjoint* ranges, which `union` makes of any.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ def union(ranges: I64) -> I64:
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     reach = np.maximum.accumulate(ranges[:, 1])
     starts = np.concatenate(([True], ranges[1:, 0] > reach[:-1] + 1))
-    ends = np.concatenate((starts[1:], [True]))
-    return np.stack((ranges[starts, 0], reach[ends]), axis=1)
+    return np.stack((ranges[starts, 0], reach[np.append(starts[1:], True)]), axis=1)
 
 
 def subtract(a: I64, b: I64) -> I64:
@@ -70,15 +68,7 @@ def subtract(a: I64, b: I64) -> I64:
 
 
 def overlaps(a: I64, b: I64) -> tuple[I64, I64]:
-    """Return the parts of each range of `a` that are in `b`.
-
-    Args:
-        a: any ranges.
-        b: sorted and disjoint ranges.
-
-    Returns:
-        For each part the index of its range in `a`, and the parts, shape ``(n, 2)``.
-    """
+    """Return the parts of any ranges that are in `b`: the indices of their ranges in `a`, and the parts."""
     if not len(a) or not len(b):
         return np.empty(0, np.int64), np.empty((0, 2), np.int64)
     first = np.searchsorted(b[:, 1], a[:, 0], side="left")
@@ -104,14 +94,14 @@ def repeated(ranges: I64) -> I64:
 
 
 def total_length(ranges: I64) -> int:
-    """Return how many numbers are in some disjoint ranges."""
+    """Count the numbers in some disjoint ranges."""
     return int((ranges[:, 1] - ranges[:, 0] + 1).sum()) if len(ranges) else 0
 
 
-def true_runs(where: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
-    """Return the first and the last index of each run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
-    return edges[::2], edges[1::2] - 1
+def true_runs(where: npt.NDArray[np.bool_]) -> I64:
+    """Return the indices of the runs of True as ranges."""
+    edges = np.flatnonzero(np.diff(where, prepend=False, append=False))
+    return np.stack((edges[::2], edges[1::2] - 1), axis=1)
 
 
 def covered(ranges: I64, n: int) -> npt.NDArray[np.bool_]:
@@ -123,15 +113,14 @@ def covered(ranges: I64, n: int) -> npt.NDArray[np.bool_]:
 
 def starts_of(*columns: npt.NDArray[Any]) -> I64:
     """Return the index of the first of each run of rows that are equal in some columns."""
-    new = np.zeros(len(columns[0]), bool)
-    new[:1] = True
+    new = np.arange(len(columns[0])) == 0
     for column in columns:
         new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new)
 
 
 def sum_by_key(keys: I64, n: I64 | None = None) -> tuple[I64, I64]:
-    """Return the distinct keys in order, and for each the sum of `n`, or of ones."""
+    """Return the distinct keys in order, and for each the sum of `n`, or how often it occurs."""
     if not len(keys):
         return keys, keys
     low = int(keys.min())

@@ -219,7 +219,7 @@ class BucketWriter:
             matched=self.matched,
         )
         if self.plan.presence:
-            report.fields["present"] = np.stack(true_runs(self.present), axis=1).tolist()
+            report.fields["present"] = true_runs(self.present).tolist()
         if (header := reader.header) is not None:
             report.fields.update(run=header.run, host=header.host, url=header.url, source=header.source)
         yield text_row(0, schema.FACT, json.dumps(report.fields))

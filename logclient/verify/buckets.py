@@ -287,7 +287,7 @@ class BucketReducer:
                     made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
                     offsets = np.where(self._is_late(offsets), ~offsets, offsets)
                     rest = np.concatenate((offsets, positions, made, hashes)).tobytes()
-            yield result_row("order", self.key, listener, json.dumps(head), values=rest, p=p)
+            yield result_row("order", self.key, listener, json.dumps(head), values=rest)
 
     def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the events that arrived after events of later buckets."""

@@ -36,7 +36,7 @@ from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.plan import Plan, Task
-from logclient.verify.rows import Row, result_batch, result_row
+from logclient.verify.rows import RESULTS, Row, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
 from logclient.verify.violation_files import FILE_ROWS, ViolationWriter
@@ -84,7 +84,7 @@ def judge_rows(
         if file := writer.take(FILE_ROWS):
             out.append(result_row("file", FACT, values=file))
         if len(out) >= 256 or sum(len(row["keys"]) for row in out) >= BATCH_BYTES:
-            yield result_batch(out)
+            yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
             out = []
     if current is not None:
         out.extend(current.finish())
@@ -92,4 +92,4 @@ def judge_rows(
         out.append(result_row("times", FACT, text=name, keys=keys_.tobytes(), values=counts.tobytes()))
     if file := writer.take():
         out.append(result_row("file", FACT, values=file))
-    yield result_batch(out)
+    yield pa.RecordBatch.from_pylist(out, schema=RESULTS)

@@ -73,7 +73,7 @@ class Plan(NamedTuple):
                 found[first : last + 1] = True
         left_out = there & ~here
         useless = {name for name in names & present.keys() if not present[name]["present"]}
-        ranges: list[list[int]] = np.stack(true_runs(left_out), axis=1).tolist()
+        ranges: list[list[int]] = true_runs(left_out).tolist()
         return self.without_segments(useless), ranges
 
     def partition(self, keys: I64) -> npt.NDArray[np.int32]:

@@ -1,6 +1,6 @@
-"""The rows that the steps of a comparison exchange: of the ledgers, of the arrivals, and of what is judged.
+"""The rows that the steps of a comparison exchange. All rows of one key go to one task.
 
-Rows are short and carry whole columns of some events as binary values. All rows of one key go to one task.
+Rows are short and carry whole columns of some events as binary values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pyarrow as pa
 from logclient.evidence.arrays import I64, starts_of
 from logclient.verify.plan import Plan
 
-LEDGER = -1
-"""The listener of rows from ledgers, which come before all arrivals of their key."""
+LEDGER = -1  # the listener of rows from ledgers, which come before all arrivals of their key
 
 ROWS = pa.schema(
     [
@@ -32,33 +31,26 @@ ROWS = pa.schema(
     ]
 )
 
+# What is judged, for the driver.
 RESULTS = pa.schema(
     [
         ("kind", pa.string()),
         ("key", pa.int64()),
-        ("p", pa.int32()),  # number of the producer; negative: none
         ("listener", pa.int64()),
         ("head", pa.string()),  # JSON
         ("keys", pa.binary()),
         ("values", pa.binary()),
     ]
 )
-"""What is judged, for the driver."""
-
-_LEAST = 1 << 31  # bytes of a binary column are counted in 31 bits
 
 
 def blobs(column: npt.NDArray[Any], edges: I64) -> pa.Array:
-    """Return slices of a column of fewer than 2 GiB as binary values, without a copy.
-
-    Each begins at one of `edges`, and the last one ends at the last of them.
-    """
+    """Return the slices between some edges of a column as binary values, without a copy."""
     offsets = edges * column.itemsize
-    if int(offsets[-1]) >= _LEAST:
+    if int(offsets[-1]) >= 1 << 31:  # there are 32 bits with a sign for them
         raise OverflowError("more than 2 GiB in one batch of rows")
-    data = pa.py_buffer(np.ascontiguousarray(column))
-    offsets = pa.py_buffer(offsets.astype(np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, offsets, data])
+    buffers = pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(column))
+    return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, *buffers])
 
 
 def distances(positions: I64, edges: I64) -> npt.NDArray[Any]:
@@ -72,18 +64,16 @@ def distances(positions: I64, edges: I64) -> npt.NDArray[Any]:
     return steps.astype(np.uint32) if fits else positions
 
 
-def row_batch(n: int, **columns: Any) -> pa.RecordBatch:
-    """Return `n` rows of `ROWS`. A column is an array, or one value for all rows; without one it is null."""
+def row_batch(n: int, schema: pa.Schema = ROWS, **columns: Any) -> pa.RecordBatch:
+    """Return `n` rows. A column is an array, or one value for all rows; without one it is null."""
     arrays = []
-    for field in ROWS:
-        value = columns.get(field.name)
-        if value is None:
-            value = pa.nulls(n, field.type)
-        elif not isinstance(value, pa.Array):
-            value = np.broadcast_to(np.asarray(value), n) if field.type != pa.binary() else value
-            value = pa.array(value, field.type)
+    for field in schema:
+        value: Any = columns.get(field.name)
+        if not isinstance(value, pa.Array):
+            scalar = np.ndim(value) == 0
+            value = pa.repeat(pa.scalar(value, field.type), n) if scalar else pa.array(value, field.type)
         arrays.append(value)
-    return pa.record_batch(arrays, schema=ROWS)
+    return pa.record_batch(arrays, schema=schema)
 
 
 def rows_of_keys(
@@ -111,7 +101,7 @@ def text_row(part: int, key: int, text: str) -> pa.RecordBatch:
 
 
 class Row(NamedTuple):
-    """One row of `ROWS`."""
+    """One of the rows of a batch of `ROWS`."""
 
     batch: pa.RecordBatch
     i: int
@@ -129,7 +119,7 @@ class Row(NamedTuple):
         return np.frombuffer(value.as_buffer(), dtype) if value.is_valid else np.empty(0, dtype)
 
     def positions(self, n: int) -> I64:
-        """Return the positions of the `n` events of the row."""
+        """Return the positions of the row's `n` events."""
         value = self.batch.column("positions")[self.i].as_buffer()
         if len(value) == 8 * n:
             return np.frombuffer(value, np.int64)
@@ -138,26 +128,13 @@ class Row(NamedTuple):
         return found
 
     def text(self) -> str:
-        """Return the text of a row that `text_row` made."""
+        """Return the text of `text_row`."""
         text: str = self.batch.column("places")[self.i].as_py().decode()
         return text
 
 
 def result_row(
-    kind: str,
-    key: int,
-    listener: int = -1,
-    text: str = "",
-    keys: bytes = b"",
-    values: bytes = b"",
-    p: int = -1,
+    kind: str, key: int, listener: int = -1, text: str = "", keys: bytes = b"", values: bytes = b""
 ) -> dict[str, Any]:
     """Return a row of `RESULTS`."""
-    return {
-        "kind": kind, "key": key, "p": p, "listener": listener, "head": text, "keys": keys, "values": values,
-    }  # fmt: skip
-
-
-def result_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Return rows of `RESULTS` as a batch."""
-    return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+    return dict(zip(RESULTS.names, (kind, key, listener, text, keys, values), strict=True))

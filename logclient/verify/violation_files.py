@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from logclient.evidence import storage
 from logclient.verify.output import create_file, violation_files
+from logclient.verify.rows import row_batch
 from logclient.verify.schema import VIOLATIONS
 
 if TYPE_CHECKING:
@@ -39,33 +39,23 @@ class ViolationWriter:
 
         `sent` tells whether the ledger lists the events.
         """
-        if not self.wanted or not len(first):
-            return
-        n = len(first)
-        copies = np.broadcast_to(np.asarray(copies, np.int64), n)
-        self._add(kind, self._names(p, n), first, last, copies, sent, pa.nulls(n, pa.string()))
+        if self.wanted and len(first):
+            producers, which = np.unique(np.broadcast_to(p, len(first)), return_inverse=True)
+            names = _names_of(self.packed, producers).take(pa.array(which))
+            self._add(kind, names, first, last, copies, sent, None)
 
-    def _names(self, p: I64 | int, n: int) -> pa.Array:
-        """Return the names of `n` producers."""
-        producers, which = np.unique(np.broadcast_to(p, n), return_inverse=True)
-        return _names_of(self.packed, producers).take(pa.array(which))
-
-    def add_unknown(self, kind: str, rows: list[tuple[str | None, int | None, str | None, int]]) -> None:
-        """Add ids of no known producer: rows of producer, sequence, other and copies, as in `VIOLATIONS`."""
-        if not self.wanted or not rows:
-            return
-        producer, sequence, other, copies = zip(*rows, strict=True)
-        names, others = pa.array(producer, pa.string()), pa.array(other, pa.string())
-        self._add(kind, names, sequence, sequence, copies, False, others)
-
-    def _add(
-        self, kind: str, names: pa.Array, first: Any, last: Any, copies: Any, sent: bool, others: pa.Array
+    def add_unknown(
+        self, kind: str, ids: list[tuple[str | None, int | None, str | None]], copies: I64
     ) -> None:
-        n = len(names)
-        numbers = (pa.array(column, pa.int64()) for column in (first, last, copies))
-        columns = [pa.repeat(pa.scalar(kind), n), names, *numbers, pa.repeat(pa.scalar(sent), n), others]
-        self._rows.append(pa.record_batch(columns, schema=VIOLATIONS))
-        self._count += n
+        """Add ids of no known producer: producer, sequence and other of each, as in `VIOLATIONS`."""
+        if self.wanted and ids:
+            names, sequences, others = zip(*ids, strict=True)
+            self._add(kind, names, sequences, sequences, copies, False, others)
+
+    def _add(self, *columns: Any) -> None:
+        named = dict(zip(VIOLATIONS.names, columns, strict=True))
+        self._rows.append(row_batch(len(named["first"]), VIOLATIONS, **named))
+        self._count += len(self._rows[-1])
 
     def take(self, least: int = 1) -> bytes:
         """Return a file with the faults so far; empty: there are fewer than `least`."""
@@ -86,29 +76,21 @@ def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: 
     The lost and missing events of `doubtful` protocols, whose capture is incomplete, become unknown if they
     were sent.
     """
-    touched = _producer_names(packed, doubtful)
+    which = [i for i, family in enumerate(packed.families) if family in doubtful]
+    touched = _names_of(packed, np.flatnonzero(np.isin(packed.family, which)))
     for number, data in enumerate(files, 1):
         with create_file(storage.join(folder, f"part-{number:05d}.parquet")) as sink:
             if not len(touched):
                 sink.write(data)
                 continue
             table = pq.read_table(pa.BufferReader(data))
-            unseen = pc.and_(
-                pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"]),
-                pc.is_in(table["producer"], touched),
-            )
+            unseen = pc.and_(pc.is_in(table["kind"], pa.array(["lost", "missing"])), table["sent"])
+            unseen = pc.and_(unseen, pc.is_in(table["producer"], touched))
             kind = pc.if_else(unseen, "unknown", table["kind"])
             pq.write_table(table.set_column(0, "kind", kind).cast(VIOLATIONS), sink, compression="zstd")
 
 
-def _producer_names(packed: LedgerFacts, families: set[str]) -> pa.Array:
-    """Return the names of all producers of some protocols."""
-    which = np.isin(packed.family, [i for i, family in enumerate(packed.families) if family in families])
-    return _names_of(packed, np.flatnonzero(which))
-
-
 def _names_of(packed: LedgerFacts, producers: I64) -> pa.Array:
-    """Return the names of some producers."""
     n = len(producers)
     digits = pa.py_buffer(packed.rows["prefix"][producers].tobytes().hex().encode())
     return pa.StringArray.from_buffers(n, pa.py_buffer(np.arange(0, 20 * n + 1, 20, dtype=np.int32)), digits)
@@ -117,13 +99,12 @@ def _names_of(packed: LedgerFacts, producers: I64) -> pa.Array:
 def violations(out: storage.Folder, spark: SparkSession | None = None) -> Any:
     """Return every event of a verdict that is not ``ok``, and every duplicated or reordered one, as ranges.
 
+    The columns are those of docs/verify.md.
+
     Args:
         out: the folder that `run` has written, its argument `out`: a path or a URL.
-        spark: a session whose workers see the folder.
-
-    Returns:
-        A DataFrame with the columns of docs/verify.md, which is read when it is used; without `spark` a
-        `pyarrow.Table`.
+        spark: a session whose workers see the folder: the result is a DataFrame, which is read when it is
+            used. Without one it is a `pyarrow.Table`.
     """
     folder = storage.resolve(out, "out")
     places = [storage.join(folder, "violations", name) for name in violation_files(folder)]
@@ -160,11 +141,12 @@ def violation_ids(out: storage.Folder, kind: str | None = None) -> Iterator[tupl
         Word and id. An id has 32 hex digits. For other events it is ``~`` and the hash of the own id
         (32 digits) or of its body (16 digits).
     """
-    for row in itertools.chain.from_iterable(b.to_pylist() for b in violations(out).to_batches()):
-        if kind is not None and row["kind"] != kind:
-            continue
-        if row["producer"] is None:
-            yield row["kind"], "~" + row["other"]
-            continue
-        for sequence in range(row["first"], row["last"] + 1):
-            yield row["kind"], f"{row['producer']}{sequence:012x}"
+    for batch in violations(out).to_batches():
+        for word, producer, first, last, _, _, other in zip(*(x.to_pylist() for x in batch.columns), strict=True):
+            if kind is not None and word != kind:
+                continue
+            if producer is None:
+                yield word, "~" + other
+                continue
+            for sequence in range(first, last + 1):
+                yield word, f"{producer}{sequence:012x}"

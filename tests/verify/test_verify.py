@@ -482,15 +482,15 @@ def test_flood_of_unlisted_ids_is_counted_exactly(
     scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlisted = pytest.importorskip("logclient.verify.unlisted")
-    monkeypatch.setattr(unlisted.UnlistedReducer, "COMPACT", 50)
+    monkeypatch.setattr(unlisted.FirstArrivals, "LEAST", 50)
     waiting_rows = []
-    compact = unlisted.UnlistedReducer.compact
+    merge = unlisted.FirstArrivals.merge
 
-    def watched(self: Any) -> None:
+    def watched(self: Any) -> Any:
         waiting_rows.append(self.waiting)
-        compact(self)
+        return merge(self)
 
-    monkeypatch.setattr(unlisted.UnlistedReducer, "compact", watched)
+    monkeypatch.setattr(unlisted.FirstArrivals, "merge", watched)
     rng = random.Random(1)
     wanted = [rng.randrange(1000) for _ in range(20_000)]
     flood = [files.body(files.event_id(Q, seq), "") for seq in wanted]
