@@ -142,7 +142,8 @@ def violation_ids(out: storage.Folder, kind: str | None = None) -> Iterator[tupl
         (32 digits) or of its body (16 digits).
     """
     for batch in violations(out).to_batches():
-        for word, producer, first, last, _, _, other in zip(*(x.to_pylist() for x in batch.columns), strict=True):
+        columns = (column.to_pylist() for column in batch.columns)
+        for word, producer, first, last, _, _, other in zip(*columns, strict=True):
             if kind is not None and word != kind:
                 continue
             if producer is None:
