@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import decode, storage
 from logclient.evidence.decode import protocol_of
+from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import (
     MIN_UNIT,
     SOURCES,
     Header,
     Problem,
     Segment,
-    continuity,
     display_name,
     list_segments,
     read_header,
@@ -31,6 +32,7 @@ LISTENER = (1 << LISTENER_BITS) - 1
 UNIT_BITS = 40
 """Units of a listener are numbered with so many bits."""
 
+CONTINUED = ("rotated", "recovered", "resumed")  # reasons in end records after which another segment follows
 _MAX_RUNS = 10  # the most runs that an error names
 _END_RECORD = 64  # bytes at the end of a segment in which a copy may differ: its end record
 
@@ -274,56 +276,56 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 
 
 def find_foreign(
-    facts: Iterable[dict[str, Any]], matched: set[str], since: int | None
+    reports: Iterable[SegmentReport], matched: set[str], since: int | None
 ) -> set[str]:
     """Find the segments of other runs: they have events, but none of these ledgers."""
-    runs = _by_run(fact for fact in facts if "run" in fact and fact["header"])
-    with_known = {key for key, some in runs.items() if any(fact["known"] for fact in some)}
-    alike = {key for key, some in runs.items() if any(fact["name"] in matched for fact in some)}
+    runs = _by_run(report for report in reports if report.run is not None)
+    with_known = {key for key, some in runs.items() if any(report.known for report in some)}
+    alike = {key for key, some in runs.items() if any(report.name in matched for report in some)}
     # A body without an id may be the same in any run, so such a run counts only if it ends after
     # the first event was made.
     early = {
         key
         for key, some in runs.items()
-        if since is not None and max(fact["last_us"] for fact in some) < since
+        if since is not None and max(report.last_us for report in some) < since
     }
     ours = with_known | (alike - early)
     return {
-        fact["name"]
+        report.name
         for key, some in runs.items()
-        if key not in ours and any(fact["events"] for fact in some) and (ours or key not in alike)
-        for fact in some
+        if key not in ours and any(report.events for report in some) and (ours or key not in alike)
+        for report in some
     }
 
 
-def list_runs(facts: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def list_runs(reports: Iterable[SegmentReport], others: Iterable[SegmentReport]) -> list[dict[str, Any]]:
     """List the runs of each listener, in the order of its segments."""
-    left = {fact["name"] for fact in others}
-    every = [fact for fact in (*facts, *others) if "run" in fact and fact["header"]]
-    every.sort(key=lambda fact: (fact["listener"], fact["number"]))
+    left = {report.name for report in others}
+    every = [report for report in (*reports, *others) if report.run is not None]
+    every.sort(key=attrgetter("listener", "number"))
     rows = []
-    for key, group in groupby(every, lambda fact: tuple(fact[name] for name in ("listener", "run", "host"))):
+    for key, group in groupby(every, attrgetter("listener", "run", "host")):
         some = list(group)
-        timed = [fact for fact in some if fact["last_us"]]
+        timed = [report for report in some if report.last_us]
         rows.append(
             {
                 **dict(zip(("listener", "run", "host"), key, strict=True)),
-                "url": some[0]["url"],
-                "source": some[0]["source"],
+                "url": some[0].url,
+                "source": some[0].source,
                 "segments": len(some),
-                "events": sum(fact["events"] for fact in some),
-                "first_us": min((fact["first_us"] for fact in timed), default=0),
-                "last_us": max((fact["last_us"] for fact in timed), default=0),
-                "ours": not any(fact["name"] in left for fact in some),
+                "events": sum(report.events for report in some),
+                "first_us": min((report.first_us for report in timed), default=0),
+                "last_us": max((report.last_us for report in timed), default=0),
+                "ours": not any(report.name in left for report in some),
             }
         )
     return rows
 
 
 def find_doubts(
-    facts: list[dict[str, Any]],
-    others: list[dict[str, Any]],
-    other_runs: list[dict[str, Any]],
+    reports: list[SegmentReport],
+    others: list[SegmentReport],
+    other_runs: list[SegmentReport],
     left_out: Iterable[list[Any]],
     families: Iterable[str],
     since_us: int | None = None,
@@ -342,51 +344,64 @@ def find_doubts(
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every
-    by_listener: dict[Any, list[dict[str, Any]]] = {}
-    for fact in (*facts, *others, *other_runs):
-        by_listener.setdefault(fact["index"], []).append(fact)
+    by_listener: dict[int | str, list[SegmentReport]] = {}
+    for report in (*reports, *others, *other_runs):
+        by_listener.setdefault(report.index, []).append(report)
     for some in by_listener.values():
-        some.sort(key=lambda fact: int(fact["number"]))
+        some.sort(key=attrgetter("number"))
         found = order_uncertain = False
         previous = None
-        for i, fact in enumerate(some):
-            segment = Segment(fact["listener"], fact["number"], fact["name"], fact["size"])
-            own = [Problem(*problem) for problem in fact["problems"]]
-            listed = {kind: sum(problem.kind == kind for problem in own) for kind in fact["counts"]}
-            for kind, n in fact["counts"].items():
+        for i, report in enumerate(some):
+            own = [Problem(*problem) for problem in report.problems]
+            listed = {kind: sum(problem.kind == kind for problem in own) for kind in report.counts}
+            for kind, n in report.counts.items():
                 if n > listed[kind]:
-                    own.append(Problem(kind, fact["name"], -1, f"{n - listed[kind]:,} more of this kind"))
-            if not fact["header"] and not listed.get("unread") and not listed.get("damage"):
-                own.append(Problem("damage", fact["name"], 0, "no header that can be read"))
-            own += continuity(segment, fact, previous, i == len(some) - 1)
+                    own.append(Problem(kind, report.name, -1, f"{n - listed[kind]:,} more of this kind"))
+            if not report.header and not listed.get("unread") and not listed.get("damage"):
+                own.append(Problem("damage", report.name, 0, "no header that can be read"))
+            own += continuity(report, previous, i == len(some) - 1)
             problems += own
-            previous = fact
-            if since_us is not None and i + 1 < len(some) and 0 < some[i + 1]["first_us"] < since_us:
+            previous = report
+            if since_us is not None and i + 1 < len(some) and 0 < some[i + 1].first_us < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made
             found |= bool(own)
             order_uncertain |= any(problem.kind in ("damage", "gap") for problem in own)
         if found:
-            named = {protocol_of(fact["protocol"]) for fact in some}
+            named = {protocol_of(report.protocol) for report in some}
             named = every if "" in named else named
             doubtful |= named
             disordered |= named if order_uncertain else set()
     for (host, run), some in _by_run(others).items():
-        n = sum(fact["events"] - fact["outside"] for fact in some)
-        kinds = {protocol_of(fact["protocol"]) for fact in some if fact["protocol"]}
+        n = sum(report.events - report.outside for report in some)
+        kinds = {protocol_of(report.protocol) for report in some if report.protocol}
         # If no segment of a protocol belongs to this run, the folder may be the wrong one.
-        kinds -= {protocol_of(fact["protocol"]) for fact in facts}
+        kinds -= {protocol_of(report.protocol) for report in reports}
         doubtful |= kinds
         if not n and not kinds:
             continue
-        names = ", ".join(fact["name"] for fact in some[:3]) + (", ..." if len(some) > 3 else "")
+        names = ", ".join(report.name for report in some[:3]) + (", ..." if len(some) > 3 else "")
         at = f" of host {host}" if host else ""
         why = f"it belongs to run {run}{at} without an event in these ledgers: {n:,} not compared"
         problems.append(Problem("other run", names, -1, why))
     return problems, doubtful & every, disordered & every
 
 
-def _by_run(facts: Iterable[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for fact in facts:
-        runs.setdefault((fact["host"], fact["run"]), []).append(fact)
+def continuity(report: SegmentReport, previous: SegmentReport | None, last: bool) -> list[Problem]:
+    """Find gaps between a segment and its neighbours."""
+    gaps = []
+    due_number = previous.number + 1 if previous else 1
+    due_arrival = previous.next_arrival if previous else 1
+    if report.number != due_number:
+        gaps.append(f"segment {report.number} where {due_number} was due")
+    if report.first_arrival and due_arrival and report.first_arrival != due_arrival:
+        gaps.append(f"arrival {report.first_arrival} where {due_arrival} was due")
+    if last and report.closed in CONTINUED:
+        gaps.append(f"it was {report.closed}, and the segment that follows is missing")
+    return [Problem("gap", report.name, 0, reason) for reason in gaps]
+
+
+def _by_run(reports: Iterable[SegmentReport]) -> dict[tuple[str, str], list[SegmentReport]]:
+    runs: dict[tuple[str, str], list[SegmentReport]] = {}
+    for report in reports:
+        runs.setdefault((report.host, report.run or ""), []).append(report)
     return runs

@@ -380,23 +380,3 @@ class SegmentReader:
                 np.frombuffer(walk.received_us, np.int64),
                 np.frombuffer(walk.direction, np.uint8),
             )
-
-
-CONTINUED = ("rotated", "recovered", "resumed")
-"""Reasons in end records after which another segment follows."""
-
-
-def continuity(
-    segment: Segment, facts: dict[str, Any], previous: dict[str, Any] | None, last: bool
-) -> list[Problem]:
-    """Find gaps between a segment and its neighbours."""
-    gaps = []
-    due_number = previous["number"] + 1 if previous else 1
-    due_arrival = previous["next_arrival"] if previous else 1
-    if segment.number != due_number:
-        gaps.append(f"segment {segment.number} where {due_number} was due")
-    if facts["first_arrival"] and due_arrival and facts["first_arrival"] != due_arrival:
-        gaps.append(f"arrival {facts['first_arrival']} where {due_arrival} was due")
-    if last and facts["closed"] in CONTINUED:
-        gaps.append(f"it was {facts['closed']}, and the segment that follows is missing")
-    return [Problem("gap", segment.name, 0, reason) for reason in gaps]

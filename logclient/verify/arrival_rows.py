@@ -15,11 +15,11 @@ from logclient._ext.arrivals import locate, measure, spread
 from logclient.errors import LedgerError
 from logclient.evidence import decode, storage
 from logclient.evidence.arrays import I32, I64, U64, true_runs
+from logclient.evidence.reports import YEAR_2255, SegmentReport
 from logclient.evidence.segments import Batch, Segment, SegmentReader
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import schema
 from logclient.verify.devices import DeviceStretches
-from logclient.verify.facts import YEAR_2255, Facts
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
@@ -158,7 +158,8 @@ class BucketWriter:
             # A segment alone may have been deleted meanwhile, which is a doubt; this is no shared storage.
             raise LedgerError(f"capture: {folder}: No such directory")
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
-        report = Facts(self.plan)
+        report = SegmentReport(segment.listener, segment.name, listener, segment.number, segment.size)
+        report.protocol = protocol
         self.known = 0
         self.matched = False
         find = self._decoder(protocol, listener) if protocol else None
@@ -166,7 +167,7 @@ class BucketWriter:
         buffer = EventBuffer(self, listener)
         for batch in reader:
             units = np.flatnonzero(batch.direction == 0)
-            report.fields["acks"] += len(batch.offset) - len(units)
+            report.acks += len(batch.offset) - len(units)
             if find is None:
                 continue
             for which in self._shares(batch, units):
@@ -179,7 +180,8 @@ class BucketWriter:
                     _follow(devices, events)
                 if int(events.within.max(initial=0)) >> schema.EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
-                report.count(segment.name, part.base + part.offset, part.received_us, events)
+                at = part.base + part.offset
+                report.count(at, part.received_us, events, self.selection, self.plan.examples)
                 received = part.received_us[events.unit]
                 positions = (first + batch.ordinal + which[events.unit]) << schema.EVENT_BITS
                 positions += events.within
@@ -187,42 +189,27 @@ class BucketWriter:
         yield from buffer.flush()
         if self.only is not None:
             return
-        counts = dict(reader.counts)
-        problems = [list(problem) for problem in reader.problems]
-        if reader.header is not None and not protocol:
-            counts["damage"] += 1
-            why = f"its header names the unknown protocol {reader.header.protocol[:40]!r}"
-            problems.append(["damage", segment.name, 0, why])
-        if decode.NO_LIBRARY in report.fields["undecodable"]:
-            # Each of these may be an event that was sent, so no event counts as lost.
-            n = counts["unreadable"] = report.fields["undecodable"][decode.NO_LIBRARY]
-            problems.append(
-                ["unreadable", segment.name, 0, f"{n:,} bodies need python-snappy or lz4 to be opened"]
-            )
-        report.fields.update(
-            devices=[list(device) for device in devices.devices.values()],
-            devices_left_out=devices.left_out,
-            listener=segment.listener,
-            index=listener,
-            number=segment.number,
-            name=segment.name,
-            size=segment.size,
-            protocol=protocol,
-            units=reader.units,
-            problems=problems,
-            counts=counts,
-            first_arrival=reader.first_arrival,
-            next_arrival=reader.next_arrival,
-            closed=reader.closed,
-            header=reader.header is not None,
-            known=self.known,
-            matched=self.matched,
-        )
-        if self.plan.presence:
-            report.fields["present"] = true_runs(self.present).tolist()
+        report.counts = dict(reader.counts)
+        report.problems = [list(problem) for problem in reader.problems]
         if (header := reader.header) is not None:
-            report.fields.update(run=header.run, host=header.host, url=header.url, source=header.source)
-        yield text_row(0, schema.FACT, json.dumps(report.fields))
+            report.run, report.host = header.run, header.host
+            report.url, report.source = header.url, header.source
+            if not protocol:
+                report.counts["damage"] += 1
+                why = f"its header names the unknown protocol {header.protocol[:40]!r}"
+                report.problems.append(["damage", segment.name, 0, why])
+        if n := report.undecodable.get(decode.NO_LIBRARY):
+            # Each of these may be an event that was sent, so no event counts as lost.
+            report.counts["unreadable"] = n
+            why = f"{n:,} bodies need python-snappy or lz4 to be opened"
+            report.problems.append(["unreadable", segment.name, 0, why])
+        report.devices = [list(device) for device in devices.devices.values()]
+        report.devices_left_out = devices.left_out
+        report.header, report.closed, report.units = header is not None, reader.closed, reader.units
+        report.first_arrival, report.next_arrival = reader.first_arrival, reader.next_arrival
+        report.known, report.matched = self.known, self.matched
+        report.present = true_runs(self.present).tolist()
+        yield text_row(0, schema.FACT, json.dumps(vars(report)))
 
     def _shares(self, batch: Batch, units: I64) -> Iterator[I64]:
         """Yield units in shares of about `ROWS` events. Compressed units hold many events in few bytes."""

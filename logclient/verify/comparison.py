@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.arrays import U64
 from logclient.evidence.ledger_files import Ledgers
+from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Segment
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify import examples, ledger_merge, ledger_rows, output
@@ -74,28 +74,28 @@ class Comparison:
         if self.selection != EVERYTHING:
             facts.left_out_hashes = self._left_out_hashes(facts)
         plan = self._plan(facts)
-        present: dict[str, dict[str, Any]] = {}
+        present: dict[str, SegmentReport] = {}
         if plan.other_runs:
             # Find out which producers have events in which segments.
             only = plan._replace(presence=True, groups=[])
-            found = self._tally(only, facts, "looking for the run", {}).facts
-            present = {fact["name"]: fact for fact in found}
+            found = self._tally(only, facts, "looking for the run", {}).reports
+            present = {report.name: report for report in found}
         if present:
             plan, left_out = plan.find_other_runs(present, len(facts))
             facts.leave_out(left_out)
         packed = time.monotonic()
         tally = self._tally(plan, facts, "comparing", present)
-        foreign = captures.find_foreign(tally.facts, tally.matched, facts.begin)
+        foreign = captures.find_foreign(tally.reports, tally.matched, facts.begin)
         if foreign:
             # Their events are in all the sums, so everything is compared again without them.
-            reports = [fact for fact in tally.facts if fact["name"] in foreign]
+            others = [report for report in tally.reports if report.name in foreign]
             plan = plan.without_segments(foreign)
             tally = self._tally(plan, facts, "comparing without other runs", present)
-            tally.foreign = reports
+            tally.foreign = others
         self.watch.step("adding up")
         if self.source is not None:
             first, last = facts.span
-            self.source.complete(tally.facts, first if first <= last else None)
+            self.source.complete(tally.reports, first if first <= last else None)
         writer = ViolationWriter(plan.violations, facts)
         tally.stitch(writer)
         tally.count_unlisted(writer)
@@ -133,7 +133,7 @@ class Comparison:
         return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
     def _tally(
-        self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, dict[str, Any]]
+        self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, SegmentReport]
     ) -> Tally:
         """Compare, and add up the counts of all tasks."""
 
@@ -150,8 +150,8 @@ class Comparison:
             tally.read([batch])
         if plan.other_runs and not plan.presence:
             names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
-            tally.other_runs = [fact for name, fact in sorted(present.items()) if name in names]
-            tally.facts = [fact for fact in tally.facts if fact["name"] not in names]
+            tally.other_runs = [present[name] for name in sorted(names & present.keys())]
+            tally.reports = [report for report in tally.reports if report.name not in names]
         return tally
 
     def _tasks(self) -> list[list[int]]:

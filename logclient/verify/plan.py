@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence.arrays import I64, true_runs
+from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Segment
 from logclient.evidence.selection import EVERYTHING
 from logclient.verify.schema import EVENT_BITS
@@ -58,21 +59,20 @@ class Plan(NamedTuple):
         skip = {i for i, entry in enumerate(self.segments) if Segment(*entry[0]).name in names}
         return self._replace(tasks=[[i for i in task if i not in skip] for task in self.tasks])
 
-    def find_other_runs(self, present: Mapping[str, dict[str, Any]], n: int) -> tuple[Plan, list[list[int]]]:
+    def find_other_runs(self, present: Mapping[str, SegmentReport], n: int) -> tuple[Plan, list[list[int]]]:
         """Return ranges of the producers whose events all arrived in runs that are not selected.
 
         The plan that comes with them does not read segments of such runs again that have no event of the
-        ledgers. The facts of a segment (by its name) have as ``present`` ranges of the producers of its
-        events.
+        ledgers. `present` has the reports of segments by their names.
         """
         here, there = np.zeros(n, bool), np.zeros(n, bool)
         names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
-        for name, fact in present.items():
+        for name, report in present.items():
             found = there if name in names else here
-            for first, last in fact["present"]:
+            for first, last in report.present:
                 found[first : last + 1] = True
         left_out = there & ~here
-        useless = {name for name in names & present.keys() if not present[name]["present"]}
+        useless = {name for name in names & present.keys() if not present[name].present}
         ranges: list[list[int]] = true_runs(left_out).tolist()
         return self.without_segments(useless), ranges
 

@@ -25,9 +25,9 @@ import pyarrow as pa
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import decode
 from logclient.evidence.arrays import I64
+from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem, binary
 from logclient.verify.arrival_rows import BucketWriter, EventBuffer
-from logclient.verify.facts import Facts
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.plan import Plan
 from logclient.verify.readers import Arrived, Place
@@ -136,12 +136,12 @@ class Source:
             "places": [list(place) for place in self.places],
         }
 
-    def complete(self, facts: list[dict[str, Any]], begin: int | None) -> None:
-        """Check the facts of all tasks together, and add what is missing of a topic."""
+    def complete(self, reports: list[SegmentReport], begin: int | None) -> None:
+        """Check the reports of all tasks together, and add what is missing of a topic."""
         ranges: dict[str, list[list[int]]] = {}
-        for fact in facts:
-            if fact["numbers"]:
-                ranges.setdefault(fact["listener"], []).append(fact["numbers"])
+        for report in reports:
+            if report.numbers:
+                ranges.setdefault(report.listener, []).append(report.numbers)
         for name, some in ranges.items():
             if any(low <= before for (_, before), (low, _) in itertools.pairwise(sorted(some))):
                 numbers = self.frame.where(self.frame["place"] == name).select("at")
@@ -150,12 +150,12 @@ class Source:
         for place in self.places:
             if place.end is None:
                 continue
-            own = [fact for fact in facts if fact["listener"] == place.name]
+            own = [report for report in reports if report.listener == place.name]
             if not own:
-                own = [_fact(_NO_RECORDS, place.name, "", 0, 0)]
-                facts += own
-            units, n = sum(fact["units"] for fact in own), place.end - place.first
-            oldest = min(fact["first_us"] for fact in own)  # 0: not known
+                own = [SegmentReport(place.name, place.name, place.name)]
+                reports += own
+            units, n = sum(report.units for report in own), place.end - place.first
+            oldest = min(report.first_us for report in own)  # 0: not known
             why = []
             # Records that were deleted before our first event was made do not matter.
             if place.first and not (begin is not None and 0 < oldest < begin):
@@ -163,8 +163,8 @@ class Source:
             if units < n:
                 lost = f"{n - units:,} of {n:,} offsets have no record"
                 why.append(f"{lost}, because of compaction or transactions")
-            own[0]["problems"] = [list(Problem("gap", place.name, -1, reason)) for reason in why]
-            own[0]["counts"] = {"gap": len(why)} if why else {}
+            own[0].problems = [list(Problem("gap", place.name, -1, reason)) for reason in why]
+            own[0].counts = {"gap": len(why)} if why else {}
 
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
         """Fetch records, in one more pass over all of them.
@@ -211,32 +211,6 @@ def _find_column(arrived: Arrived, what: str, name: str) -> tuple[str, str]:
     return quoted, kind
 
 
-_NO_RECORDS = {
-    "acks": 0, "events": 0, "outside": 0, "quiet": {}, "undecodable": {}, "undecoded": [], "first_us": 0,
-    "last_us": 0, "timeless": 0, "devices": [], "devices_left_out": 0, "numbers": [],
-}  # fmt: skip
-
-
-def _fact(fields: dict[str, Any], name: str, protocol: str, units: int, size: int) -> dict[str, Any]:
-    """Return the facts of a share of the records in the form of a segment's facts."""
-    return {
-        **fields,
-        "index": uuid.uuid4().hex,  # it continues no other one
-        "listener": name,
-        "name": name,
-        "number": 1,
-        "size": size,
-        "protocol": protocol,
-        "units": units,
-        "problems": [],
-        "counts": {},
-        "first_arrival": 1,
-        "next_arrival": units + 1,
-        "closed": "closed",
-        "header": True,
-    }
-
-
 # -- in the workers
 
 
@@ -281,7 +255,8 @@ class _RecordTask:
         for seen in self.seen.values():
             yield from seen.buffer.flush()
             if report:
-                yield text_row(0, FACT, json.dumps(seen.fact()))
+                seen.report.next_arrival = seen.report.units + 1
+                yield text_row(0, FACT, json.dumps(vars(seen.report)))
 
 
 class _PlaceReader:
@@ -290,34 +265,30 @@ class _PlaceReader:
     def __init__(self, task: _RecordTask, listener: int) -> None:
         self.task = task
         self.place = task.places[listener]
-        self.facts = Facts(task.plan, listener=listener)
+        self.listener = listener
+        name = self.place.name
+        # It continues no other one.
+        self.report = SegmentReport(name, name, uuid.uuid4().hex, protocol=task.protocol)
         self.buffer = EventBuffer(task.writer, listener)
-        self.numbers: list[int] = []  # the first in this task, and the last so far
-        self.units = 0
-        self.size = 0
 
     def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
-        name, first = self.place.name, self.place.first
+        report, most = self.report, self.task.plan.examples
         if self.task.numbered:
-            numbers = np.append(np.array(self.numbers[1:], np.int64), at)
+            numbers = np.append(np.array(report.numbers[1:], np.int64), at)
             if len(same := np.flatnonzero(numbers[1:] == numbers[:-1])):
-                raise _twice(self.task.title, name, int(numbers[same[0]]))
-            self.numbers = [*(self.numbers[:1] or [int(at[0])]), int(at[-1])]
-        self.units += len(at)
+                raise _twice(self.task.title, report.name, int(numbers[same[0]]))
+            report.numbers = [*(report.numbers[:1] or [int(at[0])]), int(at[-1])]
+        report.units += len(at)
         if bodies.null_count:
             empty = bodies.is_null().to_numpy(zero_copy_only=False)
             for number in at[empty].tolist():
-                self.facts.undecodable(decode.NO_VALUE, name, number, 0)
+                report.add_undecodable(decode.NO_VALUE, number, 0, most, listener=self.listener)
             bodies, at, received = bodies.drop_null(), at[~empty], received[~empty]
         if not len(at):
             return
         data, offset, length = binary(bodies)
-        self.size += int(length.sum())
+        report.size += int(length.sum())
         events = self.task.writer.marked(self.task.find(data, offset, length))
-        self.facts.count(name, at, received, events)
-        positions = (at[events.unit] - first) << EVENT_BITS
+        report.count(at, received, events, self.task.writer.selection, most, listener=self.listener)
+        positions = (at[events.unit] - self.place.first) << EVENT_BITS
         yield from self.buffer.add(events, positions + events.within, received[events.unit])
-
-    def fact(self) -> dict[str, Any]:
-        self.facts.fields["numbers"] = self.numbers
-        return _fact(self.facts.fields, self.place.name, self.task.protocol, self.units, self.size)

@@ -14,6 +14,7 @@ from logclient.errors import ExitCode
 from logclient.evidence import captures
 from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET
+from logclient.evidence.reports import SegmentReport
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.urls import redact_url
@@ -104,7 +105,7 @@ class Summary:
         self.sums = tally.sums
         self.selection = Selection.load(self.plan.selection)
         self.problems, self.doubtful, self.disordered = captures.find_doubts(
-            tally.facts,
+            tally.reports,
             tally.foreign,
             tally.other_runs,
             self.plan.left_out,
@@ -112,7 +113,7 @@ class Summary:
             self.selection.since_us,
         )
         self._numbers: dict[str, I64] = {}  # rows: keys and values
-        self._uncompared = sum(fact["events"] - fact["outside"] for fact in tally.foreign)
+        self._uncompared = sum(report.events - report.outside for report in tally.foreign)
         self._unassigned = tally.unknown_producers.plus(Counts(unknown=self._uncompared))
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
@@ -126,7 +127,7 @@ class Summary:
 
     def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
         """Make the verdict, without examples and times."""
-        ledger, facts = self.ledger, self.tally.facts
+        ledger, reports = self.ledger, self.tally.reports
         unknown = self._unassigned
         totals = self._add_up(MAX_NAMED - any(unknown))
         total = totals.total.plus(unknown)
@@ -155,7 +156,9 @@ class Summary:
             faults.append(f"{unread[0]}{more} may be of the capture and is not read")
         unproven = total.unknown or faults or totals.unproven_order
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
-        undecodable, quiet = (_summed(fact[name] for fact in facts) for name in ("undecodable", "quiet"))
+        undecodable, quiet = (
+            _summed(getattr(report, name) for report in reports) for name in ("undecodable", "quiet")
+        )
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or self._uncompared)]
         verdict_line = sentence(
@@ -164,7 +167,7 @@ class Summary:
         if totals.behind:
             verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
         problems, more_problems = self._problems(total)
-        runs = captures.list_runs(facts, [*self.tally.foreign, *self.tally.other_runs])
+        runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
         destinations = self._destinations(totals)
         cells = self.tally.cells
         return Verdict(
@@ -180,17 +183,17 @@ class Summary:
             bodies="not compared" if self.plan.by_id else "compared",
             examples={},
             undecodable=undecodable,
-            undecoded=[row for fact in facts for row in fact["undecoded"]][: self.plan.examples],
+            undecoded=[row for report in reports for row in report.undecoded][: self.plan.examples],
             capture={
-                "listeners": sorted({fact["listener"] for fact in facts}),
-                "segments": len(facts),
-                "bytes": sum(fact["size"] for fact in facts),
-                "units": sum(fact["units"] for fact in facts),
-                "acks": sum(fact["acks"] for fact in facts),
-                "events": sum(fact["events"] for fact in facts),
+                "listeners": sorted({report.listener for report in reports}),
+                "segments": len(reports),
+                "bytes": sum(report.size for report in reports),
+                "units": sum(report.units for report in reports),
+                "acks": sum(report.acks for report in reports),
+                "events": sum(report.events for report in reports),
                 **{f"{word}s": quiet.get(word, 0) for word in QUIET},
-                "first_us": min((fact["first_us"] for fact in facts if fact["last_us"]), default=0),
-                "last_us": max((fact["last_us"] for fact in facts), default=0),
+                "first_us": min((report.first_us for report in reports if report.last_us), default=0),
+                "last_us": max((report.last_us for report in reports), default=0),
                 "complete": not self.problems,
                 "published": self.plan.published,
                 "runs": runs[:MAX_NAMED],
@@ -413,7 +416,7 @@ class Summary:
             of = self.ledger.rows["url"][some]
             seen[of[(self.sums[some][:, arrived] > 0).any(axis=1)]] = True
             busy[of[(self.sums[some] > 0).any(axis=1)]] = True
-        here = {fact["listener"] for fact in self.tally.facts}
+        here = {report.listener for report in self.tally.reports}
         # A URL of producers that are not selected may be of another time, with other listeners. One of
         # producers without an event proves nothing.
         used = [i for i in self._used_urls() if busy[i]]
@@ -452,17 +455,17 @@ class Summary:
                     numbers[i] += getattr(x.counts, word)
         found = []
         at = self._by_name(self.tally.at)
-        facts: dict[str, list[dict[str, Any]]] = {}
-        for fact in self.tally.facts:
-            facts.setdefault(fact["listener"], []).append(fact)
-        for name in sorted(facts)[:MAX_NAMED]:
-            own = sorted(facts[name], key=lambda fact: int(fact["number"]))
+        reports: dict[str, list[SegmentReport]] = {}
+        for report in self.tally.reports:
+            reports.setdefault(report.listener, []).append(report)
+        for name in sorted(reports)[:MAX_NAMED]:
+            own = sorted(reports[name], key=lambda report: report.number)
             seen, duplicated, corrupted, reordered = at.get(name, np.zeros(4, np.int64)).tolist()
             lost, missing, unknown = alone.get(name, [0, 0, 0])
             elsewhere = dict(zip(words, shared.get(name, [0, 0, 0]), strict=True))
 
-            def distinct(what: str, own: list[dict[str, Any]] = own) -> list[str]:
-                return list(dict.fromkeys(fact[what] for fact in own if fact.get(what)))
+            def distinct(what: str, own: list[SegmentReport] = own) -> list[str]:
+                return list(dict.fromkeys(filter(None, (getattr(report, what) for report in own))))
 
             found.append(
                 Listener(
@@ -473,9 +476,9 @@ class Summary:
                     hosts=distinct("host"),
                     runs=distinct("run")[:MAX_NAMED],
                     segments=len(own),
-                    events=sum(fact["events"] for fact in own),
-                    first_us=min((fact["first_us"] for fact in own if fact["last_us"]), default=0),
-                    last_us=max((fact["last_us"] for fact in own), default=0),
+                    events=sum(report.events for report in own),
+                    first_us=min((report.first_us for report in own if report.last_us), default=0),
+                    last_us=max((report.last_us for report in own), default=0),
                     seen=seen,
                     duplicated=duplicated,
                     corrupted=corrupted,
@@ -484,7 +487,7 @@ class Summary:
                     missing=missing,
                     unknown=unknown,
                     elsewhere={word: n for word, n in elsewhere.items() if n},
-                    problems=sum(sum(fact["counts"].values()) for fact in own),
+                    problems=sum(sum(report.counts.values()) for report in own),
                 )
             )
         return tuple(found)
@@ -505,9 +508,9 @@ class Summary:
     def _devices(self) -> tuple[Device, ...]:
         """Return the accounts of devices, by listener and device."""
         found: dict[tuple[str, int], Device] = {}
-        every = self.tally.facts + self.tally.foreign
-        for fact in sorted(every, key=lambda fact: (fact["listener"], fact["number"])):
-            for fields in fact["devices"]:
+        every = self.tally.reports + self.tally.foreign
+        for report in sorted(every, key=lambda report: (report.listener, report.number)):
+            for fields in report.devices:
                 own = Device(*fields)
                 before = found.get((own.listener, own.device))
                 found[own.listener, own.device] = own if before is None else joined(before, own)
@@ -592,14 +595,14 @@ class Summary:
             )
         if len(wrong) > len(problems):
             problems.append(f"clocks: the same holds for {len(wrong) - len(problems):,} more producers")
-        for fact in self.tally.facts:
-            if n := fact["timeless"]:
+        for report in self.tally.reports:
+            if n := report.timeless:
                 why = "received before 1970 or after 2255: they have no latency"
-                problems.append(f"clocks: {fact['name']}: {n:,} units {why}")
+                problems.append(f"clocks: {report.name}: {n:,} units {why}")
         return problems
 
     def _left_out_devices(self) -> list[str]:
-        if not any(fact["devices_left_out"] for fact in self.tally.facts):
+        if not any(report.devices_left_out for report in self.tally.reports):
             return []
         return [f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"]
 

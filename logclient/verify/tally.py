@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
+from logclient.evidence.reports import SegmentReport
 from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
 from logclient.verify.plan import Plan
@@ -44,9 +45,9 @@ class Tally:
         cells: the histogram of all latencies.
         elsewhere: the number of events that arrived only in runs that are not selected.
         at: listener -> seen, duplicated, corrupted and reordered events.
-        facts: of all segments, or shares of records, that were compared.
-        foreign: facts of segments that were not compared because they are of other runs.
-        other_runs: facts of segments of runs that are not selected.
+        reports: of all segments, or shares of records, that were compared.
+        foreign: of segments that were not compared because they are of other runs.
+        other_runs: of segments of runs that are not selected.
         matched: names of segments in which bodies without an id matched.
         numbers: of producers: the keys and values of each table of `ProducerTables`, in parts.
         files: of violations, see `ViolationWriter.take`.
@@ -68,10 +69,10 @@ class Tally:
         self.elsewhere = 0
         self.unknown_producers = Counts()
         self.at: dict[int, I64] = {}
-        self.facts: list[dict[str, Any]] = []
+        self.reports: list[SegmentReport] = []
         self.matched: set[str] = set()
-        self.foreign: list[dict[str, Any]] = []
-        self.other_runs: list[dict[str, Any]] = []
+        self.foreign: list[SegmentReport] = []
+        self.other_runs: list[SegmentReport] = []
         self.numbers: dict[str, list[tuple[I64, I64]]] = {}
         self.files: list[bytes] = []
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
@@ -105,9 +106,9 @@ class Tally:
             return
         head = json.loads(row["head"])
         if kind == "fact":
-            self.facts.append(head)
-            if head.get("matched"):
-                self.matched.add(head["name"])
+            self.reports.append(report := SegmentReport(**head))
+            if report.matched:
+                self.matched.add(report.name)
         elif kind == "matched":
             self.matched.add(head)
         elif kind == "order":

@@ -7,6 +7,7 @@ import struct
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,9 @@ from tests.oracle import capture as oracle
 
 walker = pytest.importorskip("logclient._ext.capture")
 np = support.need("numpy")
+captures = pytest.importorskip("logclient.evidence.captures")
 segments = pytest.importorskip("logclient.evidence.segments")
+SegmentReport = pytest.importorskip("logclient.evidence.reports").SegmentReport
 
 
 # -- CRC-32
@@ -341,12 +344,14 @@ def test_segments_are_sorted_by_listener_and_number(tmp_path: Path) -> None:
 
 def continuity_problems(*facts: tuple[int, int, int, str]) -> list[str]:
     """Problems between segments given as (number, first_arrival, next_arrival, closed)."""
-    found = []
+    found: list[Any] = []
     previous = None
     for i, (number, first, following, closed) in enumerate(facts):
-        mine = {"number": number, "first_arrival": first, "next_arrival": following, "closed": closed}
-        segment = segments.Segment("main", number, f"main-{number:06d}.cap", 0)
-        found += segments.continuity(segment, mine, previous, i == len(facts) - 1)
+        mine = SegmentReport(
+            "main", f"main-{number:06d}.cap", 0, number,
+            first_arrival=first, next_arrival=following, closed=closed,
+        )  # fmt: skip
+        found += captures.continuity(mine, previous, i == len(facts) - 1)
         previous = mine
     return [problem.reason for problem in found]
 
