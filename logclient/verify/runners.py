@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,13 @@ def _sorted(batches: list[pa.RecordBatch]) -> Rows:
 # -- on Spark: each function takes its last argument, and yields batches, for mapInArrow
 
 
+def _task(function: Callable[..., Rows], *first: Any) -> Callable[[Iterable[Any]], Rows]:
+    """Bind all arguments but the last. Spark's plan shows the name."""
+    task = partial(function, *first)
+    task.__name__ = function.__name__.strip("_")  # type: ignore[attr-defined]
+    return task
+
+
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     worker.prepare()
     for batch in batches:
@@ -153,7 +160,7 @@ class SparkRunner:
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
             return LocalRunner().survey(parts, selection)
         groups = ledger_groups(parts)
-        task = partial(_survey_ledgers, parts, selection, groups)
+        task = _task(_survey_ledgers, parts, selection, groups)
         found = self._over(len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
@@ -168,13 +175,13 @@ class SparkRunner:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
-            task = partial(_compare, parts, facts, plan, only, later)
-            return list(self.session.context.parallelize([0], 1).mapPartitions(task).collect())
-        read = partial(_read_files, parts, facts, plan, only)
+            whole = _task(_compare, parts, facts, plan, only, later)
+            return list(self.session.context.parallelize([0], 1).mapPartitions(whole).collect())
+        read = _task(_read_files, parts, facts, plan, only)
         rows = self._over(len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
         if self.source is not None:
             with no_pandas():
-                own = self.source.frame.mapInArrow(partial(_read_records, facts, plan, only), _ddl(ROWS))
+                own = self.source.frame.mapInArrow(_task(_read_records, facts, plan, only), _ddl(ROWS))
             rows = rows.union(own)
         if hasattr(rows, "repartitionById"):
             rows = rows.repartitionById(plan.partitions, "part")
@@ -182,7 +189,7 @@ class SparkRunner:
             rows = rows.repartition(plan.partitions, "part")
         with no_pandas():
             rows = rows.sortWithinPartitions(*_ORDER)
-            judged = rows.mapInArrow(partial(_judge_buckets, facts, plan, later), _ddl(RESULTS))
+            judged = rows.mapInArrow(_task(_judge_buckets, facts, plan, later), _ddl(RESULTS))
         with self._batches(_ROWS if self.source is None else records.RECORDS):
             table: pa.Table = judged.toArrow()
         batches: list[pa.RecordBatch] = table.cast(RESULTS).to_batches()
