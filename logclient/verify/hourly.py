@@ -62,6 +62,8 @@ def append(
     evidence.require("pyarrow", "numpy")
     import numpy as np
 
+    if os.fspath(folder).startswith("delta:"):
+        raise ConfigError("append: it writes a folder of Parquet files: for Delta, use `producers` of run")
     times = Selection.read(since, until)
     for name, us in (("since", times.since_us), ("until", times.until_us)):
         if us is None or us % _HOUR_US:

@@ -290,6 +290,11 @@ def test_wrong_times_are_errors(scene: Scene, table: Path, bounds: dict[str, Any
     assert not table.exists()
 
 
+def test_delta_table_is_an_error(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="append: it writes a folder of Parquet files"):
+        append(scene, "delta:/table")
+
+
 def test_table_that_is_a_file_is_an_error(scene: Scene, table: Path) -> None:
     write(scene)
     table.touch()
