@@ -130,7 +130,6 @@ def _find(folder: str, suffix: str) -> list[_File]:
 
 
 def _whole_lines(file: _File) -> int:
-    """Return how many bytes of a ledger are whole lines."""
     end = file.size
     while end:
         begin = max(end - _COPY_BYTES, 0)
@@ -142,7 +141,6 @@ def _whole_lines(file: _File) -> int:
 
 
 def _has_close(file: _File, size: int) -> bool:
-    """Return whether the last of some whole lines of a ledger is a ``close`` line."""
     data = file.read(max(size - _COPY_BYTES, 0), size)
     return data.rstrip(b"\n").rpartition(b"\n")[2].startswith(b'{"t":"close"')
 

@@ -192,7 +192,6 @@ def _open(place: str, what: str) -> _System:
 
 
 def _split(place: str) -> tuple[str, str, str]:
-    """Return the root of a URL, its query and its path."""
     split = urlsplit(place)
     return f"{split.scheme}://{split.netloc}", split.query, unquote(split.path).strip("/")
 

@@ -140,7 +140,6 @@ class BucketWriter:
         self.all_live = self.only is None and len(facts.live) == int(facts.bases[-1])
 
     def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
-        """Return the decoder for the next segment of a listener."""
         find = self.decoders.get((protocol, listener)) or self.decoders.get((protocol, -1))
         if find is None:
             find = decode.decoder(protocol, self.prefixes)
@@ -478,7 +477,6 @@ class BucketWriter:
         return rows_of_keys(self.plan, keys, listener, positions[which], places=owner, hashes=a, times=b)
 
     def _anonymous_rows(self, hashes: U64, positions: I64, listener: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows of arrivals without an id."""
         if not len(hashes):
             return
         keys = schema.ANONYMOUS - share_of(hashes, self.plan.anonymous_shares)

@@ -62,7 +62,6 @@ class BucketReducer:
         return self.producers[owner], places + self._shift[owner]
 
     def _add_times(self, places: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
-        """Count events over time."""
         families = self._families[self._owners(places)]
         self.times.add(families, self.bucket.created_us[places], kind, n)
 
@@ -108,7 +107,6 @@ class BucketReducer:
             self._add_wrong(listener, places, positions, wrong[:differing])
 
     def _add_events(self, row: Row) -> None:
-        """Lay out hashes and times of ledgers' events."""
         ranges, hashes = row.array("places", np.int64).reshape(-1, 2), row.array("hashes", np.int64)
         times = row.array("times", np.uint32)
         if len(times) != len(hashes):
@@ -119,7 +117,6 @@ class BucketReducer:
         copy_ranges(times + np.int64(row.value("base")), at, ranges, self.bucket.created_us)
 
     def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
-        """Note the arrivals with another hash than their event."""
         places, positions = places[which], positions[which]
         if not self._all_listed:
             # There is no hash to compare with.
@@ -351,7 +348,6 @@ class BucketReducer:
         return out
 
     def _count_latencies(self) -> int:
-        """Count the latencies of the events that arrived, and return the longest."""
         took = self.times.count_latencies(
             self._families, self.bucket.starts, self.bucket.created_us, self.received, self.judgements
         )
@@ -362,7 +358,6 @@ class BucketReducer:
         return int(took.longest.max())
 
     def _count(self, places: I64, column: Column, kind: int, n: I64 | None = None) -> None:
-        """Count duplicated or reordered events in all ways."""
         p, sequences = self._ids(places)
         self.tables.count("sums", p, int(column), n)
         self.tables.add_places(p, sequences, kind, n)
@@ -414,13 +409,11 @@ class BucketReducer:
         ]
 
     def _bad_copies(self, places: list[int]) -> list[tuple[int, int]]:
-        """Return listener and position of the first bad copy of each event."""
         assert self.corrupt_at is not None
         listeners, positions = (column[places].tolist() for column in self.corrupt_at)
         return [*zip(listeners, positions, strict=True)]
 
     def _examples(self, not_ok: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
-        """Return examples of each fault, see `_describe`."""
         out: dict[str, list[list[Any]]] = {}
         kind, _ = self._states(not_ok)
         codes = {*range(1, schema.PENDING)} - {schema.DROPPED_STATE}

@@ -135,8 +135,6 @@ class Comparison:
     def _tally(
         self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, SegmentReport]
     ) -> Tally:
-        """Compare, and add up the counts of all tasks."""
-
         def second_pass(
             only: frozenset[int], later: dict[tuple[int, int], int]
         ) -> Iterable[pa.RecordBatch]:

@@ -90,7 +90,6 @@ def resolve(
 
 
 def _add_ledger(example: dict[str, Any], packed: LedgerFacts, p: int, sequence: int) -> None:
-    """Add the ledger's data about an event."""
     x = packed.producers[p]
     example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
     example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
@@ -160,7 +159,6 @@ class _MessageReader:
 
 
 def _add_unit(example: dict[str, Any], reader: SegmentReader, batch: Batch, i: int) -> None:
-    """Add where and when the unit of an example arrived."""
     example.update(
         listener=reader.segment.listener,
         segment=reader.segment.name,
@@ -188,7 +186,6 @@ def _add_body(
 
 
 def _records(wanted: dict[int, list[_Place]], plan: Plan, pick: Pick) -> None:
-    """Add the data of records."""
     assert plan.records is not None
     first = [place[1] for place in plan.records["places"]]
     places: dict[tuple[int, int], list[dict[str, Any]]] = {}

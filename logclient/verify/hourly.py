@@ -94,7 +94,6 @@ def append(
 
 
 def _prepare(folder: Folder) -> str:
-    """Return the place of a table, which can be written."""
     place = storage.resolve(folder, "append")
     if storage.is_url(place):
         storage.check_writable(place, "append")
@@ -105,7 +104,6 @@ def _prepare(folder: Folder) -> str:
 
 
 def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
-    """Return the Parquet file of an hour."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -308,16 +308,13 @@ class LedgerReader:
         # Ignore other kinds, which a later version may add.
 
     def _reach(self, last: int) -> None:
-        """Note that the file has this sequence."""
         self.reader.last = max(self.reader.last, last)
 
     def _add(self, table: str, seqs: list[tuple[int, int]]) -> None:
-        """Add some sequences to a table."""
         for first, last in seqs:
             self.tables[table].append(self.index, first, last)
 
     def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], outcome: int) -> None:
-        """Add the outcome of some sequences, with the reason for it."""
         given = fields.get("reason")
         reason = given[:_REASON_CHARS] if isinstance(given, str) else ""
         if reason not in self.reasons:
@@ -478,14 +475,12 @@ def _read_ranges(value: Any) -> list[tuple[int, int]]:
 
 
 def _read_integer(value: Any, name: str, low: int, high: int) -> int:
-    """Check and return an integer."""
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is not a whole number from {low} to {high}")
     return value
 
 
 def _read_text(value: Any, name: str) -> str:
-    """Check and return a text."""
     if not isinstance(value, str):
         raise ValueError(f"{name} is not a text")
     return value

@@ -111,7 +111,6 @@ class _Merger:
         self.producers: list[Producer] = []
 
     def end(self) -> None:
-        """Complete the tables."""
         self._add_producers([self.facts] if self.facts else [])
         self.tables["bases"].append(np.array([self.placer.end], np.int64))
 
@@ -163,7 +162,6 @@ class _Merger:
         return np.array(numbers, np.int64)
 
     def _add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
-        """Check some producers whose parts are complete, and write their rows to the tables."""
         if not groups:
             return
         n = len(groups)
@@ -260,18 +258,15 @@ class _Merger:
 
 
 def _number(numbers: dict[Any, int], key: Any) -> int:
-    """Return the number of a key, a new one if it has none."""
     return numbers.setdefault(key, len(numbers))
 
 
 def _close_of(facts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the ``close`` line of a ledger that is closed."""
     close: dict[str, Any] | None = None if facts[-1]["torn"] else facts[-1]["closed"]
     return close
 
 
 def _by_producer(table: I64) -> I64:
-    """Return the rows by producer and first sequence."""
     return table[np.lexsort((table[:, 1], table[:, 0]))]
 
 

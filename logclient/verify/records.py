@@ -225,8 +225,6 @@ def record_rows(
 
 
 class _RecordTask:
-    """A reader of the records of one task."""
-
     def __init__(self, plan: Plan, writer: BucketWriter) -> None:
         assert plan.records is not None
         self.plan = plan
@@ -260,8 +258,6 @@ class _RecordTask:
 
 
 class _PlaceReader:
-    """A decoder of the records of one place, with their account."""
-
     def __init__(self, task: _RecordTask, listener: int) -> None:
         self.task = task
         self.place = task.places[listener]

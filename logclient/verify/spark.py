@@ -219,7 +219,6 @@ def _package(error: ImportError) -> str:
 
 
 def _connect(url: str, settings: Mapping[str, str]) -> Any:
-    """Make a session of Spark Connect."""
     shown = url.partition(";")[0].rstrip("/")  # parameters may have a token
     late = {name: value for name, value in settings.items() if name in _AT_START}
     _refuse(late, f"{shown} runs already: set {{}} where it is started")

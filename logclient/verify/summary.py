@@ -389,7 +389,6 @@ class Summary:
         )
 
     def _map(self, p: int) -> Map:
-        """Return a producer's faults by sequence."""
         last = int(self.ledger.last[p])
         counts = np.zeros(KINDS * PARTS, np.int64)
         np.add.at(counts, *self._numbers_of("places", p))
@@ -429,7 +428,6 @@ class Summary:
         return routes
 
     def _used_urls(self) -> list[int]:
-        """Return the URLs of selected producers, as indices of those of the ledgers."""
         used: list[int] = np.unique(self.ledger.rows["url"][self.ledger.selected]).tolist()
         return used
 
@@ -506,7 +504,6 @@ class Summary:
         return found
 
     def _devices(self) -> tuple[Device, ...]:
-        """Return the accounts of devices, by listener and device."""
         found: dict[tuple[str, int], Device] = {}
         every = self.tally.reports + self.tally.foreign
         for report in sorted(every, key=lambda report: (report.listener, report.number)):
@@ -580,7 +577,6 @@ class Summary:
         return [f"bodies: {changed}: {rule} JSON changes them, and may remove their ids"]
 
     def _clock_problems(self) -> list[str]:
-        """Return the problems with impossible times."""
         if not self.plan.timed:
             return []
         early = self.sums[:, Column.EARLY_US]
@@ -609,7 +605,6 @@ class Summary:
     # -- over time
 
     def _timeline(self) -> Timeline | None:
-        """Return the tasks' counts over time, for all producers."""
         times = self.tally.times
         grid = times.grid
         if not grid.n:
@@ -643,7 +638,6 @@ class Summary:
 
 
 def _breaks(counts: Counts, ordered: bool) -> tuple[str, ...]:
-    """Return the words of some counts that break the promise."""
     return tuple(word for word in BREAKING if getattr(counts, word) and (word != "reordered" or ordered))
 
 

@@ -126,7 +126,6 @@ class Tally:
             self._add_bucket(head, row["key"])
 
     def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
-        """Add ids of a producer that are not in its ledger."""
         p = head["p"]
         name = self.ledger.name(p)
         total = self.sums[p]
@@ -141,7 +140,6 @@ class Tally:
         self._seen_unlisted[0].extend([p] * (len(values) // 8))
 
     def _add_table(self, table: str, keys: I64, values: I64) -> None:
-        """Add numbers of some producers, see `ProducerTables`."""
         if table != "sums":
             self.numbers.setdefault(table, []).append((keys, values))
         if table == "sums":
@@ -155,7 +153,6 @@ class Tally:
             self.faulty[keys // SCALES[table]] = True
 
     def _add_bucket(self, head: dict[str, Any], key: int) -> None:
-        """Add the account of a bucket, or of a share of the events without ids."""
         for listener, *numbers in head.get("at", ()):
             self._count_at(listener, *numbers)
         for word, found in head["examples"].items():

@@ -86,7 +86,6 @@ class UnlistedReducer:
             yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own)
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
-        """Judge unlisted sequences of a producer that has a ledger."""
         packed = self.ledger
         sequences = rows["a"].astype(np.int64)
         inside = (sequences >= 1) & (sequences <= packed.last[p])

@@ -108,7 +108,6 @@ class _Jobs:
         self._finished = set(self._tracker.getJobIdsForGroup(self._group))
 
     def tasks(self) -> tuple[int, int]:
-        """Return how many tasks of this stage are done, and how many are known."""
         jobs = set(self._tracker.getJobIdsForGroup(self._group)) - self._finished
         infos = filter(None, map(self._tracker.getJobInfo, jobs))
         stages = [self._tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
@@ -138,7 +137,6 @@ class _Operations:
         self._tasks = {}
 
     def tasks(self) -> tuple[int, int]:
-        """Return how many tasks of this stage are done, and how many are known."""
         counts = list(self._tasks.values())
         return sum(done for done, _ in counts), sum(total for _, total in counts)
 

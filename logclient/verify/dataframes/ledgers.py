@@ -81,8 +81,6 @@ def _keyed(rows: I64) -> I64:
 
 
 class _Words:
-    """The words of a verdict, for some producers."""
-
     def __init__(self, violations: pa.Table, names: list[str]) -> None:
         owner = pc.index_in(violations["producer"], pa.array(names, pa.string()))
         first, last, copies = (np.asarray(violations[name]) for name in ("first", "last", "copies"))
@@ -193,7 +191,6 @@ def rows_of(
 
 
 def _chunks(ranges: I64) -> Iterator[I64]:
-    """Yield the numbers of some disjoint ranges, some at a time."""
     total = total_length(ranges)
     if total > MOST_ROWS:
         raise LedgerError(f"ledger: {total} sequences that no line lists are too many for a table")

@@ -145,7 +145,6 @@ _PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSO
 
 
 def _as_option(folders: Folder | Sequence[Folder], what: str) -> str:
-    """Return folders as the value of an option."""
     return json.dumps(storage.resolve_all(folders, what))
 
 
@@ -205,7 +204,6 @@ class _Table(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return cls._name
 
     def _check_options(self) -> None:
@@ -253,8 +251,6 @@ class Part(InputPartition):
 
 
 class _CaptureTable(_Table):
-    """A table of a capture."""
-
     _quiet = False
     _known: tuple[str, ...] = (
         "path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters",
@@ -274,15 +270,12 @@ class _CaptureTable(_Table):
         return Columns(tuple(names)) if names else self._default
 
     def schema(self) -> StructType:
-        """Return the columns of the rows."""
         return spark_schema(self._columns.schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """Return the reader of a batch."""
         return BatchReader(self._options(schema))
 
     def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
-        """Return the reader of a stream."""
         from logclient.verify.dataframes.streams import StreamReader
 
         return StreamReader(self._options(schema))

@@ -181,7 +181,6 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         return [*whole.tolist(), *(int(n) for n, at in end.get("at", {}).items() if at > known.get(n, 0))]
 
     def _size(self, segment: Segment) -> int:
-        """Return how many bytes of a segment may be read."""
         if self._target is None:
             return segment.size
         return min(segment.size, self._target.get(segment.path, 0))
@@ -195,7 +194,6 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         return None
 
     def _new(self, series: Series, begin: _Offset) -> int:
-        """Return the number of new bytes of a listener."""
         new = 0
         for segment in series.segments:
             at = self._position(begin, segment)
