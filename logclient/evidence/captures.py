@@ -27,10 +27,8 @@ from logclient.evidence.segments import (
 )
 
 LISTENER_BITS = 16
-LISTENER = (1 << LISTENER_BITS) - 1
-"""The most listeners, less one."""
-UNIT_BITS = 40
-"""Units of a listener are numbered with so many bits."""
+LISTENER = (1 << LISTENER_BITS) - 1  # the most listeners, less one
+UNIT_BITS = 40  # units of a listener are numbered with so many bits
 
 CONTINUED = ("rotated", "recovered", "resumed")  # reasons in end records after which another segment follows
 _MAX_RUNS = 10  # the most runs that an error names

@@ -65,12 +65,9 @@ QUIET = ("ping", "heartbeat", "other", "command", "control", "check")
 """Statuses of what the verdict counts besides events."""
 CHECK = int.from_bytes(TEST_PRODUCERS, "big")
 """The first 32 bits of the ids of test events, which ``logclient doctor`` sends."""
-NO_LIBRARY = "no_library"
-"""The status of a body that cannot be decompressed on this machine."""
-BODY_MOST = 1 << 28
-"""Decoders keep no body with more bytes."""
-NO_VALUE = "no_value"
-"""The reason for a record without a body: a tombstone of a topic, or NULL in a table."""
+NO_LIBRARY = "no_library"  # the status of a body that cannot be decompressed on this machine
+BODY_MOST = 1 << 28  # decoders keep no body with more bytes
+NO_VALUE = "no_value"  # the reason for a record without a body: a tombstone of a topic, or NULL in a table
 
 
 class Events(NamedTuple):

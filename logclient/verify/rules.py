@@ -72,5 +72,4 @@ def _judgements() -> U8:
     return judgements
 
 
-RULES = _judgements()
-"""The judgement for each combination of marks."""
+RULES = _judgements()  # the judgement for each combination of marks

@@ -54,8 +54,7 @@ from logclient.verify.verdict import (
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")
 """Words that break the promise; ``reordered`` only where the protocol promises order."""
 
-ORDERED = ("lumberjack", "logjam")
-"""Protocols that promise the order of what they acknowledge."""
+ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what they acknowledge
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds

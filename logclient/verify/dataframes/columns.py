@@ -214,10 +214,8 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
     "created": (arrow.TIME, _logjam("created")),
 }
 
-DOCUMENTS = {"time", "level", "message", "fields"}
-"""Columns that are made from the fields of bodies."""
-BODIES = {*DOCUMENTS, "body", "document", "id"}
-"""Columns that need bodies."""
+DOCUMENTS = {"time", "level", "message", "fields"}  # columns that are made from the fields of bodies
+BODIES = {*DOCUMENTS, "body", "document", "id"}  # columns that need bodies
 IDENTITY = {"id", "producer", "sequence", "own_id", "error"}
 """Columns for which bodies must be searched for ids, or checked to be JSON."""
 _OF_UNITS = {"direction", "raw"}
@@ -230,10 +228,8 @@ LOGS = (
 """The columns of the format ``logclient``."""
 ARRIVALS = (*_PLACE, "index", "producer", "sequence", "hash", "offset", "size", "own_id", "error", *LOGJAM)
 """The columns of ``logclient-capture``."""
-UNITS = (*_PLACE, "direction", "raw")
-"""The columns of ``logclient-capture`` with a row for each unit."""
-FOUND = ("producer", "sequence", "hash", "size", "own_id", "error")
-"""The columns that a body alone has."""
+UNITS = (*_PLACE, "direction", "raw")  # the columns of ``logclient-capture`` with a row for each unit
+FOUND = ("producer", "sequence", "hash", "size", "own_id", "error")  # the columns that a body alone has
 
 
 class Columns(NamedTuple):

@@ -32,10 +32,8 @@ PIECES = 512  # in one partition
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
-TORN = "torn_record"
-"""The error of the bytes behind the last whole record of a segment."""
-UNKNOWN = "unknown_protocol"
-"""The error of a segment whose header names no known protocol."""
+TORN = "torn_record"  # the error of the bytes behind the last whole record of a segment
+UNKNOWN = "unknown_protocol"  # the error of a segment whose header names no known protocol
 
 
 class Piece(NamedTuple):
