@@ -273,9 +273,7 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
     return unjudged, sorted(devices - producers)
 
 
-def find_foreign(
-    reports: Iterable[SegmentReport], matched: set[str], since: int | None
-) -> set[str]:
+def find_foreign(reports: Iterable[SegmentReport], matched: set[str], since: int | None) -> set[str]:
     """Find the segments of other runs: they have events, but none of these ledgers."""
     runs = _by_run(report for report in reports if report.run is not None)
     with_known = {key for key, some in runs.items() if any(report.known for report in some)}

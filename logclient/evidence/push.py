@@ -43,9 +43,7 @@ class _File(NamedTuple):
         return storage.read_at(self.path, "evidence", begin, end - begin)
 
 
-def push(
-    folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None] | None = None
-) -> Pushed:
+def push(folder: storage.Folder, url: storage.Folder, tell: Callable[[str], None] | None = None) -> Pushed:
     """Copy the ledgers and the closed segments below a folder, under the same names. `tell` gets each one."""
     source = storage.resolve(folder, "evidence")
     target = storage.resolve(url, "evidence")

@@ -297,9 +297,7 @@ class BucketWriter:
             rest = of_several if rest is None else rest | of_several
         n = len(producer)
         bucket, places = np.empty(n, np.int64), np.empty(n, np.int32)
-        known = locate(
-            producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, places
-        )
+        known = locate(producer, sequence, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
         outside = None
         if self.selection != EVERYTHING:
             outside = self._outside(producer, sequence, received)
@@ -358,14 +356,7 @@ class BucketWriter:
         return named
 
     def _sorted_rows(
-        self,
-        bucket: I64,
-        known: int,
-        listener: int,
-        places: I32,
-        hashes: U64,
-        positions: I64,
-        received: I64,
+        self, bucket: I64, known: int, listener: int, places: I32, hashes: U64, positions: I64, received: I64
     ) -> pa.RecordBatch:
         """Return rows of the `known` events with a bucket, by bucket, then in the order of arrival."""
         if self.other_run:

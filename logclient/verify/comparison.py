@@ -135,9 +135,7 @@ class Comparison:
     def _tally(
         self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, SegmentReport]
     ) -> Tally:
-        def second_pass(
-            only: frozenset[int], later: dict[tuple[int, int], int]
-        ) -> Iterable[pa.RecordBatch]:
+        def second_pass(only: frozenset[int], later: dict[tuple[int, int], int]) -> Iterable[pa.RecordBatch]:
             self.watch.step("comparing again")
             return self.steps.judge(self.ledgers.parts, facts, plan, only, later)
 

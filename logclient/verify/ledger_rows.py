@@ -48,9 +48,7 @@ def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U
     return np.unique(np.concatenate(found))
 
 
-def pieces(
-    group: Sequence[Part], number: int, facts: LedgerFacts
-) -> Iterator[tuple[I64, U64, I64]]:
+def pieces(group: Sequence[Part], number: int, facts: LedgerFacts) -> Iterator[tuple[I64, U64, I64]]:
     """Yield some events at a time: rows of producer, first, last and index; and hashes and times."""
     spans = facts.spans[facts.spans[:, 4] == number]
     spans = spans[np.argsort(spans[:, 3], kind="stable")]

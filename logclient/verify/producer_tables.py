@@ -78,9 +78,7 @@ class ProducerTables:
         owners, codes = np.divmod(keys, width)
         self._parts.setdefault(table, []).append(((owners + first) * SCALES[table] + codes + low, sums))
 
-    def add_places(
-        self, p: I64, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None
-    ) -> None:
+    def add_places(self, p: I64, sequences: I64, kind: npt.NDArray[Any] | int, n: I64 | None = None) -> None:
         """Count faults over the sequences of their producers."""
         part = (sequences - 1) // part_width(self._last[p])
         self.count("places", p, np.multiply(kind, PARTS, dtype=np.int64) + part, n)

@@ -50,12 +50,7 @@ class LocalRunner:
             yield ledger_lines.survey(parts[low:high], selection)
 
     def judge(
-        self,
-        parts: Parts,
-        facts: LedgerFacts,
-        plan: Plan,
-        only: Buckets = None,
-        later: Later = None,
+        self, parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets = None, later: Later = None
     ) -> Iterable[pa.RecordBatch]:
         """Compare, and return batches of `rows.RESULTS`."""
         batches: list[pa.RecordBatch] = []
@@ -113,16 +108,12 @@ def _read_files(
             yield from arrival_rows.segment_rows(task, facts, plan, only)
 
 
-def _read_records(
-    facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]
-) -> Rows:
+def _read_records(facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]) -> Rows:
     worker.prepare()
     yield from records.record_rows(batches, facts, plan, only)
 
 
-def _judge_buckets(
-    facts: LedgerFacts, plan: Plan, later: Later, batches: Iterable[pa.RecordBatch]
-) -> Rows:
+def _judge_buckets(facts: LedgerFacts, plan: Plan, later: Later, batches: Iterable[pa.RecordBatch]) -> Rows:
     worker.prepare()
     yield from judge.judge_rows(batches, facts, plan, later)
 
@@ -165,12 +156,7 @@ class SparkRunner:
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
     def judge(
-        self,
-        parts: Parts,
-        facts: LedgerFacts,
-        plan: Plan,
-        only: Buckets = None,
-        later: Later = None,
+        self, parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets = None, later: Later = None
     ) -> Iterable[pa.RecordBatch]:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
