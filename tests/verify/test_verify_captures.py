@@ -176,6 +176,17 @@ def test_renamed_segment_is_not_compared(scene: Scene, run: Run, name: str) -> N
     )
 
 
+def test_renamed_segment_beside_another_makes_events_unknown(scene: Scene, run: Run, tmp_path: Path) -> None:
+    bodies = [*scene.bodies.values()]
+    scene.write_capture(bodies[15:])
+    (scene.capture / "main-000001.cap").rename(tmp_path / "spare")
+    scene.write_capture(bodies[:15])
+    (tmp_path / "spare").rename(scene.capture / "other-000001.cap")
+    verdict = run()
+    assert_unknown(verdict, 5)
+    assert has_problem(verdict, "other-000001.cap: misnamed")
+
+
 def test_swapped_segment_names_make_events_unknown(scene: Scene, run: Run) -> None:
     scene.write_capture(per_segment=4)
     first, second, spare = (scene.capture / name for name in ("main-000001.cap", "main-000002.cap", "x"))

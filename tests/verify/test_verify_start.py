@@ -80,13 +80,14 @@ def test_java_that_is_missing_or_too_old_is_named(
         java.write_text(f"#!/bin/sh\n{script}\n")
         java.chmod(0o755)
     done = subprocess.run(
-        verify_command(scene), capture_output=True, text=True, timeout=4 * PATIENCE,
+        [*verify_command(scene), "--out", str(scene.out)],
+        capture_output=True, text=True, timeout=4 * PATIENCE,
         env=environment(tmp_path, JAVA_HOME=str(tmp_path / "java")),
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (ExitCode.UNREACHABLE, "")
     assert done.stderr.startswith("logclient: java: Spark needs Java 17 or newer") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert remaining_files(tmp_path) == []
+    assert not scene.out.exists() and remaining_files(tmp_path) == []
 
 
 def test_missing_evidence_is_named_without_spark(scene: Scene, tmp_path: Path) -> None:
