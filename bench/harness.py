@@ -249,9 +249,10 @@ class OtherPrograms:
             ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)   # PR_SET_CHILD_SUBREAPER: orphans become our children
         self._start = self._now()
 
-    def cores(self) -> float:
+    def cores(self, forgotten: float = 0.0) -> float:
+        """Return the cores. `forgotten` are CPU seconds of ours that `own_seconds` no longer has."""
         wall, machine, ours = (b - a for a, b in zip(self._start, self._now(), strict=True))
-        return max(0.0, machine - ours) / wall if wall > 0 else float("nan")
+        return max(0.0, machine - ours - forgotten) / wall if wall > 0 else float("nan")
 
     @staticmethod
     def _now() -> tuple[float, float, float]:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from bench import verify_data
-from bench.harness import OUT, ROOT, Line, NotExact, Row, Spread, Verdict, claim, ratio
+from bench.harness import OUT, ROOT, Line, NotExact, Row, Spread, Verdict, claim, own_seconds, ratio
 
 OURS, AGAIN = "logclient verify, counts alone", "logclient verify, counts alone (again)"
 WHOLE, LOCAL = "logclient verify, with violations and report", "logclient verify --local, with both"
@@ -56,6 +56,7 @@ class Contender:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
+        self.forgotten = 0.0  # CPU seconds of its processes that no parent has after its end
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.verify_run", PROGRAMS[name], str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
@@ -83,8 +84,11 @@ class Contender:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
+        before = own_seconds()
         self._process.stdin.close()
         self._process.wait(timeout=60)
+        # The daemon of PySpark's workers ignores SIGCHLD, so nobody gets the CPU time of ended workers.
+        self.forgotten = max(0.0, before - own_seconds())
 
 
 def count(text: str) -> int:
@@ -125,6 +129,7 @@ class Size:
         self.runs: dict[str, list[dict[str, Any]]] = {}  # the first run is cold
         self.start: dict[str, dict[str, Any]] = {}
         self.bytes = 0
+        self.forgotten = 0.0  # see `Contender`
 
     def warm(self, name: str, clock: str) -> list[float]:
         runs = self.runs[name]
@@ -177,6 +182,8 @@ def _run_in_turn(found: Size, folder: Path, rounds: int, draw: Random) -> None:
             print_progress(f"{short(found.events)}: round {i + 1} of {rounds}")
             for name in draw.sample(list(contenders), len(contenders)):
                 found.runs[name].append(contenders[name].run())
+    del contenders[AGAIN]
+    found.forgotten = sum(contender.forgotten for contender in contenders.values())
 
 
 def _run_alone(found: Size, folder: Path, rounds: int) -> None:
@@ -186,6 +193,7 @@ def _run_alone(found: Size, folder: Path, rounds: int) -> None:
             for i in range(rounds):
                 print_progress(f"{short(found.events)}: {name}, round {i + 1} of {rounds}")
                 found.runs[name].append(contender.run())
+        found.forgotten += contender.forgotten
 
 
 def _begin(name: str, found: Size, folder: Path) -> Contender:
@@ -238,7 +246,9 @@ def run(
             )
         )
     notes += NOTES
-    facts: dict[str, Any] = {"sizes": [vars(size) for size in done]}
+    facts: dict[str, Any] = {
+        "sizes": [vars(size) for size in done], "forgotten": sum(size.forgotten for size in done),
+    }  # fmt: skip
     if len(done) >= 3 and _draw(done, OUT / PICTURE):
         notes.append(f"growth: [{PICTURE}]({PICTURE})")
         facts["pictures"] = [PICTURE]

@@ -48,6 +48,7 @@ def run(
     }
     tiny = Shape(TINY, ledgers, verify_data.Shape(ledgers))
     lines, notes, verdicts, bases = [], [], [], []
+    forgotten: list[float] = []  # see `verify.Contender`
 
     def report(name: str, shape: Shape, runs: list[dict[str, Any]]) -> None:
         line, note = _described(name, shape, runs)
@@ -55,9 +56,9 @@ def run(
         notes.append(note)
 
     with ExitStack() as stack:
-        ours = stack.enter_context(_ready(some, folder, seed, keep))
+        ours = stack.enter_context(_ready(some, folder, seed, keep, forgotten))
         for name, shape in cases.items():
-            with _ready(shape, folder, seed, keep) as other:
+            with _ready(shape, folder, seed, keep, forgotten) as other:
                 base, case = [], []
                 for at in range((rounds or RUNS) + 1):
                     verify.print_progress(f"{name}: run {at + 1} of {(rounds or RUNS) + 1}")
@@ -74,13 +75,14 @@ def run(
             report(name, shape, case)
     again = Spread.of([b / a for a, b in zip(*bases, strict=True)])
     verdicts.insert(0, claim(f"A/A: {FEW} beside the one against those beside the other, CPU", again))
-    with _ready(tiny, folder, seed, keep) as once:
+    with _ready(tiny, folder, seed, keep, forgotten) as once:
         runs = [once() for _ in range((rounds or RUNS) + 1)]
     report(f"{ledgers:,} {TINY}", tiny, runs)
     each = Spread.of([run["cpu"] * 1e3 / ledgers for run in runs[1:]])
     verdicts.append(claim(f"{TINY}: CPU ms each", each, "" if quick else "<=", TINY_MS))
     title = "many small producers, and one large one"
-    return Row("verify-producers", title, "us/event", lines, verdicts, [*notes, *NOTES], {})
+    facts = {"forgotten": sum(forgotten)}
+    return Row("verify-producers", title, "us/event", lines, verdicts, [*notes, *NOTES], facts)
 
 
 class Shape(NamedTuple):
@@ -107,7 +109,9 @@ def _described(name: str, shape: Shape, runs: list[dict[str, Any]]) -> tuple[Lin
 
 
 @contextmanager
-def _ready(shape: Shape, folder: Path, seed: int, keep: bool) -> Iterator[Callable[[], dict[str, Any]]]:
+def _ready(
+    shape: Shape, folder: Path, seed: int, keep: bool, forgotten: list[float]
+) -> Iterator[Callable[[], dict[str, Any]]]:
     """Make the data, yield what verifies them and compares the answer, and delete them."""
     verify.print_progress(f"{shape.kind}: making ledger and capture")
     path = folder / f"verify-{shape.events}-{'-'.join(map(str, map(int, shape.data)))}"
@@ -121,6 +125,7 @@ def _ready(shape: Shape, folder: Path, seed: int, keep: bool) -> Iterator[Callab
                 return answer
 
             yield once
+        forgotten.append(ours.forgotten)
     finally:
         if not keep:
             shutil.rmtree(data.path, ignore_errors=True)
