@@ -3,7 +3,8 @@
 Almost all of it is the start of Spark. The peer is the least program that does anything with PySpark: a
 session on this machine, one job of two Python tasks, and a stop. Each run is a fresh process; the page cache
 is warm. Wall time ends with the command. CPU is that of the command and of all processes that it starts,
-Spark's JVM and workers among them, until the last of them has ended.
+until the last of them has ended, but for Spark's Python workers: PySpark's daemon ignores SIGCHLD, and so the
+system drops their time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from bench.harness import ROOT, Line, NotExact, Row, Spread, claim, ratio
 
 EVENTS = 30_000
 ROUNDS = 10
-BOUND = 4.5  # seconds
 ENDING_S = 60.0  # seconds for the JVM and the workers of an ended command to end
 VERIFY, AGAIN = "verify", "verify (again)"
 SESSION = "a PySpark session with one job"
@@ -42,6 +42,7 @@ rows = spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 spark.stop()
 print(len(rows))
 """
+
 def _adopt_orphans() -> None:
     """Make processes whose parent has ended children of this one, so that their CPU is counted here."""
     pr_set_child_subreaper = 36
@@ -129,7 +130,7 @@ def run(rounds: int | None = None, seed: int = 1, quick: bool = False) -> Row:
                 once(name)
     verdicts = [
         claim("A/A: verify against itself, wall", ratio(samples, AGAIN, VERIFY, "wall")),
-        claim(f"{VERIFY}: seconds", Spread.of(samples[VERIFY]["wall"]), "" if quick else "<=", BOUND),
+        claim(f"{VERIFY}: seconds", Spread.of(samples[VERIFY]["wall"])),
         claim(f"{VERIFY} / {SESSION}, wall", ratio(samples, VERIFY, SESSION, "wall")),
     ]
     notes = [_parts(VERIFY, parts[VERIFY], samples[VERIFY]["wall"])]
