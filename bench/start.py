@@ -43,6 +43,7 @@ spark.stop()
 print(len(rows))
 """
 
+
 def _adopt_orphans() -> None:
     """Make processes whose parent has ended children of this one, so that their CPU is counted here."""
     pr_set_child_subreaper = 36
