@@ -7,25 +7,21 @@ See ``docs/formats.md`` for the format and ``docs/verify.md`` for damaged, stopp
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logclient._ext.ledger import LineReader, Table, unbase64
 from logclient.evidence import storage
-from logclient.evidence.arrays import I64, U64, expand, subtract, union
+from logclient.evidence.arrays import I64, U64, expand, starts_of, subtract, union
 from logclient.evidence.ledger_files import Part
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.verify.ledger_facts import ACKED, DROPPED, FAILED, HANDED, LAST_SEQUENCE
 from logclient.verify.worker import without_collection
-
-Take = Callable[[U64, I64], object]
 
 VERSION = 1  # of the format
 READ_BYTES = 1 << 20  # of a ledger at a time
@@ -42,83 +38,70 @@ OTHER_REASONS = "other reasons"
 # Tables of a survey, and their columns.
 WIDTHS = {"spans": 4, "outcomes": 5, "deferred": 3, "expects_id": 3, "has_id": 3, "drops": 3, "when": 4}
 UNSTATED: dict[str, Any] = {
-    "protocol": "",
-    "url": "",
-    "identity": "",
-    "mode": "",
-    "host": "",
-    "pid": 0,
-    "started_us": 0,
+    **dict.fromkeys(("protocol", "url", "identity", "mode", "host", "stopped"), ""),
+    **dict.fromkeys(("pid", "started_us", "holes", "last"), 0),
     "opened": False,
     "closed": None,  # the ``close`` line, when it is the last
-    "stopped": "",
     "torn": False,
-    "holes": 0,
     "problems": [],
-    "last": 0,
 }
 """Facts about a file before it is read."""
+_WITH_SEQS = {"batch", "outcome", "dropped", "ids", "deferred"}  # kinds of lines
 _CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
 def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str, Any]:
     """Read what some ledger files say, but for hashes and times.
 
-    Returns:
-        Tables, and as ``facts`` everything else, about each file and all of them:
-        ``spans``: index in the group, first, last, position among all events of the group;
-        ``outcomes``: index, first, last, outcome, number of the reason in the group;
-        ``deferred``: index, first, last;
-        ``expects_id``: index, first, last of events that an ``ids`` line must name;
-        ``has_id``: index, first, last of events that an ``ids`` line names;
-        ``drops``: index, time, number of events dropped;
-        ``when``: index, first, last, and -1, 0 or 1 for events before, in and after the selected time;
-        ``ids``: two halves of an id's hash, sequence, index.
+    The result has tables, whose rows begin with the index of a file in the group, and as ``facts`` all else:
+    ``spans``: first, last, position among all events of the group;
+    ``outcomes``: first, last, outcome, number of the reason in the group;
+    ``deferred``: first, last;
+    ``expects_id`` and ``has_id``: first, last of events that an ``ids`` line must name, and that one names;
+    ``drops``: time, number of events dropped;
+    ``when``: first, last, and -1, 0 or 1 for events before, in and after the selected time;
+    ``ids``, which ends with the index: two halves of an id's hash, sequence.
     """
-    reader = LedgerReader(selection=selection)
+    reader = LedgerReader(selection)
     with without_collection():
-        for part, file in _opened(group):
-            for _ in reader.steps(part, file):
-                pass
-    lines = reader.reader
+        for _ in reader.steps(group):
+            pass
+    lines = reader.lines
     facts: dict[str, Any] = {"files": reader.files, "reasons": list(reader.reasons)}
     if lines.position:
         facts["begin"] = lines.begin_us
         if lines.first_us <= lines.last_us:
             facts["span"] = [lines.first_us, lines.last_us]
-    found: dict[str, Any] = {name: _rows(table, name) for name, table in reader.tables.items()}
+    found: dict[str, Any] = {
+        name: np.frombuffer(table.rows(), np.int64).reshape(-1, WIDTHS[name])
+        for name, table in reader.tables.items()
+    }
+    has_id = found["has_id"]
     ids = np.empty((sum(map(len, reader.ids)) // 16, 4), np.uint64)
-    if len(ids):
-        has_id = found["has_id"]
-        ids[:, :2] = np.frombuffer(b"".join(reader.ids), "<u8").reshape(-1, 2)
-        ids[:, 2] = expand(has_id[:, 1:])
-        ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
+    ids[:, :2] = np.frombuffer(b"".join(reader.ids), "<u8").reshape(-1, 2)
+    ids[:, 2] = expand(has_id[:, 1:])
+    ids[:, 3] = np.repeat(has_id[:, 0], has_id[:, 2] - has_id[:, 1] + 1)
     return {"facts": facts, "ids": ids, **found}
 
 
 def events(group: Sequence[Part], least: int) -> Iterator[tuple[U64, I64]]:
     """Yield hashes and times of all events of ledger files in order, at least so many at a time."""
+    reader = LedgerReader()
     pieces: list[tuple[U64, I64]] = []
-    held = 0
-
-    def keep(hashes: U64, created: I64) -> None:
-        nonlocal held
-        pieces.append((hashes.copy(), created.copy()))
-        held += len(hashes)
-
-    reader = LedgerReader(keep)
-    for part, file in _opened(group):
-        for _ in reader.steps(part, file):
-            if held >= least:
-                yield _joined(pieces)
-                pieces, held = [], 0
-    if held:
+    reader.events = pieces
+    done = 0
+    for _ in reader.steps(group):
+        if reader.lines.position - done >= least:
+            yield _joined(pieces)
+            done = reader.lines.position
+            pieces.clear()
+    if pieces:
         yield _joined(pieces)
 
 
 def _joined(pieces: list[tuple[U64, I64]]) -> tuple[U64, I64]:
     hashes, created = zip(*pieces, strict=True)
-    return (hashes[0], created[0]) if len(pieces) == 1 else (np.concatenate(hashes), np.concatenate(created))
+    return np.concatenate(hashes), np.concatenate(created)
 
 
 def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
@@ -140,56 +123,40 @@ def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
             file.close()
 
 
-def _rows(table: Table, name: str) -> I64:
-    return np.frombuffer(table.rows(), np.int64).reshape(-1, WIDTHS[name])
-
-
 class LedgerReader:
-    """A reader of ledger files into the tables that `survey` describes.
+    """A reader of ledger files into the tables that `survey` describes."""
 
-    `take` gets hashes and times of the next events, in arrays that are valid until it returns.
-    """
-
-    def __init__(self, take: Take | None = None, selection: Selection = EVERYTHING) -> None:
-        self.take = take
+    def __init__(self, selection: Selection = EVERYTHING) -> None:
         self.selection = selection
-        self.reader = LineReader(selection.since_us, selection.until_us)
-        self.reader.know(b"", 0)
+        self.lines = LineReader(selection.since_us, selection.until_us)
+        self.lines.know(b"", 0)
         self.reasons = {"": 0}
         own = {name: Table(WIDTHS[name]) for name in ("deferred", "expects_id", "has_id")}
-        read = {name: getattr(self.reader, name) for name in ("spans", "outcomes", "drops", "when")}
+        read = {name: getattr(self.lines, name) for name in ("spans", "outcomes", "drops", "when")}
         self.tables: dict[str, Table] = {**own, **read}
         self.ids: list[bytes] = []
         self.files: list[dict[str, Any]] = []
+        self.events: list[tuple[U64, I64]] | None = None  # hashes and times, if they are wanted
         # An event takes 16 characters of a line.
         self._buffer = bytearray(min(READ_BYTES, MAX_LINE))
         self._hashes = np.empty(READ_BYTES // 16, np.uint64)
         self._created = np.empty(READ_BYTES // 16, np.int64)
 
-    def _begin_file(self, part: Part) -> None:
-        self.part = part
-        self.index = len(self.files)  # of the file in its group
-        self.facts: dict[str, Any] = {
-            "producer": part.producer,
-            "part": part.number,
-            "path": part.path,
-            "size": part.size,
-            **UNSTATED,
-            "problems": [],
-        }
-        self.files.append(self.facts)
-        self.reader.begin_file(self.index)
+    def steps(self, group: Sequence[Part]) -> Iterator[None]:
+        """Read files in steps of some lines, each up to the size at which it was found; it may still grow."""
+        for index, (part, file) in enumerate(_opened(group)):
+            self.part, self.index = part, index
+            self.facts: dict[str, Any] = dict(UNSTATED, problems=[], producer=part.producer, part=part.number)
+            self.facts.update(path=part.path, size=part.size)
+            self.files.append(self.facts)
+            self.lines.begin_file(index)
+            yield from self._read_lines(_Lines(file, part.size, self._buffer))
+            self.facts["last"] = self.lines.last
 
     def _add_hole(self, line: int, why: str) -> None:
         self.facts["holes"] += 1
         if len(self.facts["problems"]) < _MAX_PROBLEMS:
             self.facts["problems"].append(f"{storage.base_name(self.part.path)} line {line}: {why}")
-
-    def steps(self, part: Part, file: io.RawIOBase) -> Iterator[None]:
-        """Read a file in steps of some lines, up to the size at which it was found; it may still grow."""
-        self._begin_file(part)
-        yield from self._read_lines(_Lines(file, part.size, self._buffer))
-        self.facts["last"] = self.reader.last
 
     def _read_lines(self, lines: _Lines) -> Iterator[None]:
         facts = self.facts
@@ -205,18 +172,17 @@ class LedgerReader:
             if line == b"\n":
                 continue
             facts["closed"] = None
-            fields: Any = None
             try:
                 if not line:
                     raise ValueError(f"longer than {MAX_LINE} bytes")
                 fields = _parse_line(line)
-                if facts["opened"] and _kind(fields) == "open":
-                    self._add_hole(number, f"another open line ({_ledger_of(fields)}): the rest is not read")
-                    return
                 if not facts["opened"]:
                     self._open(fields)
-                    continue
-                self._line(fields, begin)
+                elif _kind(fields) == "open":
+                    self._add_hole(number, f"another open line ({_ledger_of(fields)}): the rest is not read")
+                    return
+                else:
+                    self._line(fields, begin)
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 why = str(error).split("\n")[0][:200]
                 if not facts["opened"]:
@@ -227,12 +193,12 @@ class LedgerReader:
 
     def _read_usual_lines(self, lines: _Lines) -> int:
         """Read lines up to the first one without the usual form, and return their number."""
-        reader = self.reader
+        reader = self.lines
         lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
         if reader.lines:
             self.facts["closed"] = None
-        if reader.events and self.take is not None:
-            self.take(self._hashes[: reader.events], self._created[: reader.events])
+        if reader.events and self.events is not None:
+            self.events.append((self._hashes[: reader.events].copy(), self._created[: reader.events].copy()))
         return reader.lines
 
     def _open(self, fields: Any) -> None:
@@ -259,119 +225,83 @@ class LedgerReader:
     def _line(self, fields: dict[str, Any], begin: int) -> None:
         """Read another line, which begins at byte `begin` of the file."""
         kind = _kind(fields)
+        seqs = _read_ranges(fields["seqs"]) if kind in _WITH_SEQS else []
         if kind == "batch":
-            self._batch(fields)
-        elif kind == "outcome":
-            seqs = _read_ranges(fields["seqs"])
-            outcome = _OUTCOME_CODES[_read_text(fields["status"], "status")]
-            self._add_outcome(fields, seqs, outcome)
-            self._reach(seqs[-1][1])
-        elif kind == "dropped":
-            seqs = _read_ranges(fields["seqs"])
-            self._add_outcome(fields, seqs, DROPPED)
-            self._reach(seqs[-1][1])
-            at = fields.get("at_us")
+            self._batch(fields, seqs)
+        elif kind in ("outcome", "dropped"):
+            code = DROPPED if kind == "dropped" else _OUTCOME_CODES[_read_text(fields["status"], "status")]
+            reason = self._reason(fields.get("reason"))
+            for first, last in seqs:
+                self.lines.outcomes.append(self.index, first, last, code, reason)
+            at = fields.get("at_us") if kind == "dropped" else None
             if type(at) is int and abs(at) < _MAX_TIME_US and self.selection.contains(at):
-                self.reader.drops.append(self.index, at, _size(seqs))
+                self.lines.drops.append(self.index, at, _size(seqs))
         elif kind == "ids":
-            seqs = _read_ranges(fields["seqs"])
-            n = _read_count(seqs, fields)
-            ids = _read_base64(fields["ids"], 16 * n, "ids")
+            ids = _read_base64(fields["ids"], 16 * _read_count(seqs, fields), "ids")
             if "beside" in fields:
-                beside = _read_ranges(fields["beside"])
-                if not _is_subset(beside, seqs):
-                    raise ValueError("beside has sequences that are not in seqs")
+                beside = _read_some(fields, "beside", seqs)
                 ids += _read_base64(fields["second"], 16 * _size(beside), "second")
                 seqs = seqs + beside
             self.ids.append(ids)
             self._add("has_id", seqs)
         elif kind == "deferred":
-            self._add("deferred", _read_ranges(fields["seqs"]))
+            self._add("deferred", seqs)
         elif kind == "stopped":
             self.facts["stopped"] = _read_text(fields["reason"], "reason") or "?"
         elif kind == "close":
-            last = _read_integer(fields["last"], "last", 0, LAST_SEQUENCE)
-            most = (1 << 63) - 1
-            close = {
-                "last": last,
-                "acked": _read_integer(fields["acked"], "acked", 0, most),
-                "handed": _read_integer(fields["handed"], "handed", 0, most),
-                "before": begin,
-                "bytes": _read_integer(fields["bytes"], "bytes", 0, most) if "bytes" in fields else None,
-            }
-            at = fields.get("at_us")
+            most, at = (1 << 63) - 1, fields.get("at_us")
+            close: dict[str, Any] = {"before": begin, "bytes": None}
             close["at_us"] = at if type(at) is int and abs(at) < _MAX_TIME_US else None
+            close["last"] = _read_integer(fields["last"], "last", 0, LAST_SEQUENCE)
+            for name in ("acked", "handed", *(["bytes"] if "bytes" in fields else [])):
+                close[name] = _read_integer(fields[name], name, 0, most)
             for name in ("failed", "dropped"):
                 close[name] = sum(_read_integer(n, name, 0, most) for n in fields[name].values())
             self.facts["closed"] = close
-            self._reach(last)
         # Ignore other kinds, which a later version may add.
-
-    def _reach(self, last: int) -> None:
-        self.reader.last = max(self.reader.last, last)
+        if kind in ("batch", "outcome", "dropped", "close"):
+            last = fields["last"] if kind == "close" else seqs[-1][1]
+            self.lines.last = max(self.lines.last, last)
 
     def _add(self, table: str, seqs: list[tuple[int, int]]) -> None:
         for first, last in seqs:
             self.tables[table].append(self.index, first, last)
 
-    def _add_outcome(self, fields: dict[str, Any], seqs: list[tuple[int, int]], outcome: int) -> None:
-        given = fields.get("reason")
+    def _reason(self, given: Any) -> int:
+        """Return the number of the reason in a line."""
         reason = given[:_REASON_CHARS] if isinstance(given, str) else ""
-        if reason not in self.reasons:
-            if len(self.reasons) >= MAX_REASONS:
-                reason = OTHER_REASONS
-            number = self.reasons.setdefault(reason, len(self.reasons))
-            if isinstance(given, str) and _PLAIN.fullmatch(given):
-                self.reader.know(given.encode(), number)
-        number = self.reasons[reason]
-        for first, last in seqs:
-            self.reader.outcomes.append(self.index, first, last, outcome, number)
+        new = reason not in self.reasons
+        number = number_reason(self.reasons, reason)
+        if new and _PLAIN.fullmatch(given):
+            self.lines.know(given.encode(), number)
+        return number
 
-    def _batch(self, fields: dict[str, Any]) -> None:
-        seqs = _read_ranges(fields["seqs"])
+    def _batch(self, fields: dict[str, Any], seqs: list[tuple[int, int]]) -> None:
         n = _read_count(seqs, fields)
         base = _read_integer(fields["base"], "base", 1 - _MAX_TIME_US, _MAX_TIME_US - 1)
         hashes = _read_base64(fields["hashes"], 8 * n, "hashes")
         deltas = np.frombuffer(_read_base64(fields["created"], 4 * n, "created"), "<i4")
         if "own" in fields:
-            own = _read_ranges(fields["own"])
-            if not _is_subset(own, seqs):
-                raise ValueError("own has sequences that are not in seqs")
-            self._add("expects_id", own)
+            self._add("expects_id", _read_some(fields, "own", seqs))
         created = deltas.astype("<i8") + base
-        self._note_times(seqs, created)
-        if self.take is not None:
-            self.take(np.frombuffer(hashes, np.uint64), created)
-        reader = self.reader
+        if self.events is not None:
+            self.events.append((np.frombuffer(hashes, np.uint64), created))
+        lines = self.lines
         for first, last in seqs:
-            reader.spans.append(self.index, first, last, reader.position)
-            reader.position += last - first + 1
-        self._reach(seqs[-1][1])
-
-    def _note_times(self, seqs: list[tuple[int, int]], created: I64) -> None:
-        """Note when the events of a ``batch`` line were made."""
-        reader = self.reader
-        reader.begin_us = min(reader.begin_us, int(created.min()))
+            lines.spans.append(self.index, first, last, lines.position)
+            lines.position += last - first + 1
+        lines.begin_us = min(lines.begin_us, int(created.min()))
         if self.selection.timed:
             when = self.selection.place(created)
-            self._place(seqs, when)
+            sequences = expand(np.array(seqs, np.int64))
+            starts = starts_of(sequences - np.arange(n), when)
+            ends = np.append(starts[1:], n) - 1
+            for row in np.column_stack((sequences[starts], sequences[ends], when[starts])).tolist():
+                lines.when.append(self.index, *row)
             created = created[when == 0]
         if len(created):
-            reader.first_us = min(reader.first_us, int(created.min()))
-            reader.last_us = max(reader.last_us, int(created.max()))
-
-    def _place(self, seqs: list[tuple[int, int]], when: npt.NDArray[np.int8]) -> None:
-        """Note whether the events of a ``batch`` line are before, in or after the selected time."""
-        if bool((when == when[0]).all()):
-            for first, last in seqs:
-                self.reader.when.append(self.index, first, last, int(when[0]))
-            return
-        sequences = expand(np.array(seqs, np.int64))
-        cut = np.flatnonzero((np.diff(sequences) > 1) | (when[1:] != when[:-1])) + 1
-        edges = [0, *cut.tolist(), len(sequences)]
-        for low, high in itertools.pairwise(edges):
-            first, last = int(sequences[low]), int(sequences[high - 1])
-            self.reader.when.append(self.index, first, last, int(when[low]))
+            lines.first_us = min(lines.first_us, int(created.min()))
+            lines.last_us = max(lines.last_us, int(created.max()))
 
 
 class _Lines:
@@ -399,33 +329,29 @@ class _Lines:
         False: there is none, and the rest of the file is a torn line.
         """
         searched = self.low
-        while True:
-            self._end = self.data.find(b"\n", searched, self.high) + 1
-            if self._end:
-                return True
+        while not (end := self.data.find(b"\n", searched, self.high) + 1):
             size = self.high - self.low
             if size >= MAX_LINE:
-                return True
+                break
             if not self._fill():
                 return False
             searched = self.low + size
+        self._end = end
+        return True
 
     def take(self) -> bytes:
         """Return the line that was found, with its newline; empty: it is longer than `MAX_LINE`."""
-        if self._end:
-            line = bytes(self.data[self.low : self._end])
-            self.low = self._end
-            return line
+        line = bytes(self.data[self.low : self._end])
         while not self._end:
             self.low = self.high
             if not self._fill():
-                return b""
+                break
             self._end = self.data.find(b"\n", self.low, self.high) + 1
-        self.low = self._end
-        return b""
+        self.low = self._end or self.low
+        return line
 
     def _fill(self) -> bool:
-        """Read more of the file. Returns whether there was more."""
+        """Read more of the file, and return whether there was more."""
         if not self._left:
             return False
         size = self.high - self.low
@@ -436,16 +362,14 @@ class _Lines:
         elif size == len(self.data):
             self.data = self.data + bytes(min(size, MAX_LINE - size))
         with memoryview(self.data) as view:
-            n = self.file.readinto(view[size : size + self._left])
-        if not n:
-            return False
+            n = self.file.readinto(view[size : size + self._left]) or 0
         self.high += n
         self._left -= n
-        return True
+        return n > 0
 
 
-def _parse_line(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line.
+def _parse_line(line: bytes) -> Any:
+    """Return the JSON value of a line.
 
     The two long strings at the end of a ``batch`` line are most of a ledger. They are base64, so when a line
     has the usual form they are cut out as bytes and not decoded as JSON.
@@ -454,10 +378,15 @@ def _parse_line(line: bytes) -> dict[str, Any]:
         at = line.find(_CREATED)
         created, _, hashes = line[at + len(_CREATED) : -len(_END)].partition(_HASHES)
         if at > 0 and hashes and not any(x in text for x in (b'"', b"\\") for text in (created, hashes)):
-            fields: dict[str, Any] = json.loads(line[:at] + b"}")
-            return {**fields, "created": created, "hashes": hashes}
-    parsed: dict[str, Any] = json.loads(line.decode())
-    return parsed
+            return {**json.loads(line[:at] + b"}"), "created": created, "hashes": hashes}
+    return json.loads(line.decode())
+
+
+def number_reason(reasons: dict[str, int], reason: str) -> int:
+    """Return the number of a reason in a table, to which it is added; if that is full, that of all others."""
+    if reason not in reasons and len(reasons) >= MAX_REASONS:
+        reason = OTHER_REASONS
+    return reasons.setdefault(reason, len(reasons))
 
 
 def _read_ranges(value: Any) -> list[tuple[int, int]]:
@@ -486,9 +415,12 @@ def _read_text(value: Any, name: str) -> str:
     return value
 
 
-def _is_subset(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
-    """Return whether all of `a` is in `b`. Both ascend."""
-    return not len(subtract(union(np.array(a, np.int64)), union(np.array(b, np.int64))))
+def _read_some(fields: dict[str, Any], name: str, seqs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges of a field, which must be in `seqs`."""
+    some = _read_ranges(fields[name])
+    if len(subtract(*(union(np.array(ranges, np.int64)) for ranges in (some, seqs)))):
+        raise ValueError(f"{name} has sequences that are not in seqs")
+    return some
 
 
 def _read_base64(value: str | bytes, size: int, what: str) -> bytes:
