@@ -110,35 +110,29 @@ def lay_out(facts: LedgerFacts, bucket: int, space: Workspace) -> LedgerBucket:
         shift = (starts - firsts)[q[which]]
         return which, np.stack((first[which] + shift, last[which] + shift), axis=1)
 
-    hashes = space.filled("hashes", n, np.uint64, 0)
-    created = space.filled("created", n, np.int64, 0)
-    _, to = ranges(facts.rows_of("spans", p, end))
+    def marked(rows: I64) -> npt.NDArray[np.bool_] | None:
+        """Return which places are in some rows; None: no place is."""
+        _, places = ranges(rows)
+        return covered(places, n) if len(places) else None
+
     outcome = space.filled("outcome", n, np.uint8, 0)
     rows = facts.rows_of("outcomes", p, end)
-    which, some = ranges(rows)
+    which, places = ranges(rows)
     # Of each producer the weakest first, so that the strongest remains.
-    paint(some, rows[which, 3].astype(np.uint8), outcome)
-    shared = None
-    of_shared = facts.shared[slice(*np.searchsorted(facts.shared_by, (p, end)))]
-    _, some = ranges(of_shared[:, [0, 1, 1]])
-    listed = covered(to, n)
-    if len(some):
-        shared = covered(some, n) & listed  # the batch line of an `ids` line may be damaged
-    deferred = ranges(facts.rows_of("deferred", p, end))[1]
-    has_id = ranges(facts.rows_of("has_id", p, end))[1] if not facts.all_whole else deferred[:0]
-    outside = ranges(facts.rows_of("outside", p, end))[1]
-    away = np.stack((starts, starts + sizes - 1), axis=1)[~facts.selected[producers]]
+    paint(places, rows[which, 3].astype(np.uint8), outcome)
+    listed = covered(ranges(facts.rows_of("spans", p, end))[1], n)
+    shared = marked(facts.shared[slice(*np.searchsorted(facts.shared_by, (p, end)))][:, [0, 1, 1]])
     return LedgerBucket(
         producers,
         starts,
         firsts,
-        hashes,
-        created,
+        space.filled("hashes", n, np.uint64, 0),
+        space.filled("created", n, np.int64, 0),
         listed,
         outcome,
-        shared,
-        covered(deferred, n) if len(deferred) else None,
-        covered(has_id, n) if len(has_id) else None,
-        covered(outside, n) if len(outside) else None,
-        covered(away, n) if len(away) else None,
+        None if shared is None else shared & listed,  # the batch line of an `ids` line may be damaged
+        marked(facts.rows_of("deferred", p, end)),
+        None if facts.all_whole else marked(facts.rows_of("has_id", p, end)),
+        marked(facts.rows_of("outside", p, end)),
+        marked(np.column_stack((producers, firsts, firsts + sizes - 1))[~facts.selected[producers]]),
     )

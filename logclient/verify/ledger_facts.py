@@ -52,8 +52,9 @@ class Producer(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name, with the process."""
-        return f"{self.producer}{process_label(self.host, self.pid)}"
+        """The name, with the process in brackets."""
+        parts = [f"host {self.host}"] * bool(self.host) + [f"pid {self.pid}"] * bool(self.pid)
+        return f"{self.producer} ({', '.join(parts)})" if parts else self.producer
 
     @property
     def problem_lines(self) -> list[str]:
@@ -63,12 +64,6 @@ class Producer(NamedTuple):
             f"{self.label}: {words.removeprefix(prefix)}" if words.startswith(prefix) else words
             for words in self.problems
         ]
-
-
-def process_label(host: str, pid: int) -> str:
-    """Return a process in brackets, as a suffix of a producer's name; empty: not known."""
-    parts = [f"host {host}"] * bool(host) + [f"pid {pid}"] * bool(pid)
-    return f" ({', '.join(parts)})" if parts else ""
 
 
 # The row of a producer.
@@ -104,21 +99,10 @@ class LedgerFacts:
     order of their names; such a number is called `p`.
 
     Attributes:
-        last, pending_after, addressed, family: of each producer, see `Producer` and `PRODUCER_ROW`.
-        whole: whether each producer's ledger is complete.
-        bases: the first bucket of each producer, and the number of all buckets. See ``ledger_buckets.py``.
-        starts: the place of each producer's first sequence in that bucket.
+        starts: the place of each producer's first sequence in its bucket of `bases`.
         live: the buckets in which an event is listed.
-        spans: see `spans_of`.
         drops: rows of producer, time and number of events dropped.
-        shared_by: the producers of `shared`.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
-        selected: producers of which any sequence may be selected.
-        of_other_runs: producers that are not judged because their events belong to other runs.
-        continued: producers that list an event after the selection, so that a missing end does not matter.
-        all_whole: whether nothing is missing from the ledgers of selected producers.
-        left_out_hashes: the hashes, rising, of the events that a selection leaves out because only these
-            identify them.
     """
 
     rows: npt.NDArray[Any]  # of `PRODUCER_ROW`
@@ -144,6 +128,7 @@ class LedgerFacts:
         self.whole: npt.NDArray[np.bool_] = rows["evidence"] == WHOLE
         self.addressed: npt.NDArray[np.bool_] = rows["addressed"]
         self.family = rows["family"]
+        # The first bucket of each producer, and the number of all buckets: see ``ledger_buckets.py``.
         self.bases, self.starts, self.live = tables["bases"], tables["starts"], tables["live"]
         self.spans, self.drops, self.outside = tables["spans"], tables["drops"], tables["outside"]
         producers = np.arange(len(rows) + 1)
@@ -151,24 +136,24 @@ class LedgerFacts:
             name: np.searchsorted(tables[name][:, 0], producers) for name, width in TABLES.items() if width
         }
         self.shared_by = np.ascontiguousarray(self.shared[:, 0])
+        # Rising, of the events that a selection leaves out because only their hashes identify them.
         self.left_out_hashes = np.empty(0, np.uint64)
-        self.continued = np.zeros(len(rows), bool)
-        self.selected = np.ones(len(rows), bool)
         tail = self.outside[:, 2] == LAST_SEQUENCE
+        # Producers that list an event after the selection, so that a missing end does not matter.
+        self.continued = np.zeros(len(rows), bool)
         self.continued[self.outside[tail, 0]] = True
+        self.selected = np.ones(len(rows), bool)  # of these any sequence may be selected
         self.selected[self.outside[tail & (self.outside[:, 1] <= 1), 0]] = False
-        self.of_other_runs = np.zeros(len(rows), bool)
-        self._complete()
-
-    def _complete(self) -> None:
-        self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
+        self.of_other_runs = np.zeros(len(rows), bool)  # these are not judged
+        self.leave_out(())
 
     def leave_out(self, ranges: Sequence[Sequence[int]]) -> None:
         """Leave out ranges of producers whose events belong to other runs."""
         for first, last in ranges:
             self.of_other_runs[first : last + 1] = True
         self.selected &= ~self.of_other_runs
-        self._complete()
+        # Whether nothing is missing from the ledgers of selected producers.
+        self.all_whole = bool(self.whole[self.selected].all()) and not self.unread
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"producers": []}
@@ -183,8 +168,7 @@ class LedgerFacts:
 
     def name(self, p: int) -> str:
         """Return the 20 hex digits of a producer."""
-        name: str = self.rows["prefix"][p].tobytes().hex()
-        return name
+        return bytes(self.rows["prefix"][p]).hex()
 
     def find(self, name: str) -> int:
         """Return the number of a producer, or -1 when it has no ledger here."""

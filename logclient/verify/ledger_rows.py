@@ -23,8 +23,8 @@ def event_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read a group of ledger files again, and yield their events as rows of buckets.
 
-    An event without an id of its own has a row of its share of the hashes instead. `only` has the buckets
-    that a second pass wants.
+    An event without an id of its own has a row of its share of the hashes instead: see
+    `anonymous.AnonymousReducer.add`. `only` has the buckets that a second pass wants.
     """
     live = np.array(sorted(only), np.int64) if only is not None else facts.live
     anonymous = plan.anonymous_shares > 0 and only is None
@@ -35,7 +35,14 @@ def event_rows(
         if anonymous:
             by_hash |= np.isin(spans[:, 0], facts.shared_by)
             for p, first, last, at in spans[by_hash].tolist():
-                yield from _anonymous_rows(p, first, last, hashes[at:], created[at:], facts, plan)
+                sequences = facts.by_hash(p, first, last)
+                if not len(sequences):
+                    continue
+                bodies = hashes[at + sequences - first]
+                keys = ANONYMOUS - share_of(bodies, plan.anonymous_shares)
+                owner = np.full(len(sequences), p << 3, np.int32) | facts.outcomes_at(p, sequences)
+                times = created[at + sequences - first]
+                yield rows_of_keys(plan, keys, LEDGER, sequences, places=owner, hashes=bodies, times=times)
 
 
 def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:
@@ -72,9 +79,8 @@ def _bucket_rows(
     """Yield rows of spans, which are cut at the edges of buckets."""
     bits = facts.bits
     low, high = (spans[:, 1] - 1) >> bits, (spans[:, 2] - 1) >> bits
-    n = high - low + 1
-    which = np.repeat(np.arange(len(spans)), n)
-    k = np.arange(len(which)) - np.repeat(np.cumsum(n) - n, n) + low[which]
+    which = np.repeat(np.arange(len(spans)), high - low + 1)
+    k = expand(np.column_stack((low, high)))
     p = spans[which, 0]
     bucket = facts.bases[p] + k
     first = np.maximum(spans[which, 1], (k << bits) + 1)
@@ -113,23 +119,3 @@ def share_of(hashes: U64, shares: int) -> I64:
     """Return the share of events without an id that each hash belongs to."""
     mixed = (hashes * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
     return mixed.astype(np.int64) % shares
-
-
-def _anonymous_rows(
-    p: int, first: int, last: int, hashes: U64, created: I64, facts: LedgerFacts, plan: Plan
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows of one span's events that are compared by hash: see `anonymous.AnonymousReducer.add`."""
-    sequences = facts.by_hash(p, first, last)
-    if not len(sequences):
-        return
-    hashes, created = hashes[sequences - first], created[sequences - first]
-    owner = np.full(len(sequences), p << 3, np.int32) | facts.outcomes_at(p, sequences)
-    yield rows_of_keys(
-        plan,
-        ANONYMOUS - share_of(hashes, plan.anonymous_shares),
-        LEDGER,
-        sequences,
-        places=owner.astype(np.int32),
-        hashes=hashes,
-        times=created,
-    )

@@ -1,8 +1,7 @@
-"""The sequences of each producer outside a selection of time, as ranges.
+"""The sequences of each producer outside a selection of time, as ranges. ``docs/verify.md`` has the rules.
 
-A listed event has a time of creation. Any other sequence has the place of its neighbours, the listed events
-next to it: it is outside if the one above it was made before the selected time, or the one below it after
-that. The rules are in ``docs/verify.md``.
+A listed event has a time. Any other sequence is outside if the next listed event above it was made before the
+selected time, or the next one below it after that.
 """
 
 from __future__ import annotations
@@ -53,11 +52,9 @@ def find_outside(
     out &= (below[:, 3] > 0) | (above[:, 3] < 0)
     gaps = np.column_stack((below[out, 0], below[out, 2] + 1, above[out, 1] - 1))
     real = known[(known[:, 1] >= 0) & (known[:, 1] <= LAST_SEQUENCE)]
-    settled = np.full(n, LAST_SEQUENCE)
-    if selection.until_us is not None:
-        settled[:] = 0
-        early = real[real[:, 3] <= 0]
-        np.maximum.at(settled, early[:, 0] - base, early[:, 2])
+    settled = np.full(n, LAST_SEQUENCE if selection.until_us is None else 0)
+    early = real[real[:, 3] <= 0]
+    np.maximum.at(settled, early[:, 0] - base, early[:, 2])
     left_out = np.concatenate((gaps, real[real[:, 3] != 0, :3]))
     return Outside(_joined(left_out), _joined(real[real[:, 3] == 0, :3]), settled)
 

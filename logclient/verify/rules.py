@@ -1,8 +1,7 @@
 """The rules of the verdict: the state of an event, from its marks.
 
-The *marks* of an event are bits of a number: the outcome in its ledger, what else the ledgers say, and what
-arrived. There are few such numbers, so the rules are applied once to each, and `judge` of
-``_ext/arrivals.pyx`` looks the events of a bucket up in the result.
+The *marks* are bits: the outcome in the ledger, what else the ledgers say, and what arrived. The rules are
+applied once to each such number, and `judge` of ``_ext/arrivals.pyx`` looks events up in the result.
 """
 
 from __future__ import annotations
