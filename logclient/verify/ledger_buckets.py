@@ -1,8 +1,7 @@
 """Buckets: the places that the sequences of all producers have in the comparison.
 
-A bucket has at most ``2 ** bits`` *places*, one for each sequence. A producer with more sequences has several
-buckets of its own. Smaller producers that are neighbours share a bucket, one after the other. So the cost of
-a comparison depends on the number of events, and hardly on the number of producers.
+Each has at most ``2 ** bits`` *places*. A producer with more sequences has several of its own, and smaller
+neighbours share one, so the cost of a comparison hardly depends on the number of producers.
 """
 
 from __future__ import annotations

@@ -208,8 +208,6 @@ class LedgerFacts:
         """Return the groups of files with events compared by hash, and how many their producers list."""
         hashed = ~self.addressed & (self.rows["listed"] > 0)
         hashed[self.shared_by[self.shared[:, 2] != 0]] = True
-        if not hashed.any():
-            return [], 0
         files = np.unique(self.spans[hashed[self.spans[:, 0]], 4]).tolist()
         return files, int(self.rows["listed"][hashed].sum())
 

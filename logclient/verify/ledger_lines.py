@@ -159,13 +159,20 @@ class LedgerReader:
             self.facts["problems"].append(f"{storage.base_name(self.part.path)} line {line}: {why}")
 
     def _read_lines(self, lines: _Lines) -> Iterator[None]:
-        facts = self.facts
+        facts, reader = self.facts, self.lines
         number = 0
         while lines.find():
             yield
-            if facts["opened"] and (usual := self._read_usual_lines(lines)):
-                number += usual
-                continue
+            if facts["opened"]:
+                # Read lines up to the first one without the usual form.
+                lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
+                n = reader.events
+                if n and self.events is not None:
+                    self.events.append((self._hashes[:n].copy(), self._created[:n].copy()))
+                if reader.lines:
+                    number += reader.lines
+                    facts["closed"] = None
+                    continue
             number += 1
             begin = lines.at
             line = lines.take()
@@ -190,16 +197,6 @@ class LedgerReader:
                     return
                 self._add_hole(number, why)
         facts["torn"] = lines.at < self.part.size
-
-    def _read_usual_lines(self, lines: _Lines) -> int:
-        """Read lines up to the first one without the usual form, and return their number."""
-        reader = self.lines
-        lines.low = reader.read(lines.data, lines.low, lines.high, self._hashes, self._created)
-        if reader.lines:
-            self.facts["closed"] = None
-        if reader.events and self.events is not None:
-            self.events.append((self._hashes[: reader.events].copy(), self._created[: reader.events].copy()))
-        return reader.lines
 
     def _open(self, fields: Any) -> None:
         """Read the first line, which must agree with the name of the file."""
@@ -316,7 +313,6 @@ class _Lines:
         self.low = self.high = 0
         self._begin = 0  # of the buffer, in the file
         self._left = size  # bytes of the file that are not in the buffer yet
-        self._end = 0  # of the line that was found; 0: not in the buffer
 
     @property
     def at(self) -> int:
@@ -329,25 +325,25 @@ class _Lines:
         False: there is none, and the rest of the file is a torn line.
         """
         searched = self.low
-        while not (end := self.data.find(b"\n", searched, self.high) + 1):
+        while self.data.find(b"\n", searched, self.high) < 0:
             size = self.high - self.low
             if size >= MAX_LINE:
                 break
             if not self._fill():
                 return False
             searched = self.low + size
-        self._end = end
         return True
 
     def take(self) -> bytes:
         """Return the line that was found, with its newline; empty: it is longer than `MAX_LINE`."""
-        line = bytes(self.data[self.low : self._end])
-        while not self._end:
+        end = self.data.find(b"\n", self.low, self.high) + 1
+        line = bytes(self.data[self.low : end])
+        while not end:
             self.low = self.high
             if not self._fill():
-                break
-            self._end = self.data.find(b"\n", self.low, self.high) + 1
-        self.low = self._end or self.low
+                return b""
+            end = self.data.find(b"\n", self.low, self.high) + 1
+        self.low = end
         return line
 
     def _fill(self) -> bool:

@@ -16,17 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient.evidence import storage
-from logclient.evidence.arrays import (
-    I64,
-    U64,
-    expand,
-    intersect,
-    overlaps,
-    repeated,
-    starts_of,
-    subtract,
-    union,
-)
+from logclient.evidence.arrays import I64, U64, expand, overlaps, repeated, starts_of, subtract, union
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.ledger_files import prefix_words
 from logclient.evidence.selection import EVERYTHING, Selection
@@ -67,7 +57,8 @@ def merge(
         merger = _Merger(bits, selection)
         for number, found in enumerate(surveys):
             merger.add(number, found)
-        merger.end()
+        merger.add_producers([merger.facts] if merger.facts else [])
+        merger.tables["bases"].append(np.array([merger.placer.end], np.int64))
         tables = {name: np.concatenate(merger.tables.pop(name)) for name in ("producers", *TABLES)}
         rows = tables.pop("producers")
         ids, shared = _split_shared(merger.ids, rows, tables["spans"])
@@ -110,10 +101,6 @@ class _Merger:
             self.tables[name] = [np.empty((0, width) if width else 0, np.int64)]
         self.producers: list[Producer] = []  # those that are complete
 
-    def end(self) -> None:
-        self._add_producers([self.facts] if self.facts else [])
-        self.tables["bases"].append(np.array([self.placer.end], np.int64))
-
     def add(self, number: int, found: Mapping[str, Any]) -> None:
         """Add the survey of a group. Its producers do not come before those of the group before."""
         said = found["facts"]
@@ -140,9 +127,10 @@ class _Merger:
         table[:, 3] = owner[owner >= 0]
         self.ids.append(table)
         self.facts = groups.pop() if groups else []
-        self._add_producers(groups)
+        self.add_producers(groups)
 
-    def _add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
+    def add_producers(self, groups: list[list[dict[str, Any]]]) -> None:
+        """Add complete producers, each by the facts about its parts."""
         if not groups:
             return
         base, n = len(self.producers), len(groups)
@@ -156,7 +144,12 @@ class _Merger:
         outside = None
         left_out = np.empty((0, 3), np.int64)
         if self.selection.timed:
-            outside = self._outside(groups, some["when"], checked.spans)
+            most = np.iinfo(np.int64).max
+            begun = [x[0]["started_us"] if x[0]["part"] == 1 else 0 for x in groups]
+            closed = [(_close_of(x) or {"at_us": None})["at_us"] for x in groups]
+            started = np.array([at or -most for at in begun])
+            ended = np.array([most if at is None else at for at in closed])
+            outside = find_outside(some["when"], checked.spans, base, started, ended, self.selection)
             left_out = outside.ranges
         producers = [_producer(group, checked, p, outside) for p, group in enumerate(groups)]
         table = np.zeros(n, PRODUCER_ROW)
@@ -200,19 +193,6 @@ class _Merger:
         for name, parts in self.tables.items():
             parts.append(tables[name])
         self.producers += producers
-
-    def _outside(self, groups: list[list[dict[str, Any]]], when: I64, spans: I64) -> Outside:
-        """Find the sequences of complete producers that are not selected."""
-        most = np.iinfo(np.int64).max
-        started = np.full(len(groups), -most)
-        ended = np.full(len(groups), most)
-        for i, facts in enumerate(groups):
-            if facts[0]["part"] == 1 and facts[0]["started_us"]:
-                started[i] = facts[0]["started_us"]
-            close = _close_of(facts)
-            if close is not None and close["at_us"] is not None:
-                ended[i] = close["at_us"]
-        return find_outside(when, spans, len(self.producers), started, ended, self.selection)
 
 
 def _number(numbers: dict[Any, int], key: Any) -> int:
@@ -291,9 +271,9 @@ def _check(base: int, n: int, spans: I64, outcomes: I64, expects_id: I64, has_id
             unfit.append(sizes(subtract(taken, listed)))
         # The first of several reasons counts.
         for reason in np.unique(rows[:, 4]).tolist() if code in (FAILED, DROPPED) else ():
-            some = intersect(decided, union(keyed(rows[rows[:, 4] == reason])))
-            decided = subtract(decided, some)
-            counts = sizes(some)
+            rest = subtract(decided, union(keyed(rows[rows[:, 4] == reason])))
+            counts = sizes(decided) - sizes(rest)
+            decided = rest
             p = np.flatnonzero(counts)
             reasons.append(np.column_stack(np.broadcast_arrays(base + p, code, reason, counts[p])))
     # These events cannot be identified: remove them from the spans.

@@ -66,8 +66,7 @@ class ViolationWriter:
             for low in range(0, len(self._rows), _GROUP):
                 out.write_table(pa.Table.from_batches(self._rows[low : low + _GROUP], VIOLATIONS))
         self._rows, self._count = [], 0
-        file: bytes = sink.getvalue().to_pybytes()
-        return file
+        return bytes(sink.getvalue())
 
 
 def publish(folder: str, files: Iterable[bytes], packed: LedgerFacts, doubtful: set[str]) -> None:
