@@ -39,17 +39,15 @@ class Placer:
             high = int(np.searchsorted(reach, before + room - self.used, side="right"))
             buckets[low:high] = self.bucket
             starts[low:high] = reach[low:high] - sizes[low:high] - before + self.used
-            if high == len(sizes):
-                self.used += int(reach[-1]) - before
-                break
-            filled = self.used + (int(reach[high - 1]) - before if high > low else 0)
-            self.bucket += filled > 0
-            self.used = 0
-            if sizes[high] > room:
-                buckets[high] = self.bucket
-                self.bucket += -(-int(sizes[high]) >> self.bits)
-                high += 1
+            self.used += int(sizes[low:high].sum())
             low = high
+            if low < len(sizes):
+                self.bucket += self.used > 0
+                self.used = 0
+                if sizes[low] > room:
+                    buckets[low] = self.bucket
+                    self.bucket += -(-int(sizes[low]) >> self.bits)
+                    low += 1
         return buckets, starts
 
     @property

@@ -290,10 +290,13 @@ class LedgerReader:
         lines.begin_us = min(lines.begin_us, int(created.min()))
         if self.selection.timed:
             when = self.selection.place(created)
-            sequences = expand(np.array(seqs, np.int64))
-            starts = starts_of(sequences - np.arange(n), when)
-            ends = np.append(starts[1:], n) - 1
-            for row in np.column_stack((sequences[starts], sequences[ends], when[starts])).tolist():
+            rows = [(first, last, int(when[0])) for first, last in seqs]
+            if (when != when[0]).any():
+                sequences = expand(np.array(seqs, np.int64))
+                starts = starts_of(sequences - np.arange(n), when)
+                ends = np.append(starts[1:], n) - 1
+                rows = np.column_stack((sequences[starts], sequences[ends], when[starts])).tolist()
+            for row in rows:
                 lines.when.append(self.index, *row)
             created = created[when == 0]
         if len(created):

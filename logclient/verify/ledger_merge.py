@@ -161,8 +161,9 @@ class _Merger:
         table["listed"] = checked.listed
         table["one_way"] = [x.mode == "async" for x in producers]
         table["addressed"] = [x.identity == "id" for x in producers]
-        table["family"] = [_number(self.families, protocol_of(x.protocol)) for x in producers]
-        table["url"] = [_number(self.urls, (x.protocol, x.url)) for x in producers]
+        families, urls = self.families, self.urls
+        table["family"] = [families.setdefault(protocol_of(x.protocol), len(families)) for x in producers]
+        table["url"] = [urls.setdefault((x.protocol, x.url), len(urls)) for x in producers]
         table["problems"] = [len(x.problems) for x in producers]
         if self.selection != EVERYTHING:
             # Of producers without ids nothing is selected.
@@ -193,10 +194,6 @@ class _Merger:
         for name, parts in self.tables.items():
             parts.append(tables[name])
         self.producers += producers
-
-
-def _number(numbers: dict[Any, int], key: Any) -> int:
-    return numbers.setdefault(key, len(numbers))
 
 
 def _close_of(facts: list[dict[str, Any]]) -> Any:

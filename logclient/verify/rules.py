@@ -36,7 +36,6 @@ ELSEWHERE = schema.EXCLUDED + 1  # excluded, because it arrived in runs that are
 
 
 def _judgements() -> U8:
-    """Return the judgement for each combination of marks."""
     marks = np.arange(MARKS)
     outcome = marks & OUTCOME
     listed, not_judged, deferred, has_id, corrupt, other_run, seen, not_whole, new = (
@@ -67,8 +66,7 @@ def _judgements() -> U8:
     # The ledger may end before the `deferred` line of an event. That line comes before the outcome, so an
     # event with an outcome is safe. Others overtake deferred events on purpose.
     ordered = counted & ~deferred & ~(not_whole & (outcome == NONE))
-    judgements: U8 = (state | counted * COUNTED | timed * TIMED | ordered * ORDERED).astype(np.uint8)
-    return judgements
+    return np.array(state | counted * COUNTED | timed * TIMED | ordered * ORDERED, np.uint8)
 
 
 RULES = _judgements()  # the judgement for each combination of marks
