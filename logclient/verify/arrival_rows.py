@@ -37,7 +37,7 @@ SAMPLE = 1 << 12  # events by which the number of buckets is estimated
 def segment_rows(
     segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read some segments, and yield their events as rows of buckets, and a report of each segment.
+    """Yield the events of some segments as rows of buckets, and a report of each segment.
 
     The segments are indices of `Plan.segments`, those of a listener in order. `only` has the buckets that a
     second pass wants.
@@ -47,6 +47,8 @@ def segment_rows(
     for segment in segments:
         yield from writer.segment(plan.segments[segment], segment in other_runs)
 
+
+Bools = npt.NDArray[np.bool_]
 
 # The columns that identify an event, without its place in the unit.
 _IDENTITY = ("status", "producer", "high", "low", "sequence", "hash", "id_hash")
@@ -64,14 +66,10 @@ def _joined(pieces: list[tuple[decode.Events, I64, I64]]) -> tuple[decode.Events
     return events[0]._replace(**columns), positions, received
 
 
-def _follow(devices: DeviceStretches, events: decode.Events) -> None:
-    """Count the numbers of devices' messages. Requests come from producers, which do not number messages."""
-    if not events.own:
-        return
-    published = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
-    if len(published):
-        beat = events.status[published] == events.names.index("heartbeat")
-        devices.add(events.own["device"][published], events.own["number"][published], beat)
+def _halves(events: decode.Events, rows: I64) -> tuple[U64, U64]:
+    """Return both halves of some ids of 32 hex digits."""
+    low = events.low[rows].astype(np.uint64) << np.uint64(48) | events.sequence[rows].astype(np.uint64)
+    return events.high[rows], low
 
 
 class EventBuffer:
@@ -85,7 +83,7 @@ class EventBuffer:
         self.writer = writer
         self.listener = listener
         self.least = min(ROWS, writer.plan.units)
-        self.most = self.least
+        self.most = 0  # events, by the buckets of the first ones
         self.pieces: list[tuple[decode.Events, I64, I64]] = []
         self.held = 0
 
@@ -123,10 +121,9 @@ class BucketWriter:
         self.needs_json = bool(facts.addressed.any())  # a body without an id may be any bytes
         # By protocol and listener; -1: for all listeners, because it carries nothing from unit to unit.
         self.decoders: dict[tuple[str, int], Callable[[Batch], decode.Events]] = {}
-        self.matched = False  # whether the segment has a body of an event that a selection leaves out
         self.app_envs = [name.encode() for name in plan.app_envs]
         self.density = 0.05  # events per byte; a first guess
-        self.known = 0  # events of producers that have a ledger
+        self.report = SegmentReport("", "", "")  # of the segment that is read
         # Producers whose events have no ids have no places.
         self.last = np.append(np.where(facts.addressed, facts.last, 0), 0)
         self.bases = np.append(facts.bases[:-1], 0)
@@ -134,17 +131,16 @@ class BucketWriter:
         self.selection = Selection.load(plan.selection)
         self.other_run = False  # whether the segment that is read belongs to a run that is not selected
         self.present = np.zeros(len(facts) if plan.presence else 0, bool)  # producers with events in it
-        self.only = np.array(sorted(only), np.int64) if only is not None else None
-        self.live = facts.live if self.only is None else self.only
+        self.only = only
+        self.live = facts.live if only is None else np.array(sorted(only), np.int64)
         # Usually all buckets are live, and no look-up is needed.
-        self.all_live = self.only is None and len(facts.live) == int(facts.bases[-1])
+        self.all_live = only is None and len(facts.live) == int(facts.bases[-1])
 
     def _decoder(self, protocol: str, listener: int) -> Callable[[Batch], decode.Events]:
-        find = self.decoders.get((protocol, listener)) or self.decoders.get((protocol, -1))
-        if find is None:
-            find = decode.decoder(protocol, self.prefixes)
-            self.decoders[protocol, listener if decode.carries(protocol) else -1] = find
-        return find
+        key = protocol, listener if decode.carries(protocol) else -1
+        if key not in self.decoders:
+            self.decoders[key] = decode.decoder(protocol, self.prefixes)
+        return self.decoders[key]
 
     def segment(self, entry: list[Any], other_run: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
@@ -157,10 +153,8 @@ class BucketWriter:
             # A segment alone may have been deleted meanwhile, which is a doubt; this is no shared storage.
             raise LedgerError(f"capture: {folder}: No such directory")
         reader = SegmentReader(segment, units=self.plan.units, chunk=self.plan.chunk, peers=False)
-        report = SegmentReport(segment.listener, segment.name, listener, segment.number, segment.size)
-        report.protocol = protocol
-        self.known = 0
-        self.matched = False
+        named = segment.listener, segment.name, listener, segment.number, segment.size, protocol
+        self.report = report = SegmentReport(*named)
         find = self._decoder(protocol, listener) if protocol else None
         devices = DeviceStretches(segment.listener)
         buffer = EventBuffer(self, listener)
@@ -175,8 +169,12 @@ class BucketWriter:
                 self.density = max(len(events.unit) / max(int(part.length.sum()), 1), 1e-6)
                 if events.own and self.app_envs:
                     events = decode.mark_other_app_envs(part, events, self.app_envs)
-                if self.only is None:
-                    _follow(devices, events)
+                if events.own and self.only is None:
+                    # Requests come from producers, which do not number messages.
+                    rows = np.flatnonzero((events.own["device"] != 0) & (events.own["request"] == 0))
+                    beat = events.status[rows] == events.names.index("heartbeat")
+                    if len(rows):
+                        devices.add(events.own["device"][rows], events.own["number"][rows], beat)
                 if int(events.within.max(initial=0)) >> schema.EVENT_BITS:
                     raise OverflowError(f"capture: {segment.name}: too many events in a unit to number them")
                 at = part.base + part.offset
@@ -206,7 +204,6 @@ class BucketWriter:
         report.devices_left_out = devices.left_out
         report.header, report.closed, report.units = header is not None, reader.closed, reader.units
         report.first_arrival, report.next_arrival = reader.first_arrival, reader.next_arrival
-        report.known, report.matched = self.known, self.matched
         report.present = true_runs(self.present).tolist()
         yield text_row(0, schema.FACT, json.dumps(vars(report)))
 
@@ -231,10 +228,7 @@ class BucketWriter:
     def batch(
         self, events: decode.Events, positions: I64, received: I64, listener: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some events of a listener, in the order of arrival.
-
-        They are received in microseconds since 1970, or at `NEVER` where that is not known.
-        """
+        """Yield the rows of some events of a listener, in the order of arrival."""
         if self.plan.ordered and not bool((positions[1:] > positions[:-1]).all()):
             raise AssertionError("positions must rise: they decide which copy of an event arrived first")
         # Events of a producer that came through two devices have no common order: treat each device as a
@@ -286,7 +280,7 @@ class BucketWriter:
             rest = ~ok & (events.status <= decode.NO_ID) & (producer < 0)
         if len(self.ledger.shared):
             producer = self._without_shared(producer, sequence)
-        self.known += len(producer) if rest is None else int((producer >= 0).sum())
+        self.report.known += len(producer) if rest is None else int((producer >= 0).sum())
         if self.plan.presence:
             self.present[producer[(producer >= 0) & (producer < len(self.ledger))]] = True
             return
@@ -313,21 +307,21 @@ class BucketWriter:
             return
         unlisted = (bucket == NO_BUCKET) & (producer >= 0)
         if rest is not None and self.plan.anonymous_shares:
-            which = np.flatnonzero(rest)
-            yield from self._anonymous_rows(hashes[which], positions[which], listener)
+            if len(which := np.flatnonzero(rest)):
+                keys = schema.ANONYMOUS - share_of(hashes[which], self.plan.anonymous_shares)
+                yield rows_of_keys(self.plan, keys, listener, positions[which], hashes=hashes[which])
         elif rest is not None:
             if outside is not None:
                 rest = self._selected_strangers(events, rest, by_hash)
             unlisted |= rest
         if outside is not None:
             unlisted &= ~outside
-        which = np.flatnonzero(unlisted)
-        if len(which):
-            yield self._unlisted_rows(events, producer, sequence, hashes, which, positions, listener)
+        if len(which := np.flatnonzero(unlisted)):
+            yield self._unlisted_rows(events, producer, sequence, which, positions, listener)
 
-    def _outside(self, producer: I64, sequence: I64, received: I64) -> npt.NDArray[np.bool_]:
+    def _outside(self, producer: I64, sequence: I64, received: I64) -> Bools:
         """Return which events are not selected: by their sequence, else by their time of arrival."""
-        outside: npt.NDArray[np.bool_] = (self.selection.place(received) != 0) & (received != schema.NEVER)
+        outside: Bools = (self.selection.place(received) != 0) & (received != schema.NEVER)
         ours = np.flatnonzero(producer >= 0)
         # Of a producer that is left out because of its run, the events that arrived nowhere are counted.
         followed = self.ledger.selected | self.ledger.of_other_runs
@@ -335,9 +329,7 @@ class BucketWriter:
         outside[ours] |= contained(self.ledger.outside, producer[ours], sequence[ours])
         return outside
 
-    def _selected_strangers(
-        self, events: decode.Events, rest: npt.NDArray[np.bool_], by_hash: npt.NDArray[np.bool_] | None
-    ) -> npt.NDArray[np.bool_]:
+    def _selected_strangers(self, events: decode.Events, rest: Bools, by_hash: Bools | None) -> Bools:
         """Return which unassigned events a selection judges: not those that only their hash could identify.
 
         These have the hash or, in `by_hash`, the id of an event that is compared by hash.
@@ -347,12 +339,12 @@ class BucketWriter:
             which = np.flatnonzero(rest)
             at = np.minimum(np.searchsorted(table, events.hash[which]), len(table) - 1)
             alike = table[at] == events.hash[which]
-            self.matched |= bool(alike.any())
+            self.report.matched |= bool(alike.any())
             rest = rest.copy()
             rest[which[alike]] = False
         if by_hash is not None:
             rest = rest & ~by_hash
-        named: npt.NDArray[np.bool_] = rest & (events.status != decode.NO_ID)
+        named: Bools = rest & (events.status != decode.NO_ID)
         return named
 
     def _sorted_rows(
@@ -404,13 +396,10 @@ class BucketWriter:
         table = self.ledger.ids
         if not len(table):
             return np.full(len(rows), -1)
-        high, low = events.id_hash[rows, 0], events.id_hash[rows, 1]
+        high, low = events.id_hash[rows].T.copy()
         # The decoder names no id of a producer that it knows.
-        ours = events.status[rows] == decode.OK
-        if ours.any():
-            number = events.low[rows].astype(np.uint64) << np.uint64(48)
-            number |= events.sequence[rows].astype(np.uint64)
-            high, low = np.where(ours, events.high[rows], high), np.where(ours, number, low)
+        ours = np.flatnonzero(events.status[rows] == decode.OK)
+        high[ours], low[ours] = _halves(events, rows[ours])
         first = np.searchsorted(table[:, 0], high, side="left")
         end = np.searchsorted(table[:, 0], high, side="right")
         last = end - 1
@@ -437,38 +426,18 @@ class BucketWriter:
         return producer
 
     def _unlisted_rows(
-        self,
-        events: decode.Events,
-        producer: I64,
-        sequence: I64,
-        hashes: U64,
-        which: I64,
-        positions: I64,
-        listener: int,
+        self, events: decode.Events, producer: I64, sequence: I64, which: I64, positions: I64, listener: int
     ) -> pa.RecordBatch:
         """Return rows of ids that are not in a bucket: owner and 128 bits each."""
-        owner = producer[which].astype(np.int32)
-        high, low = events.high[which], events.low[which]
-        looks = (high | low | events.sequence[which].astype(np.uint64)) != 0
-        status = events.status[which]
-        a = np.where(owner >= 0, sequence[which].astype(np.uint64), high)
-        b = np.where(
-            owner >= 0,
-            np.uint64(0),
-            low.astype(np.uint64) << np.uint64(48) | events.sequence[which].astype(np.uint64),
-        )
-        owner = np.where(owner >= 0, owner, schema.UNKNOWN_PRODUCER).astype(np.int32)
-        own = (owner == schema.UNKNOWN_PRODUCER) & (status == decode.FOREIGN) & ~looks
+        strange = producer[which] < 0
+        owner = np.where(strange, schema.UNKNOWN_PRODUCER, producer[which]).astype(np.int32)
+        high, low = _halves(events, which)
+        a = np.where(strange, high, sequence[which].astype(np.uint64))
+        b = np.where(strange, low, np.uint64(0))
+        own = strange & (events.status[which] == decode.FOREIGN) & (high | low == 0)
         (a[own], b[own]), owner[own] = events.id_hash[which[own]].T, schema.APPLICATION_ID
-        none = (owner == schema.UNKNOWN_PRODUCER) & (status == decode.NO_ID)
-        a[none], b[none], owner[none] = hashes[which[none]], 0, schema.WITHOUT_ID
+        none = strange & (events.status[which] == decode.NO_ID)
+        a[none], b[none], owner[none] = events.hash[which[none]], 0, schema.WITHOUT_ID
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
-        spread = (mixed >> np.uint64(58)).astype(np.int64)
-        keys = schema.UNLISTED - spread
+        keys = schema.UNLISTED - (mixed >> np.uint64(58)).astype(np.int64)
         return rows_of_keys(self.plan, keys, listener, positions[which], places=owner, hashes=a, times=b)
-
-    def _anonymous_rows(self, hashes: U64, positions: I64, listener: int) -> Iterator[pa.RecordBatch]:
-        if not len(hashes):
-            return
-        keys = schema.ANONYMOUS - share_of(hashes, self.plan.anonymous_shares)
-        yield rows_of_keys(self.plan, keys, listener, positions, hashes=hashes)
