@@ -97,7 +97,10 @@ class AnonymousReducer:
             self.writer.add(word, p, sequences, sequences, int(code == schema.RECOVERED), True)
             if code != schema.PENDING:
                 shown = some[_first_of_each(p, self.plan.examples)].tolist()
-                examples[word] = [[p_, s, -1, 0, 0, True, hash_, made] for hash_, p_, s, _, made in shown]
+                examples[word] = [
+                    [self.packed.name(p_), s, None, -1, 0, 0, True, hash_, made]
+                    for hash_, p_, s, _, made in shown
+                ]
         # Extra copies are charged to the first event of their hash.
         more = np.flatnonzero(extra)
         some = rows[begins[more]]

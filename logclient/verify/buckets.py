@@ -1,4 +1,4 @@
-"""The judgement of one bucket: the events of one producer, or of some small ones. See ``compare.py``."""
+"""The judgement of one bucket: the events of one producer, or of some small ones. See ``judge.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import copy_ranges, count_arrived, find_last, find_late, join, judge
-from logclient.evidence.arrays import I32, I64, U8, starts_of
+from logclient.evidence.arrays import I32, I64, U8, expand, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_buckets import lay_out
 from logclient.verify.ledger_facts import ACKED
@@ -26,12 +26,12 @@ class BucketReducer:
     def __init__(self, task: Task, key: int) -> None:
         self.plan, self.ledger, self.writer, self.times, self.space, self.later = task
         self.key = key
-        packed, space = self.ledger, self.space
-        self.bucket = bucket = lay_out(packed, key, space)
+        space = self.space
+        self.bucket = bucket = lay_out(self.ledger, key, space)
         self.producers = bucket.producers
         n = len(bucket.hashes)
         self._shift = bucket.firsts - bucket.starts  # from a place to the sequence
-        self._families = packed.family[self.producers]
+        self._families = self.ledger.family[self.producers]
         self.marks = space.take("marks", n, np.uint16)  # see `rules`
         np.multiply(bucket.listed, rules.LISTED, out=self.marks, dtype=np.uint16)
         self.marks |= bucket.outcome
@@ -40,8 +40,7 @@ class BucketReducer:
             if not_judged is not None:
                 self.marks[not_judged] |= rules.NOT_JUDGED
                 self.listed = self.listed & ~not_judged
-        self._all_listed = bool(self.listed.all())
-        self.tables = ProducerTables(packed.last)
+        self.tables = ProducerTables(self.ledger.last)
         self.copies = space.filled("copies", n, np.int32, 0)
         self.corrupt_at: tuple[I64, I64] | None = None  # listener and position of the first bad copy
         self.arrivals: dict[int, list[int]] = {}  # listener -> copies, and of these with another hash
@@ -74,33 +73,17 @@ class BucketReducer:
         if row.listener >= schema.OTHER_RUN:
             self.marks[places] |= rules.IN_OTHER_RUN
             return
-        hashes = row.array("hashes", np.uint64)
         positions = row.positions(len(places))
-        space = self.space
-        listener = row.listener
-        first = self.first.get(listener)
-        if first is None:
-            if len(self.first) >= schema.DEVICES and listener >> schema.LISTENER_BITS:
-                listener = (listener & schema.LISTENER) + (schema.OTHERS << schema.LISTENER_BITS)
-            first = self.first.get(listener)
-        if first is None:
-            first = space.filled(f"first {len(self.first)}", len(self.copies), np.int64, schema.NEVER)
-            self.first[listener] = first
+        listener, n, space = row.listener, len(self.first), self.space
+        if listener not in self.first and n >= schema.DEVICES and listener >> schema.LISTENER_BITS:
+            listener = (listener & schema.LISTENER) + (schema.OTHERS << schema.LISTENER_BITS)
+        if listener not in self.first:
+            self.first[listener] = space.filled(f"first {n}", len(self.copies), np.int64, schema.NEVER)
+        times = row.array("times", np.uint32), row.value("base"), row.value("shift")
+        given = places, row.array("hashes", np.uint64), positions, *times
+        sent = self.bucket.hashes, self.listed.view(np.uint8)
         wrong = space.take("wrong", len(places), np.int32)
-        of_listed, differing = join(
-            places,
-            hashes,
-            positions,
-            row.array("times", np.uint32),
-            row.value("base"),
-            row.value("shift"),
-            self.bucket.hashes,
-            self.listed.view(np.uint8),
-            self.copies,
-            first,
-            self.received,
-            wrong,
-        )
+        of_listed, differing = join(*given, *sent, self.copies, self.first[listener], self.received, wrong)
         arrivals = self.arrivals.setdefault(listener & schema.LISTENER, [0, 0])
         arrivals[0] += of_listed
         if differing and not self.plan.by_id:
@@ -117,10 +100,8 @@ class BucketReducer:
         copy_ranges(times + np.int64(row.value("base")), at, ranges, self.bucket.created_us)
 
     def _add_wrong(self, listener: int, places: I32, positions: I64, which: I32) -> None:
+        which = which[self.listed[places[which]]]  # without a hash, there is nothing to compare with
         places, positions = places[which], positions[which]
-        if not self._all_listed:
-            # There is no hash to compare with.
-            places, positions = places[self.listed[places]], positions[self.listed[places]]
         self.arrivals[listener & schema.LISTENER][1] += len(places)
         self.marks[places] |= rules.CORRUPT
         if self.corrupt_at is None:
@@ -156,7 +137,8 @@ class BucketReducer:
         self._add_times(not_ok[sent], kind[sent])
         self._count(repeated, Column.DUPLICATED, DUPLICATED, self.copies[repeated].astype(np.int64) - 1)
         self._count(late_places, Column.REORDERED, REORDERED)
-        tables.count("sums", self._ids(self._nowhere())[0], int(Column.NOWHERE))
+        if (away := self.bucket.away) is not None:
+            tables.count("sums", self._ids(self._nowhere(away))[0], int(Column.NOWHERE))
         self._note_times(not_ok, late_places)
         head: dict[str, Any] = {
             "at": self._by_listener(late_at),
@@ -171,11 +153,7 @@ class BucketReducer:
         yield from self._edges(earliest)
 
     def _judge(self) -> tuple[I64, I64, I64]:
-        """Judge all events but for their order.
-
-        Return the number of events in each state, by producer; the places of events with a fault; and those
-        of events with several copies.
-        """
+        """Judge all but the order: events by producer and state, places of faults, and of repeated events."""
         bucket, producers, n = self.bucket, self.producers, len(self.copies)
         for places, mark in ((bucket.deferred, rules.DEFERRED), (bucket.has_id, rules.HAS_ID)):
             if places is not None:
@@ -189,12 +167,10 @@ class BucketReducer:
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
-    def _nowhere(self) -> npt.NDArray[np.intp]:
+    def _nowhere(self, away: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
         """Return the acknowledged events that arrived in no run, of producers that are left out."""
         bucket = self.bucket
-        if bucket.away is None:
-            return np.empty(0, np.intp)
-        found = bucket.away & bucket.listed & (bucket.outcome == ACKED)
+        found = away & bucket.listed & (bucket.outcome == ACKED)
         found &= self.marks & rules.IN_OTHER_RUN == 0
         for not_judged in (bucket.shared, bucket.outside):
             if not_judged is not None:
@@ -220,7 +196,7 @@ class BucketReducer:
         return out
 
     def _note_times(self, not_ok: I64, late: I64) -> None:
-        """Note for each fault the times at which the first and the last listed event were made."""
+        """Note for each fault when the first and the last listed event were made."""
         created = self.bucket.created_us
         not_ok = not_ok[self.bucket.listed[not_ok]]
         state, _ = self._states(not_ok)
@@ -230,10 +206,9 @@ class BucketReducer:
         self.tables.add_times(self._ids(late)[0], "reordered", created[late])
 
     def _find_late(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Find the events that are late inside the bucket, and mark them in the judgements.
+        """Mark the events that are late inside the bucket, and return how many each listener has.
 
-        Return for each listener the number of late events; and for each listener and device whose order is
-        judged the position of the earliest first copy.
+        Return also for each listener and device whose order is judged the earliest first copy's position.
         """
         late: dict[int, int] = {}
         earliest: dict[int, int] = {}
@@ -255,11 +230,6 @@ class BucketReducer:
         n = find_last(self.first[listener], self.judgements, places, positions)
         return places[limit - n :], positions[limit - n :]
 
-    def _is_late(self, places: I64) -> npt.NDArray[np.bool_]:
-        """Return which events are late inside the bucket, at any listener: these are counted."""
-        late: npt.NDArray[np.bool_] = self.judgements[places] & np.uint8(rules.LATE) != 0
-        return late
-
     def _edges(self, earliest: dict[int, int]) -> Iterator[dict[str, Any]]:
         """Yield the rows for the order across buckets, see ``judge.py``.
 
@@ -277,13 +247,12 @@ class BucketReducer:
             rest = b""
             if at < high - 1:
                 offsets, positions = self._last_in_order(listener, tail + 1)
-                if len(positions):
-                    cut = len(positions) > tail
-                    offsets, positions = offsets[-tail:], positions[-tail:]
-                    head |= {"max": int(positions[-1]), "cut": cut}
-                    made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
-                    offsets = np.where(self._is_late(offsets), ~offsets, offsets)
-                    rest = np.concatenate((offsets, positions, made, hashes)).tobytes()
+                head |= {"max": int(positions[-1]), "cut": len(positions) > tail}
+                offsets, positions = offsets[-tail:], positions[-tail:]
+                made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
+                counted = self.judgements[offsets] & rules.LATE != 0  # late inside the bucket
+                offsets = np.where(counted, ~offsets, offsets)
+                rest = np.concatenate((offsets, positions, made, hashes)).tobytes()
             yield result_row("order", self.key, listener, json.dumps(head), values=rest)
 
     def _second_pass(self, listeners: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -298,7 +267,8 @@ class BucketReducer:
             late_places = np.flatnonzero(positions > self.later.get((self.key, listener), schema.NEVER))
             place = listener & schema.LISTENER
             late[place] = late.get(place, 0) + len(late_places)
-            late_places = late_places[~self._is_late(places[late_places])]
+            # Those that are late inside the bucket, at any listener, are counted.
+            late_places = late_places[self.judgements[places[late_places]] & rules.LATE == 0]
             more[places[late_places]] = True
             for i in late_places[: self.plan.examples].tolist():
                 at.setdefault(int(places[i]), (listener, int(positions[i])))
@@ -307,9 +277,11 @@ class BucketReducer:
         self._count(which, Column.REORDERED, REORDERED)
         self.tables.add_times(self._ids(which)[0], "reordered", self.bucket.created_us[which])
         some = sorted(at)[: self.plan.examples]
+        arrived = np.array([at[i] for i in some], np.int64).reshape(-1, 2).T
+        shown = self._describe(np.array(some, np.int64), arrived, np.ones(len(some), np.int64))
         head = {
             "at": [[listener, 0, 0, 0, n] for listener, n in late.items() if n],
-            "examples": {"reordered": self._describe(some, [at[i] for i in some], [1] * len(some))},
+            "examples": {"reordered": shown},
         }
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from self.tables.rows(self.key)
@@ -321,31 +293,20 @@ class BucketReducer:
         return places[starts], places[ends - 1]
 
     def _gaps(self, places: I64) -> dict[str, Any]:
-        """Count the runs of events that never arrived.
+        """Count the runs of events that never arrived, and return the longest: producer, sequence, length.
 
-        Return the longest, as producer, first sequence and number of events. For a producer with several
-        buckets also the runs at the edges, which are not counted yet: the driver joins them.
+        The runs at the edges of one of a producer's several buckets are not counted: the driver joins them.
         """
         if not len(places):
             return {}
-        n = len(self.copies)
         first, last = self._runs(places)
-        sizes = last - first + 1
-        out: dict[str, Any] = {}
-        p = int(self.producers[0])
-        if self.ledger.own_buckets(p):
-            out = {"p": p, "n": n, "first": int(self._shift[0]), "left": 0, "right": 0}
-            if int(first[0]) == 0:
-                out["left"] = int(sizes[0])
-                first, sizes = first[1:], sizes[1:]
-            if len(first) and int(first[-1] + sizes[-1]) == n:
-                out["right"] = int(sizes[-1])
-                first, sizes = first[:-1], sizes[:-1]
-        producers, sequences = self._ids(first)
-        self.tables.count("sums", producers, int(Column.GAPS))
-        top = np.argsort(-sizes, kind="stable")[:5]
-        out["longest"] = np.column_stack((producers, sequences, sizes))[top].tolist()
-        return out
+        gaps = np.column_stack((*self._ids(first), last - first + 1))
+        several = self.ledger.own_buckets(int(self.producers[0])) > 0
+        at_edge = several & ((first == 0) | (last == len(self.copies) - 1))
+        joined, gaps = gaps[at_edge], gaps[~at_edge]
+        self.tables.count("sums", gaps[:, 0], int(Column.GAPS))
+        longest = gaps[np.argsort(-gaps[:, 2], kind="stable")[:5]]
+        return {"longest": longest.tolist(), "open": joined.tolist()}
 
     def _count_latencies(self) -> int:
         took = self.times.count_latencies(
@@ -363,55 +324,47 @@ class BucketReducer:
         self.tables.add_places(p, sequences, kind, n)
         self._add_times(places, kind, n)
 
-    def _describe(
-        self, places: list[int], arrived: Iterable[tuple[int, int]], copies: list[int]
-    ) -> list[list[Any]]:
-        """Return examples: producer and sequence, listener (-1: never arrived), and so on as `Example`."""
-        at = np.array(places, np.int64)
+    def _describe(self, places: I64, arrived: Iterable[I64], copies: npt.NDArray[Any]) -> list[list[Any]]:
+        """Return the fields of `Example` for some events."""
         bucket = self.bucket
-        columns = *self._ids(at), bucket.listed[at], bucket.hashes[at], bucket.created_us[at]
-        p, sequence, sent, hashes, made = (column.tolist() for column in columns)
-        found = zip(p, sequence, arrived, copies, sent, hashes, made, strict=True)
-        return [[a, b, *c, d, e, *([f, g] if e else [None, None])] for a, b, c, d, e, f, g in found]
+        known = bucket.listed[places], bucket.hashes[places], bucket.created_us[places]
+        columns = (column.tolist() for column in (*self._ids(places), *arrived, copies, *known))
+        return [
+            [self.ledger.name(p), sequence, None, *row, *((hash_, made) if row[-1] else (None, None))]
+            for p, sequence, *row, hash_, made in zip(*columns, strict=True)
+        ]
 
-    def _first_copies(self, places: list[int]) -> list[tuple[int, int]]:
+    def _first_copies(self, places: I64) -> tuple[I64, I64]:
         """Return the lowest listener that got each event, and the position there; -1 and 0: none did."""
-        found = [(-1, 0)] * len(places)
+        found, at = np.full(len(places), -1, np.int64), np.zeros(len(places), np.int64)
         for listener in sorted(self.first, reverse=True):
-            positions = self.first[listener][places].tolist()
-            found = [
-                old if position == schema.NEVER else (listener, position)
-                for old, position in zip(found, positions, strict=True)
-            ]
-        return found
+            positions = self.first[listener][places]
+            arrived = positions != schema.NEVER
+            found[arrived], at[arrived] = listener, positions[arrived]
+        return found, at
 
-    def _few(self, places: I64, arrivals: Callable[[list[int]], list[tuple[int, int]]]) -> list[int]:
+    def _few(self, places: I64, arrivals: Callable[[I64], tuple[I64, I64]]) -> I64:
         """Choose some ascending places for examples: of as many producers as possible, and the first of each.
 
         Of many producers those are chosen whose first example arrived first, see `Tally.choose_examples`.
         """
         limit = self.plan.examples
         if len(self.producers) == 1 or not limit:
-            few: list[int] = places[:limit].tolist()
-            return few
+            return places[:limit]
         owner = self._owners(places)
         starts = starts_of(owner)
         ends = np.append(starts[1:], len(places))
         if len(starts) > limit:
-            positions = np.array([position for _, position in arrivals(places[starts].tolist())])
+            _, positions = arrivals(places[starts])
             chosen = np.sort(np.argsort(positions, kind="stable")[:limit])
             starts, ends = starts[chosen], ends[chosen]
         each = -(-limit // len(starts))
-        return [
-            place
-            for low, high in zip(starts.tolist(), ends.tolist(), strict=True)
-            for place in places[low : min(high, low + each)].tolist()
-        ]
+        return places[expand(np.column_stack((starts, np.minimum(ends, starts + each) - 1)))]
 
-    def _bad_copies(self, places: list[int]) -> list[tuple[int, int]]:
+    def _bad_copies(self, places: I64) -> tuple[I64, I64]:
         assert self.corrupt_at is not None
-        listeners, positions = (column[places].tolist() for column in self.corrupt_at)
-        return [*zip(listeners, positions, strict=True)]
+        listeners, positions = self.corrupt_at
+        return listeners[places], positions[places]
 
     def _examples(self, not_ok: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         out: dict[str, list[list[Any]]] = {}
@@ -419,12 +372,10 @@ class BucketReducer:
         codes = {*range(1, schema.PENDING)} - {schema.DROPPED_STATE}
         faults = [(schema.STATES[code], not_ok[kind == code]) for code in sorted(codes)]
         for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
-            if not len(which):
-                continue
-            bad = word == "corrupted" and self.corrupt_at is not None
-            arrivals = self._bad_copies if bad else self._first_copies
-            few = self._few(which, arrivals)
-            out[word] = self._describe(few, arrivals(few), self.copies[few].tolist())
+            if len(which):
+                arrivals = self._bad_copies if word == "corrupted" else self._first_copies
+                few = self._few(which, arrivals)
+                out[word] = self._describe(few, arrivals(few), self.copies[few])
         return out
 
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:

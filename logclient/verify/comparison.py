@@ -7,11 +7,10 @@ buckets again (``judge.py``). Then the counts are added up, and examples are rea
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
@@ -26,7 +25,7 @@ from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid
 from logclient.verify.plan import MAX_TASKS, Plan, share_evenly
 from logclient.verify.records import Source
-from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups, share_out
+from logclient.verify.runners import Later, LocalRunner, SparkRunner, ledger_groups, share_out
 from logclient.verify.summary import Summary
 from logclient.verify.tally import Tally
 from logclient.verify.tuning import Tuning
@@ -97,7 +96,9 @@ class Comparison:
             first, last = facts.span
             self.source.complete(tally.reports, first if first <= last else None)
         writer = ViolationWriter(plan.violations, facts)
-        tally.stitch(writer)
+        again = tally.stitch(writer)
+        if again:
+            self._judge(tally, "comparing again", again)
         tally.count_unlisted(writer)
         tally.files.append(writer.take())
         summary = self.summary = Summary(tally)
@@ -118,7 +119,7 @@ class Comparison:
         seconds = {
             "pack": round(packed - began, 3),
             "compare": round(time.monotonic() - packed, 3),
-            "second_passes": float(tally.second_passes),
+            "second_passes": float(bool(again)),
         }
         return verdict._replace(examples=shown, seconds=seconds)
 
@@ -135,20 +136,19 @@ class Comparison:
     def _tally(
         self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, SegmentReport]
     ) -> Tally:
-        def second_pass(only: frozenset[int], later: dict[tuple[int, int], int]) -> Iterable[pa.RecordBatch]:
-            self.watch.step("comparing again")
-            return self.steps.judge(self.ledgers.parts, facts, plan, only, later)
-
-        tally = Tally(plan, facts, second_pass)
-        self.watch.step(step)
-        for batch in self.steps.judge(self.ledgers.parts, facts, plan):
-            self.watch.check()
-            tally.read([batch])
+        tally = Tally(plan, facts)
+        self._judge(tally, step)
         if plan.other_runs and not plan.presence:
             names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
             tally.other_runs = [present[name] for name in sorted(names & present.keys())]
             tally.reports = [report for report in tally.reports if report.name not in names]
         return tally
+
+    def _judge(self, tally: Tally, step: str, later: Later = None) -> None:
+        self.watch.step(step)
+        for batch in self.steps.judge(self.ledgers.parts, tally.ledger, tally.plan, later):
+            self.watch.check()
+            tally.read(batch)
 
     def _tasks(self) -> list[list[int]]:
         """Distribute the segments over tasks.

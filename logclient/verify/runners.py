@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,10 @@ Buckets = frozenset[int] | None  # for a second pass, those to compare
 Later = dict[tuple[int, int], int] | None  # for a second pass, see `judge.judge_rows`
 
 
+def _buckets(later: Later) -> Buckets:
+    return None if later is None else frozenset(bucket for bucket, _ in later)
+
+
 def ledger_groups(parts: Parts) -> list[tuple[int, int]]:
     """Return the first and the next index of each group of ledger files that a task reads."""
     return [(group[0], group[-1] + 1) for group in share_out(parts.sizes, GROUP_BYTES)]
@@ -50,9 +53,10 @@ class LocalRunner:
             yield ledger_lines.survey(parts[low:high], selection)
 
     def judge(
-        self, parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets = None, later: Later = None
+        self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None
     ) -> Iterable[pa.RecordBatch]:
         """Compare, and return batches of `rows.RESULTS`."""
+        only = _buckets(later)
         batches: list[pa.RecordBatch] = []
         for number, (low, high) in enumerate(plan.groups):
             batches += ledger_rows.event_rows(parts[low:high], number, facts, plan, only)
@@ -72,24 +76,27 @@ def _sorted(batches: list[pa.RecordBatch]) -> Rows:
         yield batches[i].slice(row - int(first[i]), 1)
 
 
-# -- on Spark: each function takes its last argument, and yields batches, for mapInArrow
+# -- on Spark: functions for mapInArrow, from batches to batches
 
 
-def _task(function: Callable[..., Rows], *first: Any) -> Callable[[Iterable[Any]], Rows]:
-    """Bind all arguments but the last. Spark's plan shows the name."""
-    task = partial(function, *first)
-    task.__name__ = function.__name__.strip("_")  # type: ignore[attr-defined]
+def _task(name: str, function: Callable[..., Rows], *given: Any) -> Callable[[Iterable[Any]], Rows]:
+    """Bind all arguments but the first. Spark's plan shows the name."""
+
+    def task(batches: Iterable[Any]) -> Rows:
+        worker.prepare()
+        yield from function(batches, *given)
+
+    task.__name__ = name
     return task
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    worker.prepare()
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
 
 def _survey_ledgers(
-    parts: Parts, selection: Selection, groups: list[tuple[int, int]], batches: Iterable[pa.RecordBatch]
+    batches: Iterable[pa.RecordBatch], parts: Parts, selection: Selection, groups: list[tuple[int, int]]
 ) -> Rows:
     for number in _numbers(batches):
         found = ledger_lines.survey(parts[slice(*groups[number])], selection)
@@ -97,7 +104,7 @@ def _survey_ledgers(
 
 
 def _read_files(
-    parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]
+    batches: Iterable[pa.RecordBatch], parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets
 ) -> Rows:
     for number in _numbers(batches):
         if number < len(plan.groups):
@@ -108,20 +115,9 @@ def _read_files(
             yield from arrival_rows.segment_rows(task, facts, plan, only)
 
 
-def _read_records(facts: LedgerFacts, plan: Plan, only: Buckets, batches: Iterable[pa.RecordBatch]) -> Rows:
-    worker.prepare()
-    yield from records.record_rows(batches, facts, plan, only)
-
-
-def _judge_buckets(facts: LedgerFacts, plan: Plan, later: Later, batches: Iterable[pa.RecordBatch]) -> Rows:
-    worker.prepare()
-    yield from judge.judge_rows(batches, facts, plan, later)
-
-
-def _compare(*given: Any) -> Rows:
-    worker.prepare()
-    for _ in given[-1]:
-        yield from LocalRunner().judge(*given[:-1])
+def _compare(partition: Iterable[int], *given: Any) -> Rows:
+    for _ in partition:
+        yield from LocalRunner().judge(*given)
 
 
 def _ddl(schema: pa.Schema) -> str:
@@ -151,31 +147,30 @@ class SparkRunner:
         if len(parts) <= HERE_FILES and sum(parts.sizes) <= HERE_BYTES:
             return LocalRunner().survey(parts, selection)
         groups = ledger_groups(parts)
-        task = _task(_survey_ledgers, parts, selection, groups)
+        task = _task("survey_ledgers", _survey_ledgers, parts, selection, groups)
         found = self._over(len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
     def judge(
-        self, parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets = None, later: Later = None
+        self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None
     ) -> Iterable[pa.RecordBatch]:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
-            whole = _task(_compare, parts, facts, plan, only, later)
+            whole = _task("compare", _compare, parts, facts, plan, later)
             return list(self.session.context.parallelize([0], 1).mapPartitions(whole).collect())
-        read = _task(_read_files, parts, facts, plan, only)
+        given = facts, plan, _buckets(later)
+        read = _task("read_files", _read_files, parts, *given)
         rows = self._over(len(plan.groups) + len(plan.tasks), read, _ddl(ROWS))
-        if self.source is not None:
-            with no_pandas():
-                own = self.source.frame.mapInArrow(_task(_read_records, facts, plan, only), _ddl(ROWS))
-            rows = rows.union(own)
-        if hasattr(rows, "repartitionById"):
-            rows = rows.repartitionById(plan.partitions, "part")
-        else:  # PySpark 4.0: by a hash of the same number, slightly less even
-            rows = rows.repartition(plan.partitions, "part")
         with no_pandas():
-            rows = rows.sortWithinPartitions(*_ORDER)
-            judged = rows.mapInArrow(_task(_judge_buckets, facts, plan, later), _ddl(RESULTS))
+            if self.source is not None:
+                read = _task("read_records", records.record_rows, *given)
+                rows = rows.union(self.source.frame.mapInArrow(read, _ddl(ROWS)))
+            # PySpark 4.0 has only the other one: by a hash of the same number, slightly less even.
+            divide = rows.repartitionById if hasattr(rows, "repartitionById") else rows.repartition
+            rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER)
+            judging = _task("judge_buckets", judge.judge_rows, facts, plan, later)
+            judged = rows.mapInArrow(judging, _ddl(RESULTS))
         with self._batches(_ROWS if self.source is None else records.RECORDS):
             table: pa.Table = judged.toArrow()
         batches: list[pa.RecordBatch] = table.cast(RESULTS).to_batches()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ MAX_NAMED = 200  # the most producers with examples, for each word
 SHARE = 1 << 14  # producers that are counted at a time
 LONGEST = 5  # the most gaps that are reported
 
-
 BEYOND = {
     "unexpected": Column.UNEXPECTED_BEYOND,
     "unknown": Column.UNKNOWN_BEYOND,
@@ -38,58 +36,40 @@ class Tally:
     """The sum of all rows of the tasks, on the driver.
 
     Call `read` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
-
-    Attributes:
-        sums: one row for each producer: a column for each state, then those of `Column`.
-        faulty: producers that have any fault.
-        cells: the histogram of all latencies.
-        elsewhere: the number of events that arrived only in runs that are not selected.
-        at: listener -> seen, duplicated, corrupted and reordered events.
-        reports: of all segments, or shares of records, that were compared.
-        foreign: of segments that were not compared because they are of other runs.
-        other_runs: of segments of runs that are not selected.
-        matched: names of segments in which bodies without an id matched.
-        numbers: of producers: the keys and values of each table of `ProducerTables`, in parts.
-        files: of violations, see `ViolationWriter.take`.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        packed: LedgerFacts,
-        run_second_pass: Callable[[frozenset[int], dict[tuple[int, int], int]], Iterable[pa.RecordBatch]],
-    ) -> None:
+    def __init__(self, plan: Plan, facts: LedgerFacts) -> None:
         self.plan = plan
-        self.ledger = packed
-        self.run_second_pass = run_second_pass
-        self.sums: I64 = np.zeros((len(packed), len(STATES) + len(Column)), np.int64)
-        self.faulty = np.zeros(len(packed), bool)
-        self.cells = np.zeros(CELLS, np.int64)
+        self.ledger = facts
+        # One row for each producer: a column for each state, then those of `Column`.
+        self.sums: I64 = np.zeros((len(facts), len(STATES) + len(Column)), np.int64)
+        self.faulty = np.zeros(len(facts), bool)  # producers that have any fault
+        self.cells = np.zeros(CELLS, np.int64)  # the histogram of all latencies
         self.longest_us = 0
-        self.elsewhere = 0
+        self.elsewhere = 0  # events that arrived only in runs that are not selected
         self.unknown_producers = Counts()
-        self.at: dict[int, I64] = {}
+        self.at: dict[int, I64] = {}  # listener -> seen, duplicated, corrupted and reordered events
+        # Of segments, or shares of records: those that were compared, those that were not because they
+        # are of foreign runs, and those of runs that are not selected.
         self.reports: list[SegmentReport] = []
-        self.matched: set[str] = set()
         self.foreign: list[SegmentReport] = []
         self.other_runs: list[SegmentReport] = []
-        self.numbers: dict[str, list[tuple[I64, I64]]] = {}
-        self.files: list[bytes] = []
+        self.matched: set[str] = set()  # names of segments in which bodies without an id matched
+        self.numbers: dict[str, list[tuple[I64, I64]]] = {}  # `ProducerTables`: keys and values, in parts
+        self.files: list[bytes] = []  # of violations, see `ViolationWriter.take`
         self.times = TimeCounts(Grid(*plan.grid), plan.families)
-        self.second_passes = 0
         self._order: dict[int, dict[int, dict[str, Any]]] = {}  # bucket -> listener -> edges
-        self._gap_rows: dict[int, dict[str, Any]] = {}  # of producers with several buckets
+        self._open_gaps: dict[int, list[list[int]]] = {}  # producer -> ranges that end where a bucket does
         self._gaps: list[tuple[int, int, int]] = []  # the longest: producer, first, events
         self._seen_unlisted = array("q"), array("q")  # producer, sequence
         self._found: dict[str, dict[str, list[Example]]] = {}  # word -> producer -> examples
 
     # -- rows of the tasks
 
-    def read(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add what the tasks have judged, batches of `rows.RESULTS`."""
-        for batch in batches:
-            for row in batch.to_pylist():
-                self.add_row(row)
+    def read(self, batch: pa.RecordBatch) -> None:
+        """Add what a task has judged, a batch of `rows.RESULTS`."""
+        for row in batch.to_pylist():
+            self.add_row(row)
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Add one row of `rows.RESULTS`."""
@@ -105,6 +85,9 @@ class Tally:
                 self._add_table(kind, keys, values)
             return
         head = json.loads(row["head"])
+        if kind in ("bucket", "unlisted"):
+            for word, found in head["examples"].items():
+                self._add_examples(word, [Example(*example) for example in found])
         if kind == "fact":
             self.reports.append(report := SegmentReport(**head))
             if report.matched:
@@ -115,55 +98,45 @@ class Tally:
             tail = np.frombuffer(row["values"], np.int64).reshape(4, -1)
             self._order.setdefault(row["key"], {})[row["listener"]] = {**head, "tail": tail}
         elif kind == "unlisted" and head["p"] < 0:
-            self.unknown_producers = self.unknown_producers.plus(
-                Counts(unexpected=head.get("unexpected", 0), unknown=head.get("unknown", 0))
-            )
-            for word, found in head["examples"].items():
-                self._add_examples(word, [Example(*example)._replace(sent=False) for example in found])
+            self.unknown_producers = self.unknown_producers.plus(Counts(**head["counts"]))
         elif kind == "unlisted":
             self._add_unlisted(head, row["values"])
         else:
-            self._add_bucket(head, row["key"])
+            self._add_bucket(head)
 
     def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
         p = head["p"]
-        name = self.ledger.name(p)
         total = self.sums[p]
         total[: len(STATES)] -= np.array(head["was"])
         for word, column in BEYOND.items():
             inside, beyond = head[word]
             total[STATES.index(word)] += inside
             total[column] += beyond
-        for word, found in head["examples"].items():
-            self._add_examples(word, [Example(name, s, None, *where) for s, *where in found])
         self._seen_unlisted[1].frombytes(values)
         self._seen_unlisted[0].extend([p] * (len(values) // 8))
 
     def _add_table(self, table: str, keys: I64, values: I64) -> None:
-        if table != "sums":
-            self.numbers.setdefault(table, []).append((keys, values))
         if table == "sums":
             flat = self.sums.reshape(-1)
             longest = keys % SCALES[table] == Column.EARLY_US
             np.add.at(flat, keys[~longest], values[~longest])
             np.maximum.at(flat, keys[longest], values[longest])
-        elif table == "latency":
+            return
+        self.numbers.setdefault(table, []).append((keys, values))
+        if table == "latency":
             self.cells += np.bincount(keys % CELLS, values, CELLS).astype(np.int64)
         elif table == "places":
             self.faulty[keys // SCALES[table]] = True
 
-    def _add_bucket(self, head: dict[str, Any], key: int) -> None:
+    def _add_bucket(self, head: dict[str, Any]) -> None:
         for listener, *numbers in head.get("at", ()):
             self._count_at(listener, *numbers)
-        for word, found in head["examples"].items():
-            named = [Example(self.ledger.name(p), s, None, *where) for p, s, *where in found]
-            self._add_examples(word, named)
         if gaps := head.get("gaps"):
             self._gaps += [(p, first, size) for p, first, size in gaps["longest"]]
             if len(self._gaps) > 4096:
                 self._gaps = self.longest_gaps()
-            if "left" in gaps:
-                self._gap_rows[key] = gaps
+            for p, first, size in gaps["open"]:
+                self._open_gaps.setdefault(p, []).append([first, first + size - 1])
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
         self.elsewhere += head.get("elsewhere", 0)
 
@@ -181,10 +154,10 @@ class Tally:
         """Keep the first few of each producer, whatever the order of the tasks."""
         kept = self._found.setdefault(word, {})
         for example in found:
-            kept.setdefault(example.producer or "~", []).append(example)
-        for name in {example.producer or "~" for example in found}:
-            if len(kept[name]) > 5 * self.plan.examples:
-                self._trim(kept[name])
+            own = kept.setdefault(example.producer or "~", [])
+            own.append(example)
+            if len(own) > 5 * self.plan.examples:
+                self._trim(own)
         if len(kept) > 2 * MAX_NAMED:
             for name in self._ranked(kept)[MAX_NAMED:]:
                 del kept[name]
@@ -218,12 +191,12 @@ class Tally:
 
     # -- order across buckets
 
-    def stitch(self, writer: ViolationWriter) -> None:
+    def stitch(self, writer: ViolationWriter) -> dict[tuple[int, int], int]:
         """Find the events that arrived after an event of a later bucket.
 
         The buckets of a producer are visited from its last to its first, with the earliest position of all
-        later ones at each listener. Where all of a tail is late there may be more late events, and the bucket
-        goes through a second pass.
+        later ones at each listener. Where all of a tail is late there may be more late events: return what
+        `judge.judge_rows` needs for a second pass over these buckets.
         """
         later: dict[int, int] = {}  # listener -> the earliest position in later buckets
         repeat: dict[tuple[int, int], int] = {}
@@ -234,7 +207,7 @@ class Tally:
                 owner = p
                 later = {}
             rows = self._order[key]
-            late: dict[int, tuple[int, ...]] = {}  # place in the bucket -> listener, position, time and hash
+            late: dict[int, tuple[Any, ...]] = {}  # place in the bucket -> the end of an `Example`
             late_at: dict[int, int] = {}
             more = False
             for listener, head in rows.items():
@@ -247,11 +220,11 @@ class Tally:
                 place = listener & LISTENER
                 late_at[place] = late_at.get(place, 0) + len(behind)
                 for i in behind[offsets[behind] >= 0].tolist():
-                    found = positions[i], made[i], hashes[i : i + 1].view(np.uint64)[0]
-                    late.setdefault(int(offsets[i]), (listener, *map(int, found)))
+                    hash_ = int(hashes[i : i + 1].view(np.uint64)[0])
+                    found = listener, int(positions[i]), 1, True, hash_, int(made[i])
+                    late.setdefault(int(offsets[i]), found)
             if more:
-                for listener in rows:
-                    repeat[key, listener] = later.get(listener, NEVER)
+                repeat |= {(key, listener): later.get(listener, NEVER) for listener in rows}
             else:
                 if late:
                     self._add_late(p, key, late, writer)
@@ -259,14 +232,12 @@ class Tally:
                     self._count_at(place, 0, 0, 0, n)
             for listener, head in rows.items():
                 later[listener] = min(later.get(listener, NEVER), head["min"])
-        if repeat:
-            self.second_passes += 1
-            self.read(self.run_second_pass(frozenset(key for key, _ in repeat), repeat))
+        return repeat
 
-    def _add_late(self, p: int, key: int, late: dict[int, tuple[int, ...]], writer: ViolationWriter) -> None:
+    def _add_late(self, p: int, key: int, late: dict[int, tuple[Any, ...]], writer: ViolationWriter) -> None:
         base = ((key - int(self.ledger.bases[p])) << self.ledger.bits) + 1
         offsets = np.array(sorted(late), np.int64)
-        made = np.array([late[offset][2] for offset in offsets.tolist()], np.int64)
+        made = np.array([late[offset][-1] for offset in offsets.tolist()], np.int64)
         owner = np.full(len(offsets), p)
         self.times.add(self.ledger.family[owner], made, REORDERED)
         tables = ProducerTables(self.ledger.last)
@@ -276,12 +247,9 @@ class Tally:
         self._keep_tables(tables)
         ranges = union(np.stack((offsets, offsets), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
+        some = offsets[: self.plan.examples].tolist()
         name = self.ledger.name(p)
-        found = []
-        for offset in offsets[: self.plan.examples].tolist():
-            listener, position, created, hash_ = late[offset]
-            found.append(Example(name, base + offset, None, listener, position, 1, True, hash_, created))
-        self._add_examples("reordered", found)
+        self._add_examples("reordered", [Example(name, base + x, None, *late[x]) for x in some])
 
     # -- sequences that are in no bucket
 
@@ -350,31 +318,13 @@ class Tally:
 
     # -- gaps
 
-    def _add_gap(self, p: int, first: int, events: int) -> None:
-        self.sums[p, Column.GAPS] += 1
-        self._gaps.append((p, first, events))
-
     def longest_gaps(self) -> list[tuple[int, int, int]]:
         """Return producer, first sequence and number of events of the longest gaps, longest first."""
         return sorted(self._gaps, key=lambda gap: (-gap[2], gap))[:LONGEST]
 
     def finish(self) -> None:
         """Join the gaps that reach over the edges of buckets."""
-        before, p, first, events = -1, -1, 0, 0  # the bucket before, and the open gap at its end
-        for key in sorted(self._gap_rows):
-            row = self._gap_rows[key]
-            if events and not (before == key - 1 and p == row["p"] and row["left"]):
-                self._add_gap(p, first, events)
-                events = 0
-            if row["left"]:
-                first = first if events else row["first"]
-                events += row["left"]
-                if row["left"] < row["n"]:
-                    self._add_gap(row["p"], first, events)
-                    events = 0
-            if row["right"]:
-                first, events = row["first"] + row["n"] - row["right"], row["right"]
-            before, p = key, row["p"]
-        if events:
-            self._add_gap(p, first, events)
-        self._gap_rows = {}
+        for p, ranges in self._open_gaps.items():
+            joined = union(np.array(ranges, np.int64)).tolist()
+            self.sums[p, Column.GAPS] += len(joined)
+            self._gaps += [(p, first, last - first + 1) for first, last in joined]

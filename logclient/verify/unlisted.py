@@ -103,10 +103,9 @@ class UnlistedReducer:
             some = rows[which]
             self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
             if len(some) and code != schema.PENDING:
-                head["examples"][word] = [
-                    [a, listener, position, n, False]
-                    for _, a, _, listener, position, n in some[: self.plan.examples].tolist()
-                ]
+                where = some[["a", "listener", "position", "n"]][: self.plan.examples].tolist()
+                name = packed.name(p)
+                head["examples"][word] = [[name, a, None, *at, False] for a, *at in where]
         # The driver removes these sequences from the ranges that never arrived.
         never = np.sort(sequences[inside]).tobytes()
         return result_row("unlisted", self.key, text=json.dumps(head), values=never)
@@ -127,8 +126,8 @@ def unknown_result(task: Task, key: int, p: int, rows: npt.NDArray[Any]) -> dict
         named = [_name(p, row) for row in some]
         writer.add_unknown(word, named, some["n"])
         where = some[["listener", "position", "n"]][: plan.examples - len(examples)].tolist()
-        examples += [[*name, *at] for name, at in zip(named, where, strict=False)]
-    head = {"p": p, word: len(rows), "examples": {word: examples}}
+        examples += [[*name, *at, False] for name, at in zip(named, where, strict=False)]
+    head = {"p": p, "counts": {word: len(rows)}, "examples": {word: examples}}
     return result_row("unlisted", key, text=json.dumps(head))
 
 
