@@ -1,31 +1,17 @@
 """Step 3 of a comparison: all rows of a bucket, of ledgers and arrivals, to the words of its events.
 
-Three functions over Arrow batches make a comparison, whoever runs them (``runners.py``):
-
-1. ``ledger_rows.event_rows`` reads ledger files, ``(files) -> rows of buckets``.
-2. ``arrival_rows.segment_rows`` reads segments, ``(files) -> rows of buckets``; for a topic or table
-   ``records.record_rows`` does the same.
-3. `judge_rows`, ``(all rows of some buckets) -> what was judged``: counts, examples and order, as rows.
-
-A *bucket* is up to ``2 ** bits`` sequences, consecutive ones of a large producer or all of some small ones
-(``ledger_buckets.py``). The rows of both readers are shuffled by bucket. So the cost does not depend on the
-order of arrival, on skew or on the number of faults, and a task holds one bucket in memory.
-
-An event is *reordered* when its first copy arrived after the first copy of a later event at the same
-listener. Inside a bucket this is a minimum taken from the end. Across buckets, each bucket reports per
-listener the earliest and the latest first copy, and its latest arrivals that are in order so far (at most
-``tail`` of them). The driver (``tally.py``) compares these with the earliest arrivals of later buckets. If a
-whole tail turns out to be late, there may be more: such buckets go through a *second pass* with the minimum
-of the later buckets known.
-
-Arrivals without a place in a bucket have keys of their own. Unlisted ids (``unlisted.py``) are spread by
-hash, because there may be any number of them. Events without an id (``anonymous.py``) are compared as a
-multiset of hashes.
+``docs/verify-spark.md`` explains the whole comparison. An event is *reordered* when its first copy arrived
+after that of a later event at the same listener. Inside a bucket this is a minimum taken from the end. Across
+buckets, the driver (``tally.py``) compares what each bucket reports per listener: its earliest and its latest
+first copy, and at most ``tail`` of its latest arrivals that are in order so far. If a whole tail turns out to
+be late, there may be more: such buckets go through a *second pass*.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -57,39 +43,39 @@ def judge_rows(
     """
     writer = ViolationWriter(plan.violations, facts)
     times = TimeCounts(Grid(*plan.grid), plan.families)
-    shared = Task(plan, facts, writer, times, Workspace(), later)
-    current: BucketReducer | UnlistedReducer | AnonymousReducer | None = None
-    key: int | None = None
+    task = Task(plan, facts, writer, times, Workspace(), later)
     out: list[dict[str, Any]] = []
+    size = 0
+    for result in _results(batches, task):
+        out.append(result)
+        size += len(result["keys"])
+        if len(out) >= 256 or size >= BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
+            out, size = [], 0
+    yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         keys, listeners = (batch.column(name).to_pylist() for name in ("key", "listener"))
-        for i, (own, listener) in enumerate(zip(keys, listeners, strict=True)):
-            row = Row(batch, i, own, listener)
-            if own != key:
-                if current is not None:
-                    out.extend(current.finish())
-                key = own
-                if key == FACT:
-                    current = None
-                elif key >= 0:
-                    current = BucketReducer(shared, key)
-                elif key > ANONYMOUS:
-                    current = UnlistedReducer(shared, key)
-                else:
-                    current = AnonymousReducer(shared, key)
-            if current is None:
-                out.append(result_row("fact", FACT, text=row.text()))
-            else:
-                current.add(row)
-        if file := writer.take(FILE_ROWS):
-            out.append(result_row("file", FACT, values=file))
-        if len(out) >= 256 or sum(len(row["keys"]) for row in out) >= BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
-            out = []
-    if current is not None:
-        out.extend(current.finish())
-    for name, keys_, counts in times.rows():
-        out.append(result_row("times", FACT, text=name, keys=keys_.tobytes(), values=counts.tobytes()))
-    if file := writer.take():
-        out.append(result_row("file", FACT, values=file))
-    yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
+        yield from map(Row, itertools.repeat(batch), itertools.count(), keys, listeners)
+
+
+def _results(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[dict[str, Any]]:
+    for key, rows in itertools.groupby(_rows(batches), attrgetter("key")):
+        if key == FACT:
+            yield from (result_row("fact", FACT, text=row.text()) for row in rows)
+            continue
+        reducers: type[BucketReducer | UnlistedReducer | AnonymousReducer] = AnonymousReducer
+        if key > ANONYMOUS:
+            reducers = BucketReducer if key >= 0 else UnlistedReducer
+        reducer = reducers(task, key)
+        for row in rows:
+            reducer.add(row)
+        yield from reducer.finish()
+        if file := task.writer.take(FILE_ROWS):
+            yield result_row("file", FACT, values=file)
+    for name, keys, counts in task.times.rows():
+        yield result_row("times", FACT, text=name, keys=keys.tobytes(), values=counts.tobytes())
+    if file := task.writer.take():
+        yield result_row("file", FACT, values=file)

@@ -110,8 +110,7 @@ class Row(NamedTuple):
 
     def value(self, name: str) -> int:
         """Return a number."""
-        value: int = self.batch.column(name)[self.i].as_py()
-        return value
+        return int(self.batch.column(name)[self.i].as_py())
 
     def array(self, name: str, dtype: Any) -> npt.NDArray[Any]:
         """Return a column, valid as long as the batch; empty where the row has none."""
@@ -129,8 +128,7 @@ class Row(NamedTuple):
 
     def text(self) -> str:
         """Return the text of `text_row`."""
-        text: str = self.batch.column("places")[self.i].as_py().decode()
-        return text
+        return str(self.batch.column("places")[self.i].as_py(), "utf-8")
 
 
 def result_row(
