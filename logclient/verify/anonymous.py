@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logclient.evidence.arrays import I64, starts_of
+from logclient.evidence.arrays import I64, expand, starts_of
 from logclient.evidence.segments import Segment
 from logclient.verify import rules, schema
 from logclient.verify.overview import DUPLICATED, LOST_SENT, MISSING_SENT
@@ -96,10 +96,12 @@ class AnonymousReducer:
                 tables.count("sums", p, int(sent))
             self.writer.add(word, p, sequences, sequences, int(code == schema.RECOVERED), True)
             if code != schema.PENDING:
-                shown = some[_first_of_each(p, self.plan.examples)].tolist()
+                starts = starts_of(p)
+                ends = np.minimum(np.append(starts[1:], len(p)), starts + self.plan.examples)
+                first = expand(np.column_stack((starts, ends - 1))[: self.plan.examples])
                 examples[word] = [
                     [self.packed.name(p_), s, None, -1, 0, 0, True, hash_, made]
-                    for hash_, p_, s, _, made in shown
+                    for hash_, p_, s, _, made in some[first].tolist()
                 ]
         # Extra copies are charged to the first event of their hash.
         more = np.flatnonzero(extra)
@@ -124,11 +126,3 @@ class AnonymousReducer:
                 own = listeners == listener
                 found[own] = self.plan.segments_of(listener, rows["position"][own])
         return found
-
-
-def _first_of_each(owner: npt.NDArray[np.int32], limit: int) -> I64:
-    """Return the first `limit` rows of each of the first `limit` owners. The owners ascend."""
-    starts = starts_of(owner)
-    nth = np.arange(len(owner)) - np.repeat(starts, np.diff(np.append(starts, len(owner))))
-    end = starts[limit] if len(starts) > limit else len(owner)
-    return np.flatnonzero(nth[:end] < limit)

@@ -139,15 +139,19 @@ class BucketReducer:
         self._count(late_places, Column.REORDERED, REORDERED)
         if (away := self.bucket.away) is not None:
             tables.count("sums", self._ids(self._nowhere(away))[0], int(Column.NOWHERE))
-        self._note_times(not_ok, late_places)
+        faults = {word: not_ok[state == code] for code, word in enumerate(schema.STATES) if code}
+        for word, places in {**faults, "reordered": late_places}.items():
+            # When the first and the last of them were made.
+            places = places[self.bucket.listed[places]]
+            tables.add_times(self._ids(places)[0], word, self.bucket.created_us[places])
         head: dict[str, Any] = {
             "at": self._by_listener(late_at),
             "gaps": self._gaps(not_ok[sent & ((state == schema.LOST) | (state == schema.MISSING))]),
             "elsewhere": int(counts[:, rules.ELSEWHERE].sum()),
             "longest_us": self._count_latencies(),
-            "examples": self._examples(not_ok, repeated, late_places),
+            "examples": self._examples(faults, repeated, late_places),
         }
-        self._write_violations(not_ok, repeated, late_places)
+        self._write_violations(faults, repeated, late_places)
         yield result_row("bucket", self.key, text=json.dumps(head))
         yield from tables.rows(self.key)
         yield from self._edges(earliest)
@@ -194,16 +198,6 @@ class BucketReducer:
             total = int(distinct.sum())
             out.append([listener, total, n - total, wrong, late.get(listener, 0)])
         return out
-
-    def _note_times(self, not_ok: I64, late: I64) -> None:
-        """Note for each fault when the first and the last listed event were made."""
-        created = self.bucket.created_us
-        not_ok = not_ok[self.bucket.listed[not_ok]]
-        state, _ = self._states(not_ok)
-        for word in ("lost", "missing", "recovered", "corrupted", "unknown", "pending"):
-            which = not_ok[state == schema.STATES.index(word)]
-            self.tables.add_times(self._ids(which)[0], word, created[which])
-        self.tables.add_times(self._ids(late)[0], "reordered", created[late])
 
     def _find_late(self) -> tuple[dict[int, int], dict[int, int]]:
         """Mark the events that are late inside the bucket, and return how many each listener has.
@@ -366,13 +360,10 @@ class BucketReducer:
         listeners, positions = self.corrupt_at
         return listeners[places], positions[places]
 
-    def _examples(self, not_ok: I64, repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
+    def _examples(self, faults: dict[str, I64], repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         out: dict[str, list[list[Any]]] = {}
-        kind, _ = self._states(not_ok)
-        codes = {*range(1, schema.PENDING)} - {schema.DROPPED_STATE}
-        faults = [(schema.STATES[code], not_ok[kind == code]) for code in sorted(codes)]
-        for word, which in [*faults, ("duplicated", repeated), ("reordered", late)]:
-            if len(which):
+        for word, which in {**faults, "duplicated": repeated, "reordered": late}.items():
+            if len(which) and word not in ("dropped", "pending"):
                 arrivals = self._bad_copies if word == "corrupted" else self._first_copies
                 few = self._few(which, arrivals)
                 out[word] = self._describe(few, arrivals(few), self.copies[few])
@@ -384,15 +375,15 @@ class BucketReducer:
         p, sequences = self._ids(first)
         self.writer.add(word, p, sequences, sequences + last - first, copies[first], sent)
 
-    def _write_violations(self, not_ok: I64, repeated: I64, late: I64) -> None:
+    def _write_violations(self, faults: dict[str, I64], repeated: I64, late: I64) -> None:
         if not self.writer.wanted:
             return
-        state, counted = self._states(not_ok)
-        for code in np.unique(state).tolist():
+        for word, which in faults.items():
+            counted = self._states(which)[1]
             for sent in (True, False):
                 # The number of copies may differ along a run; kind `duplicated` has it exactly.
-                places = not_ok[(state == code) & (counted == sent)]
-                self._write_runs(schema.STATES[code], places, self.copies, sent)
+                places = which[counted == sent]
+                self._write_runs(word, places, self.copies, sent)
         copies = self.copies[repeated]
         for n in np.unique(copies).tolist():
             self._write_runs("duplicated", repeated[copies == n], self.copies, True)

@@ -19,10 +19,9 @@ NAMED = 1 << 16  # ids that become text at a time
 
 
 class FirstArrivals:
-    """Arrivals, those with the same key as one row: the first of them, with their number as ``n``.
+    """Arrivals, one row for those with the same key: the first at the lowest listener, and the number ``n``.
 
-    The first one is that of the lowest listener. `split` gives rows of one key different numbers that must
-    stay apart.
+    `split` gives rows of one key different numbers that must stay apart.
     """
 
     LEAST = 1 << 20  # rows that are collected before they are merged
