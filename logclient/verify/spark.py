@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from logclient.errors import ConfigError, LedgerError, MissingExtra, VerifyError
@@ -36,7 +36,7 @@ _DEFAULTS = {
 _CONNECT = "sc://"  # the beginning of a master's URL
 
 # Settings that only take effect at the start of a JVM.
-_AT_START = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars")
+_AT_START = {"spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars"}
 
 
 def require_spark() -> None:
@@ -77,25 +77,13 @@ def _jvm_runs() -> bool:
 
 
 class Session:
-    """A Spark session: the active one, or a new one. A context manager.
+    """A Spark session: `spark`, the active one, or a new one. A context manager.
 
     A new session prints nothing and runs on this Python. Its JVM and files stay until this process ends. An
     active session is not stopped.
 
-    Args:
-        master: the Spark master, or ``sc://HOST:PORT`` for a server of Spark Connect. The default is the one
-            configured elsewhere, else ``local[*]``: this machine, on the loopback address.
-        heap: memory of the JVM (of the driver, with ``local``). The default is the one configured elsewhere,
-            else 1g.
-        packages: Maven coordinates and folders of jars, separated by commas.
-        connector: packages that a new JVM loads when none are configured.
-        spark: a session to use as the active one.
-        conf: more settings.
-        stop: once it is set, the start of a JVM ends with an error.
-
-    Attributes:
-        context: the SparkContext; None: with Spark Connect there is none.
-        stops: whether `stop` ends the session.
+    The options are those of `job.run`. A new JVM loads the packages of `connector` when none are configured;
+    once `stop` is set, its start ends with an error.
     """
 
     def __init__(
@@ -114,9 +102,9 @@ class Session:
         settings = {**(conf or {}), **{name: value for name, value in given.items() if value}}
         for name, value in _packages(packages or "").items():
             settings[name] = ",".join(filter(None, (settings.get(name), value)))
-        self.context: Any = None
+        self.context: Any = None  # there is none with Spark Connect
         self._spark = spark or _active_session()
-        self.stops = self._spark is None
+        self.stops = self._spark is None  # whether `stop` ends the session
         url = master or os.environ.get("SPARK_REMOTE", "")
         if self._spark is not None:
             _refuse(settings, "a session is active already: too late to set {}")
@@ -139,7 +127,7 @@ class Session:
         """Make a context, in a new JVM unless this process has one."""
         gateway: Any = None
         if _jvm_runs():
-            late = {name: value for name, value in settings.items() if name in _AT_START}
+            late = _AT_START & settings.keys()
             _refuse(late, "its JVM runs already: set {} where it is started (spark-submit)")
             if not _connected():
                 gateway = importlib.import_module("pyspark.java_gateway").launch_gateway()  # only connects
@@ -154,9 +142,7 @@ class Session:
             gateway = start.launch(settings, local, stop)
         from pyspark import SparkConf, SparkContext
 
-        conf = SparkConf()
-        for name, value in settings.items():
-            conf.set(name, value)
+        conf = SparkConf().setAll([*settings.items()])
         known = conf if gateway is None else gateway.jvm.SparkConf()  # what the JVM was started with
         missing = {**_DEFAULTS}
         if folder := start.folder():
@@ -207,27 +193,22 @@ class Session:
         self.stop()
 
 
-def _refuse(settings: Mapping[str, str], why: str) -> None:
+def _refuse(settings: Collection[str], why: str) -> None:
     if settings:
         raise ConfigError("spark: " + why.format(", ".join(sorted(settings))))
 
 
-def _package(error: ImportError) -> str:
-    """Return the name of the package that is missing."""
-    ask: Any = getattr(error, "getMessageParameters", dict)  # PySpark's own class
-    return str((ask() or {}).get("package_name") or error.name or "pyspark")
-
-
 def _connect(url: str, settings: Mapping[str, str]) -> Any:
     shown = url.partition(";")[0].rstrip("/")  # parameters may have a token
-    late = {name: value for name, value in settings.items() if name in _AT_START}
-    _refuse(late, f"{shown} runs already: set {{}} where it is started")
+    _refuse(_AT_START & settings.keys(), f"{shown} runs already: set {{}} where it is started")
     try:
         import grpc
         from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
-        raise MissingExtra(_package(error), "connect") from error
+        ask: Any = getattr(error, "getMessageParameters", dict)  # PySpark's own class
+        package = (ask() or {}).get("package_name") or error.name or "pyspark"
+        raise MissingExtra(str(package), "connect") from error
     from pyspark.errors import AnalysisException, PySparkException
 
     try:

@@ -52,18 +52,6 @@ class _Jvm:
                 ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
             )
 
-    def end(self, patience: float) -> None:
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()  # its sign to stop Spark and to end
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience)
-        if self.group is not None:
-            os.killpg(self.group.pid, signal.SIGKILL)
-            self.group.communicate()
-            if self.process is not None:
-                self.process.wait()
-        remove(self.folder)
-
 
 _ours: _Jvm | None = None
 
@@ -122,8 +110,24 @@ def end(patience: float = END_S) -> None:
     """End the JVM that was started here, and remove its files. PySpark cannot start another one then."""
     global _ours
     jvm, _ours = _ours, None
-    if jvm is not None:
-        jvm.end(patience)
+    if jvm is None:
+        return
+    if jvm.process is not None and jvm.process.stdin is not None:
+        jvm.process.stdin.close()  # its sign to stop Spark and to end
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            jvm.process.wait(patience)
+    if jvm.group is not None:
+        os.killpg(jvm.group.pid, signal.SIGKILL)
+        jvm.group.communicate()
+        if jvm.process is not None:
+            jvm.process.wait()
+    # Ending workers may still write to its folder.
+    limit = time.monotonic() + END_S
+    while os.path.lexists(jvm.folder):
+        shutil.rmtree(jvm.folder, ignore_errors=True)
+        if time.monotonic() > limit:
+            return
+        time.sleep(0.01)
 
 
 def folder() -> str:
@@ -181,13 +185,3 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
         for name in values:
             del os.environ[name]
         os.environ.update(before)
-
-
-def remove(folder: str) -> None:
-    """Delete a folder, although ending workers may still write to it."""
-    limit = time.monotonic() + END_S
-    while folder and os.path.lexists(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        if time.monotonic() > limit:
-            return
-        time.sleep(0.01)
