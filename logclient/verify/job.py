@@ -132,7 +132,10 @@ def run(
     """
     evidence.require("pyarrow", "numpy")
     output.remove_verdict(out)
-    _refuse(gone)
+    for name in gone:
+        if name in ("work", "keep_work"):
+            raise ConfigError(f"{name}: {NO_WORK}")
+        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
     if match not in ("body", "id"):
@@ -206,12 +209,10 @@ def run(
             )  # fmt: skip
             verdict = comparison.run(limits, allow_open)
             watch.step("writing the report")
-        except LogclientError:
-            watch.check()
-            raise
         except Exception as error:
             watch.check()
-            if session is None or type(error).__name__ in _MISTAKES:
+            ours = isinstance(error, LogclientError) or type(error).__name__ in _MISTAKES
+            if session is None or ours:
                 raise
             raise _error(error, folders) from error
         finally:
@@ -243,14 +244,6 @@ def run(
     return verdict
 
 
-def _refuse(options: Mapping[str, Any]) -> None:
-    """Raise an error for an option that does not exist, or no longer does."""
-    for name in options:
-        if name in ("work", "keep_work"):
-            raise ConfigError(f"{name}: {NO_WORK}")
-        raise TypeError(f"run() got an unexpected keyword argument {name!r}")
-
-
 def _is_local(runner: str, records: bool, spark: Any) -> bool:
     if runner not in ("spark", "local"):
         raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
@@ -280,16 +273,11 @@ def _error(error: Exception, folders: Mapping[str, list[str]]) -> Exception:
     found = re.findall(
         r"^(?:: |Caused by: )?(?:[\w.]*\.)?(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE
     )
-    own = [
-        (kind, words)
-        for kind, words in found
-        if not kind.startswith(("Py4J", "SparkException", "PythonException"))
-    ]
+    own = [pair for pair in found if not pair[0].startswith(("Py4J", "SparkException", "PythonException"))]
     if not own:
         words = found[-1][1] if found else text.strip().split("\n")[0] or type(error).__name__
         return VerifyError(f"spark: {words[:500]}")
-    kind, words = own[-1]
-    words = words[:500]
+    kind, words = own[-1][0], own[-1][1][:500]
     for what, place in ((what, place) for what, places in folders.items() for place in places):
         if kind == "LedgerError" and words.startswith(f"{what}: {place}") and not storage.is_url(place):
             how = "workers read it themselves: put it on storage that all machines share"
