@@ -41,12 +41,7 @@ TOGETHER_PLACES = 1 << 18  # events in the ledgers of a comparison that is one t
 
 @dataclass
 class Comparison:
-    """A comparison of ledgers with what arrived.
-
-    Attributes:
-        summary: the counts, after `run`.
-        unwritten: why the files of violations could not be written.
-    """
+    """A comparison of ledgers with what arrived."""
 
     steps: SparkRunner | LocalRunner
     ledgers: Ledgers
@@ -58,8 +53,8 @@ class Comparison:
     examples: int
     out: str
     by_id: bool
-    summary: Summary = field(init=False)
-    unwritten: LedgerError | None = field(init=False, default=None)
+    summary: Summary = field(init=False)  # the counts, after `run`
+    unwritten: LedgerError | None = None  # why the files of violations could not be written
 
     def run(self, limits: Limits, allow_open: bool) -> Verdict:
         """Return the verdict, without what is only known outside, such as the folders' names."""
@@ -79,7 +74,6 @@ class Comparison:
             only = plan._replace(presence=True, groups=[])
             found = self._tally(only, facts, "looking for the run", {}).reports
             present = {report.name: report for report in found}
-        if present:
             plan, left_out = plan.find_other_runs(present, len(facts))
             facts.leave_out(left_out)
         packed = time.monotonic()
@@ -151,10 +145,7 @@ class Comparison:
             tally.read(batch)
 
     def _tasks(self) -> list[list[int]]:
-        """Distribute the segments over tasks.
-
-        If an event may come in several units, all segments of a listener are one task.
-        """
+        """Distribute the segments over tasks: all of a listener in one if an event may have several units."""
         alone = []
         of_listener: dict[int, list[int]] = {}
         for index, (_, listener, _, protocol) in enumerate(self.survey.entries):

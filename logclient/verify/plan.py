@@ -62,8 +62,7 @@ class Plan(NamedTuple):
     def find_other_runs(self, present: Mapping[str, SegmentReport], n: int) -> tuple[Plan, list[list[int]]]:
         """Return ranges of the producers whose events all arrived in runs that are not selected.
 
-        The plan that comes with them does not read segments of such runs again that have no event of the
-        ledgers. `present` has the reports of segments by their names.
+        The plan does not read segments of such runs again that have no event of the ledgers.
         """
         here, there = np.zeros(n, bool), np.zeros(n, bool)
         names = {Segment(*self.segments[i][0]).name for i in self.other_runs}
@@ -73,8 +72,7 @@ class Plan(NamedTuple):
                 found[first : last + 1] = True
         left_out = there & ~here
         useless = {name for name in names & present.keys() if not present[name].present}
-        ranges: list[list[int]] = true_runs(left_out).tolist()
-        return self.without_segments(useless), ranges
+        return self.without_segments(useless), true_runs(left_out).tolist()
 
     def partition(self, keys: I64) -> npt.NDArray[np.int32]:
         """Return the partitions of some keys: neighbouring buckets together, all others in turn."""
