@@ -23,8 +23,8 @@ from logclient.verify.devices import DeviceStretches
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.ledger_rows import share_of
 from logclient.verify.outside import contained
-from logclient.verify.plan import Plan
-from logclient.verify.rows import blobs, distances, row_batch, rows_of_keys, text_row
+from logclient.verify.plan import Buckets, Plan
+from logclient.verify.rows import Rows, blobs, distances, row_batch, rows_of_keys, text_row
 
 WIDE = 1 << 16  # a range of buckets for which there are tables
 NO_BUCKET = -1
@@ -34,13 +34,10 @@ FEW = 1 << 12  # events of a row: of fewer, the row costs more than they do
 SAMPLE = 1 << 12  # events by which the number of buckets is estimated
 
 
-def segment_rows(
-    segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None = None
-) -> Iterator[pa.RecordBatch]:
+def segment_rows(segments: Iterable[int], facts: LedgerFacts, plan: Plan, only: Buckets = None) -> Rows:
     """Yield the events of some segments as rows of buckets, and a report of each segment.
 
-    The segments are indices of `Plan.segments`, those of a listener in order. `only` has the buckets that a
-    second pass wants.
+    The segments are indices of `Plan.segments`, those of a listener in order.
     """
     writer = BucketWriter(plan, facts, only)
     other_runs = {*plan.other_runs}
@@ -87,7 +84,7 @@ class EventBuffer:
         self.pieces: list[tuple[decode.Events, I64, I64]] = []
         self.held = 0
 
-    def add(self, events: decode.Events, positions: I64, received: I64) -> Iterator[pa.RecordBatch]:
+    def add(self, events: decode.Events, positions: I64, received: I64) -> Rows:
         """Add events in the order of arrival, and yield the batches of rows that are complete."""
         for low in range(0, len(positions), ROWS):
             some = slice(low, low + ROWS)
@@ -103,7 +100,7 @@ class EventBuffer:
             self.pieces.append(piece)
             self.held += len(piece[1])
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Rows:
         """Yield the rest as a batch of rows."""
         if self.pieces:
             yield from self.writer.batch(*_joined(self.pieces), self.listener)
@@ -113,7 +110,7 @@ class EventBuffer:
 class BucketWriter:
     """A writer of arrivals as rows of their buckets, for a second pass only of some."""
 
-    def __init__(self, plan: Plan, facts: LedgerFacts, only: frozenset[int] | None) -> None:
+    def __init__(self, plan: Plan, facts: LedgerFacts, only: Buckets) -> None:
         self.plan = plan
         self.ledger = facts
         self.prefixes = facts.prefixes
@@ -142,7 +139,7 @@ class BucketWriter:
             self.decoders[key] = decode.decoder(protocol, self.prefixes)
         return self.decoders[key]
 
-    def segment(self, entry: list[Any], other_run: bool = False) -> Iterator[pa.RecordBatch]:
+    def segment(self, entry: list[Any], other_run: bool = False) -> Rows:
         """Yield the rows of a segment, an entry of `Plan.segments`, and its report."""
         self.other_run = other_run
         self.present[:] = False
@@ -225,25 +222,19 @@ class BucketWriter:
         locate(*given, self.last, self.bases, self.starts, self.plan.bits, bucket, places)
         return len(np.unique(bucket))
 
-    def batch(
-        self, events: decode.Events, positions: I64, received: I64, listener: int
-    ) -> Iterator[pa.RecordBatch]:
+    def batch(self, events: decode.Events, positions: I64, received: I64, listener: int) -> Rows:
         """Yield the rows of some events of a listener, in the order of arrival."""
         if self.plan.ordered and not bool((positions[1:] > positions[:-1]).all()):
             raise AssertionError("positions must rise: they decide which copy of an event arrived first")
         # Events of a producer that came through two devices have no common order: treat each device as a
         # listener.
         device = events.own.get("device", np.zeros(1, np.int64)).astype(np.int64)
-        if (device == device[0]).all():
-            listener += int(device[0]) << schema.LISTENER_BITS
-            yield from self._one_order(events, positions, received, listener)
-            return
-        numbers = np.unique(device)
+        numbers = device[:1] if (device == device[0]).all() else np.unique(device)
         if len(numbers) > schema.DEVICES:
             device = np.where(np.isin(device, numbers[: schema.DEVICES]), device, schema.OTHERS)
             numbers = np.append(numbers[: schema.DEVICES], schema.OTHERS)
         for number in numbers.tolist():
-            which = np.flatnonzero(device == number)
+            which: Any = np.flatnonzero(device == number) if len(numbers) > 1 else slice(None)
             part = events._replace(**{name: getattr(events, name)[which] for name in _IDENTITY})
             own = listener + (number << schema.LISTENER_BITS)
             yield from self._one_order(part, positions[which], received[which], own)
@@ -258,9 +249,7 @@ class BucketWriter:
             events = decode.mark(events, checks[self._find_own(events, checks) < 0], "check")
         return events
 
-    def _one_order(
-        self, events: decode.Events, positions: I64, received: I64, listener: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _one_order(self, events: decode.Events, positions: I64, received: I64, listener: int) -> Rows:
         """Yield the rows of some events that have a common order."""
         ok = events.status == decode.OK
         if not self.all_addressed:
@@ -330,10 +319,7 @@ class BucketWriter:
         return outside
 
     def _selected_strangers(self, events: decode.Events, rest: Bools, by_hash: Bools | None) -> Bools:
-        """Return which unassigned events a selection judges: not those that only their hash could identify.
-
-        These have the hash or, in `by_hash`, the id of an event that is compared by hash.
-        """
+        """Return which unassigned events a selection judges: not those that only a hash could identify."""
         table = self.ledger.left_out_hashes
         if len(table):
             which = np.flatnonzero(rest)

@@ -7,7 +7,6 @@ buckets again (``judge.py``). Then the counts are added up, and examples are rea
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,9 +22,9 @@ from logclient.verify import examples, ledger_merge, ledger_rows, output
 from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid
-from logclient.verify.plan import MAX_TASKS, Plan, share_evenly
+from logclient.verify.plan import MAX_TASKS, Later, Plan, share_evenly
 from logclient.verify.records import Source
-from logclient.verify.runners import Later, LocalRunner, SparkRunner, ledger_groups, share_out
+from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups, share_out
 from logclient.verify.summary import Summary
 from logclient.verify.tally import Tally
 from logclient.verify.tuning import Tuning
@@ -54,6 +53,7 @@ class Comparison:
     out: str
     by_id: bool
     summary: Summary = field(init=False)  # the counts, after `run`
+    present: dict[str, SegmentReport] = field(default_factory=dict)  # by name, where there are other runs
     unwritten: LedgerError | None = None  # why the files of violations could not be written
 
     def run(self, limits: Limits, allow_open: bool) -> Verdict:
@@ -68,22 +68,21 @@ class Comparison:
         if self.selection != EVERYTHING:
             facts.left_out_hashes = self._left_out_hashes(facts)
         plan = self._plan(facts)
-        present: dict[str, SegmentReport] = {}
         if plan.other_runs:
             # Find out which producers have events in which segments.
             only = plan._replace(presence=True, groups=[])
-            found = self._tally(only, facts, "looking for the run", {}).reports
-            present = {report.name: report for report in found}
-            plan, left_out = plan.find_other_runs(present, len(facts))
+            found = self._tally(only, facts, "looking for the run").reports
+            self.present = {report.name: report for report in found}
+            plan, left_out = plan.find_other_runs(self.present, len(facts))
             facts.leave_out(left_out)
         packed = time.monotonic()
-        tally = self._tally(plan, facts, "comparing", present)
+        tally = self._tally(plan, facts, "comparing")
         foreign = captures.find_foreign(tally.reports, tally.matched, facts.begin)
         if foreign:
             # Their events are in all the sums, so everything is compared again without them.
             others = [report for report in tally.reports if report.name in foreign]
             plan = plan.without_segments(foreign)
-            tally = self._tally(plan, facts, "comparing without other runs", present)
+            tally = self._tally(plan, facts, "comparing without other runs")
             tally.foreign = others
         self.watch.step("adding up")
         if self.source is not None:
@@ -127,14 +126,12 @@ class Comparison:
         ]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
-    def _tally(
-        self, plan: Plan, facts: LedgerFacts, step: str, present: Mapping[str, SegmentReport]
-    ) -> Tally:
+    def _tally(self, plan: Plan, facts: LedgerFacts, step: str) -> Tally:
         tally = Tally(plan, facts)
         self._judge(tally, step)
-        if plan.other_runs and not plan.presence:
+        if self.present:
             names = {Segment(*plan.segments[i][0]).name for i in plan.other_runs}
-            tally.other_runs = [present[name] for name in sorted(names & present.keys())]
+            tally.other_runs = [self.present[name] for name in sorted(names & self.present.keys())]
             tally.reports = [report for report in tally.reports if report.name not in names]
         return tally
 

@@ -21,7 +21,7 @@ from logclient.verify.anonymous import AnonymousReducer
 from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid, TimeCounts
-from logclient.verify.plan import Plan, Task
+from logclient.verify.plan import Later, Plan, Task
 from logclient.verify.rows import RESULTS, Row, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
@@ -31,15 +31,11 @@ BATCH_BYTES = 1 << 20  # of keys in a batch of results
 
 
 def judge_rows(
-    batches: Iterable[pa.RecordBatch],
-    facts: LedgerFacts,
-    plan: Plan,
-    later: dict[tuple[int, int], int] | None = None,
+    batches: Iterable[pa.RecordBatch], facts: LedgerFacts, plan: Plan, later: Later = None
 ) -> Iterator[pa.RecordBatch]:
     """Judge the rows of some keys, sorted by key, listener and position, as batches of `RESULTS`.
 
-    For a second pass over some buckets `later` maps bucket and listener to the earliest first copy in all
-    later buckets. Then only the order is judged.
+    In a second pass only the order is judged.
     """
     writer = ViolationWriter(plan.violations, facts)
     times = TimeCounts(Grid(*plan.grid), plan.families)

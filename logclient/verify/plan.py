@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 
+Buckets = frozenset[int] | None  # for a second pass, those to compare
+Later = dict[tuple[int, int], int] | None
+"""For a second pass, bucket and listener -> the earliest first copy in all later buckets."""
+
 
 class Plan(NamedTuple):
     """The facts that all tasks of a comparison share."""
@@ -95,8 +99,7 @@ class Task(NamedTuple):
     writer: ViolationWriter
     times: TimeCounts
     space: Workspace
-    # For a second pass, bucket and listener -> the earliest first copy in all later buckets.
-    later: dict[tuple[int, int], int] | None
+    later: Later
 
 
 def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:

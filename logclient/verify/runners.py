@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,13 @@ import pyarrow as pa
 
 from logclient.evidence.selection import Selection
 from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
-from logclient.verify.rows import RESULTS, ROWS
+from logclient.verify.rows import RESULTS, ROWS, Rows
 from logclient.verify.spark import is_local, no_pandas
 
 if TYPE_CHECKING:
     from logclient.evidence.ledger_files import Parts
     from logclient.verify.ledger_facts import LedgerFacts
-    from logclient.verify.plan import Plan
+    from logclient.verify.plan import Buckets, Later, Plan
     from logclient.verify.records import Source
     from logclient.verify.spark import Session
 
@@ -27,9 +26,7 @@ HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed withou
 _ORDER = ("key", "listener", "position")
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
 
-Rows = Iterator[pa.RecordBatch]
-Buckets = frozenset[int] | None  # for a second pass, those to compare
-Later = dict[tuple[int, int], int] | None  # for a second pass, see `judge.judge_rows`
+Batches = Iterable[pa.RecordBatch]
 
 
 def _buckets(later: Later) -> Buckets:
@@ -52,16 +49,10 @@ class LocalRunner:
         for low, high in ledger_groups(parts):
             yield ledger_lines.survey(parts[low:high], selection)
 
-    def judge(
-        self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None
-    ) -> Iterable[pa.RecordBatch]:
+    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
         """Compare, and return batches of `rows.RESULTS`."""
-        only = _buckets(later)
-        batches: list[pa.RecordBatch] = []
-        for number, (low, high) in enumerate(plan.groups):
-            batches += ledger_rows.event_rows(parts[low:high], number, facts, plan, only)
-        for task in plan.tasks:
-            batches += arrival_rows.segment_rows(task, facts, plan, only)
+        tasks = pa.record_batch([range(len(plan.groups) + len(plan.tasks))], names=["id"])
+        batches = [*_read_files([tasks], parts, facts, plan, _buckets(later))]
         return judge.judge_rows(_sorted(batches), facts, plan, later)
 
 
@@ -90,22 +81,18 @@ def _task(name: str, function: Callable[..., Rows], *given: Any) -> Callable[[It
     return task
 
 
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def _numbers(batches: Batches) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
 
-def _survey_ledgers(
-    batches: Iterable[pa.RecordBatch], parts: Parts, selection: Selection, groups: list[tuple[int, int]]
-) -> Rows:
+def _survey_ledgers(batches: Batches, parts: Parts, selection: Selection, groups: list[Any]) -> Rows:
     for number in _numbers(batches):
         found = ledger_lines.survey(parts[slice(*groups[number])], selection)
         yield pa.record_batch([[number], [pickle.dumps(found, 5)]], names=["number", "survey"])
 
 
-def _read_files(
-    batches: Iterable[pa.RecordBatch], parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets
-) -> Rows:
+def _read_files(batches: Batches, parts: Parts, facts: LedgerFacts, plan: Plan, only: Buckets) -> Rows:
     for number in _numbers(batches):
         if number < len(plan.groups):
             group = parts[slice(*plan.groups[number])]
@@ -151,9 +138,7 @@ class SparkRunner:
         found = self._over(len(groups), task, "number bigint, survey binary").collect()
         return (pickle.loads(row.survey) for row in sorted(found, key=lambda row: int(row.number)))
 
-    def judge(
-        self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None
-    ) -> Iterable[pa.RecordBatch]:
+    def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
         """Compare, as `LocalRunner.judge` does."""
         if self.small and plan.partitions == 1:
             # Frames need Spark's planner, whose start takes longer than a small comparison.
@@ -171,24 +156,18 @@ class SparkRunner:
             rows = divide(plan.partitions, "part").sortWithinPartitions(*_ORDER)
             judging = _task("judge_buckets", judge.judge_rows, facts, plan, later)
             judged = rows.mapInArrow(judging, _ddl(RESULTS))
-        with self._batches(_ROWS if self.source is None else records.RECORDS):
-            table: pa.Table = judged.toArrow()
-        batches: list[pa.RecordBatch] = table.cast(RESULTS).to_batches()
-        return batches
-
-    @contextlib.contextmanager
-    def _batches(self, rows: int) -> Iterator[None]:
-        """Get batches of some rows from the JVM, and of some megabytes where Spark has the setting."""
-        conf = self.session.spark.conf
-        keys = {
-            "spark.sql.execution.arrow.maxRecordsPerBatch": str(rows),
-            "spark.sql.execution.arrow.maxBytesPerBatch": str(records.BATCH_BYTES),
+        # The size of batches from the JVM; that in bytes where Spark has the setting.
+        sizes = {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS if self.source is None else records.RECORDS,
+            "spark.sql.execution.arrow.maxBytesPerBatch": records.BATCH_BYTES,
         }
-        before = {key: conf.get(key, None) for key in keys}
-        for key, value in keys.items():
-            conf.set(key, value)
+        conf = self.session.spark.conf
+        before = {key: conf.get(key, None) for key in sizes}
+        for key, size in sizes.items():
+            conf.set(key, str(size))
         try:
-            yield
+            batches: list[pa.RecordBatch] = judged.toArrow().cast(RESULTS).to_batches()
+            return batches
         finally:
             for key, old in before.items():
                 if old is None:
