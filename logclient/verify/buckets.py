@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -166,8 +166,7 @@ class BucketReducer:
         maybe_pending = self.ledger.pending_after[producers] + 1 - self._shift  # the first place that may be
         counts = np.zeros((len(producers), rules.ELSEWHERE + 1), np.int64)
         not_ok, repeated = (self.space.take(name, n, np.int64) for name in ("not_ok", "repeated"))
-        of_owners = bucket.starts, common, maybe_pending
-        given = self.copies, self.marks, *of_owners, rules.RULES
+        given = self.copies, self.marks, bucket.starts, common, maybe_pending, rules.RULES
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
 
@@ -328,8 +327,13 @@ class BucketReducer:
             for p, sequence, *row, hash_, made in zip(*columns, strict=True)
         ]
 
-    def _first_copies(self, places: I64) -> tuple[I64, I64]:
-        """Return the lowest listener that got each event, and the position there; -1 and 0: none did."""
+    def _arrivals(self, places: I64, word: str) -> tuple[I64, I64]:
+        """Return the lowest listener that got each event, and the position there; -1 and 0: none did.
+
+        Of corrupted events return where the first bad copy arrived.
+        """
+        if word == "corrupted" and self.corrupt_at is not None:
+            return self.corrupt_at[0][places], self.corrupt_at[1][places]
         found, at = np.full(len(places), -1, np.int64), np.zeros(len(places), np.int64)
         for listener in sorted(self.first, reverse=True):
             positions = self.first[listener][places]
@@ -337,7 +341,7 @@ class BucketReducer:
             found[arrived], at[arrived] = listener, positions[arrived]
         return found, at
 
-    def _few(self, places: I64, arrivals: Callable[[I64], tuple[I64, I64]]) -> I64:
+    def _few(self, places: I64, word: str) -> I64:
         """Choose some ascending places for examples: of as many producers as possible, and the first of each.
 
         Of many producers those are chosen whose first example arrived first, see `Tally.choose_examples`.
@@ -349,24 +353,18 @@ class BucketReducer:
         starts = starts_of(owner)
         ends = np.append(starts[1:], len(places))
         if len(starts) > limit:
-            _, positions = arrivals(places[starts])
+            _, positions = self._arrivals(places[starts], word)
             chosen = np.sort(np.argsort(positions, kind="stable")[:limit])
             starts, ends = starts[chosen], ends[chosen]
         each = -(-limit // len(starts))
         return places[expand(np.column_stack((starts, np.minimum(ends, starts + each) - 1)))]
 
-    def _bad_copies(self, places: I64) -> tuple[I64, I64]:
-        assert self.corrupt_at is not None
-        listeners, positions = self.corrupt_at
-        return listeners[places], positions[places]
-
     def _examples(self, faults: dict[str, I64], repeated: I64, late: I64) -> dict[str, list[list[Any]]]:
         out: dict[str, list[list[Any]]] = {}
         for word, which in {**faults, "duplicated": repeated, "reordered": late}.items():
             if len(which) and word not in ("dropped", "pending"):
-                arrivals = self._bad_copies if word == "corrupted" else self._first_copies
-                few = self._few(which, arrivals)
-                out[word] = self._describe(few, arrivals(few), self.copies[few])
+                few = self._few(which, word)
+                out[word] = self._describe(few, self._arrivals(few, word), self.copies[few])
         return out
 
     def _write_runs(self, word: str, places: I64, copies: npt.NDArray[Any], sent: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
+from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -198,40 +199,36 @@ class Tally:
         later ones at each listener. Where all of a tail is late there may be more late events: return what
         `judge.judge_rows` needs for a second pass over these buckets.
         """
-        later: dict[int, int] = {}  # listener -> the earliest position in later buckets
+        # Producer and listener -> the earliest position in later buckets.
+        later: defaultdict[tuple[int, int], int] = defaultdict(lambda: NEVER)
         repeat: dict[tuple[int, int], int] = {}
-        owner = -1
         for key in sorted(self._order, reverse=True):
             p = self.ledger.owner(key)
-            if p != owner:
-                owner = p
-                later = {}
             rows = self._order[key]
             late: dict[int, tuple[Any, ...]] = {}  # place in the bucket -> the end of an `Example`
-            late_at: dict[int, int] = {}
+            late_at: Counter[int] = Counter()
             more = False
             for listener, head in rows.items():
-                limit = later.get(listener, NEVER)
+                limit = later[p, listener]
                 if head.get("max", -1) <= limit:
                     continue
                 offsets, positions, made, hashes = head["tail"]
                 behind = np.flatnonzero(positions > limit)
                 more |= head["cut"] and len(behind) == len(positions)
-                place = listener & LISTENER
-                late_at[place] = late_at.get(place, 0) + len(behind)
+                late_at[listener & LISTENER] += len(behind)
                 for i in behind[offsets[behind] >= 0].tolist():
                     hash_ = int(hashes[i : i + 1].view(np.uint64)[0])
                     found = listener, int(positions[i]), 1, True, hash_, int(made[i])
                     late.setdefault(int(offsets[i]), found)
             if more:
-                repeat |= {(key, listener): later.get(listener, NEVER) for listener in rows}
+                repeat |= {(key, listener): later[p, listener] for listener in rows}
             else:
                 if late:
                     self._add_late(p, key, late, writer)
                 for place, n in late_at.items():
                     self._count_at(place, 0, 0, 0, n)
             for listener, head in rows.items():
-                later[listener] = min(later.get(listener, NEVER), head["min"])
+                later[p, listener] = min(later[p, listener], head["min"])
         return repeat
 
     def _add_late(self, p: int, key: int, late: dict[int, tuple[Any, ...]], writer: ViolationWriter) -> None:
