@@ -1,10 +1,5 @@
 """A whole verification, from two folders to a verdict.
 
-::
-
-    verdict = run("run/ledger", "run/capture", out="run/verdict")
-    verdict.exit_code, verdict.counts.lost, verdict.to_json()
-
 Workers read the files themselves, so every worker must see the folders. The driver alone writes, and only to
 `out`.
 """
@@ -38,9 +33,6 @@ __all__ = ["Session", "Tuning", "VerifyError", "connector", "run"]
 
 _MISTAKES = {"AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "OverflowError",
              "RecursionError", "TypeError", "UnboundLocalError", "ZeroDivisionError"}  # of this package
-NO_WORK = (
-    "there is no work folder any more: Spark shuffles the rows, and its own scratch folder is spark.local.dir"
-)
 
 
 def run(
@@ -134,7 +126,8 @@ def run(
     output.remove_verdict(out)
     for name in gone:
         if name in ("work", "keep_work"):
-            raise ConfigError(f"{name}: {NO_WORK}")
+            why = "there is no work folder any more: Spark shuffles the rows"
+            raise ConfigError(f"{name}: {why}, and its own scratch folder is spark.local.dir")
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     if sum(given is not None for given in (capture, kafka, table, arrived)) != 1:
         raise ConfigError("capture, kafka, table, arrived: exactly one of them must be given")
@@ -150,7 +143,13 @@ def run(
     selection = Selection.read(since, until, run)
     if selection.runs and capture is None:
         raise ConfigError("run: a topic or table has no runs")
-    local = _is_local(runner, capture is None, spark)
+    if runner not in ("spark", "local"):
+        raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
+    local = runner == "local"
+    if local and capture is None:
+        raise ConfigError("runner: a topic or table is read by Spark: leave runner=\"local\" (--local) out")
+    if local and spark is not None:
+        raise ConfigError("runner: a session is given, and local needs none")
     if not local:
         require_spark()
     from logclient.evidence import captures, ledger_files
@@ -211,8 +210,8 @@ def run(
             watch.step("writing the report")
         except Exception as error:
             watch.check()
-            ours = isinstance(error, LogclientError) or type(error).__name__ in _MISTAKES
-            if session is None or ours:
+            known = isinstance(error, LogclientError) or type(error).__name__ in _MISTAKES
+            if session is None or known:
                 raise
             raise _error(error, folders) from error
         finally:
@@ -242,16 +241,6 @@ def run(
             output.discard(place, made)
             raise output.UnwrittenVerdict(str(error), verdict) from error
     return verdict
-
-
-def _is_local(runner: str, records: bool, spark: Any) -> bool:
-    if runner not in ("spark", "local"):
-        raise ConfigError(f"runner: {runner[:40]!r} is neither spark nor local")
-    if runner == "local" and records:
-        raise ConfigError("runner: a topic or table is read by Spark: leave runner=\"local\" (--local) out")
-    if runner == "local" and spark is not None:
-        raise ConfigError("runner: a session is given, and local needs none")
-    return runner == "local"
 
 
 def _named(folders: Folder | Sequence[Folder]) -> str:

@@ -33,8 +33,6 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32",  # a row may be large
 }
 
-_CONNECT = "sc://"  # the beginning of a master's URL
-
 # Settings that only take effect at the start of a JVM.
 _AT_START = {"spark.driver.memory", "spark.driver.extraJavaOptions", "spark.jars.packages", "spark.jars"}
 
@@ -109,7 +107,7 @@ class Session:
         if self._spark is not None:
             _refuse(settings, "a session is active already: too late to set {}")
             self.context = getattr(self._spark, "sparkContext", None)  # not with Spark Connect
-        elif url.startswith(_CONNECT):
+        elif url.startswith("sc://"):
             self._spark = _connect(url, settings)
         else:
             self._start(settings, connector, stop or threading.Event())
