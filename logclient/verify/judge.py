@@ -10,7 +10,7 @@ be late, there may be more: such buckets go through a *second pass*.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -22,7 +22,7 @@ from logclient.verify.buckets import BucketReducer
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid, TimeCounts
 from logclient.verify.plan import Later, Plan, Task
-from logclient.verify.rows import RESULTS, Row, result_row
+from logclient.verify.rows import RESULTS, Batches, Row, Rows, result_row
 from logclient.verify.schema import ANONYMOUS, FACT
 from logclient.verify.unlisted import UnlistedReducer
 from logclient.verify.violation_files import FILE_ROWS, ViolationWriter
@@ -30,9 +30,7 @@ from logclient.verify.violation_files import FILE_ROWS, ViolationWriter
 BATCH_BYTES = 1 << 20  # of keys in a batch of results
 
 
-def judge_rows(
-    batches: Iterable[pa.RecordBatch], facts: LedgerFacts, plan: Plan, later: Later = None
-) -> Iterator[pa.RecordBatch]:
+def judge_rows(batches: Batches, facts: LedgerFacts, plan: Plan, later: Later = None) -> Rows:
     """Judge the rows of some keys, sorted by key, listener and position, as batches of `RESULTS`.
 
     In a second pass only the order is judged.
@@ -51,13 +49,13 @@ def judge_rows(
     yield pa.RecordBatch.from_pylist(out, schema=RESULTS)
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+def _rows(batches: Batches) -> Iterator[Row]:
     for batch in batches:
         keys, listeners = (batch.column(name).to_pylist() for name in ("key", "listener"))
         yield from map(Row, itertools.repeat(batch), itertools.count(), keys, listeners)
 
 
-def _results(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[dict[str, Any]]:
+def _results(batches: Batches, task: Task) -> Iterator[dict[str, Any]]:
     for key, rows in itertools.groupby(_rows(batches), attrgetter("key")):
         if key == FACT:
             yield from (result_row("fact", FACT, text=row.text()) for row in rows)

@@ -5,7 +5,7 @@ Rows are short and carry whole columns of some events as binary values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 from logclient.evidence.arrays import I64, starts_of
 from logclient.verify.plan import Plan
 
+Batches = Iterable[pa.RecordBatch]
 Rows = Iterator[pa.RecordBatch]
 LEDGER = -1  # the listener of rows from ledgers, which come before all arrivals of their key
 

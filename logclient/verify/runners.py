@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from logclient.evidence.selection import Selection
 from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
-from logclient.verify.rows import RESULTS, ROWS, Rows
+from logclient.verify.rows import RESULTS, ROWS, Batches, Rows
 from logclient.verify.spark import is_local, no_pandas
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ GROUP_BYTES = 32 << 20  # of ledgers in one task
 HERE_FILES, HERE_BYTES = 1 << 10, 1 << 30  # of ledgers that are surveyed without a job
 _ORDER = ("key", "listener", "position")
 _ROWS = 64  # in a batch from the JVM: each may have a megabyte
-
-Batches = Iterable[pa.RecordBatch]
 
 
 def _buckets(later: Later) -> Buckets:
@@ -45,9 +43,8 @@ class LocalRunner:
     small = True  # whether one task compares little data in less time than a shuffle takes
 
     def survey(self, parts: Parts, selection: Selection) -> Iterator[dict[str, Any]]:
-        """Yield what `ledger_lines.survey` says about each group of ledger files."""
-        for low, high in ledger_groups(parts):
-            yield ledger_lines.survey(parts[low:high], selection)
+        """Return what `ledger_lines.survey` says about each group of ledger files."""
+        return (ledger_lines.survey(parts[low:high], selection) for low, high in ledger_groups(parts))
 
     def judge(self, parts: Parts, facts: LedgerFacts, plan: Plan, later: Later = None) -> Batches:
         """Compare, and return batches of `rows.RESULTS`."""
