@@ -49,7 +49,8 @@ class Tally:
         self.longest_us = 0
         self.elsewhere = 0  # events that arrived only in runs that are not selected
         self.unknown_producers = Counts()
-        self.at: dict[int, I64] = {}  # listener -> seen, duplicated, corrupted and reordered events
+        # Listener -> seen, duplicated, corrupted and reordered events.
+        self.at: defaultdict[int, I64] = defaultdict(lambda: np.zeros(4, np.int64))
         # Of segments, or shares of records: those that were compared, those that were not because they
         # are of foreign runs, and those of runs that are not selected.
         self.reports: list[SegmentReport] = []
@@ -131,7 +132,7 @@ class Tally:
 
     def _add_bucket(self, head: dict[str, Any]) -> None:
         for listener, *numbers in head.get("at", ()):
-            self._count_at(listener, *numbers)
+            self.at[listener] += numbers
         if gaps := head.get("gaps"):
             self._gaps += [(p, first, size) for p, first, size in gaps["longest"]]
             if len(self._gaps) > 4096:
@@ -140,14 +141,6 @@ class Tally:
                 self._open_gaps.setdefault(p, []).append([first, first + size - 1])
         self.longest_us = max(self.longest_us, head.get("longest_us", 0))
         self.elsewhere += head.get("elsewhere", 0)
-
-    def _count_at(self, listener: int, *numbers: int) -> None:
-        self.at.setdefault(listener, np.zeros(4, np.int64))[:] += numbers
-
-    def _keep_tables(self, tables: ProducerTables) -> None:
-        """Add tables of the driver to those of the tasks."""
-        for row in tables.rows(-1):
-            self.add_row(row)
 
     # -- examples
 
@@ -226,7 +219,7 @@ class Tally:
                 if late:
                     self._add_late(p, key, late, writer)
                 for place, n in late_at.items():
-                    self._count_at(place, 0, 0, 0, n)
+                    self.at[place][3] += n
             for listener, head in rows.items():
                 later[p, listener] = min(later[p, listener], head["min"])
         return repeat
@@ -241,7 +234,8 @@ class Tally:
         tables.count("sums", owner, int(Column.REORDERED))
         tables.add_places(owner, base + offsets, REORDERED)
         tables.add_times(owner, "reordered", made)
-        self._keep_tables(tables)
+        for row in tables.rows(-1):
+            self.add_row(row)
         ranges = union(np.stack((offsets, offsets), axis=1)) + base
         writer.add("reordered", p, ranges[:, 0], ranges[:, 1], 1, True)
         some = offsets[: self.plan.examples].tolist()
@@ -311,7 +305,8 @@ class Tally:
                 some = ranges[: self.plan.examples, 0].tolist()
                 name = self.ledger.name(p)
                 self._add_examples(word, [Example(name, s, None, sent=False) for s in some])
-        self._keep_tables(tables)
+        for row in tables.rows(-1):
+            self.add_row(row)
 
     # -- gaps
 
