@@ -107,8 +107,6 @@ class Comparison:
         pick = self.source.pick if self.source is not None else None
         shown = examples.resolve(tally.choose_examples(), plan, summary.doubtful, facts, pick)
         examples.explain_undecoded(verdict.undecoded, plan, pick)
-        if not plan.timed:
-            verdict = verdict.untimed()
         seconds = {
             "pack": round(packed - began, 3),
             "compare": round(time.monotonic() - packed, 3),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +15,7 @@ import pyarrow as pa
 from logclient.errors import ExitCode
 from logclient.evidence import captures
 from logclient.evidence.arrays import I64, starts_of, sum_by_key
-from logclient.evidence.decode import QUIET
-from logclient.evidence.reports import SegmentReport
+from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
 from logclient.evidence.urls import redact_url
@@ -22,20 +23,11 @@ from logclient.verify import endpoints, schema
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE
 from logclient.verify.outside import contained
-from logclient.verify.overview import (
-    DUPLICATED,
-    KINDS,
-    LOST_SENT,
-    MISSING_SENT,
-    PARTS,
-    REORDERED,
-    cell_value,
-    part_width,
-)
+from logclient.verify.overview import KINDS, LOST_SENT, MISSING_SENT, PARTS, cell_value, part_width
 from logclient.verify.producer_tables import SCALES, WORDS, Column
-from logclient.verify.sentence import counted, sentence
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.verdict import (
+    BREAKING,
     Counts,
     Destination,
     Gap,
@@ -47,13 +39,12 @@ from logclient.verify.verdict import (
     ProducerVerdict,
     Timeline,
     Verdict,
+    counted,
+    sentence,
     severity,
-    severity_columns,
 )
 
-BREAKING = ("lost", "corrupted", "unexpected", "reordered")
-"""Words that break the promise; ``reordered`` only where the protocol promises order."""
-
+KIND_WORDS = (*schema.STATES, "duplicated", "reordered")
 ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what they acknowledge
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
@@ -64,27 +55,13 @@ MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that 
 PRODUCERS = pa.schema(
     [
         *((name, pa.string()) for name in ("producer", "protocol", "url", "host")),
-        ("pid", pa.int64()),
-        *((word, pa.int64()) for word in Counts._fields),
+        *((name, pa.int64()) for name in ("pid", *Counts._fields)),
         ("breaks", pa.list_(pa.string())),
         ("ledger", pa.string()),
         ("capture_complete", pa.bool_()),
     ]
 )
 """The columns of `Summary.producer_table`."""
-
-
-class _Totals(NamedTuple):
-    """Sums over all producers."""
-
-    total: Counts
-    broken: dict[str, int]  # words of `BREAKING` that break the promise
-    unproven_order: bool  # some events are reordered, but by incomplete evidence only
-    behind: int  # reordered behind devices
-    worst: list[int]  # producers that are named
-    mapped: list[int]  # producers whose faults are shown by sequence
-    by_url: I64  # counts, a row for each URL
-    producers_of_url: I64
 
 
 class Summary:
@@ -103,17 +80,20 @@ class Summary:
         self.ledger = tally.ledger
         self.sums = tally.sums
         self.selection = Selection.load(self.plan.selection)
+        left_out, families = self.plan.left_out, self.ledger.families
         self.problems, self.doubtful, self.disordered = captures.find_doubts(
-            tally.reports,
-            tally.foreign,
-            tally.other_runs,
-            self.plan.left_out,
-            self.ledger.families,
-            self.selection.since_us,
+            tally.reports, tally.foreign, tally.other_runs, left_out, families, self.selection.since_us
         )
+        if not self.plan.timed:  # nothing has a latency
+            self.sums[:, [Column.EARLY, Column.EARLY_US]] = 0
+            tally.times.latency[:] = tally.cells[:] = 0
+            tally.numbers.pop("latency", None)
         self._numbers: dict[str, I64] = {}  # rows: keys and values
         self._uncompared = sum(report.events - report.outside for report in tally.foreign)
         self._unassigned = tally.unknown_producers.plus(Counts(unknown=self._uncompared))
+        urls = np.unique(self.ledger.rows["url"][self.ledger.selected], return_counts=True)
+        # Of URLs with selected producers the index, and the number of these.
+        self._used_urls: dict[int, int] = dict(zip(*(column.tolist() for column in urls), strict=True))
         self._routes = self._find_routes()
         uncaptured = {(route.family, endpoint) for route in self._routes for endpoint in route.missing}
         for family, endpoint in sorted(uncaptured):
@@ -123,55 +103,61 @@ class Summary:
         if self.plan.records is not None:
             # Records have their own order, even if some are missing.
             self.disordered = set()
+        # Of each protocol: captures are in doubt, units are in the order of arrival, order is promised.
+        self._doubt = np.array([name in self.doubtful for name in families], np.bool_)
+        self._proven = np.array([name not in self.disordered for name in families], np.bool_)
+        ordered = [name in ORDERED and name not in self.plan.published for name in families]
+        self._ordered = np.array(ordered, np.bool_)
 
     def verdict(self, limits: Limits, allow_open: bool = False) -> Verdict:
         """Make the verdict, without examples and times."""
         ledger, reports = self.ledger, self.tally.reports
         unknown = self._unassigned
-        totals = self._add_up(MAX_NAMED - any(unknown))
-        total = totals.total.plus(unknown)
-        named = sorted(totals.worst)
-        self._read_numbers([*named, *totals.mapped])
-        verdicts = self._producers(named)
+        by_url, breaking, unproven_order, worst, mapped = self._add_up(MAX_NAMED - any(unknown))
+        assigned = Counts(*map(sum, zip(*by_url, strict=True)))
+        total = assigned.plus(unknown)
+        named = sorted(worst)
+        self._read_numbers([*named, *mapped])
+        verdicts = [self._producer(*row) for row in self._counted(named)]
         left_out = None
         judged = int(np.count_nonzero(ledger.selected))
         if judged > len(named):
-            rest = totals.total
-            for x in verdicts:
-                rest = rest.plus(Counts(*(-n for n in x.counts)))
-            left_out = LeftOut(judged - len(named), rest)
+            rest = np.subtract(assigned, np.sum([x.counts for x in verdicts], axis=0))
+            left_out = LeftOut(judged - len(named), Counts(*rest.tolist()))
         if any(unknown):
             breaks = _breaks(unknown, ordered=False)
             verdicts.append(ProducerVerdict("", "", "", "", "not checked", False, unknown, 0, None, breaks))
-        broken_by = totals.broken | {"unexpected": totals.broken["unexpected"] + unknown.unexpected}
-        broken = [f"{n:,} {word}" for word, n in broken_by.items() if n]
+        breaking["unexpected"] += unknown.unexpected
+        broken = [f"{n:,} {word}" for word, n in breaking.items() if n]
         broken += limits.broken(total)
         faults, still_open = self._ledger_faults(allow_open)
-        faults += self._selection_problems(total)[0]
+        empty = self.selection != EVERYTHING and not total.events
+        nothing = [f"the ledgers have no events {self.selection.phrase}"] * empty
+        faults += nothing
         if nowhere := int(self.sums[:, Column.NOWHERE].sum()):
             faults.append(f"{nowhere:,} acknowledged events of producers of other runs arrived in no run")
         if unread := [problem.segment for problem in self.problems if problem.kind == "unread"]:
             more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
             faults.append(f"{unread[0]}{more} may be of the capture and is not read")
-        unproven = total.unknown or faults or totals.unproven_order
+        unproven = total.unknown or faults or unproven_order
         code = ExitCode.BROKEN if broken else ExitCode.UNREACHABLE if unproven else ExitCode.OK
-        undecodable, quiet = (
-            _summed(getattr(report, name) for report in reports) for name in ("undecodable", "quiet")
-        )
+        undecodable, quiet = Counter[str](), Counter[str]()
+        for report in reports:
+            undecodable.update(report.undecodable)
+            quiet.update(report.quiet)
         addressed = ledger.addressed[ledger.selected] if self.plan.ordered else np.zeros(1, bool)
         reasons = [*faults, *["the capture is incomplete"] * bool(self.doubtful or self._uncompared)]
-        verdict_line = sentence(
-            code, broken, total, reasons, still_open, self.selection.phrase, self.plan.by_id
-        )
-        if totals.behind:
-            verdict_line += f" {totals.behind:,} reordered behind a device, where order is no promise."
-        problems, more_problems = self._problems(total)
+        line = sentence(code, broken, total, reasons, still_open, self.selection.phrase, self.plan.by_id)
+        by_device = [protocol_of(protocol) in self.plan.published for protocol, _ in ledger.urls]
+        if behind := sum(x.reordered for x in itertools.compress(by_url, by_device)):
+            line += f" {behind:,} reordered behind a device, where order is no promise."
+        problems, more_problems = self._problems(total, nothing)
         runs = captures.list_runs(reports, [*self.tally.foreign, *self.tally.other_runs])
-        destinations = self._destinations(totals)
+        destinations = self._destinations(by_url)
         cells = self.tally.cells
         return Verdict(
             exit_code=code,
-            sentence=verdict_line,
+            sentence=line,
             broken=tuple(broken),
             counts=total,
             producers=tuple(verdicts),
@@ -181,7 +167,7 @@ class Summary:
             order="checked" if addressed.all() else "partly" if addressed.any() else "not checked",
             bodies="not compared" if self.plan.by_id else "compared",
             examples={},
-            undecodable=undecodable,
+            undecodable=dict(undecodable),
             undecoded=[row for report in reports for row in report.undecoded][: self.plan.examples],
             capture={
                 "listeners": sorted({report.listener for report in reports}),
@@ -190,7 +176,7 @@ class Summary:
                 "units": sum(report.units for report in reports),
                 "acks": sum(report.acks for report in reports),
                 "events": sum(report.events for report in reports),
-                **{f"{word}s": quiet.get(word, 0) for word in QUIET},
+                **{f"{word}s": quiet[word] for word in QUIET},
                 "first_us": min((report.first_us for report in reports if report.last_us), default=0),
                 "last_us": max((report.last_us for report in reports), default=0),
                 "complete": not self.problems,
@@ -209,8 +195,8 @@ class Summary:
             limits=limits,
             seconds={},
             timeline=self._timeline(),
-            maps=tuple(map(self._map, totals.mapped)),
-            maps_left_out=int(np.count_nonzero(self.tally.faulty)) - len(totals.mapped),
+            maps=tuple(map(self._map, mapped)),
+            maps_left_out=int(np.count_nonzero(self.tally.faulty)) - len(mapped),
             devices=self._devices(),
             producers_left_out=left_out,
             problems_left_out=more_problems,
@@ -231,8 +217,7 @@ class Summary:
             x, counts = self.ledger.producers[p], Counts(*numbers)
             names = [x.producer, x.protocol, redact_url(x.url), x.host, x.pid]
             rows.append([*names, *counts, _breaks(counts, ordered), EVIDENCE[x.evidence], not doubt])
-        columns = zip(PRODUCERS, zip(*rows, strict=True), strict=True)
-        return pa.table([pa.array(values, field.type) for field, values in columns], PRODUCERS)
+        return pa.table(dict(zip(PRODUCERS.names, zip(*rows, strict=True), strict=True)), PRODUCERS)
 
     def _selection(self) -> dict[str, Any] | None:
         """Return what is judged and what is left out; None: everything is judged."""
@@ -253,70 +238,42 @@ class Summary:
 
     # -- producers
 
-    def _add_up(self, limit: int) -> _Totals:
-        """Add up all producers, some thousand at a time, and find the worst of them to name."""
-        n = len(self.ledger)
-        doubt = self._families_where(lambda name: name in self.doubtful)
-        proven = self._ordered_families()
-        published = self._families_where(lambda name: name in self.plan.published)
-        total = np.zeros(len(Counts._fields), np.int64)
-        broken = dict.fromkeys(BREAKING, 0)
+    def _add_up(self, limit: int) -> tuple[list[Counts], dict[str, int], bool, list[int], list[int]]:
+        """Add up all producers, some thousand at a time.
+
+        Return the counts of each URL, the numbers of the words that break the promise, whether others are
+        reordered by incomplete evidence, and the worst producers: to name, and to show by sequence.
+        """
+        broken = np.zeros(len(BREAKING), np.int64)
         unproven_order = False
-        behind = 0
         worst, mapped = [np.empty((0, 3), np.int64)], [np.empty((0, 4), np.int64)]
         by_url = np.zeros((len(self.ledger.urls), len(Counts._fields)), np.int64)
-        producers_of_url = np.zeros(len(self.ledger.urls), np.int64)
-        for low in range(0, n, SHARE):
-            high = min(low + SHARE, n)
-            rows = self.ledger.rows[low:high]
-            family = rows["family"]
-            counts = _count_table(self.sums[low:high], doubt[family])
+        for low in range(0, len(self.ledger), SHARE):
+            some = slice(low, low + SHARE)
+            rows = self.ledger.rows[some]
+            counts = _count_table(self.sums[some], self._doubt[rows["family"]])
             columns = dict(zip(Counts._fields, counts.T, strict=True))
-            ordered = self._promises_order(rows)
-            unproven_order |= bool(columns["reordered"][ordered & ~proven[family]].any())
-            breaking = {word: columns[word] for word in BREAKING}
-            breaking["reordered"] = np.where(ordered & proven[family], columns["reordered"], 0)
-            for word, column in breaking.items():
-                broken[word] += int(column.sum())
-            total += counts.sum(axis=0)
+            ordered, proven = self._promises_order(rows), self._proven[rows["family"]]
+            unproven_order |= bool(columns["reordered"][ordered & ~proven].any())
+            in_order = np.where(ordered & proven, columns["reordered"], 0)
+            breaking = np.stack([in_order if word == "reordered" else columns[word] for word in BREAKING])
+            broken += breaking.sum(axis=1)
             np.add.at(by_url, rows["url"], counts)
-            of_url = rows["url"][self.ledger.selected[low:high]]
-            producers_of_url += np.bincount(of_url, minlength=len(producers_of_url))
-            behind += int(columns["reordered"][published[family]].sum())
-            p = low + np.arange(high - low)
-            some = self.ledger.selected[low:high]
-            breaks = np.sum([*breaking.values()], axis=0)
-            worst.append(np.column_stack((-breaks, -columns["events"], p))[some])
-            severest = [-column for column in severity_columns(columns)]
-            mapped.append(np.column_stack((*severest, p))[self.tally.faulty[low:high]])
-        return _Totals(
-            Counts(*total.tolist()),
-            broken,
-            unproven_order,
-            behind,
-            _lowest(worst, limit),
-            _lowest(mapped, MAX_MAPS),
-            by_url,
-            producers_of_url,
-        )
+            p = low + np.arange(len(rows))
+            ranked = np.column_stack((-breaking.sum(axis=0), -columns["events"], p))
+            worst.append(ranked[self.ledger.selected[some]])
+            mapped.append(np.column_stack((*severity(columns), p))[self.tally.faulty[some]])
+        counts_of_urls = [Counts(*row) for row in by_url.tolist()]
+        words = dict(zip(BREAKING, broken.tolist(), strict=True))
+        return counts_of_urls, words, unproven_order, _lowest(worst, limit), _lowest(mapped, MAX_MAPS)
 
     def _promises_order(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Return the rows of producers for which order is promised and whose ledger can prove it.
 
         A ledger with holes may lack the line that records a deliberate overtaking.
         """
-        promised = self._families_where(lambda name: name in ORDERED and name not in self.plan.published)
-        ordered: npt.NDArray[np.bool_] = promised[rows["family"]] & ~rows["one_way"]
-        ordered &= rows["evidence"] != HOLES
-        return ordered
-
-    def _ordered_families(self) -> npt.NDArray[np.bool_]:
-        """Return the protocols whose units are in the order of arrival."""
-        return self._families_where(lambda name: name not in self.disordered)
-
-    def _families_where(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = np.array([test(name) for name in self.ledger.families], np.bool_)
-        return found
+        ordered = self._ordered[rows["family"]] & ~rows["one_way"] & (rows["evidence"] != HOLES)
+        return np.asarray(ordered, np.bool_)
 
     def _read_numbers(self, producers: list[int]) -> None:
         """Keep what the tasks counted of some producers, sorted by key."""
@@ -340,22 +297,16 @@ class Summary:
         words = [WORDS[code // 2] for code in codes[starts[::2]].tolist()]
         return {word: [-first, last] for word, (first, last) in sorted(zip(words, pairs, strict=True))}
 
-    def _producers(self, named: list[int]) -> list[ProducerVerdict]:
-        return [
-            self._producer(p, Counts(*counts), doubt, ordered)
-            for p, counts, doubt, ordered in self._counted(named)
-        ]
-
     def _counted(self, some: list[int]) -> Iterable[tuple[int, list[int], bool, bool]]:
         """Return producers with their counts, whether captures are in doubt, and whether order is proven."""
         rows = self.ledger.rows[some]
-        doubt = self._families_where(lambda name: name in self.doubtful)[rows["family"]]
-        proven = self._ordered_families()[rows["family"]]
-        columns = _count_table(self.sums[some], doubt), doubt, self._promises_order(rows) & proven
+        doubt = self._doubt[rows["family"]]
+        ordered = self._promises_order(rows) & self._proven[rows["family"]]
+        columns = _count_table(self.sums[some], doubt), doubt, ordered
         return zip(some, *(column.tolist() for column in columns), strict=True)
 
-    def _producer(self, p: int, counts: Counts, doubt: bool, ordered: bool) -> ProducerVerdict:
-        x = self.ledger.producers[p]
+    def _producer(self, p: int, numbers: list[int], doubt: bool, ordered: bool) -> ProducerVerdict:
+        x, counts = self.ledger.producers[p], Counts(*numbers)
         when = self._when(p)
         longest = int(self._numbers_of("longest", p)[1].max(initial=0))
         listeners, arrived = (column.tolist() for column in sum_by_key(*self._numbers_of("listeners", p)))
@@ -391,10 +342,9 @@ class Summary:
         last = int(self.ledger.last[p])
         counts = np.zeros(KINDS * PARTS, np.int64)
         np.add.at(counts, *self._numbers_of("places", p))
-        doubt = self.ledger.families[self.ledger.family[p]] in self.doubtful
-        kinds = _resolve_sent(counts.reshape(KINDS, PARTS), doubt)
+        kinds = _resolve_sent(counts.reshape(KINDS, PARTS), self._doubt[self.ledger.family[p]])
         parts = {}
-        for code, word in enumerate((*schema.STATES, "duplicated", "reordered")):
+        for code, word in enumerate(KIND_WORDS):
             at = np.flatnonzero(kinds[code])
             if len(at):
                 parts[word] = np.stack((at, kinds[code][at]), axis=1).tolist()
@@ -405,8 +355,9 @@ class Summary:
     def _find_routes(self) -> list[endpoints.Route]:
         """Return the route of each URL of the ledgers, in their order."""
         urls = self.ledger.urls
+        found = [endpoints.unrouted(*url) for url in urls]
         if self.plan.records is not None:
-            return [endpoints.unrouted(protocol, url) for protocol, url in urls]
+            return found
         arrived = [schema.OK, schema.RECOVERED, schema.CORRUPTED, schema.UNEXPECTED]
         seen, busy = np.zeros((2, len(urls)), bool)
         for low in range(0, len(self.ledger), SHARE):
@@ -417,73 +368,56 @@ class Summary:
         here = {report.listener for report in self.tally.reports}
         # A URL of producers that are not selected may be of another time, with other listeners. One of
         # producers without an event proves nothing.
-        used = [i for i in self._used_urls() if busy[i]]
-        found = endpoints.routes(
-            [(*urls[i], bool(seen[i])) for i in used], [x for x in self.plan.listeners if x["name"] in here]
-        )
-        routes = [endpoints.unrouted(protocol, url) for protocol, url in urls]
-        for i, route in zip(used, found, strict=True):
-            routes[i] = route
-        return routes
+        used = [i for i in self._used_urls if busy[i]]
+        listeners = [x for x in self.plan.listeners if x["name"] in here]
+        routes = endpoints.routes([(*urls[i], bool(seen[i])) for i in used], listeners)
+        for i, route in zip(used, routes, strict=True):
+            found[i] = route
+        return found
 
-    def _used_urls(self) -> list[int]:
-        used: list[int] = np.unique(self.ledger.rows["url"][self.ledger.selected]).tolist()
-        return used
-
-    def _destinations(self, totals: _Totals) -> list[Destination]:
+    def _destinations(self, by_url: list[Counts]) -> list[Destination]:
         """Return the destinations, one for each URL, the worst first."""
         found = []
-        for i in self._used_urls():
+        for i, n in self._used_urls.items():
             (protocol, url), route = self.ledger.urls[i], self._routes[i]
-            pairs = [list(pair) for pair in route.endpoints]
-            counts, n = Counts(*totals.by_url[i].tolist()), int(totals.producers_of_url[i])
-            found.append(Destination(redact_url(url), protocol, pairs, not route.missing, n, counts))
-        return sorted(found, key=lambda x: (x.captured, severity(x.counts), -x.counts.events, x.url))
+            pairs, whole = [list(pair) for pair in route.endpoints], not route.missing
+            found.append(Destination(redact_url(url), protocol, pairs, whole, n, by_url[i]))
+        found.sort(key=lambda x: (x.captured, severity(x.counts._asdict()), -x.counts.events, x.url))
+        return found
 
     def _listeners(self, destinations: list[Destination]) -> tuple[Listener, ...]:
         """Return the listeners, with the events that arrived there and those that did not."""
         words = ("lost", "missing", "unknown")
-        alone: dict[str, list[int]] = {}
-        shared: dict[str, list[int]] = {}
+        alone, shared = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
         for x in destinations:
             for listener in {listener for _, listener in x.endpoints if listener}:
-                numbers = (alone if len(x.endpoints) == 1 else shared).setdefault(listener, [0, 0, 0])
-                for i, word in enumerate(words):
-                    numbers[i] += getattr(x.counts, word)
+                numbers = (alone if len(x.endpoints) == 1 else shared)[listener]
+                numbers.update({word: getattr(x.counts, word) for word in words})
         found = []
         at = self._by_name(self.tally.at)
-        reports: dict[str, list[SegmentReport]] = {}
-        for report in self.tally.reports:
-            reports.setdefault(report.listener, []).append(report)
-        for name in sorted(reports)[:MAX_NAMED]:
-            own = sorted(reports[name], key=lambda report: report.number)
-            seen, duplicated, corrupted, reordered = at.get(name, np.zeros(4, np.int64)).tolist()
-            lost, missing, unknown = alone.get(name, [0, 0, 0])
-            elsewhere = dict(zip(words, shared.get(name, [0, 0, 0]), strict=True))
-
-            def distinct(what: str, own: list[SegmentReport] = own) -> list[str]:
-                return list(dict.fromkeys(filter(None, (getattr(report, what) for report in own))))
-
+        reports = sorted(self.tally.reports, key=attrgetter("listener", "number"))
+        for name, group in itertools.islice(itertools.groupby(reports, attrgetter("listener")), MAX_NAMED):
+            own = list(group)
+            arrived = at.get(name, np.zeros(4, np.int64)).tolist()
+            distinct = {
+                what: list(dict.fromkeys(filter(None, map(attrgetter(what), own))))
+                for what in ("protocol", "url", "source", "host", "run")
+            }
             found.append(
                 Listener(
                     listener=name,
-                    protocol="+".join(distinct("protocol")),
-                    urls=[redact_url(url) for url in distinct("url")],
-                    source="+".join(distinct("source")),
-                    hosts=distinct("host"),
-                    runs=distinct("run")[:MAX_NAMED],
+                    protocol="+".join(distinct["protocol"]),
+                    urls=[redact_url(url) for url in distinct["url"]],
+                    source="+".join(distinct["source"]),
+                    hosts=distinct["host"],
+                    runs=distinct["run"][:MAX_NAMED],
                     segments=len(own),
                     events=sum(report.events for report in own),
                     first_us=min((report.first_us for report in own if report.last_us), default=0),
                     last_us=max((report.last_us for report in own), default=0),
-                    seen=seen,
-                    duplicated=duplicated,
-                    corrupted=corrupted,
-                    reordered=reordered,
-                    lost=lost,
-                    missing=missing,
-                    unknown=unknown,
-                    elsewhere={word: n for word, n in elsewhere.items() if n},
+                    **dict(zip(("seen", "duplicated", "corrupted", "reordered"), arrived, strict=True)),
+                    **{word: alone[name][word] for word in words},
+                    elsewhere={word: n for word, n in shared[name].items() if n},
                     problems=sum(sum(report.counts.values()) for report in own),
                 )
             )
@@ -491,21 +425,18 @@ class Summary:
 
     def _by_name(self, numbers: Mapping[int, Any]) -> dict[str, Any]:
         """Turn sums by number of a listener into sums by its name."""
-        records = self.plan.records
-        if records is None:
-            names = [x["name"] for x in self.plan.listeners]
-        else:
-            names = [place[0] for place in records["places"]]
+        names = [x["name"] for x in self.plan.listeners]
+        if self.plan.records is not None:
+            names = [place[0] for place in self.plan.records["places"]]
         found: dict[str, Any] = {}
         for i, some in sorted(numbers.items()):
-            name = names[i]
-            found[name] = found[name] + some if name in found else some
+            found[names[i]] = found.get(names[i], 0) + some
         return found
 
     def _devices(self) -> tuple[Device, ...]:
         found: dict[tuple[str, int], Device] = {}
         every = self.tally.reports + self.tally.foreign
-        for report in sorted(every, key=lambda report: (report.listener, report.number)):
+        for report in sorted(every, key=attrgetter("listener", "number")):
             for fields in report.devices:
                 own = Device(*fields)
                 before = found.get((own.listener, own.device))
@@ -532,10 +463,11 @@ class Summary:
             faults.append(f"{unread[0]}{more} may be a ledger and is not read")
         return faults, allowed
 
-    def _problems(self, total: Counts) -> tuple[tuple[str, ...], int]:
+    def _problems(self, total: Counts, nothing: list[str]) -> tuple[tuple[str, ...], int]:
         """Return the first problems of ledgers and captures, and the number of further ones."""
-        counts = self.ledger.rows["problems"]
-        nothing, missing_runs = self._selection_problems(total)
+        counts, nowhere = self.ledger.rows["problems"], self.sums[:, Column.NOWHERE]
+        why_out = "the producer is left out because others arrived in runs that are not selected"
+        devices = f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"
         of_ledgers = (
             f"ledger: {problem}"
             for p in map(int, np.flatnonzero(counts)[:MAX_NAMED])
@@ -543,27 +475,20 @@ class Summary:
         )
         others = [
             *(f"selection: {why}" for why in nothing),
-            *missing_runs,
+            *(
+                f"missing_run: {self.ledger.producers[p].label}: {nowhere[p]:,} acknowledged events arrived "
+                f"in no run; {why_out}"
+                for p in np.flatnonzero(nowhere).tolist()
+            ),
             *self._rewritten_bodies(total),
             *self._clock_problems(),
-            *self._left_out_devices(),
+            *[devices] * any(report.devices_left_out for report in self.tally.reports),
             *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in self.problems),
             *(f"ledger: {name}: it may be a ledger and is not read" for name in self.ledger.unread),
             *(f"ledger: {copy}" for copy in self.ledger.copies),
         ]
         named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
         return named, len(others) + int(counts.sum()) - len(named)
-
-    def _selection_problems(self, total: Counts) -> tuple[list[str], list[str]]:
-        """Return why the selected events prove nothing, and the producers with events in no run."""
-        empty = self.selection != EVERYTHING and not total.events
-        nothing = [f"the ledgers have no events {self.selection.phrase}"] if empty else []
-        column = self.sums[:, Column.NOWHERE]
-        return nothing, [
-            f"missing_run: {self.ledger.producers[p].label}: {column[p]:,} acknowledged events arrived in no "
-            "run; the producer is left out because others arrived in runs that are not selected"
-            for p in np.flatnonzero(column).tolist()
-        ]
 
     def _rewritten_bodies(self, total: Counts) -> list[str]:
         """Return the problem of a topic or table with mostly changed bodies; empty: there is none."""
@@ -576,30 +501,22 @@ class Summary:
         return [f"bodies: {changed}: {rule} JSON changes them, and may remove their ids"]
 
     def _clock_problems(self) -> list[str]:
-        if not self.plan.timed:
-            return []
         early = self.sums[:, Column.EARLY_US]
         wrong = np.flatnonzero(early >= CLOCK_US)
         wrong = wrong[np.argsort(-early[wrong], kind="stable")]
-        problems = []
-        for p in wrong[: self.plan.examples].tolist():
-            x = self.ledger.producers[p]
-            problems.append(
-                f"clocks: {self.sums[p, Column.EARLY]:,} events of {x.label} arrived before "
-                f"they were sent: the clocks differ by at least {early[p] / 1e6:,.3f} s"
-            )
+        problems = [
+            f"clocks: {self.sums[p, Column.EARLY]:,} events of {self.ledger.producers[p].label} arrived "
+            f"before they were sent: the clocks differ by at least {early[p] / 1e6:,.3f} s"
+            for p in wrong[: self.plan.examples].tolist()
+        ]
         if len(wrong) > len(problems):
             problems.append(f"clocks: the same holds for {len(wrong) - len(problems):,} more producers")
-        for report in self.tally.reports:
-            if n := report.timeless:
-                why = "received before 1970 or after 2255: they have no latency"
-                problems.append(f"clocks: {report.name}: {n:,} units {why}")
-        return problems
-
-    def _left_out_devices(self) -> list[str]:
-        if not any(report.devices_left_out for report in self.tally.reports):
-            return []
-        return [f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"]
+        why = "received before 1970 or after 2255: they have no latency"
+        return problems + [
+            f"clocks: {report.name}: {report.timeless:,} units {why}"
+            for report in self.tally.reports
+            if report.timeless
+        ]
 
     # -- over time
 
@@ -609,22 +526,18 @@ class Summary:
         if not grid.n:
             return None
         kinds = np.zeros(times.words.shape[1:], np.int64)
-        for family, name in enumerate(self.ledger.families):
-            kinds += _resolve_sent(times.words[family].T, name in self.doubtful).T
+        for words, doubt in zip(times.words, self._doubt, strict=True):
+            kinds += _resolve_sent(words.T, doubt).T
         drops = self.ledger.drops
         drops = drops[self.ledger.selected[drops[:, 0]]]
         dropped = np.bincount(grid.step(drops[:, 1]), drops[:, 2], grid.n)
-        latency: dict[str, list[float | None]] = {"p50": [], "p99": [], "max": []}
-        for row in times.latency.sum(axis=0):
-            used = np.flatnonzero(row)
-            for word, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
-                value = _quantile(used, row[used], q, self.tally.longest_us) if len(used) else None
-                latency[word].append(value)
-
+        steps = [(np.flatnonzero(row), row[row > 0]) for row in times.latency.sum(axis=0)]
+        latency = {
+            word: [_quantile(*step, q, self.tally.longest_us) if len(step[0]) else None for step in steps]
+            for word, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        }
         codes = [schema.OK, schema.LOST, schema.MISSING, schema.UNKNOWN, schema.PENDING]
-        words = ("lost", "missing", "recovered", "corrupted", "unknown", "pending")
-        shown = {word: schema.STATES.index(word) for word in words}
-        shown |= {"duplicated": DUPLICATED, "reordered": REORDERED}
+        shown = {x: i for i, x in enumerate(KIND_WORDS) if x in Timeline._fields and x != "dropped"}
         return Timeline(
             start_us=grid.start_us,
             width_us=grid.width_us,
@@ -650,13 +563,9 @@ def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
         moved = np.where(doubt, rows[:, column], 0)
         states[:, code] -= moved
         states[:, schema.UNKNOWN] += moved
-    events = states.sum(axis=1)
-    named = {word: states[:, i] for i, word in enumerate(schema.STATES)}
-    for word, column in BEYOND.items():
-        named[word] = named[word] + rows[:, column]
-    named |= {
-        "events": events, "duplicated": rows[:, Column.DUPLICATED], "reordered": rows[:, Column.REORDERED],
-    }  # fmt: skip
+    named = dict(zip(schema.STATES, states.T, strict=True), events=states.sum(axis=1))
+    named |= {word: named[word] + rows[:, column] for word, column in BEYOND.items()}
+    named |= {"duplicated": rows[:, Column.DUPLICATED], "reordered": rows[:, Column.REORDERED]}
     return np.stack([named[word] for word in Counts._fields], axis=1)
 
 
@@ -665,7 +574,6 @@ def _resolve_sent(kinds: I64, doubt: bool) -> I64:
     kinds = kinds.copy()
     for sent, code in ((LOST_SENT, schema.LOST), (MISSING_SENT, schema.MISSING)):
         kinds[schema.UNKNOWN if doubt else code] += kinds[sent]
-        kinds[sent] = 0
     return kinds
 
 
@@ -690,11 +598,3 @@ def _lowest(parts: list[I64], limit: int) -> list[int]:
     rows = np.concatenate(parts)
     lowest: list[int] = rows[np.lexsort(rows.T[::-1])[:limit], -1].tolist()
     return lowest
-
-
-def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for some in counts:
-        for word, n in some.items():
-            total[word] = total.get(word, 0) + n
-    return total

@@ -8,6 +8,7 @@ count distinct ids of no known producer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +16,11 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.verify.devices import Device
 
 VERSION = 1  # of the JSON form
-_MAX_DIGITS = 18  # of a limit
+_LIMIT = re.compile(r"[0-9]{1,18}|(?!.*\..*\.)(?:\.?[0-9]){1,18}\.?%")  # more digits say nothing
+
+BREAKING = ("lost", "corrupted", "unexpected", "reordered")
+"""Words that break the promise; ``reordered`` only where the protocol promises order."""
+DOUBTFUL, UNUSUAL = ("missing", "unknown", "dropped"), ("duplicated", "recovered")
 
 
 class Counts(NamedTuple):
@@ -77,6 +82,11 @@ class ProducerVerdict(NamedTuple):
     when: dict[str, list[int]] = {}  # word -> when the first and last such event was made, where listed
     listeners: dict[str, int] = {}  # name -> how many listed events of it arrived there
     shared: int = 0  # listed events whose id another event also has: compared by hash alone
+
+    @property
+    def breaking(self) -> int:
+        """The number of events that break the promise."""
+        return sum(getattr(self.counts, word) for word in self.breaks)
 
 
 class LeftOut(NamedTuple):
@@ -174,31 +184,22 @@ class Limits(NamedTuple):
     @classmethod
     def read(cls, **given: int | str | None) -> Limits:
         """Check limits such as ``100`` and ``"0.1%"``."""
-        limits = {}
-        for word, value in given.items():
-            text = None if value is None else _shown(value)
-            if text is not None:
-                number = text.removesuffix("%")
-                whole = number == text
-                # More digits than this say nothing, and Python refuses to read thousands of them.
-                digits = number.replace(".", "", 0 if whole else 1)
-                if not (number.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
-                    raise ConfigError(
-                        f"max_{word}: {text[:40]!r} must be a count such as 100 or a share such as 0.1%"
-                    )
-            limits[word] = text
+        limits = {word: None if value is None else _shown(value) for word, value in given.items()}
+        for word, text in limits.items():
+            if text is not None and not _LIMIT.fullmatch(text):
+                what = "must be a count such as 100 or a share such as 0.1%"
+                raise ConfigError(f"max_{word}: {text[:40]!r} {what}")
         return cls(**limits)
 
     def broken(self, counts: Counts) -> list[str]:
         """Return a phrase for each limit that these counts exceed."""
         out = []
-        for word, text in zip(self._fields, self, strict=True):
-            if text is None:
-                continue
-            n: int = getattr(counts, word)
-            limit = float(text[:-1]) / 100 * counts.events if text.endswith("%") else int(text)
-            if n > limit:
-                out.append(f"{n:,} {word}, more than {text}")
+        for word, text in self._asdict().items():
+            if text is not None:
+                n = getattr(counts, word)
+                share = text.endswith("%")
+                if n > (float(text[:-1]) / 100 * counts.events if share else int(text)):
+                    out.append(f"{n:,} {word}, more than {text}")
         return out
 
 
@@ -247,22 +248,9 @@ class Verdict(NamedTuple):
         """Whether the promise holds: exit code 0."""
         return self.exit_code == ExitCode.OK
 
-    def untimed(self) -> Verdict:
-        """Return the verdict without latencies, for a source without times of arrival."""
-        timeline = self.timeline
-        if timeline is not None:
-            timeline = timeline._replace(
-                latency={word: [None] * len(values) for word, values in timeline.latency.items()}
-            )
-        producers = tuple(producer._replace(latency=None, early=0, early_us=0) for producer in self.producers)
-        return self._replace(producers=producers, latency=None, timeline=timeline)
-
     def worst(self, limit: int) -> tuple[list[ProducerVerdict], LeftOut]:
         """Choose some producers: first those that break the promise, then the largest."""
-        ranked = sorted(
-            self.producers,
-            key=lambda x: (-sum(getattr(x.counts, word) for word in x.breaks), -x.counts.events, x.producer),
-        )
+        ranked = sorted(self.producers, key=lambda x: (-x.breaking, -x.counts.events, x.producer))
         left, rest = self.producers_left_out or LeftOut(0, Counts())
         for left_out in ranked[limit:]:
             left, rest = left + 1, rest.plus(left_out.counts)
@@ -272,8 +260,8 @@ class Verdict(NamedTuple):
         """Return plain values for `json.dumps`."""
 
         def plain(value: Any) -> Any:
-            if isinstance(value, tuple) and hasattr(value, "_asdict"):
-                return {key: plain(item) for key, item in value._asdict().items()}
+            if hasattr(value, "_asdict"):
+                value = value._asdict()
             if isinstance(value, dict):
                 return {key: plain(item) for key, item in value.items()}
             if isinstance(value, list | tuple):
@@ -283,15 +271,36 @@ class Verdict(NamedTuple):
         return {"version": VERSION, **plain(self)}
 
 
-def severity_columns(columns: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return three sums of counts: those that break the promise, may break it, or are only unusual."""
-    return (
-        columns["lost"] + columns["corrupted"] + columns["unexpected"] + columns["reordered"],
-        columns["missing"] + columns["unknown"] + columns["dropped"],
-        columns["duplicated"] + columns["recovered"],
-    )
-
-
-def severity(counts: Counts) -> tuple[int, ...]:
+def severity(counts: Mapping[str, Any]) -> list[Any]:
     """Return a key that sorts the worst counts first."""
-    return tuple(-n for n in severity_columns(counts._asdict()))
+    return [-sum(counts[word] for word in words) for words in (BREAKING, DOUBTFUL, UNUSUAL)]
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def sentence(
+    code: ExitCode, broken: list[str], counts: Counts, why: list[str], unclosed: int, chosen: str, by_id: bool
+) -> str:
+    """Return the verdict in a sentence."""
+    events = f"{counts.events:,} events{' ' * bool(chosen)}{chosen}{' (bodies not compared)' * by_id}"
+    because = ", and ".join(why)
+    if code == ExitCode.BROKEN:
+        parts = [re.sub(", (.+)", r" (\1)", phrase) for phrase in broken]
+        also = f"; also, {because}" if why else ""
+        return f"The promise is broken: {', '.join(parts)}, of {events}{also}."
+    if code == ExitCode.UNREACHABLE:
+        if not counts.events and chosen:
+            return f"The promise is unproven: {because}."
+        unknown = f"{counts.unknown:,} of {events} are unknown"
+        return f"The promise is unproven: {unknown}, because {because or 'a ledger is still open'}."
+    are = "is" if unclosed == 1 else "are"
+    open_ = f"; {counted(unclosed, 'ledger')} {are} still open" if unclosed else ""
+    if not counts.events:
+        return f"The promise holds, but nothing was sent{open_}."
+    others = ("missing", "dropped", "recovered", "duplicated", "reordered", "pending")
+    rest = [f"{n:,} {word}" for word in others if (n := getattr(counts, word))]
+    more = f"; {', '.join(rest)}" if rest else ""
+    return f"The promise holds: {counts.ok:,} of {events} arrived{'' if by_id else ' intact'}{more}{open_}."

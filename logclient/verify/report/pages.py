@@ -15,7 +15,7 @@ from logclient.errors import ExitCode, MissingExtra
 from logclient.readable import escape, hexdump
 from logclient.verify.report import charts, tables, words
 from logclient.verify.report.words import clock, duration
-from logclient.verify.sentence import counted
+from logclient.verify.verdict import counted
 
 try:
     import jinja2

@@ -12,17 +12,13 @@ if TYPE_CHECKING:
 
 
 def text(verdict: Verdict) -> str:
-    """Return the verdict as a table and a sentence.
-
-    Control characters from logs are escaped.
-    """
+    """Return the verdict as a table and a sentence. Control characters from logs are escaped."""
     breaking = words.breaking_words(verdict)
     lines = [f"{'events':<12}{verdict.counts.events:>14,}"]
     for word, meaning in words.meanings(verdict):
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
-            mark = "!" if word in breaking else " "
-            lines.append(f"{word:<12}{n:>14,} {mark}{meaning}")
+            lines.append(f"{word:<12}{n:>14,} {'!' if word in breaking else ' '}{meaning}")
     if verdict.selection:
         lines.append(f"selected: {words.selected_line(verdict)}")
     if verdict.order != "checked":
@@ -34,7 +30,11 @@ def text(verdict: Verdict) -> str:
     if verdict.latency:
         lines.append(f"latency: {words.quantiles(verdict.latency)}")
     if verdict.devices:
-        lines.append(words.devices_line(verdict))
+        lacking = [x for x in words.worst_devices(verdict) if x.missing_at_least]
+        worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
+        worst += [f"of {len(lacking) - 3:,} more too"] * (len(lacking) > 3)
+        missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
+        lines.append(f"devices: {len(verdict.devices):,}, {missing}")
     if verdict.undecodable:
         lines.append(f"undecodable: {words.undecodable_line(verdict)}")
     faulty = words.faulty_producers(verdict) if verdict.exit_code else []

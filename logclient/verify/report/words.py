@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ExitCode
 from logclient.evidence.selection import Selection
-from logclient.verify.sentence import counted
+from logclient.verify.verdict import BREAKING, counted
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device
@@ -31,11 +31,8 @@ MEANINGS = {
 }
 BY_ID = {"ok": "acknowledged or handed over, and seen", "corrupted": "bodies not compared"}
 """The meaning of words where events are matched by id alone."""
-# The worst first.
-FAULTS = ("lost", "corrupted", "unexpected", "reordered", "missing", "unknown", "pending", "dropped",
-          "recovered", "duplicated")  # fmt: skip
-# What makes a producer a faulty one.
-_FAULTY = tuple(word for word in FAULTS if word not in ("pending", "duplicated"))
+FAULTS = (*BREAKING, "missing", "unknown", "pending", "dropped", "recovered", "duplicated")  # the worst first
+_FAULTY = tuple(word for word in FAULTS if word not in ("pending", "duplicated"))  # of a faulty producer
 
 EVIDENCE = {
     "unclosed": "ledger not closed: killed, or still running",
@@ -54,6 +51,8 @@ EARLY_US = 1_000  # clocks that differ by less are not worth a word
 NOWHERE = "no listener in this capture"
 _NO_REASON = "without a reason"
 _EPOCH = datetime.datetime(1970, 1, 1)
+# Below so many microseconds a duration is shown in such a unit.
+_UNITS = ((1e3, 1, "µs"), (1e6, 1e3, "ms"), (120e6, 1e6, "s"), (7200e6, 60e6, "min"), (172800e6, 3600e6, "h"))
 
 
 def share(n: int, total: int) -> str:
@@ -92,13 +91,7 @@ def span(first: int, last: int, finest_us: int = 1_000) -> str:
 
 def duration(us: float) -> str:
     """Format a duration, given in microseconds, in a unit of its magnitude."""
-    for limit, unit, name in (
-        (1_000, 1, "µs"),
-        (1_000_000, 1_000, "ms"),
-        (120_000_000, 1_000_000, "s"),
-        (7_200_000_000, 60_000_000, "min"),
-        (172_800_000_000, 3_600_000_000, "h"),
-    ):
+    for limit, unit, name in _UNITS:
         if us < limit:
             n = us / unit
             return f"{n:.0f} {name}" if n >= 100 else f"{n:.1f}".removesuffix(".0") + f" {name}"
@@ -113,8 +106,8 @@ def meanings(verdict: Verdict) -> list[tuple[str, str]]:
 
 def quantiles(latency: Latency) -> str:
     """Return the quantiles of a latency in one line."""
-    names = {"p50": "p50", "p90": "p90", "p99": "p99", "p999": "p99.9", "max": "max"}
-    return ", ".join(f"{name} {duration(getattr(latency, field))}" for field, name in names.items())
+    names = ("p50", "p90", "p99", "p99.9", "max")
+    return ", ".join(f"{name} {duration(getattr(latency, name.replace('.', '')))}" for name in names)
 
 
 def selected_line(verdict: Verdict) -> str:
@@ -149,8 +142,7 @@ def reasons(verdict: Verdict) -> list[str]:
             one = number == "1"
             lines.append(f"{number} event{'s' * (not one)} {phrase.format('was' if one else 'were')}.")
         else:
-            word, _, limit = word.partition(", more than ")
-            lines.append(f"{number} {word}; the limit was {limit}.")
+            lines.append(broken.replace(", more than ", "; the limit was ") + ".")
     return lines
 
 
@@ -166,28 +158,16 @@ def worst_devices(verdict: Verdict) -> list[Device]:
     )
 
 
-def devices_line(verdict: Verdict) -> str:
-    """Return one line about the devices."""
-    lacking = [x for x in worst_devices(verdict) if x.missing_at_least]
-    worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
-    if len(lacking) > 3:
-        worst.append(f"of {len(lacking) - 3:,} more too")
-    missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
-    return f"devices: {len(verdict.devices):,}, {missing}"
-
-
 def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
     """Return the producers with faults or incomplete evidence, the worst first."""
 
-    def weight(x: ProducerVerdict) -> tuple[int, ...]:
-        return (-sum(getattr(x.counts, word) for word in x.breaks), *(-getattr(x.counts, w) for w in _FAULTY))
+    def is_faulty(x: ProducerVerdict) -> bool:
+        return bool(x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= EARLY_US))
 
-    found = [
-        x
-        for x in verdict.producers
-        if x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= EARLY_US)
-    ]
-    return sorted(found, key=lambda x: (*weight(x), -x.early_us, x.producer))
+    def rank(x: ProducerVerdict) -> tuple[Any, ...]:
+        return -x.breaking, *(-getattr(x.counts, word) for word in _FAULTY), -x.early_us, x.producer
+
+    return sorted(filter(is_faulty, verdict.producers), key=rank)
 
 
 def fault_words(x: ProducerVerdict) -> list[str]:
