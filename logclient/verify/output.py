@@ -27,23 +27,16 @@ class UnwrittenVerdict(LedgerError):
 
 def remove_verdict(out: storage.Folder | None) -> None:
     """Remove the verdict of an earlier run, so that nobody takes it for that of a run that fails."""
-    if out is None:
-        return
-    folder = storage.resolve(out, "out")
-    if storage.is_url(folder):
-        storage.check_reachable(folder, "out")
-    try:
-        _clear(folder)
-    except OSError as error:
-        raise LedgerError(f"out: {folder}: {error.strerror}") from error
+    if out is not None:
+        folder = storage.resolve(out, "out")
+        if storage.is_url(folder):
+            storage.check_reachable(folder, "out")
+        with errors_named(folder):
+            _clear(folder)
 
 
 def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
-    """Make the folder for a verdict.
-
-    Returns:
-        The place, empty if `out` is None; and the folders that were made, inner ones first.
-    """
+    """Make the folder for a verdict; return its place (none: empty) and what was made, inner ones first."""
     if out is None:
         return "", []
     if find_spec("jinja2") is None:
@@ -54,12 +47,10 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
         return folder, []
     faults = storage.join(folder, "violations")
     made = [path for path in (faults, folder) if not os.path.lexists(path)]
-    try:
+    with errors_named(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.makedirs(faults, mode=0o700, exist_ok=True)
         os.chmod(faults, 0o700)
-    except OSError as error:
-        raise LedgerError(f"out: {folder}: {error.strerror}") from error
     return folder, made
 
 
@@ -67,25 +58,15 @@ def _clear(folder: str) -> None:
     """Remove a verdict, and no other files."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in _VERDICT:
-            _remove(storage.join(folder, name))
+            storage.remove(storage.join(folder, name), "out")
         for name in violation_files(folder):
-            _remove(storage.join(folder, "violations", name))
-
-
-def _remove(place: str) -> None:
-    if storage.is_url(place):
-        storage.remove(place, "out")
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
+            storage.remove(storage.join(folder, "violations", name), "out")
 
 
 def violation_files(folder: str) -> list[str]:
     """Return the names of the Parquet files of a verdict."""
     faults = storage.join(folder, "violations")
-    if not storage.is_url(folder):
-        return sorted(name for name in os.listdir(faults) if name.endswith(".parquet"))
-    found = storage.list_names(faults, "out")
+    found = storage.list_names(faults, "out") if storage.is_url(folder) else os.listdir(faults)
     return sorted(name for name in found if name.endswith(".parquet"))
 
 
@@ -123,17 +104,11 @@ def discard(folder: str, made: list[str]) -> None:
     _remove_folders(made)
 
 
-@contextlib.contextmanager
-def create_file(place: str) -> Iterator[IO[bytes]]:
-    """Create a file that only its owner may read, in place of an existing one.
-
-    Nothing of it is left behind when the block fails.
-    """
+def create_file(place: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Create a file in place of an existing one, as `storage.create` does."""
     if not storage.is_url(place):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
-    with storage.create(place, "out") as file:
-        yield file
+        storage.remove(place, "out")
+    return storage.create(place, "out")
 
 
 def write_text(place: str, text: str) -> None:
