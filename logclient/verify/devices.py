@@ -1,11 +1,8 @@
 """Gaps in the numbers of messages that Logjam devices published: the messages missing from a capture.
 
-A Logjam device numbers everything that it publishes from 1, heartbeats too, over all app-envs. The rules are
-those of ``logclient.logjam.subscriber``. Messages before the first one that arrived are not missing. A number
-that is not above the previous one means a restart, or a wrap of the numbers at `WRAPS`; then all messages
-below the number are missing. Device 0 has no numbers. Missing messages and restarts are lower bounds.
-
-A task sees a stretch of what a device published, and the driver joins the stretches (`joined`).
+A device numbers all that it publishes from 1, over all app-envs (``logclient.logjam.subscriber``). Messages
+before the first one that arrived are not missing. A number not above the previous one means a restart, or a
+wrap at `WRAPS`; then all messages below it are missing. Device 0 has no numbers.
 """
 
 from __future__ import annotations
@@ -39,42 +36,25 @@ class Device(NamedTuple):
     longest_gaps: list[list[int]]  # [first, last] of the longest, longest first
 
 
-def _step(before: Device, number: int) -> Device:
-    """Return the account after one more message."""
-    first = before.last + 1
-    restarts, wraps = before.restarts_at_least, before.wraps
-    if number <= before.last:
-        first = 1
-        ended = before.last >= WRAPS and number < WRAPS
-        restarts, wraps = restarts + (not ended), wraps + ended
-    missing = max(number - first, 0)
-    gaps = [*before.longest_gaps, [first, number - 1]] if missing else before.longest_gaps
-    return before._replace(
-        last=number,
-        missing_at_least=before.missing_at_least + missing,
-        gaps=before.gaps + (missing > 0),
-        restarts_at_least=restarts,
-        wraps=wraps,
-        longest_gaps=_longest(gaps),
-    )
-
-
 def _longest(gaps: list[list[int]]) -> list[list[int]]:
     return sorted(gaps, key=lambda gap: (gap[0] - gap[1], gap))[:LONGEST]
 
 
 def joined(a: Device, b: Device) -> Device:
     """Join two consecutive stretches of a device at the same listener."""
-    across = _step(a, b.first)
+    backward = b.first <= a.last
+    ended = backward and a.last >= WRAPS and b.first < WRAPS
+    first = 1 if backward else a.last + 1
+    gaps = [[first, b.first - 1]] if b.first > first else []
     return b._replace(
         received=a.received + b.received,
         heartbeats=a.heartbeats + b.heartbeats,
         first=a.first,
-        missing_at_least=across.missing_at_least + b.missing_at_least,
-        gaps=across.gaps + b.gaps,
-        restarts_at_least=across.restarts_at_least + b.restarts_at_least,
-        wraps=across.wraps + b.wraps,
-        longest_gaps=_longest([*across.longest_gaps, *b.longest_gaps]),
+        missing_at_least=a.missing_at_least + max(b.first - first, 0) + b.missing_at_least,
+        gaps=a.gaps + len(gaps) + b.gaps,
+        restarts_at_least=a.restarts_at_least + (backward and not ended) + b.restarts_at_least,
+        wraps=a.wraps + ended + b.wraps,
+        longest_gaps=_longest([*a.longest_gaps, *gaps, *b.longest_gaps]),
     )
 
 

@@ -11,7 +11,6 @@ from logclient.registry import SCHEMES
 MAX_ENDPOINTS = 64  # of one URL
 
 
-
 class _Endpoint(NamedTuple):
     host: str
     port: int  # 0: any
