@@ -19,6 +19,9 @@ class _Endpoint(NamedTuple):
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
+_Place = tuple[str, list[_Endpoint]]  # a listener, and where it listens; empty: unknown
+
+
 def _endpoints(url: str) -> list[_Endpoint]:
     """Return the endpoints of a URL, or of several joined by commas; none for anything else."""
     found: list[_Endpoint] = []
@@ -51,9 +54,8 @@ def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
     """Return whether a listener may be the one behind an endpoint."""
     if listens.port and endpoint.port != listens.port:
         return False
-    anywhere = listens.host in ("", "*", "0.0.0.0", "::")
-    both = _is_address(endpoint.host) and _is_address(listens.host)
-    return anywhere or endpoint.host == listens.host or not both
+    here = ("", "*", "0.0.0.0", "::", endpoint.host)
+    return listens.host in here or not (_is_address(endpoint.host) and _is_address(listens.host))
 
 
 class Route(NamedTuple):
@@ -74,47 +76,42 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
 
     `listeners` are those of the plan with a compared segment.
     """
-    places: dict[str, list[tuple[str, list[_Endpoint]]]] = {}
-    published: dict[str, list[str]] = {}
+    places: dict[str, list[_Place]] = {}
+    published: dict[str, list[_Place]] = {}
     for listener in listeners:
         family = protocol_of(listener["protocol"])
+        place = listener["name"], [x for url in listener["urls"] for x in _endpoints(url)]
         if listener["source"] == "devices":
             # A consumer receives the events of all devices.
-            published.setdefault(family, []).append(listener["name"])
+            published.setdefault(family, []).append(place)
         elif family:
-            listens = [x for url in listener["urls"] for x in _endpoints(url)]
-            places.setdefault(family, []).append((listener["name"], listens))
+            places.setdefault(family, []).append(place)
     found = []
     for protocol, url, seen in urls:
         family = protocol_of(protocol)
-        wanted = _endpoints(url)
+        wanted, here = _endpoints(url), places.get(family, [])
         if family in published:
-            names = published[family]
-            only = names[0] if len(names) == 1 and family not in places else ""
-            found.append(Route(family, [(str(endpoint), only) for endpoint in wanted], []))
-            continue
-        here = places.get(family, [])
-        owner = _matched(wanted, [listens for _, listens in here])
-        unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in owner]
+            every = published[family] + here
+            names = dict.fromkeys(range(len(wanted)), every[0][0] if len(every) == 1 else "")
+        else:
+            names = _matched(wanted, here)
+        unmatched = [str(endpoint) for i, endpoint in enumerate(wanted) if i not in names]
         # A proxy or a published port changes the address, so any other listener may be the right one.
-        excused = seen and len(unmatched) <= len(here) - len(owner)
-        endpoints = [
-            (str(endpoint), here[owner[i]][0] if i in owner else "") for i, endpoint in enumerate(wanted)
-        ]
+        excused = seen and len(unmatched) <= len(here) - len(names)
+        endpoints = [(str(endpoint), names.get(i, "")) for i, endpoint in enumerate(wanted)]
         found.append(Route(family, endpoints, [] if excused else unmatched))
     return found
 
 
-def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, int]:
+def _matched(wanted: list[_Endpoint], here: list[_Place]) -> dict[int, str]:
     """Assign a listener of its own to as many endpoints as possible (maximum bipartite matching).
 
-    `here` has for each listener the endpoints at which it listens; empty: unknown. Return index of the
-    endpoint -> index of the listener.
+    Return index of the endpoint -> name of the listener.
     """
     owner: dict[int, int] = {}  # listener -> endpoint
 
     def take(i: int, tried: set[int]) -> bool:
-        for j, listens in enumerate(here):
+        for j, (_, listens) in enumerate(here):
             if j not in tried and (not listens or any(_may_be(wanted[i], x) for x in listens)):
                 tried.add(j)
                 if j not in owner or take(owner[j], tried):
@@ -124,4 +121,4 @@ def _matched(wanted: list[_Endpoint], here: list[list[_Endpoint]]) -> dict[int, 
 
     for i in range(len(wanted)):
         take(i, set())
-    return {i: j for j, i in owner.items()}
+    return {i: here[j][0] for j, i in owner.items()}
