@@ -72,7 +72,12 @@ def append(
     hours = range(times.since_us, times.until_us, _HOUR_US)
     if out is not None and len(hours) > 1:
         raise ConfigError("out: it has room for the verdict of one hour, and append has several")
-    place = _prepare(folder)
+    place = storage.resolve(folder, "append")
+    if storage.is_url(place):
+        storage.check_writable(place, "append")
+    else:
+        with output.errors_named(place, "append"):
+            os.makedirs(place, mode=0o700, exist_ok=True)
     codes = set()
     for hour in hours:
         rows: list[pa.Table] = []
@@ -80,27 +85,16 @@ def append(
         verdict = job.run(
             ledger, capture, out=out, since=seconds, until=seconds + 3600, producers=rows.append, **options
         )
-        name = f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet"
         data = _encode(rows[0], hour, verdict)
         try:
             with output.errors_named(place, "append"):
-                _replace(place, name, data)
+                _replace(place, f"{np.datetime64(hour // _HOUR_US, 'h')}.parquet", data)
         except LedgerError as error:
             raise output.UnwrittenVerdict(str(error), verdict) from error
         codes.add(verdict.exit_code)
         if each is not None:
             each(verdict)
     return max(codes, key=_WORST_LAST.index)
-
-
-def _prepare(folder: Folder) -> str:
-    place = storage.resolve(folder, "append")
-    if storage.is_url(place):
-        storage.check_writable(place, "append")
-    else:
-        with output.errors_named(place, "append"):
-            os.makedirs(place, mode=0o700, exist_ok=True)
-    return place
 
 
 def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:
