@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,18 +26,14 @@ Pick = Callable[[Iterable[tuple[int, int]]], dict[tuple[int, int], dict[str, Any
 
 
 def resolve(
-    found: dict[str, list[Example]],
-    plan: Plan,
-    doubtful: set[str],
-    packed: LedgerFacts,
-    pick: Pick | None = None,
+    found: dict[str, list[Example]], plan: Plan, doubtful: set[str], packed: LedgerFacts, pick: Pick | None
 ) -> dict[str, list[dict[str, Any]]]:
     """Name the examples, and add their data from the ledgers and their bytes, as in ``verdict.json``.
 
     `doubtful` are the protocols with an incomplete capture, whose unseen events are unknown. `pick` fetches
     records by listener and number; None: a capture arrived.
     """
-    numbers: dict[str, int] = {"": -1}
+    find = functools.cache(packed.find)
     shown: dict[str, list[dict[str, Any]]] = {}
     wanted: dict[int, list[_Place]] = {}  # by listener
     for word, rows in sorted(found.items()):
@@ -49,10 +46,7 @@ def resolve(
             }
             if other:
                 example["hash"] = other
-            name = producer or ""
-            if name not in numbers:
-                numbers[name] = packed.find(name)
-            p = numbers[name]
+            p = find(producer) if producer else -1
             doubt = p >= 0 and packed.families[packed.family[p]] in doubtful
             uncertain = sent and word in ("lost", "missing") and doubt
             examples = shown.setdefault("unknown" if uncertain else word, [])
@@ -60,13 +54,16 @@ def resolve(
                 continue
             examples.append(example)
             if p >= 0 and sequence is not None:
-                _add_ledger(example, packed, p, sequence)
-            if hash_ is not None and plan.by_id:
+                x = packed.producers[p]
+                example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
+                example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
+                if reason := packed.reason(p, sequence):
+                    example["reason"] = reason
+            if hash_ is not None:
+                example |= {} if plan.by_id else {"sent_hash": f"{hash_:016x}"}
                 example["created_us"] = created_us
-            elif hash_ is not None:
-                example.update(sent_hash=f"{hash_:016x}", created_us=created_us)
             if listener >= 0:
-                place = position >> EVENT_BITS, position & ((1 << EVENT_BITS) - 1), example
+                place = *divmod(position, 1 << EVENT_BITS), example
                 wanted.setdefault(listener & LISTENER, []).append(place)
     if pick is not None:
         _records(wanted, plan, pick)
@@ -78,36 +75,27 @@ def resolve(
         last[listener] = max(found_in)
         for segment, (unit, within, example) in zip(found_in, some, strict=True):
             of_segment.setdefault(segment, []).append((unit - plan.segments[segment][2], within, example))
-    carried: dict[int, _MessageReader] = {}
+    carried: dict[int, Any] = {}
     for segment, (fields, listener, _, protocol) in enumerate(plan.segments):
         places = sorted(of_segment.get(segment, ()), key=lambda place: place[:2])
         if protocol and decode.carries(protocol):
             if segment <= last.get(listener, -1):
-                carried.setdefault(listener, _MessageReader(protocol)).read(Segment(*fields), places, plan)
+                from logclient.plog import wire as wire_plog
+
+                messages = carried.setdefault(listener, wire_plog.reassembler())
+                _read_messages(Segment(*fields), protocol, places, plan, messages)
         elif places:
             _read(Segment(*fields), protocol, places, plan)
     return shown
-
-
-def _add_ledger(example: dict[str, Any], packed: LedgerFacts, p: int, sequence: int) -> None:
-    x = packed.producers[p]
-    example.update(host=x.host, pid=x.pid, started_us=x.started_us, url=redact_url(x.url))
-    example["fate"] = OUTCOMES[int(packed.outcomes_at(p, np.array([sequence], np.int64))[0])]
-    if reason := packed.reason(p, sequence):
-        example["reason"] = reason
 
 
 def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan) -> None:
     """Add the data of one segment to the examples at some places (unit, event in the unit), which ascend."""
     reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
-    at = 0
-    known = -1
-    frames: list[Frame] = []
     for batch in reader:
-        while at < len(places) and places[at][0] < batch.ordinal + len(batch.offset):
-            unit, within, example = places[at]
-            at += 1
+        while places and places[0][0] < batch.ordinal + len(batch.offset):
+            unit, within, example = places.pop(0)
             i = unit - batch.ordinal
             one = batch.take(np.array([i]))
             events = find(one)
@@ -117,45 +105,35 @@ def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan) -> 
             data = decode.inflate_unit(protocol, raw)
             offset = int(events.offset[within])
             body = data[offset : offset + int(events.length[within])]
-            if unit != known:
-                known, frames = unit, _frames(protocol, raw)
+            frames = _frames(protocol, raw)
             head = decode.wire(protocol).FRAME_HEAD
             path, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
             _add_unit(example, reader, batch, i)
             shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
             _add_body(example, body, offset, path, data != raw, begin, shown)
-        if at == len(places):
+        if not places:
             return
 
 
-class _MessageReader:
-    """A reader of all segments of a listener, for protocols in which an event may come in several units."""
-
-    def __init__(self, protocol: str) -> None:
-        from logclient.plog import wire as wire_plog
-
-        self.protocol = protocol
-        self.messages: Any = wire_plog.reassembler()
-
-    def read(self, segment: Segment, places: list[_Place], plan: Plan) -> None:
-        """Add the data of one segment to the examples at some places (unit, 0), which ascend."""
-        reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
-        for batch in reader:
-            which = np.flatnonzero(batch.direction == 0)
-            if not len(which):
-                continue
-            some = batch.take(which)
-            now = float(some.received_us[0]) / 1e6
-            judged = self.messages.feed(some.data, some.offset, some.length, some.stream, now)
-            while places and places[0][0] < batch.ordinal + len(batch.offset):
-                unit, _, example = places.pop(0)
-                row = int(np.searchsorted(which, unit - batch.ordinal))
-                at = int(some.offset[row])
-                raw = bytes(some.data[at : at + int(some.length[row])])
-                body = judged.payload(row)
-                _add_unit(example, reader, some, row)
-                offset = max(raw.find(body[:FRAME_BYTES]), 0)
-                _add_body(example, body, offset, _frames(self.protocol, raw), False, 0, raw[:FRAME_BYTES])
+def _read_messages(segment: Segment, protocol: str, places: list[_Place], plan: Plan, messages: Any) -> None:
+    """Do the same where an event may come in several units: `messages` has the open ones of the listener."""
+    reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
+    for batch in reader:
+        which = np.flatnonzero(batch.direction == 0)
+        if not len(which):
+            continue
+        some = batch.take(which)
+        now = float(some.received_us[0]) / 1e6
+        judged = messages.feed(some.data, some.offset, some.length, some.stream, now)
+        while places and places[0][0] < batch.ordinal + len(batch.offset):
+            unit, _, example = places.pop(0)
+            row = int(np.searchsorted(which, unit - batch.ordinal))
+            at = int(some.offset[row])
+            raw = bytes(some.data[at : at + int(some.length[row])])
+            body = judged.payload(row)
+            _add_unit(example, reader, some, row)
+            offset = max(raw.find(body[:FRAME_BYTES]), 0)
+            _add_body(example, body, offset, _frames(protocol, raw), False, 0, raw[:FRAME_BYTES])
 
 
 def _add_unit(example: dict[str, Any], reader: SegmentReader, batch: Batch, i: int) -> None:
@@ -242,23 +220,18 @@ def _message(frames: list[Frame], offset: int, head: int) -> tuple[list[Frame], 
     return [*frames[:1], *body], offset - head if body else offset
 
 
-def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None = None) -> None:
+def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None) -> None:
     """Add the error and the bytes to each entry of `Verdict.undecoded`. For `pick` see `resolve`."""
     if pick is not None:
         picked = pick({(row["listener"], row["unit_at"]) for row in rows})
         for row in rows:
             record = picked.get((row.pop("listener"), row["unit_at"]))
             if record is not None and record["body"] is not None:
-                row.update(
-                    wrong=row["reason"].replace("_", " "),
-                    bytes_at=0,
-                    bytes=record["body"][:FRAME_BYTES].hex(),
-                )
+                shown = record["body"][:FRAME_BYTES].hex()
+                row.update(wrong=row["reason"].replace("_", " "), bytes_at=0, bytes=shown)
         return
-    by_name = {}
-    for fields, _, _, protocol in plan.segments:
-        segment = Segment(*fields)
-        by_name[segment.name] = segment, protocol
+    segments = ((Segment(*fields), protocol) for fields, _, _, protocol in plan.segments)
+    by_name = {segment.name: (segment, protocol) for segment, protocol in segments}
     found: dict[tuple[str, int], list[Frame]] = {}
     for row in rows:
         segment, protocol = by_name[row["segment"]]
@@ -266,7 +239,6 @@ def explain_undecoded(rows: list[dict[str, Any]], plan: Plan, pick: Pick | None 
         if place not in found:
             unit = unit_at(segment, row["unit_at"])
             found[place] = [frame for frame in _frames(protocol, unit) if frame.wrong]
-        wrong = found[place]
-        if wrong:
+        if wrong := found[place]:
             frame = wrong.pop(0) if len(wrong) > 1 else wrong[0]
             row.update(wrong=frame.wrong, bytes_at=frame.around_at, bytes=frame.around.hex())
