@@ -5,12 +5,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logclient.lazy import lazy_names
-from logclient.verify.report.terminal import text
+from logclient.readable import escape
+from logclient.verify.report import words
 
 if TYPE_CHECKING:
     from logclient.verify.report.pages import index, page
+    from logclient.verify.verdict import Verdict
 
 __all__ = ["index", "page", "text"]
 
 # Only pages need Jinja.
 __getattr__, __dir__ = lazy_names(__name__, {"index": "pages", "page": "pages"})
+
+
+def text(verdict: Verdict) -> str:
+    """Return the verdict as a table and a sentence. Control characters from logs are escaped."""
+    breaking = words.breaking_words(verdict)
+    lines = [f"{'events':<12}{verdict.counts.events:>14,}"]
+    for word, meaning in words.meanings(verdict):
+        n = getattr(verdict.counts, word)
+        if n or word in ("ok", "lost"):
+            lines.append(f"{word:<12}{n:>14,} {'!' if word in breaking else ' '}{meaning}")
+    if verdict.selection:
+        lines.append(f"selected: {words.selected_line(verdict)}")
+    if verdict.order != "checked":
+        lines.append(f"order: {verdict.order}")
+    if verdict.bodies != "compared":
+        lines.append(f"bodies: {verdict.bodies}")
+    if verdict.gaps:
+        lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
+    if verdict.latency:
+        lines.append(f"latency: {words.quantiles(verdict.latency)}")
+    if verdict.devices:
+        lacking = [x for x in words.worst_devices(verdict) if x.missing_at_least]
+        worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
+        worst += [f"of {len(lacking) - 3:,} more too"] * (len(lacking) > 3)
+        missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
+        lines.append(f"devices: {len(verdict.devices):,}, {missing}")
+    if verdict.undecodable:
+        lines.append(f"undecodable: {words.undecodable_line(verdict)}")
+    faulty = words.faulty_producers(verdict) if verdict.exit_code else []
+    for x in faulty[:3]:
+        parts = [words.process_line(x.host, x.pid, x.started_us)]
+        parts += [words.fault_line(x, word) for word in words.fault_words(x)]
+        parts += [f"{name} {texts}" for name, texts in words.explain(verdict, x).items() if texts]
+        lines.append(f"{x.producer}: {'; '.join(filter(None, parts))}")
+    if faulty and (further := words.further_faults(verdict, faulty, 3)):
+        lines.append(f"... and {further}")
+    lines += verdict.problems[:10]
+    more = len(verdict.problems) - 10 + verdict.problems_left_out
+    if more > 0:
+        lines.append(f"... and {more:,} more problems")
+    lines.append(verdict.sentence)
+    return "\n".join(map(escape, lines))

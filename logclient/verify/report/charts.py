@@ -48,7 +48,6 @@ class Chart(NamedTuple):
 
 
 def _chart(timeline: Timeline, what: str, titles: Sequence[str], bars: Sequence[Bar] = ()) -> Chart:
-    """Return a chart over time, with three labels of the time, and a title for each step."""
     n, width, start = len(timeline.events), timeline.width_us, timeline.start_us
     days = width >= 3_600_000_000 or clock(start)[:10] != clock(start + n * width)[:10]
     ticks = [
@@ -85,7 +84,6 @@ def _stacked(timeline: Timeline, heading: str, words: Sequence[str]) -> Chart:
 
 
 def _latency(timeline: Timeline) -> Chart:
-    """Return the chart of latency quantiles in each step, on a logarithmic scale."""
     rows = {word: timeline.latency[word] for word in LATENCIES}
     values = [value for row in rows.values() for value in row if value is not None]
     low = math.floor(math.log10(max(min(values), 1.0)))
@@ -119,11 +117,8 @@ def over_time(verdict: Verdict) -> list[Chart]:
     charts = [_stacked(timeline, "Events sent", ["events"])]
     breaking = breaking_words(verdict)
     words = [word for word in FAULTS if any(getattr(timeline, word, ()))]
-    for heading, own in (
-        ("Breaks the promise", [word for word in words if word in breaking]),
-        ("Does not break the promise", [word for word in words if word not in breaking]),
-    ):
-        if own:
+    for heading, breaks in (("Breaks the promise", True), ("Does not break the promise", False)):
+        if own := [word for word in words if (word in breaking) == breaks]:
             charts.append(_stacked(timeline, heading, own))
     if any(value is not None for value in timeline.latency["max"]):
         charts.append(_latency(timeline))
@@ -148,8 +143,7 @@ def strip(place: Map, word: str) -> Chart:
     for part, count in place.parts[word]:
         strength = min(4 * count // place.width, 4)
         if runs and runs[-1][1] + 1 == part and runs[-1][3] == strength:
-            runs[-1][1] = part
-            runs[-1][2] += count
+            runs[-1][1:3] = part, runs[-1][2] + count
         else:
             runs.append([part, part, count, strength])
     bars = [Bar(0, 1, 0, 14, "box")]

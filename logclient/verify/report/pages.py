@@ -35,11 +35,7 @@ _HEADLINES = {"good": "The promise holds", "bad": "Broken promise", "maybe": "Un
 
 
 def page(verdict: Verdict) -> str:
-    """Return the whole report as one page.
-
-    The page loads nothing. Its only script is its own, which sorts tables and describes charts. Without the
-    script the page has the same content.
-    """
+    """Return the whole report as a page that loads nothing, and has the same content without its script."""
     tone = {ExitCode.OK: "good", ExitCode.BROKEN: "bad"}.get(verdict.exit_code, "maybe")
     template = _environment().get_template("report.html.j2")
     return template.render(v=verdict, tone=tone, icon=ICONS[tone], headline=_HEADLINES[tone])
@@ -80,25 +76,23 @@ def _percent(part: float) -> str:
 
 def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
     """Return what was compared, when, and how long it took: name -> text and folder; empty: not known."""
-    capture, ledger = verdict.capture, verdict.ledger
+    capture, ledger, times = verdict.capture, verdict.ledger, verdict.timeline
     sent = f"{counted(ledger['listed'], 'event')} listed by {counted(ledger['producers'], 'producer')}"
     n = capture["bytes"]
     size = f"{n / 1e9:,.1f} GB" if n >= 1e9 else f"{n / 1e6:,.1f} MB" if n >= 1e5 else f"{n:,} bytes"
     units = f"{counted(capture['events'], 'event')} in {counted(capture['units'], 'wire unit')}, {size}"
     places = ", ".join(map(words.listener_name, capture["listeners"])) or "no listener"
-    when = order = verified = ""
-    if times := verdict.timeline:
+    when = ""
+    if times:
         first, last = times.start_us, times.start_us + len(times.events) * times.width_us
         # The last step may end long after the last event.
         last = max(capture.get("last_us") or 0, min(last, capture.get("last_us") or last))
         when = words.span(first, last, 1_000_000 if last - first >= 10_000_000 else 1_000)
         when += f", {duration(max(last - first, 0))}"
-    if capture.get("published"):
-        note = "in the order of devices: reordered events are reported and do not break the promise"
-        order = f"{', '.join(capture['published'])}: {note}"
-    if verdict.made_us:
-        took = duration(1e6 * verdict.seconds.get("total", 0.0))
-        verified = f"{clock(verdict.made_us, 1_000_000)}, in {took}; exit code {int(verdict.exit_code)}"
+    published = ", ".join(capture.get("published", ()))
+    note = "in the order of devices: reordered events are reported and do not break the promise"
+    took = duration(1e6 * verdict.seconds.get("total", 0.0))
+    verified = f"{clock(verdict.made_us, 1_000_000)}, in {took}; exit code {int(verdict.exit_code)}"
     limits = (f"at most {n} {word}" for word, n in verdict.limits._asdict().items() if n is not None)
     return {
         "Selected": (words.selected_line(verdict) if verdict.selection else "", ""),
@@ -106,8 +100,8 @@ def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
         "Arrived, by the capture": (f"{units}, at {places}", capture.get("folder", "")),
         "When": (when, ""),
         "Latency, send to collector": (words.quantiles(verdict.latency) if verdict.latency else "", ""),
-        "Order": (order, ""),
-        "Verified": (verified, ""),
+        "Order": (f"{published}: {note}" if published else "", ""),
+        "Verified": (verified if verdict.made_us else "", ""),
         "Limits": (", ".join(limits), ""),
     }
 
@@ -118,10 +112,9 @@ def _example_facts(row: dict[str, Any]) -> dict[str, str]:
     took = -1 if made is None else row["received_us"] - made
     listener = words.listener_name(row["listener"])
     arrival = "" if row["arrival"] is None else f"{row['arrival']:,}"
+    received = f"at {listener}, arrival {arrival} from {row['peer'] or 'unknown'}"
     if "key" in row:
         received = f"{listener}, record {arrival}" if arrival else listener
-    else:
-        received = f"at {listener}, arrival {arrival} from {row['peer'] or 'unknown'}"
     copies = "the only copy" if row["copies"] == 1 else f"one of {row['copies']:,} copies"
     sent, arrived = row.get("sent_hash", row["arrived_hash"]), row["arrived_hash"]
     never_sent = made is None and row.get("fate") not in (None, "dropped")

@@ -12,21 +12,19 @@ from logclient.verify.report.words import clock, duration
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-# The most rows that are shown.
-MAX_PRODUCERS = 500
-MAX_ROWS = 200  # of all other tables
+MAX_PRODUCERS, MAX_ROWS = 500, 200  # the most rows of the table of producers, and of all others
 
 
 class Shown(float):
     """A number that is shown as a text."""
+
+    text: str
 
     def __new__(cls, n: float, text: str) -> Self:
         """Return the number."""
         self = super().__new__(cls, n)
         self.text = text
         return self
-
-    text: str
 
 
 class Table(NamedTuple):
@@ -38,14 +36,15 @@ class Table(NamedTuple):
     more: str = ""  # which rows are left out
     breaks: Sequence[Collection[str]] = ()  # for each row the columns whose numbers break the promise
     titles: Sequence[str] = ()  # what a pointer on each row shows
-    zeros: Sequence[str] = ()  # columns of numbers that are left out
+    zeros: str = ""  # which columns of numbers are left out
 
     def folded(self) -> Table:
         """Return the table without columns in which everything is zero or empty."""
         empty = [head for head, cells in self.columns.items() if cells and not any(cells)]
+        zeros = ", ".join(head for head in empty if 0 in self.columns[head])
         return self._replace(
             columns={head: cells for head, cells in self.columns.items() if head not in empty},
-            zeros=[head for head in empty if 0 in self.columns[head]],
+            zeros=f"Zero in every row: {zeros}." if zeros else "",
         )
 
 
@@ -188,13 +187,12 @@ def unseen(verdict: Verdict, word: str) -> Table:
         "process": [words.process_line(x.get("host", ""), x.get("pid", 0)) for x, _ in ends],
         "sequence": ["" if x["seq"] is None else words.numbers(x["seq"], y["seq"]) for x, y in ends],
         "outcome in the ledger": [words.outcome(x) for x, _ in ends],
-        "made": [_made(x, y) for x, y in ends],
+        "made": [
+            words.span(x["created_us"], y.get("created_us", x["created_us"]), 1)
+            if "created_us" in x
+            else "not listed"
+            for x, y in ends
+        ],
         "sent to": [words.endpoints_line(verdict, x.get("url", "")) for x, _ in ends],
     }
     return Table("Events that never arrived", "", columns)
-
-
-def _made(first: dict[str, Any], last: dict[str, Any]) -> str:
-    if "created_us" not in first:
-        return "not listed"
-    return words.span(first["created_us"], last.get("created_us", first["created_us"]), 1)

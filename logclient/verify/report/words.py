@@ -100,8 +100,7 @@ def duration(us: float) -> str:
 
 def meanings(verdict: Verdict) -> list[tuple[str, str]]:
     """Return the words, with what each means in this verdict."""
-    other = BY_ID if verdict.bodies == "not compared" else {}
-    return [(word, other.get(word, meaning)) for word, meaning in MEANINGS.items()]
+    return [*(MEANINGS | (BY_ID if verdict.bodies == "not compared" else {})).items()]
 
 
 def quantiles(latency: Latency) -> str:
