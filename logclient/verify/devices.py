@@ -59,17 +59,12 @@ def joined(a: Device, b: Device) -> Device:
 
 
 class DeviceStretches:
-    """The devices of one segment, with their accounts.
-
-    Attributes:
-        devices: the number of each device -> its account.
-        left_out: the number of messages of devices beyond `MAX_DEVICES`.
-    """
+    """The devices of one segment, with their accounts."""
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
-        self.devices: dict[int, Device] = {}
-        self.left_out = 0
+        self.devices: dict[int, Device] = {}  # by number
+        self.left_out = 0  # messages of devices beyond `MAX_DEVICES`
 
     def add(self, device: npt.NDArray[Any], number: U64, heartbeat: npt.NDArray[np.bool_]) -> None:
         """Add messages in the order of arrival, none of device 0: their numbers, and which are heartbeats."""

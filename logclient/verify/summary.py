@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -48,6 +49,7 @@ KIND_WORDS = (*schema.STATES, "duplicated", "reordered")
 ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what they acknowledge
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+KEPT = ("producer", "protocol", "identity", "closed", "mode", "host", "pid", "started_us")  # of `Producer`
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
 MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
@@ -67,10 +69,8 @@ PRODUCERS = pa.schema(
 class Summary:
     """The verdict of a tally, after `Tally.stitch` and `Tally.count_unlisted`.
 
-    Attributes:
-        problems: the reasons why the captures may be incomplete.
-        doubtful: protocols with incomplete captures.
-        disordered: those of them whose units may not be in the order of arrival.
+    `problems` are the reasons why captures may be incomplete, `doubtful` the protocols concerned, and
+    `disordered` those of them whose units may not be in the order of arrival.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -173,9 +173,7 @@ class Summary:
                 "listeners": sorted({report.listener for report in reports}),
                 "segments": len(reports),
                 "bytes": sum(report.size for report in reports),
-                "units": sum(report.units for report in reports),
-                "acks": sum(report.acks for report in reports),
-                "events": sum(report.events for report in reports),
+                **{word: sum(map(attrgetter(word), reports)) for word in ("units", "acks", "events")},
                 **{f"{word}s": quiet[word] for word in QUIET},
                 "first_us": min((report.first_us for report in reports if report.last_us), default=0),
                 "last_us": max((report.last_us for report in reports), default=0),
@@ -315,23 +313,16 @@ class Summary:
             if times:
                 when["unknown"] = [min(first for first, _ in times), max(last for _, last in times)]
         return ProducerVerdict(
-            producer=x.producer,
-            protocol=x.protocol,
+            **{name: getattr(x, name) for name in KEPT},
             url=redact_url(x.url),
-            identity=x.identity,
             order="checked" if x.identity == "id" and self.plan.ordered else "not checked",
-            closed=x.closed,
             counts=counts,
             gaps=int(self.sums[p, Column.GAPS]),
             latency=_latency(*self._numbers_of("latency", p), longest),
             breaks=_breaks(counts, ordered),
-            mode=x.mode,
             early=int(self.sums[p, Column.EARLY]),
             early_us=int(self.sums[p, Column.EARLY_US]),
             ledger=EVIDENCE[x.evidence],
-            host=x.host,
-            pid=x.pid,
-            started_us=x.started_us,
             reasons=self.ledger.reasons_of(p),
             when=when,
             listeners=self._by_name(dict(zip(listeners, arrived, strict=True))),
@@ -386,7 +377,6 @@ class Summary:
         return found
 
     def _listeners(self, destinations: list[Destination]) -> tuple[Listener, ...]:
-        """Return the listeners, with the events that arrived there and those that did not."""
         words = ("lost", "missing", "unknown")
         alone, shared = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
         for x in destinations:
@@ -434,14 +424,11 @@ class Summary:
         return found
 
     def _devices(self) -> tuple[Device, ...]:
-        found: dict[tuple[str, int], Device] = {}
-        every = self.tally.reports + self.tally.foreign
-        for report in sorted(every, key=attrgetter("listener", "number")):
-            for fields in report.devices:
-                own = Device(*fields)
-                before = found.get((own.listener, own.device))
-                found[own.listener, own.device] = own if before is None else joined(before, own)
-        return tuple(found[key] for key in sorted(found))
+        reports = sorted(self.tally.reports + self.tally.foreign, key=attrgetter("number"))
+        stretches = [Device(*fields) for report in reports for fields in report.devices]
+        device = attrgetter("listener", "device")
+        groups = itertools.groupby(sorted(stretches, key=device), device)
+        return tuple(functools.reduce(joined, group) for _, group in groups)
 
     # -- what is wrong with the evidence
 
@@ -468,6 +455,12 @@ class Summary:
         counts, nowhere = self.ledger.rows["problems"], self.sums[:, Column.NOWHERE]
         why_out = "the producer is left out because others arrived in runs that are not selected"
         devices = f"capture: more than {MAX_DEVICES:,} devices at a listener; the others are not followed"
+        seen = total.ok + total.recovered + total.corrupted
+        bodies = (
+            f"bodies: {total.corrupted:,} of the {seen:,} events that are seen have another body than was "
+            "sent: they must be kept byte for byte; a stage that drops a field such as @metadata or rewrites "
+            "JSON changes them, and may remove their ids"
+        )
         of_ledgers = (
             f"ledger: {problem}"
             for p in map(int, np.flatnonzero(counts)[:MAX_NAMED])
@@ -480,7 +473,7 @@ class Summary:
                 f"in no run; {why_out}"
                 for p in np.flatnonzero(nowhere).tolist()
             ),
-            *self._rewritten_bodies(total),
+            *[bodies] * (self.plan.records is not None and 2 * total.corrupted > seen),
             *self._clock_problems(),
             *[devices] * any(report.devices_left_out for report in self.tally.reports),
             *(f"capture: {x.place}: {x.kind}: {x.reason}" for x in self.problems),
@@ -489,16 +482,6 @@ class Summary:
         ]
         named = tuple(itertools.islice(itertools.chain(others, of_ledgers), MAX_NAMED))
         return named, len(others) + int(counts.sum()) - len(named)
-
-    def _rewritten_bodies(self, total: Counts) -> list[str]:
-        """Return the problem of a topic or table with mostly changed bodies; empty: there is none."""
-        intact = total.ok + total.recovered
-        if self.plan.records is None or total.corrupted <= intact:
-            return []
-        seen = intact + total.corrupted
-        changed = f"{total.corrupted:,} of the {seen:,} events that are seen have another body than was sent"
-        rule = "they must be kept byte for byte; a stage that drops a field such as @metadata or rewrites"
-        return [f"bodies: {changed}: {rule} JSON changes them, and may remove their ids"]
 
     def _clock_problems(self) -> list[str]:
         early = self.sums[:, Column.EARLY_US]

@@ -1,9 +1,7 @@
 """The verdict: the result of a comparison, as plain values. ``docs/verify.md`` explains words and fields.
 
-The words are those of Jepsen's checks of queues. Each sequence that a producer made has exactly one state:
-``ok``, ``lost``, ``missing``, ``recovered``, ``corrupted``, ``dropped``, ``unexpected``, ``unknown`` or
-``pending``. It may also be ``duplicated`` and ``reordered``. ``unexpected``, ``unknown`` and ``pending`` also
-count distinct ids of no known producer.
+Each sequence that a producer made has exactly one of the words except ``duplicated`` and ``reordered``, which
+it may also have. ``unexpected``, ``unknown`` and ``pending`` also count distinct ids of no known producer.
 """
 
 from __future__ import annotations
@@ -184,8 +182,12 @@ class Limits(NamedTuple):
     @classmethod
     def read(cls, **given: int | str | None) -> Limits:
         """Check limits such as ``100`` and ``"0.1%"``."""
-        limits = {word: None if value is None else _shown(value) for word, value in given.items()}
-        for word, text in limits.items():
+        limits: dict[str, str | None] = {}
+        for word, value in given.items():
+            try:
+                text = limits[word] = None if value is None else str(value)
+            except ValueError:  # Python does not write it
+                text = "a number of thousands of digits"
             if text is not None and not _LIMIT.fullmatch(text):
                 what = "must be a count such as 100 or a share such as 0.1%"
                 raise ConfigError(f"max_{word}: {text[:40]!r} {what}")
@@ -201,14 +203,6 @@ class Limits(NamedTuple):
                 if n > (float(text[:-1]) / 100 * counts.events if share else int(text)):
                     out.append(f"{n:,} {word}, more than {text}")
         return out
-
-
-def _shown(limit: int | str) -> str:
-    """Return a limit as text. Python does not write numbers of thousands of digits."""
-    try:
-        return str(limit)
-    except ValueError:
-        return "a number of thousands of digits"
 
 
 class Verdict(NamedTuple):
