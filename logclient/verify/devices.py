@@ -89,16 +89,9 @@ class DeviceStretches:
         ended = backward & (before >= np.uint64(WRAPS)) & (after < np.uint64(WRAPS))
         # Python integers: the sum of forged numbers may need more than 64 bits.
         gaps = np.stack((first[holes], after[holes] - np.uint64(1)), axis=1).tolist()
+        missing = sum(last - first + 1 for first, last in gaps)
+        ends = int(number[0]), int(number[-1])
+        back = int(backward.sum() - ended.sum()), int(ended.sum())
         return Device(
-            self.listener,
-            which,
-            len(number),
-            heartbeats,
-            int(number[0]),
-            int(number[-1]),
-            sum(last - first + 1 for first, last in gaps),
-            len(gaps),
-            int(backward.sum() - ended.sum()),
-            int(ended.sum()),
-            _longest(gaps),
+            self.listener, which, len(number), heartbeats, *ends, missing, len(gaps), *back, _longest(gaps)
         )

@@ -29,6 +29,7 @@ from logclient.verify.producer_tables import SCALES, WORDS, Column
 from logclient.verify.tally import BEYOND, SHARE, Tally
 from logclient.verify.verdict import (
     BREAKING,
+    CLOCK_US,
     Counts,
     Destination,
     Gap,
@@ -50,7 +51,6 @@ ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what t
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 KEPT = ("producer", "protocol", "identity", "closed", "mode", "host", "pid", "started_us")  # of `Producer`
-CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
 MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
 
@@ -219,17 +219,15 @@ class Summary:
 
     def _selection(self) -> dict[str, Any] | None:
         """Return what is judged and what is left out; None: everything is judged."""
-        fields = self.selection.to_json()
-        if fields is None:
+        if (fields := self.selection.to_json()) is None:
             return None
         ledger, chosen = self.ledger, self.ledger.selected
         by_hash = ledger.shared[(ledger.shared[:, 2] != 0) & ledger.addressed[ledger.shared_by]]
         more = by_hash[chosen[by_hash[:, 0]] & ~contained(ledger.outside, by_hash[:, 0], by_hash[:, 1])]
+        events = int(np.where(chosen, ledger.rows["left_out"], ledger.last).sum())
         left_out = {
             "producers": int(np.count_nonzero(~chosen)),
-            "events": int(np.where(chosen, ledger.rows["left_out"], ledger.last).sum())
-            + self.tally.elsewhere
-            + len(more),
+            "events": events + self.tally.elsewhere + len(more),
             "without_id": int(ledger.last[~ledger.addressed].sum()) + len(by_hash),
         }
         return {**fields, "left_out": left_out}

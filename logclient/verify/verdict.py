@@ -14,6 +14,7 @@ from logclient.errors import ConfigError, ExitCode
 from logclient.verify.devices import Device
 
 VERSION = 1  # of the JSON form
+CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 _LIMIT = re.compile(r"[0-9]{1,18}|(?!.*\..*\.)(?:\.?[0-9]){1,18}\.?%")  # more digits say nothing
 
 BREAKING = ("lost", "corrupted", "unexpected", "reordered")
@@ -241,14 +242,6 @@ class Verdict(NamedTuple):
     def ok(self) -> bool:
         """Whether the promise holds: exit code 0."""
         return self.exit_code == ExitCode.OK
-
-    def worst(self, limit: int) -> tuple[list[ProducerVerdict], LeftOut]:
-        """Choose some producers: first those that break the promise, then the largest."""
-        ranked = sorted(self.producers, key=lambda x: (-x.breaking, -x.counts.events, x.producer))
-        left, rest = self.producers_left_out or LeftOut(0, Counts())
-        for left_out in ranked[limit:]:
-            left, rest = left + 1, rest.plus(left_out.counts)
-        return ranked[:limit], LeftOut(left, rest)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""

@@ -26,24 +26,21 @@ def text(verdict: Verdict) -> str:
         n = getattr(verdict.counts, word)
         if n or word in ("ok", "lost"):
             lines.append(f"{word:<12}{n:>14,} {'!' if word in breaking else ' '}{meaning}")
-    if verdict.selection:
-        lines.append(f"selected: {words.selected_line(verdict)}")
-    if verdict.order != "checked":
-        lines.append(f"order: {verdict.order}")
-    if verdict.bodies != "compared":
-        lines.append(f"bodies: {verdict.bodies}")
-    if verdict.gaps:
-        lines.append(f"gaps: {verdict.gaps:,}, the longest of {verdict.longest_gaps[0].events:,} events")
-    if verdict.latency:
-        lines.append(f"latency: {words.quantiles(verdict.latency)}")
-    if verdict.devices:
-        lacking = [x for x in words.worst_devices(verdict) if x.missing_at_least]
-        worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
-        worst += [f"of {len(lacking) - 3:,} more too"] * (len(lacking) > 3)
-        missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
-        lines.append(f"devices: {len(verdict.devices):,}, {missing}")
-    if verdict.undecodable:
-        lines.append(f"undecodable: {words.undecodable_line(verdict)}")
+    lacking = [x for x in words.worst_devices(verdict) if x.missing_at_least]
+    worst = [f"at least {x.missing_at_least:,} of device {x.device} at {x.listener}" for x in lacking[:3]]
+    worst += [f"of {len(lacking) - 3:,} more too"] * (len(lacking) > 3)
+    missing = f"missing messages: {', '.join(worst)}" if worst else "no missing message was detected"
+    longest = verdict.longest_gaps[0].events if verdict.gaps else 0
+    facts = {
+        "selected": words.selected_line(verdict) if verdict.selection else "",
+        "order": verdict.order if verdict.order != "checked" else "",
+        "bodies": verdict.bodies if verdict.bodies != "compared" else "",
+        "gaps": f"{verdict.gaps:,}, the longest of {longest:,} events" if verdict.gaps else "",
+        "latency": words.quantiles(verdict.latency) if verdict.latency else "",
+        "devices": f"{len(verdict.devices):,}, {missing}" if verdict.devices else "",
+        "undecodable": words.undecodable_line(verdict),
+    }
+    lines += [f"{name}: {line}" for name, line in facts.items() if line]
     faulty = words.faulty_producers(verdict) if verdict.exit_code else []
     for x in faulty[:3]:
         parts = [words.process_line(x.host, x.pid, x.started_us)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from logclient.verify.report import words
 from logclient.verify.report.words import clock, duration
-
-if TYPE_CHECKING:
-    from logclient.verify.verdict import Verdict
+from logclient.verify.verdict import Counts, Verdict
 
 MAX_PRODUCERS, MAX_ROWS = 500, 200  # the most rows of the table of producers, and of all others
 
@@ -62,7 +60,11 @@ def _more(found: Sequence[Any], what: str) -> str:
 
 def producers(verdict: Verdict) -> Table:
     """Return the table of producers."""
-    rows, (left, sums) = verdict.worst(MAX_PRODUCERS)
+    ranked = sorted(verdict.producers, key=lambda x: (-x.breaking, -x.counts.events, x.producer))
+    rows = ranked[:MAX_PRODUCERS]
+    left, sums = verdict.producers_left_out or (0, Counts())
+    for x in ranked[MAX_PRODUCERS:]:
+        left, sums = left + 1, sums.plus(x.counts)
     limited = words.breaking_words(verdict) & {*verdict.limits._fields}
     columns: dict[str, Sequence[Any]] = {
         "producer": [x.producer or "none" for x in rows],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.errors import ExitCode
 from logclient.evidence.selection import Selection
-from logclient.verify.verdict import BREAKING, counted
+from logclient.verify.verdict import BREAKING, CLOCK_US, counted
 
 if TYPE_CHECKING:
     from logclient.verify.devices import Device
@@ -47,7 +47,6 @@ _BREAKS = {
     "reordered": "arrived after a later one",
 }
 
-EARLY_US = 1_000  # clocks that differ by less are not worth a word
 NOWHERE = "no listener in this capture"
 _NO_REASON = "without a reason"
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -161,7 +160,7 @@ def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
     """Return the producers with faults or incomplete evidence, the worst first."""
 
     def is_faulty(x: ProducerVerdict) -> bool:
-        return bool(x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= EARLY_US))
+        return bool(x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= CLOCK_US))
 
     def rank(x: ProducerVerdict) -> tuple[Any, ...]:
         return -x.breaking, *(-getattr(x.counts, word) for word in _FAULTY), -x.early_us, x.producer
@@ -212,7 +211,7 @@ def remarks(x: ProducerVerdict) -> str:
     ]
     if x.shared:
         found.append(f"{x.shared:,} with an id that another event has: identified by their bytes alone")
-    if x.early_us >= EARLY_US:
+    if x.early_us >= CLOCK_US:
         difference = f"its clock and the collector's differ by at least {duration(x.early_us)}"
         found.append(f"{x.early:,} arrived before they were sent: {difference}")
     return "; ".join(found)
