@@ -46,16 +46,13 @@ def _endpoints(url: str) -> list[_Endpoint]:
     return found
 
 
-def _is_address(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdigit()
-
-
 def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
     """Return whether a listener may be the one behind an endpoint."""
     if listens.port and endpoint.port != listens.port:
         return False
     here = ("", "*", "0.0.0.0", "::", endpoint.host)
-    return listens.host in here or not (_is_address(endpoint.host) and _is_address(listens.host))
+    addresses = (":" in x.host or x.host.replace(".", "").isdigit() for x in (endpoint, listens))
+    return listens.host in here or not all(addresses)
 
 
 class Route(NamedTuple):

@@ -14,8 +14,6 @@ from logclient.evidence import storage
 if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
-_VERDICT = ("verdict.json", "report.html")
-
 
 class UnwrittenVerdict(LedgerError):
     """A failure to write a verdict. Nothing of it is left in the folder."""
@@ -57,7 +55,7 @@ def prepare_folder(out: storage.Folder | None) -> tuple[str, list[str]]:
 def _clear(folder: str) -> None:
     """Remove a verdict, and no other files."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for name in _VERDICT:
+        for name in ("verdict.json", "report.html"):
             storage.remove(storage.join(folder, name), "out")
         for name in violation_files(folder):
             storage.remove(storage.join(folder, "violations", name), "out")

@@ -1,7 +1,4 @@
-"""Counts for the charts of the report: over the times at which events were made, and over sequences.
-
-Time is in at most `STEPS` steps of a round length. The sequences of a producer are in at most `PARTS` parts.
-"""
+"""Counts for the charts of the report: over the times at which events were made, and over sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy.typing as npt
 from logclient._ext.arrivals import count_latencies
 from logclient.evidence.arrays import I32, I64, U8
 
-STEPS = 240  # the most time steps of a run
+STEPS = 240  # the most time steps of a run, each of a round length
 PARTS = 200  # the most parts of a producer's sequences
 
 # Kinds that are counted in addition to the states of `schema.STATES`, whose numbers come first. Listed events
@@ -23,13 +20,13 @@ PARTS = 200  # the most parts of a producer's sequences
 DUPLICATED, REORDERED, LOST_SENT, MISSING_SENT = 9, 10, 11, 12
 KINDS = 13
 
-CELLS = 64 << 6  # cells of the histogram of latencies, enough for 63 bits
+# Cells of the histogram of latencies: 64 per octave (1.6 %), and cell 0 for less than 1 µs.
+CELLS = 64 << 6  # enough for 63 bits
 
 _SECOND = 1_000_000
 _STEPS = (
     *(n * unit for unit in (1_000, 10_000, 100_000) for n in (1, 2, 5)),
-    *(n * _SECOND for n in (1, 2, 5, 10, 15, 30)),
-    *(n * 60 * _SECOND for n in (1, 2, 5, 10, 15, 30)),
+    *(n * unit for unit in (_SECOND, 60 * _SECOND) for n in (1, 2, 5, 10, 15, 30)),
     *(n * 3600 * _SECOND for n in (1, 2, 3, 6, 12)),
 )
 _DAY = 86_400 * _SECOND
@@ -37,10 +34,7 @@ _DAY = 86_400 * _SECOND
 
 @functools.cache
 def cell_value(index: int) -> float:
-    """Return the middle of a cell of the histogram of latencies, in microseconds.
-
-    The histogram is logarithmic: 64 cells per octave (1.6 %), and cell 0 for less than 1 µs.
-    """
+    """Return the middle of a cell of the histogram of latencies, in microseconds."""
     if index <= 0:
         return 0.0
     edges = (np.array([index - 1, index], np.int64) + (1023 << 6)) << 46

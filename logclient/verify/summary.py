@@ -204,10 +204,7 @@ class Summary:
         )
 
     def producer_table(self) -> pa.Table:
-        """Return the counts of all producers that are judged, also of those that a verdict does not name.
-
-        The first row counts the events of no producer, and has an empty name.
-        """
+        """Return the counts of all judged producers; the first row, without a name, is of no producer."""
         chosen = np.flatnonzero(self.ledger.selected).tolist()
         breaks = _breaks(self._unassigned, ordered=False)
         rows: list[list[Any]] = [["", "", "", "", 0, *self._unassigned, breaks, "", not self.doubtful]]
@@ -264,10 +261,7 @@ class Summary:
         return counts_of_urls, words, unproven_order, _lowest(worst, limit), _lowest(mapped, MAX_MAPS)
 
     def _promises_order(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return the rows of producers for which order is promised and whose ledger can prove it.
-
-        A ledger with holes may lack the line that records a deliberate overtaking.
-        """
+        # A ledger with holes may lack the line that records a deliberate overtaking.
         ordered = self._ordered[rows["family"]] & ~rows["one_way"] & (rows["evidence"] != HOLES)
         return np.asarray(ordered, np.bool_)
 
@@ -535,10 +529,7 @@ def _breaks(counts: Counts, ordered: bool) -> tuple[str, ...]:
 
 
 def _count_table(rows: I64, doubt: npt.NDArray[np.bool_]) -> I64:
-    """Return the `Counts` of some producers, one row each, from their `Tally.sums`.
-
-    With an incomplete capture (`doubt`) sent events that were not seen are unknown.
-    """
+    """Return rows of `Counts` from rows of `Tally.sums`. In doubt, sent events not seen are unknown."""
     states = rows[:, : len(schema.STATES)].copy()
     for code, column in ((schema.LOST, Column.LOST_SENT), (schema.MISSING, Column.MISSING_SENT)):
         moved = np.where(doubt, rows[:, column], 0)

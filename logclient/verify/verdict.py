@@ -44,17 +44,14 @@ class Counts(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """The time from ``send`` to the collector's write, in microseconds of both clocks.
-
-    Quantiles are within 1.6 %; ``max`` is exact.
-    """
+    """The time from ``send`` to the collector's write, in microseconds of both clocks."""
 
     events: int
-    p50: float
+    p50: float  # quantiles are within 1.6 %
     p90: float
     p99: float
     p999: float
-    max: int
+    max: int  # exact
 
 
 class ProducerVerdict(NamedTuple):
@@ -143,11 +140,7 @@ class Gap(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The words of the events by the time they were made, in steps of `width_us` from `start_us`.
-
-    ``dropped`` counts by the time at which the ledger recorded the drop: these events are not listed, so
-    their own times are unknown.
-    """
+    """The words of the events by the time they were made, in steps of `width_us` from `start_us`."""
 
     start_us: int
     width_us: int
@@ -158,7 +151,7 @@ class Timeline(NamedTuple):
     duplicated: list[int]
     corrupted: list[int]
     reordered: list[int]
-    dropped: list[int]
+    dropped: list[int]  # by the time at which the ledger recorded the drop: their own times are unknown
     unknown: list[int]
     pending: list[int]
     latency: dict[str, list[float | None]]  # p50, p99, max in microseconds, within 1.6 %

@@ -36,7 +36,7 @@ def text(verdict: Verdict) -> str:
         "order": verdict.order if verdict.order != "checked" else "",
         "bodies": verdict.bodies if verdict.bodies != "compared" else "",
         "gaps": f"{verdict.gaps:,}, the longest of {longest:,} events" if verdict.gaps else "",
-        "latency": words.quantiles(verdict.latency) if verdict.latency else "",
+        "latency": words.quantiles(verdict),
         "devices": f"{len(verdict.devices):,}, {missing}" if verdict.devices else "",
         "undecodable": words.undecodable_line(verdict),
     }

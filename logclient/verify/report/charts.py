@@ -1,19 +1,16 @@
-"""The charts of the report, as shapes for ``assets/picture.html.j2``.
+"""The charts of the report, as shapes for ``assets/picture.html.j2``, as wide as the page.
 
-A chart is as wide as the page. Its coordinates are percentages, so that it stretches while lines and letters
-keep their size. A table or a title repeats everything that a chart shows.
+Coordinates are percentages, so that a chart stretches while lines and letters keep their size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
-from logclient.verify.report.words import FAULTS, MEANINGS, breaking_words, clock, duration, numbers
-
-if TYPE_CHECKING:
-    from logclient.verify.verdict import Counts, Map, Timeline, Verdict
+from logclient.verify.report.words import FAULTS, MEANINGS, clock, duration, numbers
+from logclient.verify.verdict import Counts, Map, Timeline
 
 LATENCIES = {"p50": "duplicated", "p99": "missing", "max": "dropped"}  # quantile -> whose colour it has
 
@@ -109,20 +106,15 @@ def _latency(timeline: Timeline) -> Chart:
     return chart._replace(heading="Latency", words=[*rows], levels=levels, curves=curves)
 
 
-def over_time(verdict: Verdict) -> list[Chart]:
-    """Return the charts over time; none without times."""
-    timeline = verdict.timeline
-    if timeline is None:
-        return []
-    charts = [_stacked(timeline, "Events sent", ["events"])]
-    breaking = breaking_words(verdict)
+def over_time(timeline: Timeline, breaking: Collection[str]) -> Iterator[Chart]:
+    """Return the charts over time, with the words that break the promise in one of their own."""
+    yield _stacked(timeline, "Events sent", ["events"])
     words = [word for word in FAULTS if any(getattr(timeline, word, ()))]
     for heading, breaks in (("Breaks the promise", True), ("Does not break the promise", False)):
         if own := [word for word in words if (word in breaking) == breaks]:
-            charts.append(_stacked(timeline, heading, own))
+            yield _stacked(timeline, heading, own)
     if any(value is not None for value in timeline.latency["max"]):
-        charts.append(_latency(timeline))
-    return charts
+        yield _latency(timeline)
 
 
 def share(counts: Counts) -> Chart:

@@ -9,22 +9,19 @@ import base64
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.errors import ExitCode, MissingExtra
 from logclient.readable import escape, hexdump
 from logclient.verify.report import charts, tables, words
 from logclient.verify.report.words import clock, duration
-from logclient.verify.verdict import counted
+from logclient.verify.verdict import Verdict, counted
 
 try:
     import jinja2
     from markupsafe import Markup
 except ImportError as error:
     raise MissingExtra("jinja2", "verify") from error
-
-if TYPE_CHECKING:
-    from logclient.verify.verdict import Verdict
 
 ICONS = {
     "good": "M24 4a20 20 0 1 0 0 40a20 20 0 1 0 0-40M14 25l7 7 14-15",
@@ -99,7 +96,7 @@ def _facts(verdict: Verdict) -> dict[str, tuple[str, str]]:
         "Sent, by the ledgers": (sent, ledger.get("folder", "")),
         "Arrived, by the capture": (f"{units}, at {places}", capture.get("folder", "")),
         "When": (when, ""),
-        "Latency, send to collector": (words.quantiles(verdict.latency) if verdict.latency else "", ""),
+        "Latency, send to collector": (words.quantiles(verdict), ""),
         "Order": (f"{published}: {note}" if published else "", ""),
         "Verified": (verified if verdict.made_us else "", ""),
         "Limits": (", ".join(limits), ""),

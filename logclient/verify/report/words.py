@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logclient.errors import ExitCode
 from logclient.evidence.selection import Selection
-from logclient.verify.verdict import BREAKING, CLOCK_US, counted
-
-if TYPE_CHECKING:
-    from logclient.verify.devices import Device
-    from logclient.verify.verdict import Destination, Latency, ProducerVerdict, Verdict
+from logclient.verify.devices import Device
+from logclient.verify.verdict import BREAKING, CLOCK_US, Destination, ProducerVerdict, Verdict, counted
 
 MAX_EXPLAINED = 10  # producers whose faults are explained in words
 
@@ -102,10 +99,10 @@ def meanings(verdict: Verdict) -> list[tuple[str, str]]:
     return [*(MEANINGS | (BY_ID if verdict.bodies == "not compared" else {})).items()]
 
 
-def quantiles(latency: Latency) -> str:
-    """Return the quantiles of a latency in one line."""
-    names = ("p50", "p90", "p99", "p99.9", "max")
-    return ", ".join(f"{name} {duration(getattr(latency, name.replace('.', '')))}" for name in names)
+def quantiles(verdict: Verdict) -> str:
+    """Return the quantiles of the latency in one line; empty: there are none."""
+    names = ("p50", "p90", "p99", "p99.9", "max") if verdict.latency else ()
+    return ", ".join(f"{name} {duration(getattr(verdict.latency, name.replace('.', '')))}" for name in names)
 
 
 def selected_line(verdict: Verdict) -> str:
