@@ -47,7 +47,6 @@ def _endpoints(url: str) -> list[_Endpoint]:
 
 
 def _may_be(endpoint: _Endpoint, listens: _Endpoint) -> bool:
-    """Return whether a listener may be the one behind an endpoint."""
     if listens.port and endpoint.port != listens.port:
         return False
     here = ("", "*", "0.0.0.0", "::", endpoint.host)
@@ -73,22 +72,18 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
 
     `listeners` are those of the plan with a compared segment.
     """
-    places: dict[str, list[_Place]] = {}
-    published: dict[str, list[_Place]] = {}
+    places: dict[tuple[str, bool], list[_Place]] = {}
     for listener in listeners:
-        family = protocol_of(listener["protocol"])
-        place = listener["name"], [x for url in listener["urls"] for x in _endpoints(url)]
-        if listener["source"] == "devices":
-            # A consumer receives the events of all devices.
-            published.setdefault(family, []).append(place)
-        elif family:
-            places.setdefault(family, []).append(place)
+        key = protocol_of(listener["protocol"]), listener["source"] == "devices"
+        listens = [x for url in listener["urls"] for x in _endpoints(url)]
+        places.setdefault(key, []).append((listener["name"], listens))
     found = []
     for protocol, url, seen in urls:
-        family = protocol_of(protocol)
-        wanted, here = _endpoints(url), places.get(family, [])
-        if family in published:
-            every = published[family] + here
+        family, wanted = protocol_of(protocol), _endpoints(url)
+        here = places.get((family, False), []) if family else []
+        if published := places.get((family, True)):
+            # A consumer receives the events of all devices.
+            every = published + here
             names = dict.fromkeys(range(len(wanted)), every[0][0] if len(every) == 1 else "")
         else:
             names = _matched(wanted, here)

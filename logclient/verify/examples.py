@@ -38,12 +38,8 @@ def resolve(
     wanted: dict[int, list[_Place]] = {}  # by listener
     for word, rows in sorted(found.items()):
         for producer, sequence, other, listener, position, copies, sent, hash_, created_us in rows:
-            example: dict[str, Any] = {
-                "id": f"{producer}{sequence:012x}" if producer else None,
-                "producer": producer,
-                "seq": sequence,
-                "copies": copies,
-            }
+            id_ = f"{producer}{sequence:012x}" if producer else None
+            example: dict[str, Any] = {"id": id_, "producer": producer, "seq": sequence, "copies": copies}
             if other:
                 example["hash"] = other
             p = find(producer) if producer else -1

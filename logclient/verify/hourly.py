@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from logclient.verify.verdict import Verdict
 
 _HOUR_US = 3_600_000_000
-_WORST_LAST = (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN)
 
 
 def append(
@@ -94,7 +93,7 @@ def append(
         codes.add(verdict.exit_code)
         if each is not None:
             each(verdict)
-    return max(codes, key=_WORST_LAST.index)
+    return max(codes, key=(ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.BROKEN).index)
 
 
 def _encode(rows: pa.Table, hour: int, verdict: Verdict) -> bytes:

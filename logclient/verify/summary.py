@@ -48,7 +48,6 @@ from logclient.verify.verdict import (
 
 KIND_WORDS = (*schema.STATES, "duplicated", "reordered")
 ORDERED = ("lumberjack", "logjam")  # protocols that promise the order of what they acknowledge
-
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 KEPT = ("producer", "protocol", "identity", "closed", "mode", "host", "pid", "started_us")  # of `Producer`
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
@@ -496,15 +495,13 @@ class Summary:
     # -- over time
 
     def _timeline(self) -> Timeline | None:
-        times = self.tally.times
-        grid = times.grid
+        times, grid = self.tally.times, self.tally.times.grid
         if not grid.n:
             return None
         kinds = np.zeros(times.words.shape[1:], np.int64)
         for words, doubt in zip(times.words, self._doubt, strict=True):
             kinds += _resolve_sent(words.T, doubt).T
-        drops = self.ledger.drops
-        drops = drops[self.ledger.selected[drops[:, 0]]]
+        drops = self.ledger.drops[self.ledger.selected[self.ledger.drops[:, 0]]]
         dropped = np.bincount(grid.step(drops[:, 1]), drops[:, 2], grid.n)
         steps = [(np.flatnonzero(row), row[row > 0]) for row in times.latency.sum(axis=0)]
         latency = {

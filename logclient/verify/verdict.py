@@ -93,11 +93,7 @@ class LeftOut(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """The events of one listener, counting those with ids that the ledgers list.
-
-    ``lost``, ``missing`` and ``unknown`` are events of producers that sent to this listener alone;
-    ``elsewhere`` has those of producers that could also have sent to others.
-    """
+    """The events of one listener, counting those with ids that the ledgers list."""
 
     listener: str
     protocol: str
@@ -113,10 +109,10 @@ class Listener(NamedTuple):
     duplicated: int  # copies of these beyond the first
     corrupted: int  # copies of these with another hash
     reordered: int
-    lost: int
+    lost: int  # this and the next two: of producers that sent to this listener alone
     missing: int
     unknown: int
-    elsewhere: dict[str, int]
+    elsewhere: dict[str, int]  # these of producers that could also have sent to others
     problems: int  # in its segments
 
 

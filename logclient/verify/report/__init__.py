@@ -43,15 +43,12 @@ def text(verdict: Verdict) -> str:
     lines += [f"{name}: {line}" for name, line in facts.items() if line]
     faulty = words.faulty_producers(verdict) if verdict.exit_code else []
     for x in faulty[:3]:
-        parts = [words.process_line(x.host, x.pid, x.started_us)]
-        parts += [words.fault_line(x, word) for word in words.fault_words(x)]
+        parts = [words.process_line(x.host, x.pid, x.started_us), *words.fault_lines(x).values()]
         parts += [f"{name} {texts}" for name, texts in words.explain(verdict, x).items() if texts]
         lines.append(f"{x.producer}: {'; '.join(filter(None, parts))}")
     if faulty and (further := words.further_faults(verdict, faulty, 3)):
         lines.append(f"... and {further}")
-    lines += verdict.problems[:10]
     more = len(verdict.problems) - 10 + verdict.problems_left_out
-    if more > 0:
-        lines.append(f"... and {more:,} more problems")
-    lines.append(verdict.sentence)
+    rest = [f"... and {more:,} more problems"] * (more > 0)
+    lines += [*verdict.problems[:10], *rest, verdict.sentence]
     return "\n".join(map(escape, lines))

@@ -184,17 +184,13 @@ def unseen(verdict: Verdict, word: str) -> Table:
     found = enumerate(row for row in verdict.examples[word] if "segment" not in row)
     groups = [[row for _, row in group] for _, group in itertools.groupby(found, neighbours)]
     ends = [(group[0], group[-1]) for group in groups]
+    times: list[Any] = [(x.get("created_us"), y.get("created_us", x.get("created_us"))) for x, y in ends]
     columns = {
         "producer": [x["producer"] or f"hash {x.get('hash', '')}" for x, _ in ends],
         "process": [words.process_line(x.get("host", ""), x.get("pid", 0)) for x, _ in ends],
         "sequence": ["" if x["seq"] is None else words.numbers(x["seq"], y["seq"]) for x, y in ends],
         "outcome in the ledger": [words.outcome(x) for x, _ in ends],
-        "made": [
-            words.span(x["created_us"], y.get("created_us", x["created_us"]), 1)
-            if "created_us" in x
-            else "not listed"
-            for x, y in ends
-        ],
+        "made": ["not listed" if first is None else words.span(first, last, 1) for first, last in times],
         "sent to": [words.endpoints_line(verdict, x.get("url", "")) for x, _ in ends],
     }
     return Table("Events that never arrived", "", columns)

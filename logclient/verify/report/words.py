@@ -157,7 +157,7 @@ def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
     """Return the producers with faults or incomplete evidence, the worst first."""
 
     def is_faulty(x: ProducerVerdict) -> bool:
-        return bool(x.producer and (fault_words(x) or x.ledger in EVIDENCE or x.early_us >= CLOCK_US))
+        return bool(x.producer and (fault_lines(x) or x.ledger in EVIDENCE or x.early_us >= CLOCK_US))
 
     def rank(x: ProducerVerdict) -> tuple[Any, ...]:
         return -x.breaking, *(-getattr(x.counts, word) for word in _FAULTY), -x.early_us, x.producer
@@ -165,14 +165,10 @@ def faulty_producers(verdict: Verdict) -> list[ProducerVerdict]:
     return sorted(filter(is_faulty, verdict.producers), key=rank)
 
 
-def fault_words(x: ProducerVerdict) -> list[str]:
-    """Return the words of a producer's faults."""
-    return [word for word in _FAULTY if getattr(x.counts, word)]
-
-
-def fault_line(x: ProducerVerdict, word: str) -> str:
-    """Return the number of events with a fault, and when they were made."""
-    return f"{getattr(x.counts, word):,} {word}" + (f", made {span(*x.when[word])}" if word in x.when else "")
+def fault_lines(x: ProducerVerdict) -> dict[str, str]:
+    """Return for each word of a producer's faults the number of events, and when they were made."""
+    made = {word: f", made {span(*times)}" for word, times in x.when.items()}
+    return {word: f"{n:,} {word}{made.get(word, '')}" for word in _FAULTY if (n := getattr(x.counts, word))}
 
 
 def further_faults(verdict: Verdict, faulty: Sequence[ProducerVerdict], shown: int) -> str:
@@ -197,11 +193,9 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 def remarks(x: ProducerVerdict) -> str:
     """Return what the ledger and the clock of a producer say about its events; empty: nothing special."""
-    found = [EVIDENCE[x.ledger]] if x.ledger in EVIDENCE else []
-    if x.producer and x.order != "checked":
-        found.append(f"order {x.order}")
-    if x.mode == "async":
-        found.append("async: not acknowledged")
+    found = [EVIDENCE.get(x.ledger, "")]
+    found += [f"order {x.order}"] * bool(x.producer and x.order != "checked")
+    found += ["async: not acknowledged"] * (x.mode == "async")
     found += [
         f"{fate}: {', '.join(f'{n:,} {reason or _NO_REASON}' for reason, n in reasons.items())}"
         for fate, reasons in x.reasons.items()
@@ -211,7 +205,7 @@ def remarks(x: ProducerVerdict) -> str:
     if x.early_us >= CLOCK_US:
         difference = f"its clock and the collector's differ by at least {duration(x.early_us)}"
         found.append(f"{x.early:,} arrived before they were sent: {difference}")
-    return "; ".join(found)
+    return "; ".join(filter(None, found))
 
 
 def explain(verdict: Verdict, x: ProducerVerdict) -> dict[str, str]:
