@@ -53,7 +53,7 @@ KEPT = ("producer", "protocol", "identity", "closed", "mode", "host", "pid", "st
 MAX_MAPS = 50  # the most producers whose faults are shown by sequence
 MAX_NAMED = 1000  # the most producers, problems, listeners, URLs and runs that a verdict names
 
-PRODUCERS = pa.schema(
+PRODUCERS = pa.schema(  # of `Summary.producer_table`
     [
         *((name, pa.string()) for name in ("producer", "protocol", "url", "host")),
         *((name, pa.int64()) for name in ("pid", *Counts._fields)),
@@ -62,7 +62,6 @@ PRODUCERS = pa.schema(
         ("capture_complete", pa.bool_()),
     ]
 )
-"""The columns of `Summary.producer_table`."""
 
 
 class Summary:
@@ -231,10 +230,9 @@ class Summary:
     # -- producers
 
     def _add_up(self, limit: int) -> tuple[list[Counts], dict[str, int], bool, list[int], list[int]]:
-        """Add up all producers, some thousand at a time.
+        """Add up all producers, some thousand at a time: counts by URL, and words that break the promise.
 
-        Return the counts of each URL, the numbers of the words that break the promise, whether others are
-        reordered by incomplete evidence, and the worst producers: to name, and to show by sequence.
+        Also return whether more are reordered by incomplete evidence, and the worst: to name, and to map.
         """
         broken = np.zeros(len(BREAKING), np.int64)
         unproven_order = False
@@ -337,9 +335,8 @@ class Summary:
     def _find_routes(self) -> list[endpoints.Route]:
         """Return the route of each URL of the ledgers, in their order."""
         urls = self.ledger.urls
-        found = [endpoints.unrouted(*url) for url in urls]
         if self.plan.records is not None:
-            return found
+            return [endpoints.unrouted(*url) for url in urls]
         arrived = [schema.OK, schema.RECOVERED, schema.CORRUPTED, schema.UNEXPECTED]
         seen, busy = np.zeros((2, len(urls)), bool)
         for low in range(0, len(self.ledger), SHARE):
@@ -352,10 +349,9 @@ class Summary:
         # producers without an event proves nothing.
         used = [i for i in self._used_urls if busy[i]]
         listeners = [x for x in self.plan.listeners if x["name"] in here]
-        routes = endpoints.routes([(*urls[i], bool(seen[i])) for i in used], listeners)
-        for i, route in zip(used, routes, strict=True):
-            found[i] = route
-        return found
+        found = endpoints.routes([(*urls[i], bool(seen[i])) for i in used], listeners)
+        routes = dict(zip(used, found, strict=True))
+        return [routes.get(i) or endpoints.unrouted(*url) for i, url in enumerate(urls)]
 
     def _destinations(self, by_url: list[Counts]) -> list[Destination]:
         """Return the destinations, one for each URL, the worst first."""

@@ -17,8 +17,7 @@ VERSION = 1  # of the JSON form
 CLOCK_US = 1_000  # smaller differences of clocks are not reported: times are exact to some microseconds
 _LIMIT = re.compile(r"[0-9]{1,18}|(?!.*\..*\.)(?:\.?[0-9]){1,18}\.?%")  # more digits say nothing
 
-BREAKING = ("lost", "corrupted", "unexpected", "reordered")
-"""Words that break the promise; ``reordered`` only where the protocol promises order."""
+BREAKING = ("lost", "corrupted", "unexpected", "reordered")  # `reordered` only where order is promised
 DOUBTFUL, UNUSUAL = ("missing", "unknown", "dropped"), ("duplicated", "recovered")
 
 

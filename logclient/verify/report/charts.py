@@ -120,8 +120,7 @@ def over_time(timeline: Timeline, breaking: Collection[str]) -> Iterator[Chart]:
 def share(counts: Counts) -> Chart:
     """Return one bar of all events by word. Each part has a visible width."""
     found = {word: getattr(counts, word) for word in MEANINGS if word not in ("duplicated", "reordered")}
-    total = sum(found.values())
-    wide = {word: max(n / total, 0.004) for word, n in found.items() if n}
+    wide = {word: max(n / sum(found.values()), 0.004) for word, n in found.items() if n}
     bars: list[Bar] = []
     for word, width in wide.items():
         x = bars[-1].x + bars[-1].width if bars else 0.0
