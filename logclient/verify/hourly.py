@@ -10,7 +10,6 @@ from logclient import evidence
 from logclient.errors import ConfigError, ExitCode, LedgerError
 from logclient.evidence import storage
 from logclient.evidence.selection import Selection
-from logclient.evidence.storage import Folder
 from logclient.verify import job, output
 
 if TYPE_CHECKING:
@@ -22,13 +21,13 @@ _HOUR_US = 3_600_000_000
 
 
 def append(
-    folder: Folder,
-    ledger: Folder | Sequence[Folder],
-    capture: Folder | Sequence[Folder] | None = None,
+    folder: storage.Folder,
+    ledger: storage.Folder | Sequence[storage.Folder],
+    capture: storage.Folder | Sequence[storage.Folder] | None = None,
     *,
     since: float | str | None,
     until: float | str | None,
-    out: Folder | None = None,
+    out: storage.Folder | None = None,
     each: Callable[[Verdict], None] | None = None,
     **options: Any,
 ) -> ExitCode:

@@ -5,6 +5,7 @@ Coordinates are percentages, so that a chart stretches while lines and letters k
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -92,12 +93,10 @@ def _latency(timeline: Timeline) -> Chart:
     levels = [(y(10.0**e), duration(10.0**e)) for e in range(high, low - 1, -max((high - low + 2) // 3, 1))]
     curves = []
     for word, row in reversed(rows.items()):
-        path, pen = "", "M"
-        for i, value in enumerate(row):
-            # Each step is a horizontal stroke, so that a single one is visible.
-            path += "" if value is None else f"{pen}{i} {y(value):.1f}H{i + 1}"
-            pen = "M" if value is None else "L"
-        curves.append((word, path))
+        # Each step is a horizontal stroke, so that a single one is visible.
+        strokes = ["" if value is None else f"{i} {y(value):.1f}H{i + 1}" for i, value in enumerate(row)]
+        runs = itertools.groupby(strokes, bool)
+        curves.append((word, "".join(f"M{'L'.join(run)}" for known, run in runs if known)))
     titles = [
         ", ".join(f"{word} {duration(us)}" for word, us in zip(rows, step, strict=True) if us is not None)
         for step in zip(*rows.values(), strict=True)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from logclient.verify.report import words
-from logclient.verify.report.words import clock, duration
 from logclient.verify.verdict import Counts, Verdict
 
 MAX_PRODUCERS, MAX_ROWS = 500, 200  # the most rows of the table of producers, and of all others
@@ -47,7 +46,7 @@ class Table(NamedTuple):
 
 
 def _times(times: Sequence[int], finest_us: int = 1) -> list[str]:
-    return [clock(us, finest_us) if us else "" for us in times]
+    return [words.clock(us, finest_us) if us else "" for us in times]
 
 
 def _counts(names: Collection[str], rows: Sequence[Any]) -> dict[str, list[int]]:
@@ -76,7 +75,7 @@ def producers(verdict: Verdict) -> Table:
     }
     for name in ("p50", "p99"):
         values = [getattr(x.latency, name, None) for x in rows]
-        columns[name] = ["" if us is None else Shown(us, duration(us)) for us in values]
+        columns[name] = ["" if us is None else Shown(us, words.duration(us)) for us in values]
     columns |= {
         "started": _times([x.started_us for x in rows], 1_000_000),
         "remarks": [words.remarks(x) for x in rows],
