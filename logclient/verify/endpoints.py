@@ -68,10 +68,7 @@ def unrouted(protocol: str, url: str) -> Route:
 
 
 def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, Any]]) -> list[Route]:
-    """Find a route for each URL, given with its protocol and whether any event that was sent there arrived.
-
-    `listeners` are those of the plan with a compared segment.
-    """
+    """Find a route for each URL, given with its protocol and whether any event sent there arrived."""
     places: dict[tuple[str, bool], list[_Place]] = {}
     for listener in listeners:
         key = protocol_of(listener["protocol"]), listener["source"] == "devices"
@@ -96,10 +93,7 @@ def routes(urls: Iterable[tuple[str, str, bool]], listeners: Iterable[dict[str, 
 
 
 def _matched(wanted: list[_Endpoint], here: list[_Place]) -> dict[int, str]:
-    """Assign a listener of its own to as many endpoints as possible (maximum bipartite matching).
-
-    Return index of the endpoint -> name of the listener.
-    """
+    """Give as many endpoints as possible, by index, a listener of their own (maximum bipartite matching)."""
     owner: dict[int, int] = {}  # listener -> endpoint
 
     def take(i: int, tried: set[int]) -> bool:

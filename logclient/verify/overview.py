@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -54,10 +55,8 @@ class Grid(NamedTuple):
         """Return the finest grid over a span, without steps if the span ends before it begins."""
         if last_us < first_us:
             return cls(0, 1, 0)
-        widths = iter(_STEPS)
-        width = next(widths)
-        while last_us // width - first_us // width >= STEPS:
-            width = next(widths, width * 2 if width >= _DAY else _DAY)
+        widths = itertools.chain(_STEPS, (_DAY << i for i in itertools.count()))
+        width = next(x for x in widths if last_us // x - first_us // x < STEPS)
         return cls(first_us // width * width, width, last_us // width - first_us // width + 1)
 
     def step(self, at_us: I64) -> I64:

@@ -26,8 +26,6 @@ MEANINGS = {
     "unknown": "undecidable, because the ledger or the capture is incomplete there",
     "pending": "possibly newer than --until, and not decided yet",
 }
-BY_ID = {"ok": "acknowledged or handed over, and seen", "corrupted": "bodies not compared"}
-"""The meaning of words where events are matched by id alone."""
 FAULTS = (*BREAKING, "missing", "unknown", "pending", "dropped", "recovered", "duplicated")  # the worst first
 _FAULTY = tuple(word for word in FAULTS if word not in ("pending", "duplicated"))  # of a faulty producer
 
@@ -96,7 +94,8 @@ def duration(us: float) -> str:
 
 def meanings(verdict: Verdict) -> list[tuple[str, str]]:
     """Return the words, with what each means in this verdict."""
-    return [*(MEANINGS | (BY_ID if verdict.bodies == "not compared" else {})).items()]
+    by_id = {"ok": "acknowledged or handed over, and seen", "corrupted": "bodies not compared"}
+    return [*(MEANINGS | by_id if verdict.bodies == "not compared" else MEANINGS).items()]
 
 
 def quantiles(verdict: Verdict) -> str:
