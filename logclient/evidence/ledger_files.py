@@ -1,7 +1,4 @@
-"""The ledger files below some folders, and other files that look like ledgers.
-
-The format of a ledger is in ``docs/formats.md``.
-"""
+"""The ledger files below some folders, and other files that look like ledgers; see ``docs/formats.md``."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from logclient.errors import LedgerError
 from logclient.evidence import storage
-from logclient.evidence.arrays import U64
+from logclient.evidence.arrays import U64, starts_of, true_runs
 
 _MAX_OPEN_LINE = 1 << 20  # bytes of an `open` line that are read
 _NAME = re.compile(r"([0-9a-f]{20})-(\d{4}|[1-9]\d{4,17})\.ledger", re.ASCII)
@@ -82,12 +78,6 @@ class Parts(Sequence[Part]):
         sizes: list[int] = self.rows["size"].tolist()
         return sizes
 
-    def plus(self, other: Parts) -> Parts:
-        """Return the files of both."""
-        more = other.rows.copy()
-        more["folder"] += len(self.folders)
-        return Parts([*self.folders, *other.folders], np.concatenate((self.rows, more)))
-
 
 class Ledgers(NamedTuple):
     """The files below some folders that are, or look like, ledgers."""
@@ -98,7 +88,10 @@ class Ledgers(NamedTuple):
 
     def plus(self, parts: Parts) -> Ledgers:
         """Return these with more ledger files."""
-        return self._replace(parts=self.parts.plus(parts))
+        more = parts.rows.copy()
+        more["folder"] += len(self.parts.folders)
+        rows = np.concatenate((self.parts.rows, more))
+        return self._replace(parts=Parts([*self.parts.folders, *parts.folders], rows))
 
 
 def prefix_words(prefixes: npt.NDArray[Any]) -> tuple[U64, npt.NDArray[np.uint16]]:
@@ -154,20 +147,13 @@ def _ask_sizes_again(parts: Parts) -> None:
     some = Parts(parts.folders, parts.rows[again])
 
     def ask(part: Part) -> int:
-        try:
-            return storage.size_of(part.path, "ledger")
-        except FileNotFoundError as error:
-            raise LedgerError(f"ledger: {part.path}: {error.strerror}") from error
+        return storage.size_of(part.path, "ledger")
 
     parts.rows["size"][again] = list(storage.for_each(ask, some, remote=True))
 
 
 def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
-    """Leave out the files that another folder has too.
-
-    Returns:
-        The others; problems with copies; and files that differ from the one of the same name that is read.
-    """
+    """Return the files less those that another folder has too: copies, as problems, and those that differ."""
     rows = parts.rows
     same = parts.same_producer() & (rows["number"][1:] == rows["number"][:-1])
     if not same.any():
@@ -175,13 +161,10 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
     keep = np.ones(len(rows), bool)
     copies: list[str] = []
     differing: list[str] = []
-    starts = np.flatnonzero(np.concatenate(([True], ~same)))
-    for low, high in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
-        if high - low == 1:
-            continue
+    for first, last in true_runs(same).tolist():
         # The longest file has the most lines of a ledger that is still being written, or copied.
-        longest = max(range(low, high), key=lambda i: (int(rows["size"][i]), -i))
-        for i in range(low, high):
+        longest = first + int(rows["size"][first : last + 2].argmax())
+        for i in range(first, last + 2):
             if i == longest:
                 continue
             keep[i] = False
@@ -203,12 +186,9 @@ def find_new_producers(places: Sequence[str], before: Parts) -> Parts:
     rows = np.concatenate((before.rows, now.rows))
     high, low = prefix_words(rows["producer"])
     order = np.lexsort((low, high))  # stable: parts of `before` come first
-    first = np.ones(len(rows), bool)
-    first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
-    fresh = order[first & (order >= len(before))] - len(before)
-    found = Parts(now.folders, now.rows[fresh])
+    first = order[starts_of(high[order], low[order])]
+    found = Parts(now.folders, now.rows[first[first >= len(before)] - len(before)])
     for i, part in enumerate(found):
         line = storage.read_at(part.path, "ledger", 0, _MAX_OPEN_LINE)
-        line = line[: line.find(b"\n") + 1]
-        found.rows["size"][i] = len(line)
+        found.rows["size"][i] = line.find(b"\n") + 1
     return found

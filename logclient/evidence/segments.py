@@ -1,16 +1,16 @@
-"""Segments, the files of a capture, read as batches of whole wire units.
+"""Segments, the files of a capture, read as batches of whole wire units; see ``docs/formats.md``.
 
-The format is in ``docs/formats.md``. A segment is read in chunks of some megabytes with plain reads. A memory
-map would kill the process when a restarted collector truncates a torn record during the read.
+They are read in chunks of some megabytes with plain reads. A memory map would kill the process when a
+restarted collector truncates a torn record during the read.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from logclient._ext import capture as walker
 from logclient.errors import LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U8, U64
+from logclient.evidence.storage import display_name as display_name
 
 VERSION = 1
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this
@@ -28,8 +29,7 @@ MAX_PROBLEMS = 20  # problems of one kind in one segment that are kept; the rest
 _NAME = re.compile(r"(.+)-(\d{6,})\.cap")
 _RECORD_HEAD = 8
 _UNIT_HEAD = 27
-BATCH_UNITS, CHUNK_BYTES = 1 << 18, 4 << 20
-"""Units of a batch and bytes of a read, by default."""
+BATCH_UNITS, CHUNK_BYTES = 1 << 18, 4 << 20  # units of a batch and bytes of a read, by default
 MIN_UNIT = _RECORD_HEAD + _UNIT_HEAD  # bytes of the record of a unit without data
 
 
@@ -46,11 +46,6 @@ class Segment(NamedTuple):
     def name(self) -> str:
         """The name of the file as text, even if it is not UTF-8."""
         return display_name(self.label or storage.base_name(self.path))
-
-
-def display_name(name: str) -> str:
-    """Return a file name as text, even if it is not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 class Header(NamedTuple):
@@ -99,27 +94,16 @@ class Batch(NamedTuple):
 
     def take(self, which: npt.NDArray[np.intp]) -> Batch:
         """Return some of the units. `ordinal` is not changed."""
-        return self._replace(
-            offset=self.offset[which],
-            length=self.length[which],
-            arrival=self.arrival[which],
-            stream=self.stream[which],
-            received_us=self.received_us[which],
-            direction=self.direction[which],
-        )
+        return Batch(*self[:3], *(column[which] for column in self[3:]))  # type: ignore[arg-type]
 
 
 def record_at(batch: Batch, unit: int) -> int:
     """Return the byte of the file at which the record of a unit begins."""
-    return batch.base + int(batch.offset[unit]) - _UNIT_HEAD - _RECORD_HEAD
+    return batch.base + int(batch.offset[unit]) - MIN_UNIT
 
 
 def binary(column: Any) -> tuple[memoryview, I64, I64]:
-    """Return the bytes of an Arrow array without nulls.
-
-    Returns:
-        The data of all values, and offset and length of each.
-    """
+    """Return the bytes of an Arrow array without nulls: the data of all values, offset and length of each."""
     _, edges, data = column.buffers()
     first = column.offset
     at = np.frombuffer(edges, np.int32)[first : first + len(column) + 1].astype(np.int64)
@@ -127,13 +111,10 @@ def binary(column: Any) -> tuple[memoryview, I64, I64]:
 
 
 def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Problem]]:
-    """List the ``*.cap`` entries below some folders, by listener and number.
+    """List the ``*.cap`` entries below some folders, and the folders that may have more and are not read.
 
     Entries with another name than a segment's have their whole name as listener, and number 0. Entries that
     are no regular files are listed too.
-
-    Returns:
-        The entries; and the folders that may have more, and are not read.
     """
     places = [places] if isinstance(places, str) else places
 
@@ -148,8 +129,7 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
         for name, entry in entries.items():
             match = _NAME.fullmatch(entry.name)
             listener, number = (match[1], int(match[2])) if match else (entry.name, 0)
-            label = "" if name == entry.name else name
-            path = storage.join(folder, entry.name)
+            path, label = storage.join(folder, entry.name), "" if name == entry.name else name
             segments.append(Segment(listener, number, path, entry.size, label))
     problems = [Problem("unread", display_name(name), -1, f"it is {what}") for name, what in unread.items()]
     return sorted(segments), problems
@@ -168,7 +148,7 @@ def read_header(segment: Segment) -> Header | None:
 def unit_at(segment: Segment, offset: int) -> bytes:
     """Return the unit whose bytes begin at `offset` of a segment; shorter if the file was truncated."""
     with storage.open_file(segment.path, "capture") as file:
-        file.seek(offset - _UNIT_HEAD - _RECORD_HEAD)
+        file.seek(offset - MIN_UNIT)
         length = int.from_bytes(storage.read_exactly(file, _RECORD_HEAD)[:4], "little")
         return storage.read_exactly(file, length)[_UNIT_HEAD:]
 
@@ -198,23 +178,11 @@ def _header(payload: bytes) -> Header | str:
 
 
 class SegmentReader:
-    """An iterator over a segment in batches of units, which also records problems and the end.
+    """An iterator over a segment in batches of at most `units`, which also records problems and the end.
 
-    Args:
-        segment: the segment.
-        start: byte of the first record to read.
-        end: byte behind the last one; by default the size of the file when it was found.
-        units: the most units in a batch.
-        chunk: bytes read at a time; more when a record is longer.
-        skip: pass over units without checking them: there are no batches, only `position` and `peers`.
-        peers: fill `peers`. A segment names each of its peers, of which there may be very many.
-
-    Attributes:
-        header: the header; None: not read.
-        problems: at most `MAX_PROBLEMS` of each kind; `counts` has their numbers.
-        peers: stream -> peer, filled while records are read.
-        first_arrival: the arrival of the first unit; 0: not known.
-        next_arrival: the arrival that would follow the last unit.
+    It reads the records from `start` to `end`, by default the size of the file when it was found, `chunk`
+    bytes at a time, more when a record is longer. With `skip` it passes over units without checking them:
+    there are no batches, only `position` and `peers`. A segment may have very many peers: False leaves them.
     """
 
     def __init__(
@@ -230,20 +198,18 @@ class SegmentReader:
     ) -> None:
         self.segment = segment
         self.header: Header | None = None
-        self.peers: dict[int, str] = {}
-        self.problems: list[Problem] = []
+        self.peers: dict[int, str] = {}  # by stream
+        self.problems: list[Problem] = []  # at most `MAX_PROBLEMS` of each kind
         self.counts = {"damage": 0, "gap": 0, "unclosed": 0, "unread": 0}
         self.units = 0
         self.closed = ""  # the reason in the end record; empty: there is none
         self.position = start  # end of the last record that was read
-        self.first_arrival = 0
-        self.next_arrival = 0
+        self.first_arrival = 0  # not known
+        self.next_arrival = 0  # that would follow the last unit
         self._start = start
         self._end = segment.size if end is None else end
-        self._limit = units
         self._chunk = max(chunk, 64)
-        self._skip = skip
-        self._lists_streams = peers
+        self._walk = partial(walker.walk, limit=units, skip=skip, streams=peers)
         self._end_at = -1  # where the end record ends
 
     def _problem(self, kind: str, offset: int, reason: str) -> None:
@@ -284,7 +250,7 @@ class SegmentReader:
             data = view[:filled]
             at = 0
             while True:
-                walk = walker.walk(data, at, limit=self._limit, skip=self._skip, streams=self._lists_streams)
+                walk = self._walk(data, at)
                 at = walk.end
                 self.position = base + at
                 yield from self._take(data, base, walk)
@@ -323,16 +289,16 @@ class SegmentReader:
             self._problem("damage", offset, f"a record of {length} bytes: the rest cannot be read")
 
     def _take(self, data: memoryview, base: int, walk: walker.Walk) -> Iterator[Batch]:
-        offset = np.frombuffer(walk.offset, np.int64)
-        arrival = np.frombuffer(walk.arrival, np.uint64)
+        offset, lengths, received_us = (
+            np.frombuffer(column, np.int64) for column in (walk.offset, walk.length, walk.received_us)
+        )
+        arrival, stream = (np.frombuffer(column, np.uint64) for column in (walk.arrival, walk.stream))
         ends = []
         for kind, at, length in walk.others:
             where = base + at
             payload = data[at + _RECORD_HEAD : at + _RECORD_HEAD + length]
             if kind == walker.STREAM:
-                self.peers[int.from_bytes(payload[1:9], "little")] = bytes(payload[9:]).decode(
-                    "utf-8", "replace"
-                )
+                self.peers[int.from_bytes(payload[1:9], "little")] = str(payload[9:], "utf-8", "replace")
             elif kind == walker.SEGMENT:
                 header = "a second header" if where else _header(bytes(payload))
                 if isinstance(header, str):
@@ -343,8 +309,8 @@ class SegmentReader:
             elif kind == walker.END:
                 if self._end_at < 0:
                     self._end_at = where + _RECORD_HEAD + length
-                self.closed = bytes(payload[9:]).decode("utf-8", "replace")
-                ends.append((at, int.from_bytes(payload[1:9], "little")))
+                self.closed = str(payload[9:], "utf-8", "replace")
+                ends.append((where, int.from_bytes(payload[1:9], "little")))
             elif kind == walker.BAD_CRC:
                 self._problem("damage", where, f"CRC of a record of {length} bytes is wrong")
             else:
@@ -355,28 +321,17 @@ class SegmentReader:
             expected[0] = self.next_arrival or int(arrival[0])
             expected[1:] = arrival[:-1] + np.uint64(1)
             for i in np.flatnonzero(arrival != expected):
-                at = base + int(offset[i]) - _UNIT_HEAD - _RECORD_HEAD
+                at = base + int(offset[i]) - MIN_UNIT
                 self._problem("gap", at, f"arrival {arrival[i]} where {expected[i]} was due")
-            if not self.first_arrival:
-                self.first_arrival = int(arrival[0])
+            self.first_arrival = self.first_arrival or int(arrival[0])
             self.next_arrival = int(arrival[-1]) + 1
         for at, following in ends:
             if self.next_arrival and following != self.next_arrival:
-                self._problem(
-                    "gap", base + at, f"the end has arrival {following} where {self.next_arrival} was due"
-                )
+                why = f"the end has arrival {following} where {self.next_arrival} was due"
+                self._problem("gap", at, why)
             self.next_arrival = following
         if len(arrival):
             ordinal = self.units
             self.units += len(arrival)
-            yield Batch(
-                data,
-                base,
-                ordinal,
-                offset,
-                np.frombuffer(walk.length, np.int64),
-                arrival,
-                np.frombuffer(walk.stream, np.uint64),
-                np.frombuffer(walk.received_us, np.int64),
-                np.frombuffer(walk.direction, np.uint8),
-            )
+            direction = np.frombuffer(walk.direction, np.uint8)
+            yield Batch(data, base, ordinal, offset, lengths, arrival, stream, received_us, direction)

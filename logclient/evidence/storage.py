@@ -1,12 +1,8 @@
 """Folders and files of a verification: local paths, or objects behind a URL.
 
-A *place* is a text: an absolute path, or a URL such as ``s3://bucket/prefix``, without credentials. Each
-process opens it with a file system object of its own.
-
-URLs are read through ``pyarrow.fs``, which is imported with the first one. S3 is tested; other schemes are
-passed on. Local files are read with ``os`` and `open`: ``pyarrow.fs`` reads them no faster (256 MiB in 0.031
-CPU-seconds against 0.028), has no names that are not UTF-8, does not tell links from what they lead to, and
-waits for the writer of a FIFO.
+A *place* is a text: an absolute path, or a URL such as ``s3://bucket/prefix``, without credentials. URLs are
+read through ``pyarrow.fs``: S3 is tested, other schemes are passed on. Local files are not: it is no faster,
+has no names that are not UTF-8, does not tell links from what they lead to, and waits for a FIFO's writer.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence.urls import redact_url
@@ -110,6 +106,11 @@ def base_name(place: str) -> str:
     return unquote(place.partition("?")[0].rpartition("/")[2])
 
 
+def display_name(name: str) -> str:
+    """Return a file name as text, even if it is not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def is_pattern(place: str) -> bool:
     """Return whether a place may stand for several folders."""
     return _GLOB.search(place.partition("?")[0] if is_url(place) else place) is not None
@@ -128,12 +129,11 @@ def expand(given: Folder | Sequence[Folder], what: str) -> list[str]:
     places: list[str] = []
     for place in resolve_all(given, what):
         if not is_pattern(place) or (not is_url(place) and os.path.isdir(place)):
-            places.append(place)
-            continue
-        if is_url(place):
+            found = [place]
+        elif is_url(place):
             found = _matching(place, what)
         else:
-            found = [folder for folder in glob.glob(place, recursive=True) if os.path.isdir(folder)]
+            found = list(filter(os.path.isdir, glob.glob(place, recursive=True)))
         if not found:
             raise LedgerError(f"{what}: {place} matches no folder")
         places += sorted(set(found))
@@ -177,38 +177,37 @@ _systems: dict[tuple[Any, ...], _System] = {}
 
 def _open(place: str, what: str) -> _System:
     """Return the file system of a URL, and its path in it. The first call checks that the server answers."""
-    root, query, path = _split(place)
+    url = urlsplit(place)
     # An object of before a fork must not be used after it, nor one with other credentials.
     settings = sorted(x for x in os.environ.items() if x[0].startswith("AWS_"))
-    key = (os.getpid(), root, query, *settings)
+    key = (os.getpid(), url.scheme, url.netloc, url.query, *settings)
     try:
         if key not in _systems:
-            _probe(place)
-            _systems[key] = _connect(root, query, attempts=6, timeout=30.0)
+            _probe(url)
+            _systems[key] = _connect(url, attempts=6, timeout=30.0)
     except Exception as error:
         raise _failure(error, place, what) from error
     system, base = _systems[key]
-    return system, f"{base}/{path}".strip("/") if base else f"/{path}"
+    return system, f"{base}/{_path(url)}".strip("/") if base else f"/{_path(url)}"
 
 
-def _split(place: str) -> tuple[str, str, str]:
-    split = urlsplit(place)
-    return f"{split.scheme}://{split.netloc}", split.query, unquote(split.path).strip("/")
+def _path(url: SplitResult) -> str:
+    return unquote(url.path).strip("/")
 
 
-def _connect(root: str, query: str, attempts: int, timeout: float) -> _System:
+def _connect(url: SplitResult, attempts: int, timeout: float) -> _System:
     from pyarrow import fs
 
-    scheme, _, where = root.partition("://")
-    if scheme != "s3":
-        system, base = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
+    if url.scheme != "s3":
+        query = f"?{url.query}" if url.query else ""
+        system, base = fs.FileSystem.from_uri(f"{url.scheme}://{url.netloc}/{query}")
         return system, base.rstrip("/")
-    options, get = dict(parse_qsl(query)), os.environ.get
+    options, get = dict(parse_qsl(url.query)), os.environ.get
     endpoint = options.get("endpoint_override") or get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL") or ""
     protocol, _, address = endpoint.rpartition("://")
     region = options.get("region") or get("AWS_REGION") or get("AWS_DEFAULT_REGION")
     system = fs.S3FileSystem(
-        region=region or (None if endpoint else fs.resolve_s3_region(where)),
+        region=region or (None if endpoint else fs.resolve_s3_region(url.netloc)),
         endpoint_override=address.rstrip("/") or None,
         scheme=options.get("scheme") or protocol or "https",
         connect_timeout=3.0,
@@ -216,20 +215,19 @@ def _connect(root: str, query: str, attempts: int, timeout: float) -> _System:
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
         allow_delayed_open=True,  # one request for a small object, instead of three
     )
-    return system, where
+    return system, url.netloc
 
 
-def _probe(place: str) -> None:
+def _probe(url: SplitResult) -> None:
     """Ask a server, for at most 12 seconds, for what is below a name that has nothing below it.
 
     A listing is the request whose answer always has a reason: that of a HEAD request has no body.
     """
     from pyarrow import fs
 
-    root, query, path = _split(place)
-    system, base = _connect(root, query, attempts=3, timeout=3.0)
+    system, base = _connect(url, attempts=3, timeout=3.0)
     with contextlib.suppress(FileNotFoundError):
-        system.get_file_info(fs.FileSelector(f"{base}/{path}/.logclient"))
+        system.get_file_info(fs.FileSelector(f"{base}/{_path(url)}/.logclient"))
 
 
 _REASONS = {
@@ -260,10 +258,7 @@ def _failure(error: BaseException, place: str, what: str) -> LedgerError | Confi
 
 @contextlib.contextmanager
 def _errors_named(place: str, what: str) -> Iterator[None]:
-    """Turn errors of a file system into a line that names the place.
-
-    An object that is missing stays a FileNotFoundError, as with a path.
-    """
+    """Let errors of a file system name the place. One for a missing object stays a FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -272,7 +267,7 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
         cause: Exception = error
         if "No response body" in str(error):  # of a HEAD request: find out the reason
             try:
-                _probe(place)
+                _probe(urlsplit(place))
             except Exception as reason:
                 cause = reason
         raise _failure(cause, place, what) from error
@@ -313,14 +308,11 @@ def for_each(function: Callable[[_T], _R], items: Sequence[_T], remote: bool) ->
 
 
 def list_folders(place: str, what: str, missing: bool = False) -> Iterator[tuple[str, list[Found]]]:
-    """Find everything below a folder. Links to folders are not followed.
+    """Yield the relative name, empty or with ``/``, and the entries except for folders of all folders below.
 
-    Sizes are asked for when all names of a folder are known. So a file that a writer has finished, because it
-    has a successor, is found whole. (Not behind a URL, whose listing has sizes and takes a while.)
-
-    Yields:
-        The relative name of a folder, with ``/`` between its parts and empty for the folder itself, and its
-        entries except for folders.
+    Links to folders are not followed. Sizes are asked for when all names of a folder are known. So a file
+    that a writer has finished, because it has a successor, is found whole. (Not behind a URL, whose listing
+    has sizes and takes a while.)
     """
     if is_url(place):
         objects: dict[str, list[Found]] = {"": []}
@@ -376,9 +368,8 @@ def find_files(
 ) -> tuple[dict[str, dict[str, Found]], dict[str, str]]:
     """Find the files of a kind below some folders, each once, and what may be or have more of them.
 
-    Returns:
-        By folder the entries whose names are alike, by their names in messages; and the folders that are not
-        read, by their names in messages, with what they are.
+    By folder the entries whose names are alike; and the folders that are not read, with what they are. Both
+    have as keys their names in messages.
     """
     found: dict[str, dict[str, Found]] = {}
     unread: dict[str, str] = {}
@@ -402,8 +393,7 @@ def find_files(
     if len(empty) == len(set(places)):
         others = [f"{name} ({why})" for name, why in unread.items()]
         others += [name for some in found.values() for name in some]
-        first = os.fsencode(min(others, default="")).decode("utf-8", "backslashreplace")
-        more = f"; {first} is not read" if others else ""
+        more = f"; {display_name(min(others))} is not read" if others else ""
         where = ", ".join(places)
         raise LedgerError(f"{what}: {where} has no {kind[0]}: their names are {kind[1]}{more}")
     return found, unread | empty
@@ -415,14 +405,12 @@ def list_names(place: str, what: str) -> list[str]:
 
 
 def size_of(place: str, what: str) -> int:
-    """Return the size of a file."""
-    if not is_url(place):
-        return os.lstat(place).st_size
+    """Return the size of an object."""
     system, path = _open(place, what)
     with _errors_named(place, what):
         info = system.get_file_info(path)
     if not info.is_file:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", place)
+        raise LedgerError(f"{what}: {place}: there is no such object")
     return int(info.size)
 
 
@@ -455,9 +443,6 @@ class _Object(io.RawIOBase):
 
     def seek(self, at: int, whence: int = os.SEEK_SET) -> int:
         self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + at
-        return self._at
-
-    def tell(self) -> int:
         return self._at
 
     def close(self) -> None:
