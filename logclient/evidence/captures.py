@@ -1,7 +1,4 @@
-"""The files below the folders of captures: those to compare, those left out, and the doubts that this leaves.
-
-The rules are in ``docs/verify.md``.
-"""
+"""The files below the folders of captures to compare or leave out, and the doubts; see ``docs/verify.md``."""
 
 from __future__ import annotations
 
@@ -11,20 +8,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from logclient import registry
 from logclient.errors import ConfigError, LedgerError
-from logclient.evidence import decode, storage
+from logclient.evidence import segments, storage
 from logclient.evidence.decode import protocol_of
 from logclient.evidence.reports import SegmentReport
-from logclient.evidence.segments import (
-    MIN_UNIT,
-    SOURCES,
-    Header,
-    Problem,
-    Segment,
-    display_name,
-    list_segments,
-    read_header,
-)
+from logclient.evidence.segments import MIN_UNIT, SOURCES, Header, Problem, Segment
 
 LISTENER_BITS = 16
 LISTENER = (1 << LISTENER_BITS) - 1  # the most listeners, less one
@@ -82,20 +71,18 @@ class Survey(NamedTuple):
 def choose(
     places: str | Sequence[str], known: dict[str, Header] | None = None
 ) -> tuple[list[Chosen], list[LeftOut]]:
-    """Choose the segments below some folders to compare.
+    """Choose the segments below some folders to compare, by listener and number; and all that is left out.
 
-    Returns:
-        The segments by listener and number, and everything that is left out. The listeners of several folders
-        have different names, see `_name_listeners`.
+    The listeners of several folders have different names, see `_name_listeners`.
     """
     places = [places] if isinstance(places, str) else places
     headers = {} if known is None else known
-    segments, unread = list_segments(places)
+    listed, unread = segments.list_segments(places)
     left_out = [LeftOut("unread", one.segment, one.reason, "", True) for one in unread]
 
     def read(segment: Segment) -> Header | OSError | None:
         try:
-            return headers.get(segment.path) or read_header(segment)
+            return headers.get(segment.path) or segments.read_header(segment)
         except LedgerError:
             raise  # a server, which may fail for all of them
         except OSError as error:
@@ -104,11 +91,10 @@ def choose(
     taken: list[Chosen] = []
     misnamed: list[Chosen] = []
     remote = any(map(storage.is_url, places))
-    for found, header in zip(segments, storage.for_each(read, segments, remote), strict=True):
-        segment = found._replace(listener=display_name(found.listener))
+    for found, header in zip(listed, storage.for_each(read, listed, remote), strict=True):
+        segment = found._replace(listener=storage.display_name(found.listener))
         if isinstance(header, OSError):
-            why = header.strerror or str(header)
-            left_out.append(LeftOut("unread", segment.name, why, "", True))
+            left_out.append(LeftOut("unread", segment.name, header.strerror or str(header), "", True))
             continue
         if header is not None:
             headers[found.path] = header
@@ -159,17 +145,15 @@ def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
                     break
             else:
                 series.append((host, folder, some[folder]))
-        if len(series) == 1:
-            used.add(listener)
-            named += series[0][2]
-            continue
         hosts_of = [host for host, _, _ in series]
-        for host, folder, segments in series:
+        for host, folder, own in series:
             name = f"{host}.{listener}"
-            if not host or hosts_of.count(host) > 1 or name in used:
-                name = f"{display_name(folder)}/{listener}"
+            if len(series) == 1:
+                name = listener
+            elif not host or hosts_of.count(host) > 1 or name in used:
+                name = f"{storage.display_name(folder)}/{listener}"
             used.add(name)
-            named += [one._replace(segment=one.segment._replace(listener=name)) for one in segments]
+            named += [one._replace(segment=one.segment._replace(listener=name)) for one in own]
     return named
 
 
@@ -205,9 +189,9 @@ def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
         original = next((x for x in same if _same(x.segment, one.segment)), None)
         if original is not None:
             left_out.append(_copy(one, original))
-            continue
-        same.append(one)
-        kept.append(one)
+        else:
+            same.append(one)
+            kept.append(one)
     return kept, left_out
 
 
@@ -218,9 +202,8 @@ def survey(places: str | Sequence[str]) -> Survey:
     if len(names) > LISTENER:
         raise LedgerError(f"capture: more than {LISTENER} listeners")
     index = {name: i for i, name in enumerate(names)}
-    listeners: list[dict[str, Any]] = [
-        {"name": name, "protocol": "", "urls": [], "source": ""} for name in names
-    ]
+    listeners: list[dict[str, Any]]
+    listeners = [{"name": name, "protocol": "", "urls": [], "source": ""} for name in names]
     for segment, header in chosen:
         if header is None or not decodable(header.protocol):
             continue
@@ -234,10 +217,8 @@ def survey(places: str | Sequence[str]) -> Survey:
     for segment, header in chosen:
         i = index[segment.listener]
         # Without a readable header, take the protocol of the listener's other segments.
-        protocol = header.protocol if header and decodable(header.protocol) else ""
-        if header is None:
-            protocol = listeners[i]["protocol"]
-        entries.append([[*segment], i, units[i], protocol])
+        protocol = listeners[i]["protocol"] if header is None else header.protocol
+        entries.append([[*segment], i, units[i], protocol if decodable(protocol) else ""])
         units[i] += segment.size // MIN_UNIT + 1
         if units[i] > 1 << UNIT_BITS:
             raise LedgerError(
@@ -250,21 +231,13 @@ def survey(places: str | Sequence[str]) -> Survey:
 
 def decodable(protocol: str) -> bool:
     """Return whether there is a decoder for a protocol."""
-    try:
-        decode.wire(protocol)
-    except ConfigError:
-        return False
-    return True
+    return protocol_of(protocol) in registry.protocols()
 
 
 def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """Decide at which listeners order is judged.
+    """Return the listeners at which order is not judged, and the protocols with only the order of devices.
 
     The order of devices is judged only for a protocol without a listener in the order of its producers.
-
-    Returns:
-        The listeners at which order is not judged, and the protocols for which only the order of devices is
-        judged.
     """
     families = [(protocol_of(one["protocol"]), one["source"] == "devices") for one in listeners]
     producers = {family for family, is_device in families if not is_device}
@@ -280,11 +253,7 @@ def find_foreign(reports: Iterable[SegmentReport], matched: set[str], since: int
     alike = {key for key, some in runs.items() if any(report.name in matched for report in some)}
     # A body without an id may be the same in any run, so such a run counts only if it ends after
     # the first event was made.
-    early = {
-        key
-        for key, some in runs.items()
-        if since is not None and max(report.last_us for report in some) < since
-    }
+    early = {key for key, some in runs.items() if max(report.last_us for report in some) < (since or 0)}
     ours = with_known | (alike - early)
     return {
         report.name
@@ -326,11 +295,9 @@ def find_doubts(
     families: Iterable[str],
     since_us: int | None = None,
 ) -> tuple[list[Problem], set[str], set[str]]:
-    """Find the gaps and damage that make captures incomplete.
+    """Find the gaps and damage that make captures incomplete, and the protocols that they concern.
 
-    Returns:
-        The problems; the protocols concerned; and those of them whose units may not be in the order of
-        arrival.
+    The last result is those of them whose units may not be in the order of arrival.
     """
     problems: list[Problem] = []
     doubtful: set[str] = set()
@@ -346,18 +313,16 @@ def find_doubts(
     for some in by_listener.values():
         some.sort(key=attrgetter("number"))
         found = order_uncertain = False
-        previous = None
         for i, report in enumerate(some):
             own = [Problem(*problem) for problem in report.problems]
-            listed = {kind: sum(problem.kind == kind for problem in own) for kind in report.counts}
+            listed = Counter(problem.kind for problem in own)
             for kind, n in report.counts.items():
                 if n > listed[kind]:
                     own.append(Problem(kind, report.name, -1, f"{n - listed[kind]:,} more of this kind"))
-            if not report.header and not listed.get("unread") and not listed.get("damage"):
+            if not report.header and not listed["unread"] and not listed["damage"]:
                 own.append(Problem("damage", report.name, 0, "no header that can be read"))
-            own += continuity(report, previous, i == len(some) - 1)
+            own += continuity(report, some[i - 1] if i else None, i == len(some) - 1)
             problems += own
-            previous = report
             if since_us is not None and i + 1 < len(some) and 0 < some[i + 1].first_us < since_us:
                 continue  # whatever is missing arrived before any event that is judged was made
             found |= bool(own)
@@ -385,8 +350,7 @@ def find_doubts(
 def continuity(report: SegmentReport, previous: SegmentReport | None, last: bool) -> list[Problem]:
     """Find gaps between a segment and its neighbours."""
     gaps = []
-    due_number = previous.number + 1 if previous else 1
-    due_arrival = previous.next_arrival if previous else 1
+    due_number, due_arrival = (previous.number + 1, previous.next_arrival) if previous else (1, 1)
     if report.number != due_number:
         gaps.append(f"segment {report.number} where {due_number} was due")
     if report.first_arrival and due_arrival and report.first_arrival != due_arrival:
