@@ -1,7 +1,6 @@
 """The decoding of whole wire units to events, with producer, sequence and hash, by the compiled codecs.
 
-`decoder` returns the decoder of a protocol. `Events` are the decoded events of a batch, as columns. The wire
-module of a protocol (``logclient/<protocol>/wire.py``, see `Wire`) has its special rules.
+The wire module of a protocol (``logclient/<protocol>/wire.py``, see `Wire`) has its special rules.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from logclient import registry
 from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
-from logclient.evidence.arrays import I32, I64, U8, U64
+from logclient.evidence.arrays import I32, I64, U8, U64, starts_of
 from logclient.evidence.segments import Batch
 
 if TYPE_CHECKING:
@@ -31,22 +30,17 @@ if TYPE_CHECKING:
 class Wire(Protocol):
     """The wire module of a protocol: how the verifier decodes what its clients send."""
 
-    codec: Any
-    """The compiled module, with ``Decoder``, ``STATUS_NAMES`` and ``expand``."""
-    COLUMNS: dict[str, str]
-    """The columns that only this decoder has: name -> NumPy type."""
-    OPTIONS: dict[str, int]
-    """Arguments of the decoder."""
+    codec: Any  # the compiled module, with ``Decoder``, ``STATUS_NAMES`` and ``expand``
+    COLUMNS: dict[str, str]  # that only this decoder has: name -> NumPy type
+    OPTIONS: dict[str, int]  # arguments of the decoder
     CARRIES: bool
     """Whether an event may come in several units. All units of a listener must then go through one decoder,
     in order, each with its stream and time."""
     BODY_OPTION: str
     """The decoder's argument that is False for bodies without a unit around them; empty where a body must be
     wrapped, see `wrap_body`."""
-    LINES: tuple[str, ...]
-    """Schemes of the protocol whose unit is a body."""
-    DOCUMENT: dict[str, Any]
-    """Arguments of ``_ext.documents.DocumentReader``: where a body has its time, level and message."""
+    LINES: tuple[str, ...]  # schemes of the protocol whose unit is a body
+    DOCUMENT: dict[str, Any]  # for ``DocumentReader``: where a body has its time, level and message
     FRAME_HEAD: int | None
     """Bytes of a frame before its content, where offsets count in the unit as it came; None where they count
     with compressed frames inflated in place."""
@@ -63,8 +57,7 @@ OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
 
 QUIET = ("ping", "heartbeat", "other", "command", "control", "check")
 """Statuses of what the verdict counts besides events."""
-CHECK = int.from_bytes(TEST_PRODUCERS, "big")
-"""The first 32 bits of the ids of test events, which ``logclient doctor`` sends."""
+CHECK = int.from_bytes(TEST_PRODUCERS, "big")  # the first 32 bits of the ids of test events of `doctor`
 NO_LIBRARY = "no_library"  # the status of a body that cannot be decompressed on this machine
 BODY_MOST = 1 << 28  # decoders keep no body with more bytes
 NO_VALUE = "no_value"  # the reason for a record without a body: a tombstone of a topic, or NULL in a table
@@ -152,22 +145,20 @@ def wire(protocol: str) -> Wire:
 
 
 def decoder(protocol: str, producers: bytes = b"") -> Callable[[Batch], Events]:
-    """Return a decoder of wire units, for one thread.
+    """Return a decoder of wire units, for one thread. The protocol is as a capture names it.
 
-    Args:
-        protocol: as a capture names it, such as ``lumberjack+tls``.
-        producers: the producers whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
+    `producers` are those whose ids are recognized: 10 bytes each, ascending, joined; empty: all ids.
     """
-    module = wire(protocol)
-    if protocol in module.LINES:
-        lines = body_decoder(protocol, producers)
-        return lambda batch: lines(batch.data, batch.offset, batch.length)
-    decode_units = _decoder(module, producers)
-    if carries(protocol):
-        return lambda batch: decode_units(
-            batch.data, batch.offset, batch.length, batch.stream, batch.received_us
-        )
-    return lambda batch: decode_units(batch.data, batch.offset, batch.length)
+    module, carried = wire(protocol), carries(protocol)
+    in_lines = protocol in module.LINES
+    decode_units = body_decoder(protocol, producers) if in_lines else _decoder(module, producers)
+    return lambda batch: decode_units(*_columns(batch, carried))
+
+
+def _columns(batch: Batch, carried: bool) -> tuple[Any, ...]:
+    """Return what a compiled decoder takes."""
+    columns = batch.data, batch.offset, batch.length
+    return (*columns, batch.stream, batch.received_us) if carried else columns
 
 
 def bounded_decoder(
@@ -175,33 +166,21 @@ def bounded_decoder(
 ) -> Callable[[Batch], Iterator[tuple[Events, Kept]]]:
     """Return a decoder of wire units whose results are small, for one thread.
 
-    It yields the events of a batch in parts, each of whole units.
-
-    Args:
-        protocol: as for `decoder`.
-        rows: a part ends with the unit that reaches so many rows
-        body_bytes: or so many bytes of bodies; 0: without bodies.
-        identity: False when neither ids nor the errors of bodies are asked for: bodies are not searched, and
-            no event is ``not_json``.
-        hashes: False when they are not asked for; all are 0 then.
+    It yields the events of a batch in parts of whole units, of `rows` rows or `body_bytes` bytes of bodies;
+    0: without bodies. Without `identity` there are neither ids nor errors of bodies: these are not searched,
+    and no event is ``not_json``. Without `hashes` all are 0.
     """
-    module = wire(protocol)
-    bodies = protocol in module.LINES
-    options = {module.BODY_OPTION: False} if bodies else {}
+    module, carried = wire(protocol), carries(protocol)
+    options = {module.BODY_OPTION: False} if protocol in module.LINES else {}
     compiled = module.codec.Decoder(b"", identity=identity, **module.OPTIONS, **options)
     compiled.limit(rows, body_bytes, hashes=hashes)
-    names: tuple[str, ...] = module.codec.STATUS_NAMES
-    carried = carries(protocol)
 
     def run(batch: Batch) -> Iterator[tuple[Events, Kept]]:
-        done, n = 0, len(batch.offset)
-        while done < n:
-            part = slice(done, n)
-            columns: list[npt.NDArray[Any]] = [batch.offset[part], batch.length[part]]
-            if carried:
-                columns += [batch.stream[part], batch.received_us[part]]
-            found = compiled.decode(batch.data, *columns)
-            events = _events(found, module.COLUMNS, names)
+        done = 0
+        data, *columns = _columns(batch, carried)
+        while done < len(batch.offset):
+            found = compiled.decode(data, *(column[done:] for column in columns))
+            events = _events(found, module)
             if done:
                 events = events._replace(unit=events.unit + np.int32(done))
             yield events, _kept(found, events)
@@ -231,14 +210,13 @@ def carries(protocol: str) -> bool:
 def incomplete_messages(protocol: str) -> Callable[[Batch], set[tuple[int, int]]]:
     """Return a function that finds the incomplete messages after a batch, by stream and number.
 
-    It is for one thread, which passes all batches of a listener in order, and only for protocols for which
-    `carries` is true.
+    It is for one thread, which passes all batches of a listener in order, of a protocol that `carries`.
     """
     module = wire(protocol)
     decoder = module.codec.Decoder(b"", **module.OPTIONS)
 
     def run(batch: Batch) -> set[tuple[int, int]]:
-        decoder.decode(batch.data, batch.offset, batch.length, batch.stream, batch.received_us)
+        decoder.decode(*_columns(batch, carried=True))
         return {(stream, number) for stream, number, *_ in decoder.open}
 
     return run
@@ -248,7 +226,6 @@ def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuf
     """Return a decoder of bodies without a unit around them, for one thread.
 
     It takes the data, and offset and length of each body. Each body has one row, whose `offset` is 0.
-    Arguments and errors are those of `decoder`.
     """
     module = wire(protocol)
     if module.BODY_OPTION:
@@ -273,20 +250,17 @@ def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuf
 
 def _decoder(module: Wire, producers: bytes, **options: bool) -> Callable[..., Events]:
     decode_units = module.codec.Decoder(producers, **module.OPTIONS, **options).decode
-    names: tuple[str, ...] = module.codec.STATUS_NAMES
-
-    return lambda *units: _events(decode_units(*units), module.COLUMNS, names)
+    return lambda *units: _events(decode_units(*units), module)
 
 
-def _events(found: Any, own: dict[str, str], names: tuple[str, ...]) -> Events:
+def _events(found: Any, module: Wire) -> Events:
     unit = np.frombuffer(found.unit, np.int32)
     n = len(unit)
     if n and int(unit[-1]) == n - 1 and bool((unit == np.arange(n, dtype=np.int32)).all()):
         within = np.zeros(n, np.int64)  # one event per unit
     else:
-        within = np.arange(n, dtype=np.int64)
-        starts = np.concatenate(([True], unit[1:] != unit[:-1])) if n else np.empty(0, bool)
-        within -= np.maximum.accumulate(np.where(starts, within, 0))
+        starts = starts_of(unit)
+        within = np.arange(n, dtype=np.int64) - np.repeat(starts, np.diff(starts, append=n))
     return Events(
         np.frombuffer(found.status, np.uint8),
         np.frombuffer(found.producer, np.int32),
@@ -299,8 +273,8 @@ def _events(found: Any, own: dict[str, str], names: tuple[str, ...]) -> Events:
         np.frombuffer(found.length, np.int32),
         np.frombuffer(found.id_hash, np.uint64).reshape(-1, 2),
         within,
-        {name: np.frombuffer(getattr(found, name), kind) for name, kind in own.items()},
-        names,
+        {name: np.frombuffer(getattr(found, name), kind) for name, kind in module.COLUMNS.items()},
+        module.codec.STATUS_NAMES,
     )
 
 
