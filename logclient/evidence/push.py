@@ -1,15 +1,9 @@
-"""Copies of evidence: ledgers and closed segments of a machine, in a folder behind a URL.
+"""Copies of evidence: closed segments, and ledgers up to a whole line, in a folder behind a URL.
 
-Producers and collectors write local files. `push` copies what they have finished, again and again while they
-write. It keeps three rules, so that a reader of the copies never concludes more than the files say:
-
-- A segment is copied when it has an end record, under its own name. A half copy has another size, no end
-  record, and is copied again.
-- A ledger is copied up to its last whole line, and again when it has grown.
-- The state of the ledgers is no newer than that of the captures, because an event that a copied ledger has as
-  acknowledged must not lack its copied segment. So the sizes of ledgers are taken first, then captures are
-  copied, then ledgers up to these sizes. Before the captures, each new producer gets at least its first line,
-  because its events must not be those of an unknown producer.
+A reader of the copies must never conclude more than the files say. An event that a copied ledger has as
+acknowledged must not lack its segment: the sizes of ledgers are taken first, then captures are copied, then
+ledgers up to these sizes. Events must not be those of an unknown producer: each new one gets its first line
+before the captures. A half copy of a segment has another size and no end record, and is copied again.
 """
 
 from __future__ import annotations
