@@ -14,17 +14,11 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Selection(NamedTuple):
-    """The events that a verification judges.
+    """The events that a verification judges. Times are in microseconds since 1970; None: no bound."""
 
-    Attributes:
-        since_us: events made before are left out, microseconds since 1970; None: no bound.
-        until_us: events made then or later are left out; None: no bound.
-        runs: the runs of collectors that count; empty: all.
-    """
-
-    since_us: int | None = None
-    until_us: int | None = None
-    runs: tuple[str, ...] = ()
+    since_us: int | None = None  # events made before are left out
+    until_us: int | None = None  # events made then or later are left out
+    runs: tuple[str, ...] = ()  # the runs of collectors that count; empty: all
 
     @classmethod
     def read(
@@ -37,8 +31,7 @@ class Selection(NamedTuple):
         since_us, until_us = read_time("since", since), read_time("until", until)
         if since_us is not None and until_us is not None and since_us >= until_us:
             raise ConfigError("since: it must be before until")
-        runs = [run] if isinstance(run, str) else run or []
-        return cls(since_us, until_us, tuple(dict.fromkeys(runs)))
+        return cls(since_us, until_us, tuple(dict.fromkeys([run] if isinstance(run, str) else run or ())))
 
     @classmethod
     def load(cls, fields: Sequence[Any]) -> Selection:
@@ -58,8 +51,8 @@ class Selection(NamedTuple):
 
     def contains(self, time_us: int) -> bool:
         """Return whether a time is selected."""
-        after = self.since_us is None or time_us >= self.since_us
-        return after and (self.until_us is None or time_us < self.until_us)
+        low, high = self.since_us, self.until_us
+        return (low is None or time_us >= low) and (high is None or time_us < high)
 
     @property
     def phrase(self) -> str:
@@ -85,7 +78,6 @@ EVERYTHING = Selection()
 
 
 def _text(us: int) -> str:
-    """Return a time as ISO 8601 in UTC."""
     try:
         at = _EPOCH + datetime.timedelta(microseconds=us)
     except OverflowError:
@@ -94,14 +86,9 @@ def _text(us: int) -> str:
 
 
 def read_time(name: str, given: float | str | None) -> int | None:
-    """Read a time.
+    """Read a time, in microseconds since 1970. Errors begin with `name`, that of the argument.
 
-    Args:
-        name: of the argument, for the error.
-        given: ISO 8601, in UTC unless it has a zone; or seconds since 1970, as a number or text behind ``@``.
-
-    Returns:
-        Microseconds since 1970.
+    It is ISO 8601, in UTC unless it has a zone; or seconds since 1970, as a number or text behind ``@``.
     """
     if given is None:
         return None
