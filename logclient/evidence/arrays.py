@@ -61,10 +61,9 @@ def subtract(a: I64, b: I64) -> I64:
     """Return the numbers of `a` that are not in `b`. Both must be sorted and disjoint."""
     if not len(a) or not len(b):
         return a
-    # Intersect `a` with the gaps around `b`.
-    low = np.concatenate(([np.iinfo(np.int64).min], b[:, 1] + 1))
-    high = np.concatenate((b[:, 0] - 1, [np.iinfo(np.int64).max]))
-    return intersect(a, np.stack((low, high), axis=1))
+    span = np.iinfo(np.int64)
+    gaps = np.concatenate(([span.min], (b + np.array([-1, 1])).reshape(-1), [span.max]))  # around `b`
+    return intersect(a, gaps.reshape(-1, 2))
 
 
 def overlaps(a: I64, b: I64) -> tuple[I64, I64]:
