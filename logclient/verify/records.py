@@ -1,11 +1,7 @@
-"""Records with one message body each, from Kafka topics and DataFrames.
+"""Records with one message body each, from Kafka topics and DataFrames, decoded as units with one event.
 
-A capture has wire units, but a topic or a table has bodies, which a server has passed on. Spark reads them,
-and ``mapInArrow`` decodes them, each as a unit with one event. The protocol is that of the ledgers.
-
-`Source` brings any DataFrame into one form. A row is known by its listener and a number: that of the column
-``arrival``, by which order is judged; without one, bits of the body's hash, so that each reading finds the
-row again, however Spark distributes the rows.
+A row is known by its listener and a number: that of the column ``arrival``, by which order is judged; without
+one, bits of the body's hash, so that each reading finds the row again, however Spark distributes the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import json
 import operator
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,9 +42,7 @@ _TYPES = {
     ),
 }
 
-COLUMNS = ("body", "received", "key", "listener", "arrival", "id")
-"""The names of columns for ``--columns``. Only ``body`` is required, or ``id``."""
-
+COLUMNS = ("body", "received", "key", "listener", "arrival", "id")  # ``body`` or ``id`` is required
 RECORDS = 4096  # in one batch from the JVM
 BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
 
@@ -56,14 +50,8 @@ BATCH_BYTES = 16 << 20  # of such a batch, where Spark has the setting
 class Source:
     """The records that a verification reads instead of a capture.
 
-    Args:
-        arrived: the records. Without ``id``, the default of ``body`` is the column ``value``.
-
-    Attributes:
-        places: by number of the listener.
-        numbered: records have a number that rises with the order of arrival at a listener.
-        timed: records say when they arrived.
-        frame: columns place, at, received_us, key, body.
+    They are `numbered` if they have a number that rises with the order of arrival at a listener, and `timed`
+    if they say when they arrived. The columns of `frame` are place, at, received_us, key and body.
     """
 
     def __init__(self, arrived: Arrived) -> None:
@@ -95,7 +83,7 @@ class Source:
             f"{wrong} AS wrong",
         )
         self.frame = rows.drop("wrong")
-        self.places = arrived.places or [Place("")]
+        self.places = arrived.places or [Place("")]  # by number of the listener
         if not arrived.places and (self.numbered or "listener" in sql or wrong != "NULL"):
             self.places = self._survey(rows)
             if self.numbered:
@@ -167,11 +155,7 @@ class Source:
             own[0].counts = {"gap": len(why)} if why else {}
 
     def pick(self, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Fetch records, in one more pass over all of them.
-
-        Returns:
-            Listener and number -> the columns of `frame`; of rows with the same body, one.
-        """
+        """Fetch records by listener and number, in one more pass over all; of equal bodies one."""
         numbers: dict[int, list[int]] = {}
         for listener, number in set(wanted):
             numbers.setdefault(listener, []).append(number)
@@ -218,61 +202,46 @@ def record_rows(
     batches: Iterable[Any], facts: LedgerFacts, plan: Plan, only: frozenset[int] | None
 ) -> Iterator[pa.RecordBatch]:
     """Decode records, as `arrival_rows.segment_rows` does with segments."""
-    task = _RecordTask(plan, BucketWriter(plan, facts, only))
+    assert plan.records is not None
+    writer = BucketWriter(plan, facts, only)
+    find = decode.body_decoder(plan.records["decoder"], writer.prefixes)
+    listeners = {name: index for index, (name, *_) in enumerate(plan.records["places"])}
+    readers: dict[str, _PlaceReader] = {}
     for batch in batches:
-        yield from task.take(batch)
-    yield from task.finish(only is None)
-
-
-class _RecordTask:
-    def __init__(self, plan: Plan, writer: BucketWriter) -> None:
-        assert plan.records is not None
-        self.plan = plan
-        self.writer = writer
-        self.protocol: str = plan.records["protocol"]
-        self.title: str = plan.records["title"]
-        self.numbered: bool = plan.records["numbered"]
-        self.places = [Place(*fields) for fields in plan.records["places"]]
-        self.names = {place.name: index for index, place in enumerate(self.places)}
-        self.find = decode.body_decoder(plan.records["decoder"], writer.prefixes)
-        self.seen: dict[str, _PlaceReader] = {}
-
-    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         places = batch.column(0).dictionary_encode()
         codes, at, received = (x.to_numpy() for x in (places.indices, batch.column(1), batch.column(2)))
         for code, name in enumerate(places.dictionary.to_pylist()):
             which = np.flatnonzero(codes == code)
-            if name not in self.names:
+            if name not in listeners:
                 why = "it is new: each reading must find the same rows"
-                raise LedgerError(f"{_where(self.title, name)}{why}")
-            if name not in self.seen:
-                self.seen[name] = _PlaceReader(self, self.names[name])
-            yield from self.seen[name].take(batch.column(4).take(pa.array(which)), at[which], received[which])
-
-    def finish(self, report: bool) -> Iterator[pa.RecordBatch]:
-        for seen in self.seen.values():
-            yield from seen.buffer.flush()
-            if report:
-                seen.report.next_arrival = seen.report.units + 1
-                yield text_row(0, FACT, json.dumps(vars(seen.report)))
+                raise LedgerError(f"{_where(plan.records['title'], name)}{why}")
+            if name not in readers:
+                readers[name] = _PlaceReader(plan.records, writer, find, listeners[name])
+            yield from readers[name].take(batch.column(4).take(pa.array(which)), at[which], received[which])
+    for reader in readers.values():
+        yield from reader.buffer.flush()
+        if only is None:
+            reader.report.next_arrival = reader.report.units + 1
+            yield text_row(0, FACT, json.dumps(vars(reader.report)))
 
 
 class _PlaceReader:
-    def __init__(self, task: _RecordTask, listener: int) -> None:
-        self.task = task
-        self.place = task.places[listener]
-        self.listener = listener
+    def __init__(
+        self, records: dict[str, Any], writer: BucketWriter, find: Callable[..., Any], listener: int
+    ) -> None:
+        self.records, self.writer, self.find, self.listener = records, writer, find, listener
+        self.place = Place(*records["places"][listener])
         name = self.place.name
         # It continues no other one.
-        self.report = SegmentReport(name, name, uuid.uuid4().hex, protocol=task.protocol)
-        self.buffer = EventBuffer(task.writer, listener)
+        self.report = SegmentReport(name, name, uuid.uuid4().hex, protocol=records["protocol"])
+        self.buffer = EventBuffer(writer, listener)
 
     def take(self, bodies: pa.Array, at: I64, received: I64) -> Iterator[pa.RecordBatch]:
-        report, most = self.report, self.task.plan.examples
-        if self.task.numbered:
+        report, most = self.report, self.writer.plan.examples
+        if self.records["numbered"]:
             numbers = np.append(np.array(report.numbers[1:], np.int64), at)
             if len(same := np.flatnonzero(numbers[1:] == numbers[:-1])):
-                raise _twice(self.task.title, report.name, int(numbers[same[0]]))
+                raise _twice(self.records["title"], report.name, int(numbers[same[0]]))
             report.numbers = [*(report.numbers[:1] or [int(at[0])]), int(at[-1])]
         report.units += len(at)
         if bodies.null_count:
@@ -284,7 +253,7 @@ class _PlaceReader:
             return
         data, offset, length = binary(bodies)
         report.size += int(length.sum())
-        events = self.task.writer.marked(self.task.find(data, offset, length))
-        report.count(at, received, events, self.task.writer.selection, most, listener=self.listener)
+        events = self.writer.marked(self.find(data, offset, length))
+        report.count(at, received, events, self.writer.selection, most, listener=self.listener)
         positions = (at[events.unit] - self.place.first) << EVENT_BITS
         yield from self.buffer.add(events, positions + events.within, received[events.unit])
