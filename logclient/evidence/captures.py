@@ -104,20 +104,9 @@ def choose(
             continue
         fits = header is None or _fits(found, header)
         (taken if fits else misnamed).append(Chosen(segment, header))
-    taken, copies = _without_copies(taken)
-    left_out += copies
-    by_identity = {_identity(one.header): one for one in taken if one.header}
-    for one in misnamed:
-        assert one.header is not None
-        original = by_identity.get(_identity(one.header))
-        if original is not None and _same(original.segment, one.segment):
-            left_out.append(_copy(one, original))
-            continue
-        name = f"{one.header.listener[:200]}-{one.header.number:06d}.cap"
-        why = f"its header names it {name}: rename it so, or to <host>.{name} if another host has that name"
-        left_out.append(LeftOut("misnamed", one.segment.name, why, one.header.protocol, True))
-    taken = _name_listeners(taken)
-    return sorted(taken, key=lambda one: one.segment), sorted(left_out, key=lambda one: one.segment)
+    taken, more = _without_copies(taken, misnamed)
+    by_segment = attrgetter("segment")
+    return sorted(_name_listeners(taken), key=by_segment), sorted(left_out + more, key=by_segment)
 
 
 def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
@@ -163,35 +152,37 @@ def _fits(segment: Segment, header: Header) -> bool:
     return fits and segment.number == header.number
 
 
-def _identity(header: Header | None) -> tuple[str, str, str, int, int] | None:
-    """Return a key that differs between all segments, except for copies and for runs with the same name."""
-    return header and (header.run, header.host, header.listener, header.number, header.first_arrival)
-
-
 def _same(a: Segment, b: Segment) -> bool:
     """Return whether two files are equal up to the end of the shorter one, except for the end record."""
     return storage.begin_equally(a.path, b.path, "capture", min(a.size, b.size) - _END_RECORD)
 
 
-def _copy(one: Chosen, original: Chosen) -> LeftOut:
-    protocol = one.header.protocol if one.header else ""
-    return LeftOut("copy", one.segment.name, f"it is a copy of {original.segment.name}", protocol, False)
-
-
-def _without_copies(taken: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
+def _without_copies(taken: list[Chosen], misnamed: list[Chosen]) -> tuple[list[Chosen], list[LeftOut]]:
     kept: list[Chosen] = []
     left_out: list[LeftOut] = []
-    originals: dict[Any, list[Chosen]] = {}
+    # By what differs between all segments, except for copies and for runs with the same name.
+    originals: dict[tuple[Any, ...], list[Segment]] = {}
     # The shortest name first, and of files with the same name the longest file.
     order = sorted(taken, key=lambda x: (len(x.segment.listener), *x.segment[:2], -x.segment.size))
-    for one in order:
-        same = originals.setdefault(_identity(one.header), []) if one.header else []
-        original = next((x for x in same if _same(x.segment, one.segment)), None)
-        if original is not None:
-            left_out.append(_copy(one, original))
-        else:
-            same.append(one)
+    for i, one in enumerate([*order, *misnamed]):
+        segment, head = one
+        if head is None:
             kept.append(one)
+            continue
+        key = (head.run, head.host, head.listener, head.number, head.first_arrival)
+        same = originals.setdefault(key, [])
+        fits = i < len(order)
+        original = next((x for x in same[0 if fits else -1 :] if _same(x, segment)), None)
+        if original is not None:
+            why = f"it is a copy of {original.name}"
+            left_out.append(LeftOut("copy", segment.name, why, head.protocol, False))
+        elif fits:
+            same.append(segment)
+            kept.append(one)
+        else:
+            due = f"{head.listener[:200]}-{head.number:06d}.cap"
+            why = f"its header names it {due}: rename it so, or to <host>.{due} if another host has that name"
+            left_out.append(LeftOut("misnamed", segment.name, why, head.protocol, True))
     return kept, left_out
 
 

@@ -11,22 +11,21 @@ from collections.abc import Iterator
 
 # Of glibc's mallopt().
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MOST_ARRAY = 32 << 20  # it maps larger arrays by themselves, and unmaps them
+_MOST_ARRAY = 32 << 20  # bytes: it maps larger arrays by themselves, and unmaps them
+_KEPT = 256 << 20  # bytes
 
 
 @functools.cache
-def keep_memory(size: int = 256 << 20) -> bool:
+def keep_memory() -> bool:
     """Keep memory that is freed for the next arrays of this process.
 
-    By default glibc gives large arrays back. For each of the next ones the kernel then clears pages, which
-    takes a sixth of the CPU of a comparison.
+    For arrays that glibc gives back the kernel clears pages again: a sixth of the CPU of a comparison.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    array = min(size // 2, _MOST_ARRAY)
-    return bool(mallopt(_M_MMAP_THRESHOLD, array) and mallopt(_M_TRIM_THRESHOLD, size))
+    return bool(mallopt(_M_MMAP_THRESHOLD, _MOST_ARRAY) and mallopt(_M_TRIM_THRESHOLD, _KEPT))
 
 
 def prepare() -> None:
