@@ -241,12 +241,9 @@ class SegmentReader:
         while True:
             view = memoryview(buffer)
             while left and filled < len(buffer):
-                n = file.readinto(view[filled : filled + left])
-                if not n:
-                    left = 0  # the file was truncated meanwhile
-                    break
+                n = file.readinto(view[filled : filled + left]) or 0
                 filled += n
-                left -= n
+                left -= n or left  # nothing: the file was truncated meanwhile
             data = view[:filled]
             at = 0
             while True:
