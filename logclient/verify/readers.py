@@ -15,8 +15,7 @@ from logclient.verify.schema import LISTENER, UNIT_BITS
 ANSWER_MS = 10_000  # for a broker's answer
 _CONNECTING = ("bootstrap.", "client.", "sasl.", "security.", "ssl.")  # of Kafka's settings
 
-Offsets = list[tuple[str, int, int, int]]
-"""Topic, partition, the offset of its first record, and that of the next one."""
+Offsets = list[tuple[str, int, int, int]]  # topic, partition, the offsets of its first and of the next record
 
 
 class Place(NamedTuple):
@@ -49,15 +48,13 @@ def read_kafka(spark: Any, address: str, config: Mapping[str, str]) -> Arrived:
     if any(end - first >> UNIT_BITS for *_, first, end in offsets):
         raise LedgerError("kafka: more than 2**40 records in a partition")
     # Fix the range now: the topic may grow meanwhile.
-    assigned: dict[str, list[int]] = {}
-    ends: tuple[dict[str, dict[str, int]], ...] = {}, {}
-    for topic, partition, *range_ in offsets:
-        assigned.setdefault(topic, []).append(partition)
-        for end, offset in zip(ends, range_, strict=True):
-            end.setdefault(topic, {})[str(partition)] = offset
-    options = {f"kafka.{name}": value for name, value in settings.items()}
-    options["assign"] = json.dumps(assigned)
-    options["startingOffsets"], options["endingOffsets"] = map(json.dumps, ends)
+    starts, ends = ({topic: dict[int, int]() for topic in topics} for _ in range(2))
+    for topic, partition, first, end in offsets:
+        starts[topic][partition], ends[topic][partition] = first, end
+    assigned = {topic: [*partitions] for topic, partitions in starts.items()}
+    ranges = {"assign": assigned, "startingOffsets": starts, "endingOffsets": ends}
+    options = {name: json.dumps(value) for name, value in ranges.items()}
+    options |= {f"kafka.{name}": value for name, value in settings.items()}
     frame = spark.read.format("kafka").options(**options).load()
     return Arrived(
         frame.selectExpr("*", "concat(topic, '[', partition, ']') AS listener"),
@@ -99,10 +96,9 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _offsets(spark: Any, topics: list[str], settings: Mapping[str, str]) -> Offsets:
-    """Ask the brokers for the offsets of all partitions.
+    """Ask the brokers for the offsets of all partitions, which Spark's source does not tell.
 
-    Spark's source does not tell them. So a client of Kafka asks: that of the connector, in the JVM of the
-    session, or through Spark Connect the one for Python.
+    The client is that of the connector, in the JVM of the session, or through Spark Connect that for Python.
     """
     if not hasattr(spark, "sparkContext"):
         return _offsets_from_here(topics, settings)
