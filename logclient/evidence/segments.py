@@ -62,13 +62,9 @@ class Header(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A reason why a capture may lack events that arrived.
+    """A reason why a capture may lack events that arrived."""
 
-    ``kind`` is ``damage`` (bytes that are not a record), ``gap`` (``arrival`` jumps), ``unclosed`` (no end
-    record), ``unread`` (an unreadable file), or a kind of ``captures.py``.
-    """
-
-    kind: str
+    kind: str  # damage (no record), gap (`arrival` jumps), unclosed (no end), unread, or of ``captures.py``
     segment: str
     offset: int  # byte in the segment; -1: it concerns the whole
     reason: str
