@@ -100,10 +100,7 @@ class Kept(NamedTuple):
 
 
 def mark_other_app_envs(batch: Batch, events: Events, app_envs: list[bytes]) -> Events:
-    """Mark events of other app-envs without an id of ours: they get the status ``other``.
-
-    A Logjam server receives messages of many applications, and only those of the ledgers are judged.
-    """
+    """Give events of other app-envs without an id of ours the status ``other``: a server receives many."""
     no_library = events.names.index(NO_LIBRARY)
     status = events.status
     rows = np.flatnonzero(((status > OK) & (status <= NOT_JSON)) | (status == no_library))
@@ -199,10 +196,7 @@ def _kept(found: Any, events: Events) -> Kept:
 
 
 def carries(protocol: str) -> bool:
-    """Return whether an event may come in several units.
-
-    All units of a listener must then be decoded in order, by one decoder.
-    """
+    """Return whether an event may come in several units: one decoder must have a listener's in order."""
     module = wire(protocol)
     return module.CARRIES and protocol not in module.LINES
 
