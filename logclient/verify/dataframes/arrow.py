@@ -26,20 +26,8 @@ def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
     return None if bool(valid.all()) else pa.py_buffer(np.packbits(valid != 0, bitorder="little"))
 
 
-def constant(value: str | None, n: int) -> pa.Array:
-    """Return a text `n` times."""
-    return pa.repeat(pa.scalar(value, pa.string()), n)
-
-
 def variable(kind: pa.DataType, data: Any, edges: npt.NDArray[Any], valid: npt.NDArray[Any]) -> pa.Array:
-    """Return texts or bytes that lie one behind the other.
-
-    Args:
-        kind: the type of the array, with 32-bit offsets.
-        data: the bytes of all values.
-        edges: where each begins, and at the end where the last one ends.
-        valid: where there is a value.
-    """
+    """Return texts or bytes, joined in `data`, that begin and end at 32-bit `edges`; null where not valid."""
     buffers = [_bitmap(valid), pa.py_buffer(edges.astype(np.int32, copy=False)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(valid), buffers)
 
@@ -58,10 +46,10 @@ def fields(ends: Any, valid: Any, keys: Any, values: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, len(rows), [_bitmap(rows), pa.py_buffer(ends)], children=[entries])
 
 
-def times(us: I64, valid: npt.NDArray[Any]) -> pa.Array:
+def times(us: I64, valid: npt.NDArray[np.bool_] | bool = True) -> pa.Array:
     """Return times in microseconds since 1970. Those outside the years 1 to 9999 become null."""
     inside = (us >= _FIRST_US) & (us <= _LAST_US)
-    return pa.Array.from_buffers(TIME, len(us), [_bitmap((valid != 0) & inside), pa.py_buffer(us)])
+    return pa.Array.from_buffers(TIME, len(us), [_bitmap(valid & inside), pa.py_buffer(us)])
 
 
 def is_time_ms(ms: U64) -> npt.NDArray[np.bool_]:
@@ -71,18 +59,13 @@ def is_time_ms(ms: U64) -> npt.NDArray[np.bool_]:
 
 def hex_text(valid: npt.NDArray[np.bool_], *words: npt.NDArray[Any]) -> pa.Array:
     """Return numbers as hex digits."""
-    n = len(valid)
-    rows = np.empty(n, [(f"f{i}", word.dtype) for i, word in enumerate(words)])
-    for i, word in enumerate(words):
-        rows[f"f{i}"] = word
+    rows = np.rec.fromarrays(words)
     size = 2 * rows.dtype.itemsize
-    digits = rows.tobytes().hex().encode()
-    return variable(pa.string(), digits, np.arange(0, size * (n + 1), size, dtype=np.int32)[: n + 1], valid)
+    edges = np.arange(0, size * len(rows) + 1, size, dtype=np.int32)
+    return variable(pa.string(), rows.tobytes().hex().encode(), edges, valid)
 
 
 def ids(high: U64, low: npt.NDArray[np.uint16], sequence: I64, valid: npt.NDArray[np.bool_]) -> pa.Array:
     """Return ids of events as 32 hex digits."""
-    six: npt.NDArray[Any] = sequence.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
-    return hex_text(
-        valid, high.astype(">u8"), low.astype(">u2"), np.ascontiguousarray(six).view("V6").ravel()
-    )
+    halves = (sequence >> 32).astype(">u2"), sequence.astype(">u4")
+    return hex_text(valid, high.astype(">u8"), low.astype(">u2"), *halves)

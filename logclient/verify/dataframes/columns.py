@@ -6,32 +6,31 @@ costs nothing: bodies are kept, hashed, searched for ids and read as JSON only f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import StructType, VariantVal
 
 from logclient._ext import documents
 from logclient.errors import ConfigError
 from logclient.evidence import decode
-from logclient.evidence.arrays import I64
-from logclient.evidence.segments import Batch, Problem, Segment
+from logclient.evidence.segments import Problem, Segment
 from logclient.verify.dataframes import arrow
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from logclient.verify.rows import row_batch
 
 
 @dataclasses.dataclass
 class Rows:
     """Some decoded rows of one batch of units."""
 
-    batch: Batch
+    batch: Any  # `Batch`; None: bodies that came without units
     unit: npt.NDArray[Any]  # of each row
     segment: Segment
     peers: dict[int, str]
@@ -41,23 +40,16 @@ class Rows:
     reader: Any = None  # a `documents.DocumentReader` of this protocol
     fields: bool = False  # whether all fields of documents are asked for
 
-    @property
-    def n(self) -> int:
-        """The number of rows."""
-        return len(self.unit)
-
     @functools.cached_property
     def is_event(self) -> npt.NDArray[np.bool_]:
         """Whether each row is an event, not a fault."""
-        event: npt.NDArray[np.bool_] = self.events.status <= decode.NOT_JSON
-        return event
+        return np.asarray(self.events.status <= decode.NOT_JSON, bool)
 
     @functools.cached_property
     def has_id(self) -> npt.NDArray[np.bool_]:
         """Whether each row has an id of 32 hex digits."""
         events = self.events
-        has: npt.NDArray[np.bool_] = (events.high | events.low | events.sequence.astype(np.uint64)) != 0
-        return has
+        return np.asarray((events.high | events.low | events.sequence.astype(np.uint64)) != 0, bool)
 
     @functools.cached_property
     def documents(self) -> Any:
@@ -71,23 +63,17 @@ def _peer(rows: Rows) -> pa.Array:
     return peers.take(pa.array(which[rows.unit]))
 
 
-def _received(rows: Rows) -> pa.Array:
-    us = np.ascontiguousarray(rows.batch.received_us[rows.unit])
-    return arrow.times(us, np.ones(len(us), bool))
-
-
 def _id(rows: Rows) -> pa.Array:
     events, kept = rows.events, rows.kept
     ours = arrow.ids(events.high, events.low, events.sequence, rows.has_id)
     if not len(kept.own_id_rows):
         return ours
-    sizes = np.diff(kept.own_id_edges)
-    theirs = arrow.variable(pa.binary(), kept.own_ids, kept.own_id_edges, sizes > 0)
-    texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in theirs.to_pylist()]
-    own = np.zeros(rows.n, np.int64)
+    edges = kept.own_id_edges
+    theirs = arrow.variable(pa.binary(), kept.own_ids, edges, np.diff(edges) > 0)
+    texts = [raw and raw.decode("utf-8", "replace") for raw in theirs.to_pylist()]
+    own = np.zeros(len(rows.unit), np.int64)
     own[kept.own_id_rows] = np.arange(1, len(texts) + 1)
-    named = pa.array([None, *texts], pa.string()).take(pa.array(own))
-    return ours if not any(texts) else pc.coalesce(ours, named)
+    return pc.coalesce(ours, pa.array([None, *texts], pa.string()).take(pa.array(own)))
 
 
 def _producer(rows: Rows) -> pa.Array:
@@ -98,7 +84,7 @@ def _error(rows: Rows) -> pa.Array:
     events = rows.events
     names = [None if i < decode.NOT_JSON else name for i, name in enumerate(events.names)]
     error = pa.array(names, pa.string()).take(pa.array(events.status))
-    if rows.n and int(events.length.max()) > decode.BODY_MOST and rows.kept is not None:
+    if len(rows.unit) and int(events.length.max()) > decode.BODY_MOST and rows.kept is not None:
         large = pa.array(rows.is_event & (events.length > decode.BODY_MOST))
         error = pc.if_else(large, pa.scalar("too_large"), error)
     return error
@@ -115,17 +101,14 @@ def _body(rows: Rows) -> pa.Array:
 
 
 def _document(rows: Rows) -> pa.Array:
-    from pyspark.sql.types import VariantVal
-
     found: list[dict[str, bytes] | None] = []
     for body in _body(rows).to_pylist():
         found.append(None)
         if body is not None and body.lstrip()[:1] == b"{":
-            try:
+            # It may be no JSON, or more than a variant can hold.
+            with contextlib.suppress(ValueError, RecursionError):
                 variant = VariantVal.parseJson(body.decode())
-            except (ValueError, RecursionError):  # not JSON, or more than a variant can hold
-                continue
-            found[-1] = {"value": variant.value, "metadata": variant.metadata}
+                found[-1] = {"value": variant.value, "metadata": variant.metadata}
     return pa.array(found, arrow.VARIANT)
 
 
@@ -143,8 +126,8 @@ def _time(rows: Rows) -> pa.Array:
 
 def _logjam(name: str) -> Callable[[Rows], pa.Array]:
     def make(rows: Rows) -> pa.Array:
-        if not rows.events.own or "app_env_offset" not in rows.events.own:
-            return pa.nulls(rows.n, COLUMNS[name][0])
+        if "app_env_offset" not in rows.events.own:
+            return pa.nulls(len(rows.unit), COLUMNS[name][0])
         from logclient.logjam import wire as wire_logjam
 
         events = rows.events
@@ -159,25 +142,23 @@ def _logjam(name: str) -> Callable[[Rows], pa.Array]:
 
 
 def _raw(rows: Rows) -> pa.Array:
-    batch = rows.batch
-    lengths = np.ascontiguousarray(batch.length[rows.unit])
-    offsets = np.ascontiguousarray(batch.offset[rows.unit])
-    data = documents.join(batch.data, offsets.data, lengths.data)
+    lengths, offsets = rows.batch.length[rows.unit], rows.batch.offset[rows.unit]
+    data = documents.join(rows.batch.data, offsets.data, lengths.data)
     edges = np.concatenate(([0], np.cumsum(lengths)))
-    return arrow.variable(pa.binary(), data, edges, np.ones(rows.n, bool))
+    return arrow.variable(pa.binary(), data, edges, np.ones(len(rows.unit), bool))
 
 
 _Maker = Callable[[Rows], pa.Array]
 LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created")
 
 COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
-    "listener": (pa.string(), lambda rows: arrow.constant(rows.segment.listener, rows.n)),
-    "protocol": (pa.string(), lambda rows: arrow.constant(rows.protocol, rows.n)),
+    "listener": (pa.string(), lambda rows: pa.repeat(rows.segment.listener, len(rows.unit))),
+    "protocol": (pa.string(), lambda rows: pa.repeat(rows.protocol, len(rows.unit))),
     "stream": (pa.int64(), lambda rows: pa.array(rows.batch.stream[rows.unit].view(np.int64))),
     "peer": (pa.string(), _peer),
     "arrival": (pa.int64(), lambda rows: pa.array(rows.batch.arrival[rows.unit].view(np.int64))),
-    "received": (arrow.TIME, _received),
-    "segment": (pa.string(), lambda rows: arrow.constant(rows.segment.name, rows.n)),
+    "received": (arrow.TIME, lambda rows: arrow.times(rows.batch.received_us[rows.unit])),
+    "segment": (pa.string(), lambda rows: pa.repeat(rows.segment.name, len(rows.unit))),
     # Byte of the unit in the segment.
     "unit_at": (pa.int64(), lambda rows: pa.array(rows.batch.base + rows.batch.offset[rows.unit])),
     # Of a unit.
@@ -260,44 +241,33 @@ class Columns(NamedTuple):
     def batch(self, rows: Rows, keep: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
         """Return the rows, or those to keep, as a batch of Arrow."""
         made = pa.record_batch([COLUMNS[name][1](rows) for name in self.names], schema=self.schema)
-        return made if keep is None else made.filter(pa.array(keep))
+        return made if keep is None or keep.all() else made.filter(pa.array(keep))
 
     def problem(self, segment: Segment, protocol: str, found: Problem) -> pa.RecordBatch:
         """Return a row for a place of a segment that cannot be read."""
-        known = {
-            "listener": segment.listener or None,
-            "protocol": protocol,
-            "segment": segment.name,
-            "unit_at": max(found.offset, 0),
-            "error": found.kind,
-        }
-        return pa.record_batch([[known.get(name)] for name in self.names], schema=self.schema)
+        place = {"listener": segment.listener or None, "protocol": protocol, "segment": segment.name}
+        return row_batch(1, self.schema, **place, unit_at=max(found.offset, 0), error=found.kind)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return an Arrow schema as that of a DataFrame."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    made: StructType = from_arrow_schema(schema)
-    return made
+    return from_arrow_schema(schema)
 
 
 def select(asked: StructType, possible: pa.Schema) -> tuple[str, ...]:
     """Return the names of the columns that a user's schema asks for."""
-    types = {field.name: field.dataType for field in spark_schema(possible)}
+    types = {field.name: field.dataType.simpleString() for field in spark_schema(possible)}
     for field in asked:
         if field.name not in types:
             raise ConfigError(f"schema: there is no column {field.name!r}: {', '.join(types)}")
-        ours, theirs = types[field.name].simpleString(), field.dataType.simpleString()
-        if theirs != ours:
-            raise ConfigError(f"schema: {field.name} has the type {ours}, not {theirs}")
+        if (theirs := field.dataType.simpleString()) != types[field.name]:
+            raise ConfigError(f"schema: {field.name} has the type {types[field.name]}, not {theirs}")
     return tuple(asked.names)
 
 
 def found(events: decode.Events) -> list[pa.Array]:
     """Return the columns `FOUND` of decoded bodies."""
-    none: I64 = np.empty(0, np.int64)
-    nothing, unsigned = none.view(np.uint64), none.view(np.uint8)
-    batch = Batch(memoryview(b""), 0, 0, none, none, nothing, nothing, none, unsigned)
-    rows = Rows(batch, events.unit, Segment("", 0, "", 0), {}, "", events)
+    rows = Rows(None, events.unit, Segment("", 0, "", 0), {}, "", events)
     return [COLUMNS[name][1](rows) for name in FOUND]
