@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError
 from logclient.evidence import decode
 from logclient.evidence.segments import binary
-from logclient.verify.dataframes.columns import FOUND, Columns, found
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from logclient.verify.dataframes.columns import FOUND, Columns, found, spark_schema
 
 
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
@@ -34,9 +33,6 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
         ConfigError: there is no such protocol or column, the column has another type, or the DataFrame has
             one of the further columns already.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
-
     from logclient.verify.spark import no_pandas
 
     decode.body_decoder(protocol)
@@ -45,31 +41,22 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
         raise ConfigError(f"body: {body!r} must be a column of binary or text")
     if twice := [name for name in FOUND if name in types]:
         raise ConfigError(f"frame: it has a column {twice[0]} already")
-    schema = StructType([*frame.schema.fields, *from_arrow_schema(Columns(FOUND).schema)])
-    with no_pandas():
-        return frame.mapInArrow(_decode_in(protocol, body), schema)
 
-
-def _decode_in(protocol: str, body: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
-        from logclient.evidence import decode
-        from logclient.verify.dataframes import bodies
-
         find = decode.body_decoder(protocol)
         for batch in batches:
-            yield bodies.with_found(batch, body, find)
+            yield _with_found(batch, body, find)
 
-    return run
+    with no_pandas():
+        return frame.mapInArrow(run, StructType([*frame.schema.fields, *spark_schema(Columns(FOUND).schema)]))
 
 
-def with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
-    """Return a batch with the columns `FOUND` behind its own."""
+def _with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
     values = batch.column(body).cast(pa.binary())
     empty = values.is_null()
     has = ~empty.to_numpy(zero_copy_only=False)
-    columns = found(find(*binary(values.drop_null())))
     rows = pa.array(np.cumsum(has) - 1, mask=~has)
-    *others, error = [column.take(rows) for column in columns]
+    *others, error = [column.take(rows) for column in found(find(*binary(values.drop_null())))]
     error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
     schema = pa.schema([*batch.schema, *Columns(FOUND).schema])
     return pa.record_batch([*batch.columns, *others, error], schema=schema)
