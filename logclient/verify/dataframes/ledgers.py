@@ -1,14 +1,12 @@
 """Ledgers as rows: those of `LEDGER` for each event that a producer names, those of `EVENTS` with its word.
 
 A task reads whole producers, because the outcome of an event may be in any later file, and reads them twice:
-for everything else, and for hashes and times. The words of `EVENTS` are not found again: they are the
-violations of a verdict, spread over the sequences.
+for everything else, and for hashes and times. Words are the violations of a verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +16,10 @@ import pyarrow.compute as pc
 from logclient.errors import LedgerError
 from logclient.evidence import ledger_files
 from logclient.evidence.arrays import I64, U64, expand, subtract, total_length, union
-from logclient.evidence.ledger_files import Part
 from logclient.verify import ledger_lines, ledger_merge, ledger_rows
 from logclient.verify.dataframes import arrow
 from logclient.verify.ledger_facts import OUTCOMES
+from logclient.verify.rows import row_batch
 
 ROWS = 1 << 14  # in one batch
 MOST_PRODUCERS = 1 << 13  # that are read at once
@@ -53,25 +51,18 @@ EVENTS = pa.schema(
 _COPIES = {"lost": 0, "missing": 0, "dropped": 0, "recovered": 1, "corrupted": 1}  # at least
 
 
-class _Ranges(NamedTuple):
-    """Disjoint ranges of keys, each with a value. A key is a producer's number above a sequence."""
+class _Ranges:
+    """Disjoint ranges of keys, at least one, with values. A key is a producer's number above a sequence."""
 
-    first: I64
-    last: I64
-    value: I64
+    def __init__(self, rows: I64, values: I64) -> None:
+        order = np.argsort(rows[:, 0], kind="stable")
+        self.first, self.last, self.value = rows[order, 0], rows[order, 1], values[order]
 
     def find(self, keys: I64) -> tuple[npt.NDArray[np.bool_], I64]:
         """Return which of some keys are in a range, and the values of these."""
-        if not len(self.first):
-            return np.zeros(len(keys), bool), np.empty(0, np.int64)
         at = np.maximum(np.searchsorted(self.first, keys, side="right") - 1, 0)
         inside = (self.first[at] <= keys) & (keys <= self.last[at])
         return inside, self.value[at[inside]]
-
-
-def _ranges(rows: I64, values: I64) -> _Ranges:
-    order = np.argsort(rows[:, 0], kind="stable")
-    return _Ranges(rows[order, 0], rows[order, 1], values[order])
 
 
 def _keyed(rows: I64) -> I64:
@@ -82,9 +73,9 @@ def _keyed(rows: I64) -> I64:
 
 class _Words:
     def __init__(self, violations: pa.Table, names: list[str]) -> None:
-        owner = pc.index_in(violations["producer"], pa.array(names, pa.string()))
+        owner = np.asarray(pc.index_in(violations["producer"], pa.array(names, pa.string())))
         first, last, copies = (np.asarray(violations[name]) for name in ("first", "last", "copies"))
-        keys = _keyed(np.column_stack((np.asarray(owner), first, last)).astype(np.int64).reshape(-1, 3))
+        self.keys = _keyed(np.column_stack((owner, first, last)).astype(np.int64).reshape(-1, 3))
         kind_of = np.asarray(violations["kind"])
         self.kinds = ["ok", *violations["kind"].unique().to_pylist()]
         self.tables: dict[str, _Ranges] = {}
@@ -94,14 +85,13 @@ class _Words:
             if kind != "duplicated":
                 # Along a range the number may differ. More than one is a row of `duplicated`, too.
                 known = np.where(first[some] == last[some], known, _COPIES.get(kind, -1))
-            self.tables[kind] = _ranges(keys[some], known)
-        self.keys = keys
+            self.tables[kind] = _Ranges(self.keys[some], known)
 
     def columns(self, keys: I64, listed: bool) -> list[pa.Array]:
         """Return verdict, copies and reordered of some events, all of them listed or none."""
         n = len(keys)
-        word, copies = np.zeros(n, np.int64), np.full(n, int(listed))
-        again, reordered = np.zeros(n, np.int64), np.zeros(n, bool)
+        word, again, copies = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, int(listed))
+        reordered = np.zeros(n, bool)
         for kind, table in self.tables.items():
             inside, values = table.find(keys)
             if kind == "reordered":
@@ -116,26 +106,21 @@ class _Words:
 
 
 def rows_of(
-    parts: Sequence[Part], violations: pa.Table | None = None, *, strict: bool = False
+    parts: Sequence[ledger_files.Part], violations: pa.Table | None = None, *, strict: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of some producers.
 
-    Args:
-        parts: all files of their ledgers; none: of producers in the violations that have none.
-        violations: those of the verdict on these producers, and others that have no ledger.
-        strict: whether a line that cannot be read is an error.
-
-    Yields:
-        Batches with the columns `LEDGER`; with those of `EVENTS`, if there are violations.
+    `parts` are all files of their ledgers; none: of producers in the violations that have none. With the
+    violations of a verdict on these and on others without a ledger, rows are those of `EVENTS`. If `strict`,
+    a line that cannot be read is an error.
     """
     found = ledger_lines.survey(parts)
     for fact in found["facts"]["files"] if strict else ():
         for problem in fact.get("problems", ()):
             raise LedgerError(f"ledger: {fact['path']} {problem.partition(' ')[2]}")  # line and reason
     facts = ledger_merge.merge([found], 1)
-    about = list(facts.producers)
     words = None
-    names = [one.producer for one in about]
+    names = [one.producer for one in facts.producers]
     if violations is not None:
         producer = violations["producer"]
         others = sorted({*producer.unique().to_pylist()} - {*names, None})
@@ -147,32 +132,33 @@ def rows_of(
             violations = violations.filter(pc.is_in(producer, pa.array(names)))
         names = names or others
         words = _Words(violations, names)
-    hosts = pa.array([one.host or None for one in about] + [None] * len(names), pa.string())
-    pids = pa.array([one.pid or None for one in about] + [None] * len(names), pa.int64())
+    nothing = [None] * len(names)
+    owners = [
+        pa.array(names, pa.string()),
+        pa.array([one.host or None for one in facts.producers] + nothing, pa.string()),
+        pa.array([one.pid or None for one in facts.producers] + nothing, pa.int64()),
+    ]
     prefixes = np.frombuffer(bytes.fromhex("".join(names)), np.uint8).reshape(-1, 10)
     head, tail = ledger_files.prefix_words(prefixes)
     reasons = pa.array(facts.reasons)
-    rows = facts.rows_of("outcomes", 0, len(facts)) if len(facts) else np.empty((0, 5), np.int64)
+    rows = facts.tables["outcomes"]
     outcomes = []
     # The strongest outcome counts, and the first of its reasons: they come last.
     for code, reason in sorted({(code, -reason) for code, reason in rows[:, 3:].tolist()}):
         some = union(_keyed(rows[(rows[:, 3] == code) & (rows[:, 4] == -reason)]))
-        outcomes.append((code, -reason, _ranges(some, some[:, 0])))
+        outcomes.append((code, -reason, _Ranges(some, some[:, 0])))
 
     def batch(keys: I64, hashes: U64 | None = None, created: I64 | None = None) -> pa.RecordBatch:
-        n = len(keys)
-        listed = hashes is not None
+        n, listed = len(keys), hashes is not None
         p, sequences = keys >> 48, keys & ((1 << 48) - 1)
         outcome, reason = np.full(n, 0 if listed else -1), np.zeros(n, np.int64)
         for code, number, table in outcomes:
             inside, _ = table.find(keys)
             outcome[inside], reason[inside] = code, number
         columns = [
-            pa.array(names, pa.string()).take(pa.array(p)),
-            hosts.take(pa.array(p)),
-            pids.take(pa.array(p)),
+            *(column.take(pa.array(p)) for column in owners),
             pa.array(sequences),
-            pa.nulls(n, arrow.TIME) if created is None else arrow.times(created, np.ones(n, bool)),
+            pa.nulls(n, arrow.TIME) if created is None else arrow.times(created),
             pa.nulls(n, pa.int64()) if hashes is None else pa.array(hashes.view(np.int64)),
             pa.array(OUTCOMES).take(pa.array(outcome, mask=outcome < 0)),
             reasons.take(pa.array(reason, mask=outcome < 0)),
@@ -207,7 +193,7 @@ def _chunks(ranges: I64) -> Iterator[I64]:
 def _unnamed(violations: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield rows for ids of applications, and bodies without any, that are of no event of a ledger."""
     for batch in violations.to_batches(ROWS):
-        nothing = [pa.nulls(len(batch), field.type) for field in LEDGER]
         ids = pc.binary_join_element_wise("~", batch["other"], "")
-        last = [batch["kind"], batch["copies"], pa.repeat(False, len(batch))]
-        yield pa.record_batch([ids, *nothing, *last], schema=EVENTS)
+        yield row_batch(
+            len(batch), EVENTS, id=ids, verdict=batch["kind"], copies=batch["copies"], reordered=False
+        )
