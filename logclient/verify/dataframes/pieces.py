@@ -1,18 +1,17 @@
 """Pieces of segments: how the bytes of a capture are shared out over tasks, and how a task reads its share.
 
-A listener's segments form a series. Where an event may come in several units (`decode.carries`) one task
-reads the whole series in order. Elsewhere long segments are cut and short ones are put together. A cut may
-lie anywhere: a piece has the records that are whole at its end and were not at its start. The task finds the
-first of them by reading the lengths from the beginning of the segment, so that bytes that only look like a
-record never count as one, and it meets the names of peers on its way.
+A cut may lie anywhere: a piece has the records that are whole at its end and were not at its start. The task
+finds the first of them by reading the lengths from the beginning of the segment, so that bytes that only look
+like a record never count as one, and it meets the names of peers on its way.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,6 @@ import pyarrow as pa
 from logclient._ext import documents
 from logclient.errors import LedgerError
 from logclient.evidence import captures, decode, storage
-from logclient.evidence.captures import LeftOut
 from logclient.evidence.segments import Batch, Header, Problem, Segment, SegmentReader
 from logclient.verify.dataframes.columns import BODIES, DOCUMENTS, IDENTITY, Columns, Rows
 
@@ -32,8 +30,8 @@ PIECES = 512  # in one partition
 UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
-TORN = "torn_record"  # the error of the bytes behind the last whole record of a segment
-UNKNOWN = "unknown_protocol"  # the error of a segment whose header names no known protocol
+
+_T = TypeVar("_T")
 
 
 class Piece(NamedTuple):
@@ -67,20 +65,18 @@ class Series(NamedTuple):
 class Wanted(NamedTuple):
     """The rows that are asked for. Others may be left out, and need not be."""
 
-    first_us: int | None = None  # received
-    last_us: int | None = None
+    received: tuple[int, int] | None = None  # first and last microsecond
     listeners: frozenset[str] | None = None
     producers: frozenset[str] | None = None
     quiet: bool = True  # pings, heartbeats and the like are rows
     strict: bool = False  # what is damaged is an error, not a row
 
-    def of_units(self, batch: Batch, take: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which units of a batch, of those in `take`, may have such rows."""
-        if self.first_us is not None:
-            take = take & (batch.received_us >= self.first_us)
-        if self.last_us is not None:
-            take = take & (batch.received_us <= self.last_us)
-        return take
+    def of_units(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """Return which units of a batch may have such rows."""
+        if self.received is None:
+            return np.ones(len(batch.offset), bool)
+        first, last = self.received
+        return (first <= batch.received_us) & (batch.received_us <= last)
 
     def of_events(self, events: decode.Events) -> npt.NDArray[np.bool_]:
         """Return which rows are such."""
@@ -90,7 +86,7 @@ class Wanted(NamedTuple):
             keep &= ~np.isin(events.status, silent)
         if self.producers is not None:
             which = np.zeros(len(keep), bool)
-            for name in self.producers:
+            for name in filter(re.compile("[0-9a-f]{20}").fullmatch, self.producers):
                 high, low = np.uint64(int(name[:16], 16)), np.uint16(int(name[16:], 16))
                 which |= (events.high == high) & (events.low == low)
             keep &= which
@@ -99,38 +95,23 @@ class Wanted(NamedTuple):
 
 def find_series(
     folders: Sequence[str], protocol: str = "", known: dict[str, Header] | None = None
-) -> tuple[list[Series], list[LeftOut]]:
-    """Find the segments of each listener that the verifier would compare, see ``captures.py``.
-
-    Returns:
-        The segments, and the files that cannot be read although no other file has the same rows.
-    """
-    found: dict[str, tuple[str, list[Segment]]] = {}
+) -> tuple[list[Series], list[captures.LeftOut]]:
+    """Find the segments that the verifier would compare, and unreadable files whose rows no other one has."""
+    found: dict[str, Series] = {}
     chosen, left_out = captures.choose(storage.expand(folders, "capture"), known)
     for segment, header in chosen:
-        its, segments = found.get(segment.listener, ("", []))
-        if header is not None and not its and captures.decodable(header.protocol):
-            its = header.protocol
-        found[segment.listener] = its, [*segments, segment]
+        one = found.get(segment.listener, Series(segment.listener, "", []))
+        if header is not None and not one.protocol and captures.decodable(header.protocol):
+            one = one._replace(protocol=header.protocol)
+        one.pieces.append(Piece(segment, 0, segment.size, 0, {}))
+        found[segment.listener] = one
     wanted = decode.protocol_of(protocol)
-    series = [
-        Series(listener, its, [Piece(segment, 0, segment.size, 0, {}) for segment in segments])
-        for listener, (its, segments) in found.items()
-        if not protocol or decode.protocol_of(its) == wanted
-    ]
-    unread = [
-        one
-        for one in left_out
-        if one.doubt and (not protocol or decode.protocol_of(one.protocol) in ("", wanted))
-    ]
-    return series, unread
 
+    def fits(its: str, *also: str) -> bool:
+        return not protocol or decode.protocol_of(its) in (wanted, *also)
 
-def rows_of(left_out: Iterable[LeftOut], columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each file that cannot be read."""
-    for one in left_out:
-        nowhere = Segment("", 0, "", 0, one.segment)
-        yield columns.problem(nowhere, one.protocol, one.problem())
+    series = [one for one in found.values() if fits(one.protocol)]
+    return series, [one for one in left_out if one.doubt and fits(one.protocol, "")]
 
 
 def carries(protocol: str, columns: Columns) -> bool:
@@ -138,34 +119,40 @@ def carries(protocol: str, columns: Columns) -> bool:
     return not columns.of_units and bool(protocol) and decode.carries(protocol)
 
 
-def fair_bytes(series: Iterable[Series]) -> int:
-    """Return the bytes of a partition, by the size of the capture alone: the driver is not the cluster."""
-    return min(MOST_BYTES, max(-(-sum(one.size for one in series) // TASKS), LEAST_BYTES))
+def group(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> list[list[_T]]:
+    """Group consecutive things, each with its bytes and parts, by about `limit` bytes and `most` parts."""
+    groups: list[list[_T]] = []
+    room = parts = 0
+    for one, size, n in sized:
+        if not groups or room < size or parts >= most:
+            groups.append([])
+            room, parts = limit, 0
+        groups[-1].append(one)
+        room, parts = room - size, parts + n
+    return groups
 
 
-def share(series: Iterable[Series], columns: Columns, limit: int) -> list[list[Series]]:
-    """Share out the pieces over partitions of `limit` bytes. A series that must stay whole may have more."""
-    partitions: list[list[Series]] = []
-    room = pieces = 0
-    for one in series:
-        parts = [one] if carries(one.protocol, columns) else _cut(one, limit)
-        for part in parts:
-            if not any(piece.end > piece.tell for piece in part.pieces):
-                continue
-            if not partitions or room < part.size or pieces >= PIECES:
-                partitions.append([])
-                room, pieces = limit, 0
-            partitions[-1].append(part)
-            room -= part.size
-            pieces += len(part.pieces)
-    return partitions
+def share(series: Sequence[Series], columns: Columns, limit: int | None) -> list[list[Series]]:
+    """Share out the pieces over partitions of `limit` bytes. A series that must stay whole may have more.
+
+    Without a limit the size of the capture alone decides: the driver is not the cluster.
+    """
+    if limit is None:
+        limit = min(MOST_BYTES, max(-(-sum(one.size for one in series) // TASKS), LEAST_BYTES))
+    parts = (
+        (part, part.size, len(part.pieces))
+        for one in series
+        for part in ([one] if carries(one.protocol, columns) else _cut(one, limit))
+        if any(piece.end > piece.tell for piece in part.pieces)
+    )
+    return group(parts, limit, PIECES)
 
 
 def _cut(series: Series, limit: int) -> Iterator[Series]:
     for piece in series.pieces:
-        n = max(-(-(piece.end - piece.start) // max(limit, 1)), 1)
-        edges = [piece.start + i * (piece.end - piece.start) // n for i in range(n)] + [piece.end]
-        for low, high in itertools.pairwise(edges):
+        size = piece.end - piece.start
+        n = max(-(-size // limit), 1)
+        for low, high in itertools.pairwise(piece.start + i * size // n for i in range(n + 1)):
             peers = piece.peers if low == piece.start else None
             yield series._replace(pieces=[Piece(piece.segment, low, high, low, peers)])
 
@@ -180,25 +167,26 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
         hashes=columns.any_of({"hash"}),
     )
     shared = functools.cache(new)
-    documents_of = functools.cache(_document_reader)
     for one in series:
-        find = None
+        find = reader = None
         if one.protocol and not columns.of_units:
             find = (new if decode.carries(one.protocol) else shared)(one.protocol)
-        reader = documents_of(one.protocol) if one.protocol and columns.any_of(DOCUMENTS) else None
+            if columns.any_of(DOCUMENTS):
+                reader = documents.DocumentReader(**decode.wire(one.protocol).DOCUMENT)
         for piece in one.pieces:
             opened, first = _open(piece)
             if opened is None:
                 continue
             for batch in opened:
+                place = piece.segment, opened.peers, one.protocol
                 if columns.of_units:
-                    take = np.flatnonzero(wanted.of_units(batch, np.ones(len(batch.offset), bool)))
+                    take = np.flatnonzero(wanted.of_units(batch))
                     if len(take):
-                        yield columns.batch(Rows(batch, take, piece.segment, opened.peers, one.protocol))
+                        yield columns.batch(Rows(batch, take, *place))
                 elif find is not None:
                     for units, events, kept, keep in _events(batch, piece, one.protocol, find, wanted):
-                        place = (units, events.unit, piece.segment, opened.peers, one.protocol)
-                        rows = Rows(*place, events, kept, reader, columns.any_of({"fields"}))
+                        all_fields = columns.any_of({"fields"})
+                        rows = Rows(units, events.unit, *place, events, kept, reader, all_fields)
                         if wanted.strict:
                             _check(rows, keep)
                         yield columns.batch(rows, keep)
@@ -209,24 +197,20 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
                     yield columns.problem(piece.segment, one.protocol, problem)
 
 
-def _check(rows: Rows, keep: npt.NDArray[np.bool_] | None) -> None:
+def _check(rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
     """Raise an error that names the first of the rows that is no event and should be one."""
     names = rows.events.names
     wrong = [i for i, name in enumerate(names) if i >= decode.NOT_JSON and name not in decode.QUIET]
-    for row in np.flatnonzero(np.isin(rows.events.status, wrong) & (True if keep is None else keep))[:1]:
+    for row in np.flatnonzero(np.isin(rows.events.status, wrong) & keep)[:1]:
         at = rows.batch.base + int(rows.batch.offset[rows.unit[row]])
         raise LedgerError(f"capture: {rows.segment.name} at byte {at}: {names[rows.events.status[row]]}")
-
-
-def _document_reader(protocol: str) -> documents.DocumentReader:
-    return documents.DocumentReader(**decode.wire(protocol).DOCUMENT)
 
 
 def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
     """Return a reader of a piece (None: there is nothing to read in it), and where its rows begin."""
     start, first, peers = piece.start, piece.tell, piece.peers
     if peers is None:
-        before = SegmentReader(piece.segment, end=piece.start, skip=True)
+        before = SegmentReader(piece.segment, end=start, skip=True)
         for _ in before:
             pass
         if any(problem.offset >= before.position for problem in before.problems if problem.kind == "damage"):
@@ -239,29 +223,25 @@ def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
 
 
 _Find = Callable[[Batch], Iterator[tuple[decode.Events, decode.Kept]]]
-_Decoded = tuple[Batch, decode.Events, decode.Kept, npt.NDArray[np.bool_] | None]
+_Decoded = tuple[Batch, decode.Events, decode.Kept, npt.NDArray[np.bool_]]
 
 
 def _events(batch: Batch, piece: Piece, protocol: str, find: _Find, wanted: Wanted) -> Iterator[_Decoded]:
-    """Yield units, their rows with bodies, and which of these are wanted (None: all)."""
+    """Yield units, their rows with bodies, and which of these are wanted."""
     carried = decode.carries(protocol)
     take = batch.direction == 0
-    inbound = np.flatnonzero(take if carried else wanted.of_units(batch, take))
+    inbound = np.flatnonzero(take if carried else take & wanted.of_units(batch))
     if not len(inbound):
         return
     if len(inbound) < len(take):
         batch = batch.take(inbound)
     for events, kept in find(batch):
-        if not len(events.unit):
-            continue
         keep = wanted.of_events(events)
         if carried:
-            keep &= wanted.of_units(batch, np.ones(len(inbound), bool))[events.unit]
+            keep &= wanted.of_units(batch)[events.unit]
             if piece.tell > piece.start:
                 keep &= batch.base + batch.offset[events.unit] >= piece.tell
-        if keep.all():
-            yield batch, events, kept, None
-        elif keep.any():
+        if keep.any():
             yield batch, events, kept, keep
 
 
@@ -269,11 +249,11 @@ def _problems(reader: SegmentReader, protocol: str, piece: Piece, first: int) ->
     """Yield the places of a piece that cannot be read, from byte `first` on."""
     name = piece.segment.name
     if not protocol and not piece.tell:
-        yield Problem(UNKNOWN, name, 0, "its header names no protocol that is known")
+        yield Problem("unknown_protocol", name, 0, "its header names no protocol that is known")
     wrong = [problem for problem in reader.problems if problem.kind in ("unread", "damage")]
     for problem in wrong:
         if problem.kind == "unread" or problem.offset >= first:
             yield problem
     explained = any(problem.kind == "unread" or problem.offset >= reader.position for problem in wrong)
     if piece.end == piece.segment.size and reader.position < piece.end and not explained:
-        yield Problem(TORN, name, reader.position, "the record is not whole")
+        yield Problem("torn_record", name, reader.position, "the record is not whole")

@@ -1,52 +1,44 @@
 """The data sources: tables of log events, of arrivals, of ledgers, and of events with their words.
 
-Those of captures are selections of the columns of ``columns.py``, and are read by ``pieces.py``: the Python
-workers read and decode the segments, and only columns go to the JVM. That is four times cheaper than sending
-raw bytes through the JVM to a second Python stage.
+The Python workers read and decode segments, and only columns go to the JVM. That is four times cheaper than
+sending raw bytes through the JVM to a second Python stage.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import itertools
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, ledger_files, storage
-from logclient.evidence.captures import LeftOut
-from logclient.evidence.ledger_files import Part as LedgerPart
-from logclient.evidence.segments import Header
+from logclient.evidence.segments import Header, Segment
 from logclient.evidence.storage import Folder
 from logclient.verify import worker
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select, spark_schema
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
-from logclient.verify.dataframes.pieces import Series, Wanted
 from logclient.verify.violation_files import violations
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``logclient-capture``, ``logclient-ledger`` and ``logclient-events``. May be called again.
+    """Register ``logclient-capture``, ``logclient-ledger`` and ``logclient-events``, and return the session.
 
-    The data source ``logclient`` needs no call: Spark finds it by itself.
-
-    Returns:
-        The same session.
+    May be called again. The data source ``logclient`` needs no call: Spark finds it by itself.
     """
     for source in (CaptureSource, LedgerSource, EventSource):
         spark.dataSource.register(source)
@@ -88,15 +80,12 @@ def ledger(spark: SparkSession, path: Folder | Sequence[Folder]) -> DataFrame:
     return source.option("ledger", _as_option(path, "ledger")).load()
 
 
-ARRIVAL = ("received", "listener", "peer")
-
-
 def events(
     spark: SparkSession,
     ledger: Folder | Sequence[Folder],
     capture: Folder | Sequence[Folder],
     *,
-    columns: Sequence[str] = ARRIVAL,
+    columns: Sequence[str] = ("received", "listener", "peer"),
 ) -> DataFrame:
     """Return a DataFrame with a row for each event of ledgers or of a capture, and its verdict.
 
@@ -174,14 +163,11 @@ def _folders(options: Any, what: str, *names: str) -> list[str]:
     return storage.resolve_all(given, what)
 
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
-
 def _bytes(name: str, options: Any) -> int | None:
     """Return a number of bytes; None: the option is not given."""
     if (given := options.get(name)) is None:
         return None
-    match = _SIZE.fullmatch(str(given).strip())
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(given).strip(), re.IGNORECASE)
     size = int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ") if match else 0
     if not size:
         raise ConfigError(f"{name}: {given!r} must be a number of bytes such as 67108864 or 64m")
@@ -219,11 +205,69 @@ class _Table(DataSource):
 # -- captures
 
 
-class Options:
-    """The options of a table of a capture, with the columns that are asked for."""
+class LogSource(_Table):
+    """The data source ``logclient``: a row for each event. Its options are in docs/dataframes.md."""
 
-    def __init__(self, options: Any, columns: Columns, quiet: bool, strict: bool) -> None:
-        self.columns = columns
+    _name = "logclient"
+    _quiet = False
+    _known: tuple[str, ...] = (
+        "path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters",
+    )  # fmt: skip
+
+    def _default(self) -> Columns:
+        return Columns(LOGS)
+
+    def _columns(self, schema: StructType | None = None) -> Columns:
+        default = self._default()
+        possible = default.possible()
+        names = tuple(re.findall(r"[^\s,]+", str(self.options.get("columns", ""))))
+        for name in names:
+            if name not in possible.names:
+                raise ConfigError(f"columns: there is no column {name!r}: {', '.join(possible.names)}")
+        return Columns((names or default.names) if schema is None else select(schema, possible))
+
+    def schema(self) -> StructType:
+        """Return the columns of the rows."""
+        return spark_schema(self._columns().schema)
+
+    def reader(self, schema: StructType | None) -> DataSourceReader:
+        """Return the reader of a batch."""
+        return _BatchReader(self, schema)
+
+    def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        from logclient.verify.dataframes.streams import StreamReader
+
+        return StreamReader(self, schema)
+
+
+class CaptureSource(LogSource):
+    """The data source ``logclient-capture``. It also has the option ``rows``: ``events`` or ``units``."""
+
+    _name = "logclient-capture"
+    _quiet = True
+    _known = (*LogSource._known, "rows")
+
+    def _default(self) -> Columns:
+        return Columns(_columns_of(str(self.options.get("rows", "events"))))
+
+
+@dataclasses.dataclass
+class Part(InputPartition):
+    """The pieces of one task, and files that are only named."""
+
+    series: list[pieces.Series]
+    left_out: Sequence[captures.LeftOut] = ()
+
+
+class CaptureReader:
+    """What the readers of batches and of streams have in common."""
+
+    def __init__(self, source: LogSource, schema: StructType | None) -> None:
+        source._check_options()
+        options: Any = source.options
+        self.columns = source._columns(schema)
+        self.wanted = pieces.Wanted(quiet=source._quiet, strict=source._strict)
         self.folders = _folders(options, "capture", "path", _PATHS)
         self.protocol = str(options.get("protocol", ""))
         if self.protocol:
@@ -231,93 +275,33 @@ class Options:
         self.partition_bytes = _bytes("maxPartitionBytes", options)
         self.trigger_bytes = _bytes("maxBytesPerTrigger", options)
         self.push = _one_of("pushFilters", options, "false", "true")
-        self.wanted = Wanted(quiet=quiet, strict=strict)
 
-    def find(self, known: dict[str, Header] | None = None) -> tuple[list[Series], list[LeftOut]]:
+    def find(self, known: dict[str, Header]) -> tuple[list[pieces.Series], list[captures.LeftOut]]:
         """Find the segments, and the files that cannot be read, see `pieces.find_series`."""
         series, left_out = pieces.find_series(self.folders, self.protocol, known)
-        for one in left_out:
-            if self.wanted.strict:
-                raise LedgerError(f"capture: {one.segment}: {one.reason}")
+        if left_out and self.wanted.strict:
+            raise LedgerError(f"capture: {left_out[0].segment}: {left_out[0].reason}")
         return series, left_out
 
-
-@dataclasses.dataclass
-class Part(InputPartition):
-    """The pieces of one task, and files that are only named."""
-
-    series: list[Series]
-    left_out: Sequence[LeftOut] = ()
-
-
-class _CaptureTable(_Table):
-    _quiet = False
-    _known: tuple[str, ...] = (
-        "path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters",
-    )  # fmt: skip
-
-    @property
-    def _default(self) -> Columns:
-        return Columns(LOGS)
-
-    @property
-    def _columns(self) -> Columns:
-        names = [name for name in re.split(r"[\s,]+", str(self.options.get("columns", ""))) if name]
-        possible = self._default.possible().names
-        for name in names:
-            if name not in possible:
-                raise ConfigError(f"columns: there is no column {name!r}: {', '.join(possible)}")
-        return Columns(tuple(names)) if names else self._default
-
-    def schema(self) -> StructType:
-        return spark_schema(self._columns.schema)
-
-    def reader(self, schema: StructType | None) -> DataSourceReader:
-        return BatchReader(self._options(schema))
-
-    def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
-        from logclient.verify.dataframes.streams import StreamReader
-
-        return StreamReader(self._options(schema))
-
-    def _options(self, schema: StructType | None) -> Options:
-        self._check_options()
-        columns = self._columns
-        if schema is not None:
-            columns = Columns(select(schema, self._default.possible()))
-        return Options(self.options, columns, self._quiet, self._strict)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition."""
+        if not isinstance(partition, Part):  # Spark makes one when there are none
+            return
+        _freeze_in_task()
+        for one in partition.left_out:
+            yield self.columns.problem(Segment("", 0, "", 0, one.segment), one.protocol, one.problem())
+        yield from pieces.read(partition.series, self.columns, self.wanted)
 
 
-class LogSource(_CaptureTable):
-    """The data source ``logclient``: a row for each event, with its body and what is in it.
-
-    Its options are in docs/dataframes.md.
-    """
-
-    _name = "logclient"
-
-
-class CaptureSource(_CaptureTable):
-    """The data source ``logclient-capture``.
-
-    Its options are those of `LogSource` and ``rows`` (``events`` or ``units``).
-    """
-
-    _name = "logclient-capture"
-    _quiet = True
-    _known = (*_CaptureTable._known, "rows")
-
-    @property
-    def _default(self) -> Columns:
-        return Columns(_columns_of(str(self.options.get("rows", "events"))))
-
-
-class BatchReader(DataSourceReader):
-    """Reads a capture once."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.pushFilters = _Pushdown(self._push)  # type: ignore[method-assign]
+class _BatchReader(CaptureReader, DataSourceReader):
+    def __init__(self, source: LogSource, schema: StructType | None) -> None:
+        super().__init__(source, schema)
+        # PySpark refuses a reader that overrides `pushFilters` while
+        # ``spark.sql.python.filterPushdown.enabled`` is false, which is the default. It looks at the function
+        # of the method, and this one shows the inherited one.
+        push: Any = functools.partial(self._push)
+        push.__func__ = DataSourceReader.pushFilters
+        self.pushFilters = push  # type: ignore[method-assign]
 
     def _push(self, filters: Iterable[Any]) -> Iterable[Any]:
         """Keep what filters tell about the rows. Spark applies all of them again.
@@ -326,79 +310,46 @@ class BatchReader(DataSourceReader):
         in its DataFrame, and use them for the next query of it without a filter, too.
         """
         given = list(filters)
-        if self.options.push:
-            self.options.wanted = narrow(self.options.wanted, given)
+        if self.push:
+            self.wanted = _narrow(self.wanted, given)
         return given
 
     def partitions(self) -> list[InputPartition]:
-        """Return the partitions, by bytes."""
-        options = self.options
-        series, left_out = options.find()
-        if (only := options.wanted.listeners) is not None:
+        series, left_out = self.find({})
+        if (only := self.wanted.listeners) is not None:
             series = [one for one in series if one.listener in only]
-        limit = options.partition_bytes or pieces.fair_bytes(series)
-        parts = [Part(part) for part in pieces.share(series, options.columns, limit)]
-        if left_out and not options.columns.of_units:
-            parts.append(Part([], left_out))
-        return list(parts)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition."""
-        if not isinstance(partition, Part):  # Spark makes one when there are none
-            return iter(())
-        freeze_in_task()
-        columns = self.options.columns
-        return itertools.chain(
-            pieces.rows_of(partition.left_out, columns),
-            pieces.read(partition.series, columns, self.options.wanted),
-        )
+        parts = [Part(part) for part in pieces.share(series, self.columns, self.partition_bytes)]
+        return [*parts, Part([], left_out)] if left_out and not self.columns.of_units else [*parts]
 
 
-def freeze_in_task() -> None:
+def _freeze_in_task() -> None:
     """Exempt what is imported from garbage collection, in a task of Spark, see `worker.prepare`."""
     if TaskContext.get() is not None:
         worker.prepare()
 
 
-class _Pushdown:
-    """A method `pushFilters` that may stay unused.
-
-    PySpark refuses a reader that overrides `pushFilters` while ``spark.sql.python.filterPushdown.enabled`` is
-    false, which is the default. It looks at the function of the method, and this one shows the inherited one.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, push: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
-        self._push = push
-
-    def __call__(self, filters: Iterable[Any]) -> Iterable[Any]:
-        return self._push(filters)
-
-
-def narrow(wanted: Wanted, filters: Iterable[Any]) -> Wanted:
+def _narrow(wanted: pieces.Wanted, filters: Iterable[Any]) -> pieces.Wanted:
     """Return the rows that are wanted under some filters of ``pyspark.sql.datasource``, or a few more."""
     for one in filters:
         kind = type(one).__name__
-        name = getattr(one, "attribute", ("",))
+        equal = kind in ("EqualTo", "EqualNullSafe")
+        name = getattr(one, "attribute", ())
         value: Any = getattr(one, "value", None)
-        if name in (("listener",), ("producer",)) and kind in ("EqualTo", "EqualNullSafe", "In"):
+        if name in (("listener",), ("producer",)) and (equal or kind == "In"):
             values: frozenset[str] = frozenset(value if kind == "In" else [value])
-            if None in values:
-                continue
-            before = wanted.listeners if name == ("listener",) else wanted.producers
-            both: Any = {f"{name[0]}s": values if before is None else before & values}
-            wanted = wanted._replace(**both)
+            if None not in values:
+                before = wanted.listeners if name == ("listener",) else wanted.producers
+                both: Any = {f"{name[0]}s": values if before is None else before & values}
+                wanted = wanted._replace(**both)
         elif name == ("received",) and isinstance(value, datetime.datetime):
             since = value.astimezone(datetime.UTC) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
             us = since // datetime.timedelta(microseconds=1)
-            if kind in ("GreaterThan", "GreaterThanOrEqual", "EqualTo", "EqualNullSafe"):
-                wanted = wanted._replace(first_us=max(us, us if wanted.first_us is None else wanted.first_us))
-            if kind in ("LessThan", "LessThanOrEqual", "EqualTo", "EqualNullSafe"):
-                wanted = wanted._replace(last_us=min(us, us if wanted.last_us is None else wanted.last_us))
-    if wanted.producers is not None:
-        known = frozenset(name for name in wanted.producers if re.fullmatch("[0-9a-f]{20}", name))
-        wanted = wanted._replace(producers=known)
+            first, last = wanted.received or (-(1 << 63), (1 << 63) - 1)
+            if equal or kind in ("GreaterThan", "GreaterThanOrEqual"):
+                first = max(us, first)
+            if equal or kind in ("LessThan", "LessThanOrEqual"):
+                last = min(us, last)
+            wanted = wanted._replace(received=(first, last))
     return wanted
 
 
@@ -411,15 +362,12 @@ LEDGER_BYTES = 64 << 20  # of ledgers in one task; a producer is read by one
 class _LedgerPart(InputPartition):
     """The ledger files of one task, of whole producers, and their part of a verdict's violations."""
 
-    files: list[LedgerPart]
+    files: list[ledger_files.Part]
     words: pa.Table | None
 
 
 class LedgerSource(_Table):
-    """The data source ``logclient-ledger``: a row for each event that a producer listed or dropped.
-
-    Its options are ``ledger`` (or a path), ``mode`` and ``maxPartitionBytes``.
-    """
+    """The data source ``logclient-ledger``: a row for each event that a producer listed or dropped."""
 
     _name = "logclient-ledger"
     _known: tuple[str, ...] = ("ledger", "mode", "maxPartitionBytes")
@@ -431,79 +379,55 @@ class LedgerSource(_Table):
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
         """Return the reader of a batch."""
-        self._check_options()
-        columns = self._schema.names if schema is None else select(schema, self._schema)
-        folders = _folders(self.options, "ledger", "ledger", "path", _PATHS)
-        limit = _bytes("maxPartitionBytes", self.options) or LEDGER_BYTES
-        return LedgerReader(folders, list(columns), limit, self._strict, self._capture())
-
-    def _capture(self) -> list[str] | None:
-        return None
+        return _LedgerReader(self, schema)
 
 
 class EventSource(LedgerSource):
     """The data source ``logclient-events``: a row for each event of ledgers and captures, with its verdict.
 
-    Its options are those of `LedgerSource` and ``capture``. Ledgers and captures are compared when a query is
-    planned, as by ``logclient verify --local``.
+    Both are compared when a query is planned, as by ``logclient verify --local``.
     """
 
     _name = "logclient-events"
     _known = ("ledger", "capture", "mode", "maxPartitionBytes")
     _schema = EVENTS
 
-    def _capture(self) -> list[str]:
-        return _folders(self.options, "capture", "capture")
 
-
-@dataclasses.dataclass
-class LedgerReader(DataSourceReader):
-    """Reads ledgers, with the words of their events if there is a capture."""
-
-    folders: list[str]
-    columns: list[str]
-    limit: int  # bytes in one task
-    strict: bool
-    capture: list[str] | None
+class _LedgerReader(DataSourceReader):
+    def __init__(self, source: LedgerSource, schema: StructType | None) -> None:
+        source._check_options()
+        options, names = source.options, source._schema.names
+        self.columns = list(names if schema is None else select(schema, source._schema))
+        self.ledger = _folders(options, "ledger", "ledger", "path", _PATHS)
+        self.limit = _bytes("maxPartitionBytes", options) or LEDGER_BYTES
+        self.strict = source._strict
+        judged = "capture" in source._known
+        self.capture = _folders(options, "capture", "capture") if judged else None
 
     def partitions(self) -> list[InputPartition]:
-        """Return the partitions, each with whole producers."""
-        found = ledger_files.find_ledgers(storage.expand(self.folders, "ledger"))
+        found = ledger_files.find_ledgers(storage.expand(self.ledger, "ledger"))
         if self.strict and found.unread:
             raise LedgerError(f"ledger: {found.unread[0]} is not read")
-        groups: list[list[LedgerPart]] = []
-        room = producers = 0
-        for _, files in itertools.groupby(found.parts, lambda part: part.producer):
-            own = list(files)
-            size = sum(part.size for part in own)
-            if not groups or size > room or producers >= MOST_PRODUCERS:
-                groups.append([])
-                room, producers = self.limit, 0
-            groups[-1] += own
-            room, producers = room - size, producers + 1
+        owned = (list(files) for _, files in itertools.groupby(found.parts, lambda part: part.producer))
+        sized = ((files, sum(part.size for part in files), 1) for files in owned)
+        groups = [[*itertools.chain(*some)] for some in pieces.group(sized, self.limit, MOST_PRODUCERS)]
         if self.capture is None:
-            return [_LedgerPart(group, None) for group in groups]
+            return [_LedgerPart(files, None) for files in groups]
+        from logclient.verify import job
+
+        with tempfile.TemporaryDirectory(prefix="logclient-events-") as out:
+            job.run(self.ledger, self.capture, out=out, runner="local")
+            words = violations(out).sort_by("producer")
         # Violations of other producers, and of none, go to the task whose producers come before them.
-        words = judge(self.folders, self.capture).sort_by("producer")
         names = pc.fill_null(words["producer"], "~").to_numpy(zero_copy_only=False)
-        firsts = [group[0].producer for group in groups[1:]]
+        firsts = [files[0].producer for files in groups[1:]]
         edges = [0, *np.searchsorted(names.astype(str), firsts).tolist(), len(names)]
         shares = (words.take(np.arange(low, high)) for low, high in itertools.pairwise(edges))
-        return [_LedgerPart(group, share) for group, share in zip(groups, shares, strict=True)]
+        return [_LedgerPart(files, share) for files, share in zip(groups, shares, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition."""
         if not isinstance(partition, _LedgerPart):
             return
-        freeze_in_task()
+        _freeze_in_task()
         for batch in rows_of(partition.files, partition.words, strict=self.strict):
             yield batch.select(self.columns)
-
-
-def judge(ledger: list[str], capture: list[str]) -> pa.Table:
-    """Return the violations of a verdict, which is made in this process."""
-    from logclient.verify import job
-
-    with tempfile.TemporaryDirectory(prefix="logclient-events-") as out:
-        job.run(ledger, capture, out=out, runner="local")
-        return violations(out)

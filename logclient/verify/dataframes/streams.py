@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError, LedgerError, LogclientError
-from logclient.evidence import decode, storage
-from logclient.evidence.arrays import I64, expand, subtract, union
-from logclient.evidence.segments import (
-    MAX_NUMBER,
-    Batch,
-    Header,
-    Segment,
-    SegmentReader,
-    display_name,
-    record_at,
-)
+from logclient.evidence import decode, segments, storage
+from logclient.evidence.arrays import expand, subtract, union
+from logclient.evidence.segments import Batch, Header, Segment, SegmentReader, display_name
 from logclient.verify.dataframes import pieces
-from logclient.verify.dataframes.pieces import Piece, Series
-
-if TYPE_CHECKING:
-    from logclient.verify.dataframes.sources import Options
+from logclient.verify.dataframes.sources import CaptureReader, LogSource, Part
 
 try:
     from pyspark.sql.streaming import datasource as limits
 except ImportError:  # PySpark 4.0 and 4.1 read all there is
     limits = None  # type: ignore[assignment, unused-ignore]
 
+_AvailableNow: Any = getattr(limits, "SupportsTriggerAvailableNow", object)
 WHOLE = 1 << 62  # the position in a segment that was read to its end record
 
 _Offset = dict[str, dict[str, Any]]
-_Bases: Any = (
-    (DataSourceStreamReader,)
-    if limits is None
-    else (DataSourceStreamReader, limits.SupportsTriggerAvailableNow)
-)
 
 
-class StreamReader(*_Bases):  # type: ignore[misc]
+class StreamReader(CaptureReader, DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     """Reads a capture as a stream.
 
     An offset has an entry for each series of segments, under the name that they share (with the folder where
@@ -56,16 +41,16 @@ class StreamReader(*_Bases):  # type: ignore[misc]
       in several units. The next batch is decoded from there, and has the rows behind its own start.
     """
 
-    def __init__(self, options: Options) -> None:
-        if limits is None and options.trigger_bytes is not None:
+    def __init__(self, source: LogSource, schema: StructType | None) -> None:
+        super().__init__(source, schema)
+        if limits is None and self.trigger_bytes is not None:
             raise ConfigError("maxBytesPerTrigger: it needs PySpark 4.2 or newer")
-        self.options = options
-        self._several = len(options.folders) > 1 or storage.is_pattern(options.folders[0])
+        self._several = len(self.folders) > 1 or storage.is_pattern(self.folders[0])
         self._reached: _Offset = {}
         self._target: dict[str, int] | None = None  # of a query that ends with the data that is there
         # Found by this reader so far. A reader that continues a query finds it again.
         self._headers: dict[str, Header] = {}
-        self._listed: tuple[_Offset, list[Series]] = {}, []  # the last offset, and what was there
+        self._listed: tuple[_Offset, list[pieces.Series]] = {}, []  # the last offset, and what was there
         self._peers: dict[str, tuple[int, dict[int, str]]] = {}  # by segment: up to a byte
         self._open: dict[tuple[str, str], _OpenMessages] = {}  # by listener
 
@@ -75,37 +60,28 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     def getDefaultReadLimit(self) -> Any:
         """Return the bound on a batch."""
-        if self.options.trigger_bytes is None:
-            return limits.ReadAllAvailable()
-        return limits.ReadMaxBytes(self.options.trigger_bytes)
+        most = self.trigger_bytes
+        return limits.ReadAllAvailable() if most is None else limits.ReadMaxBytes(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there: such a query ends with it."""
         self._target = {one.path: one.size for series in self._find({}) for one in series.segments}
 
     def latestOffset(self, start: _Offset | None = None, limit: Any = None) -> _Offset:
-        """Return where the next batch ends.
-
-        Returns:
-            The offset. Only the bytes up to there are read, and at most one record more than the limit.
-        """
+        """Return where the next batch ends: up to there it is read, at most one record beyond the limit."""
         begin = self._reached if start is None else start
         end = copy.deepcopy(begin)
-        left = getattr(limit, "max_bytes", None)
+        left: int = getattr(limit, "max_bytes", WHOLE)
         every = self._find(begin)
-        found = [(series, self._new(series, begin)) for series in every]
+        waiting = [(n, series) for series in every if (n := self._new(series, begin))]
         # A busy listener leaves room for the others: the one with the fewest new bytes comes first.
-        waiting = sorted((entry for entry in found if entry[1]), key=lambda entry: entry[1])
-        for i, (series, _) in enumerate(waiting):
-            share = None if left is None else max(left // (len(waiting) - i), 1)
-            taken = self._advance(series, begin, end, share)
-            if left is not None:
-                left = max(left - taken, 0)
+        for i, (_, series) in enumerate(sorted(waiting, key=itemgetter(0))):
+            share = max(left // (len(waiting) - i), 1)
+            left = max(left - self._advance(series, begin, end, share), 0)
             if (carried := self._open.get(_listener(series))) is not None:
-                place = carried.first
+                place = min(carried.places.values(), default=None)
                 for segment in series.segments:
-                    if (entry := end.get(self._key(segment))) is not None:
-                        entry.pop("open", None)
+                    end.get(self._key(segment), {}).pop("open", None)
                 for segment in series.segments:
                     if place is not None and segment.number == place[0]:
                         end.setdefault(self._key(segment), {})["open"] = list(place)
@@ -115,47 +91,35 @@ class StreamReader(*_Bases):  # type: ignore[misc]
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Return the partitions of a batch."""
-        from logclient.verify.dataframes.sources import Part
-
-        options = self.options
-        parts: list[Series] = []
+        parts: list[pieces.Series] = []
         due = {(key, number) for key in end for number in self._due(start.get(key, {}), end[key])}
+        nothing_open = segments.MAX_NUMBER, 0
         for series in (self._listed[1] if self._listed[0] == end else self._find(start)) if end else []:
-            number, at = self._open_at(series, start) or (MAX_NUMBER, 0)
-            carried = pieces.carries(series.protocol, options.columns)
+            carried = pieces.carries(series.protocol, self.columns)
+            number, at = self._open_at(series, start, nothing_open) if carried else nothing_open
             chosen = []
             for segment in series.segments:
                 due.discard((self._key(segment), segment.number))
                 low, high = (min(self._position(offset, segment), segment.size) for offset in (start, end))
-                begin = low
-                if carried and segment.number >= number:
-                    begin = at if segment.number == number else 0
+                begin = low if segment.number < number else at if segment.number == number else 0
                 if high > begin:
-                    chosen.append(Piece(segment, begin, high, low, self._known_peers(segment, begin)))
+                    known, peers = self._peers.get(segment.path, (0, {}))
+                    before = {} if not begin else peers if known >= begin else None
+                    chosen.append(pieces.Piece(segment, begin, high, low, before))
             if any(piece.end > piece.tell for piece in chosen):
                 parts.append(series._replace(pieces=chosen))
         for key, number in sorted(due)[:1]:
             raise LedgerError(f"capture: {key}-{number:06d}.cap is gone, and a batch needs it again")
-        limit = options.partition_bytes or pieces.fair_bytes(parts)
-        return [Part(part) for part in pieces.share(parts, options.columns, limit)]
+        return [Part(part) for part in pieces.share(parts, self.columns, self.partition_bytes)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition."""
-        from logclient.verify.dataframes.sources import Part, freeze_in_task
-
-        if not isinstance(partition, Part):
-            return iter(())
-        freeze_in_task()
-        return pieces.read(partition.series, self.options.columns, self.options.wanted)
-
-    def _find(self, start: _Offset) -> list[Series]:
+    def _find(self, start: _Offset) -> list[pieces.Series]:
         """Return the segments that are there. Only the headers of new ones are read."""
         if not all(isinstance(entry, dict) for entry in start.values()):
             raise ConfigError("checkpointLocation: it is of an older version of logclient: take a new one")
         try:
-            return self.options.find(self._headers)[0]
+            return self.find(self._headers)[0]
         except LogclientError:
-            if start or self.options.wanted.strict:
+            if start or self.wanted.strict:
                 raise
             return []  # there is no capture yet
 
@@ -169,31 +133,28 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         entry = offset.get(self._key(segment), {})
         if any(first <= segment.number <= last for first, last in entry.get("read", ())):
             return WHOLE
-        at: int = entry.get("at", {}).get(str(segment.number), 0)
-        return at
+        return int(entry.get("at", {}).get(str(segment.number), 0))
 
     @staticmethod
     def _due(start: dict[str, Any], end: dict[str, Any]) -> list[int]:
         """Return the numbers of the segments of a series that a batch has bytes of."""
         before, after = (np.array(entry.get("read", ()), np.int64).reshape(-1, 2) for entry in (start, end))
-        whole: I64 = expand(subtract(after, before))
         known = start.get("at", {})
-        return [*whole.tolist(), *(int(n) for n, at in end.get("at", {}).items() if at > known.get(n, 0))]
+        parts = [int(n) for n, at in end.get("at", {}).items() if at > known.get(n, 0)]
+        return [*expand(subtract(after, before)).tolist(), *parts]
 
     def _size(self, segment: Segment) -> int:
         if self._target is None:
             return segment.size
         return min(segment.size, self._target.get(segment.path, 0))
 
-    def _open_at(self, series: Series, start: _Offset) -> tuple[int, int] | None:
+    def _open_at(self, series: pieces.Series, start: _Offset, default: tuple[int, int]) -> tuple[int, int]:
         """Return segment and byte of the first unit of an incomplete event of a listener."""
-        for key in {self._key(segment) for segment in series.segments}:
-            if (found := start.get(key, {}).get("open")) is not None:
-                number, at = found
-                return number, at
-        return None
+        found = (start.get(self._key(segment), {}).get("open") for segment in series.segments)
+        number, at = next(filter(None, found), default)
+        return number, at
 
-    def _new(self, series: Series, begin: _Offset) -> int:
+    def _new(self, series: pieces.Series, begin: _Offset) -> int:
         new = 0
         for segment in series.segments:
             at = self._position(begin, segment)
@@ -207,7 +168,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
             new += max(self._size(segment) - at, 0)
         return new
 
-    def _advance(self, series: Series, begin: _Offset, end: _Offset, share: int | None) -> int:
+    def _advance(self, series: pieces.Series, begin: _Offset, end: _Offset, share: int) -> int:
         """Set the ends of a listener's segments, and return how many bytes they are ahead.
 
         At least one record is taken, however long it is.
@@ -215,7 +176,7 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         taken = 0
         for segment in series.segments:
             at, size = self._position(begin, segment), self._size(segment)
-            room = size - at if share is None else share - taken
+            room = share - taken
             if size <= at:
                 continue
             if room <= 0:
@@ -238,15 +199,11 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         return taken
 
     def _walk(
-        self, series: Series, segment: Segment, begin: _Offset, low: int, high: int
+        self, series: pieces.Series, segment: Segment, begin: _Offset, low: int, high: int
     ) -> tuple[int, bool]:
-        """Read whole records from `low` to `high`.
-
-        Returns:
-            Where the last one ends, and whether one is an end record.
-        """
+        """Read whole records, and return where the last one ends, and whether one is an end record."""
         carried = None
-        if pieces.carries(series.protocol, self.options.columns):
+        if pieces.carries(series.protocol, self.columns):
             carried = self._open.get(_listener(series))
             if carried is None or carried.at > (segment.number, low):
                 carried = self._open[_listener(series)] = self._again(series, segment, begin, low)
@@ -260,14 +217,14 @@ class StreamReader(*_Bases):  # type: ignore[misc]
         if carried is not None:
             carried.at = segment.number, reader.position
         for problem in reader.problems:
-            if self.options.wanted.strict and problem.kind == "damage":
+            if self.wanted.strict and problem.kind == "damage":
                 raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
         return reader.position, bool(reader.closed)
 
-    def _again(self, series: Series, segment: Segment, begin: _Offset, low: int) -> _OpenMessages:
+    def _again(self, series: pieces.Series, segment: Segment, begin: _Offset, low: int) -> _OpenMessages:
         """Find the incomplete messages at a byte of a segment again, from the first of them on."""
         carried = _OpenMessages(series.protocol)
-        number, at = self._open_at(series, begin) or (segment.number, low)
+        number, at = self._open_at(series, begin, (segment.number, low))
         for one in series.segments:
             if number <= one.number <= segment.number:
                 first = at if one.number == number else 0
@@ -276,13 +233,8 @@ class StreamReader(*_Bases):  # type: ignore[misc]
                     carried.take(batch, one.number)
         return carried
 
-    def _known_peers(self, segment: Segment, start: int) -> dict[int, str] | None:
-        """Return the peers that were announced before a byte, and perhaps later ones; None: not known."""
-        known, peers = self._peers.get(segment.path, (0, {}))
-        return {} if not start else peers if known >= start else None
 
-
-def _listener(series: Series) -> tuple[str, str]:
+def _listener(series: pieces.Series) -> tuple[str, str]:
     """Return a key of a listener: with more folders, its name may become that of another one."""
     return series.listener, storage.folder_of(series.pieces[0].segment.path)
 
@@ -300,11 +252,6 @@ class _OpenMessages:
         inbound = np.flatnonzero(batch.direction == 0)
         if len(inbound):
             # The beginning of the batch is exact enough: decoding a few units twice is cheap.
-            begin = number, record_at(batch, 0)
+            begin = number, segments.record_at(batch, 0)
             found = self._incomplete(batch.take(inbound))
             self.places = {message: self.places.get(message, begin) for message in found}
-
-    @property
-    def first(self) -> tuple[int, int] | None:
-        """The first of these places; None: no message is incomplete."""
-        return min(self.places.values(), default=None)
