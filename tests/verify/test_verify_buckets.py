@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logclient.errors import LedgerError
@@ -30,6 +30,7 @@ SIZES = st.lists(st.integers(0, 20), min_size=1, max_size=30)
 
 
 @given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 4))
+@example([[1], [1]], 1)
 def test_every_sequence_has_a_place_of_its_own(calls: list[list[int]], bits: int) -> None:
     placer = ledger_buckets.Placer(bits)
     placed = [placer.place(np.array(sizes, np.int64)) for sizes in calls]
