@@ -239,7 +239,7 @@ def order_rules(listeners: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
 
 def find_foreign(reports: Iterable[SegmentReport], matched: set[str], since: int | None) -> set[str]:
     """Find the segments of other runs: they have events, but none of these ledgers."""
-    runs = _by_run(report for report in reports if report.run is not None)
+    runs = _grouped((report for report in reports if report.run is not None), "host", "run")
     with_known = {key for key, some in runs.items() if any(report.known for report in some)}
     alike = {key for key, some in runs.items() if any(report.name in matched for report in some)}
     # A body without an id may be the same in any run, so such a run counts only if it ends after
@@ -298,10 +298,7 @@ def find_doubts(
         problems.append(one.problem())
         if one.doubt:
             doubtful |= {protocol_of(one.protocol)} if decodable(one.protocol) else every
-    by_listener: dict[int | str, list[SegmentReport]] = {}
-    for report in (*reports, *others, *other_runs):
-        by_listener.setdefault(report.index, []).append(report)
-    for some in by_listener.values():
+    for some in _grouped((*reports, *others, *other_runs), "index").values():
         some.sort(key=attrgetter("number"))
         found = order_uncertain = False
         for i, report in enumerate(some):
@@ -323,7 +320,7 @@ def find_doubts(
             named = every if "" in named else named
             doubtful |= named
             disordered |= named if order_uncertain else set()
-    for (host, run), some in _by_run(others).items():
+    for (host, run), some in _grouped(others, "host", "run").items():
         n = sum(report.events - report.outside for report in some)
         kinds = {protocol_of(report.protocol) for report in some if report.protocol}
         # If no segment of a protocol belongs to this run, the folder may be the wrong one.
@@ -351,8 +348,9 @@ def continuity(report: SegmentReport, previous: SegmentReport | None, last: bool
     return [Problem("gap", report.name, 0, reason) for reason in gaps]
 
 
-def _by_run(reports: Iterable[SegmentReport]) -> dict[tuple[str, str], list[SegmentReport]]:
-    runs: dict[tuple[str, str], list[SegmentReport]] = {}
+def _grouped(reports: Iterable[SegmentReport], *fields: str) -> dict[Any, list[SegmentReport]]:
+    key = attrgetter(*fields)
+    groups: dict[Any, list[SegmentReport]] = {}
     for report in reports:
-        runs.setdefault((report.host, report.run or ""), []).append(report)
-    return runs
+        groups.setdefault(key(report), []).append(report)
+    return groups
