@@ -150,12 +150,8 @@ def _matching(pattern: str, what: str) -> list[str]:
 
     def below(folders: list[str]) -> list[str]:
         listed = for_each(lambda folder: _infos(folder, what), folders, remote=True)
-        return [
-            join(folder, info.base_name)
-            for folder, infos in zip(folders, listed, strict=True)
-            for info in infos
-            if info.type.name == "Directory"
-        ]
+        pairs = zip(folders, listed, strict=True)
+        return [join(at, x.base_name) for at, infos in pairs for x in infos if x.type.name == "Directory"]
 
     found = ["/".join(parts[:fixed]) + mark + query]
     for part in map(unquote, parts[fixed:]):
