@@ -41,9 +41,8 @@ class Workspace:
 def expand(ranges: I64) -> I64:
     """Return all numbers of some ranges, one range after the other."""
     sizes = ranges[:, 1] - ranges[:, 0] + 1
-    total = int(sizes.sum())
     starts = np.cumsum(sizes) - sizes
-    numbers: I64 = np.arange(total, dtype=np.int64) + np.repeat(ranges[:, 0] - starts, sizes)
+    numbers: I64 = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(ranges[:, 0] - starts, sizes)
     return numbers
 
 
