@@ -137,11 +137,8 @@ def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
 
 
 def _ask_sizes_again(parts: Parts) -> None:
-    """Find the sizes of objects that have a successor.
-
-    Such a part is complete, but a listing that takes a while may have an older size of it: lines would be
-    missing between two parts.
-    """
+    # An object with a successor is complete, but a listing that takes a while may have an older size of it:
+    # lines would be missing between two parts.
     again = np.append(parts.same_producer(), False)
     again &= np.array([storage.is_url(folder) for folder in parts.folders])[parts.rows["folder"]]
     some = Parts(parts.folders, parts.rows[again])
