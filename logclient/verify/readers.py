@@ -144,16 +144,10 @@ def _offsets_from_here(topics: list[str], settings: Mapping[str, str]) -> Offset
     try:
         client = admin.AdminClient({**own, "log_level": 0})
         listed = client.list_topics(timeout=ANSWER_MS / 1000).topics  # to ask for a topic may create it
-        every = [
-            TopicPartition(topic, number)
-            for topic in topics
-            if topic in listed
-            for number in listed[topic].partitions
-        ]
-        asked = [
-            client.list_offsets(dict.fromkeys(every, spec), **limits) if every else {}
-            for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest())
-        ]
+        known = [topic for topic in topics if topic in listed]
+        every = [TopicPartition(topic, number) for topic in known for number in listed[topic].partitions]
+        specs = admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()
+        asked = [client.list_offsets(dict.fromkeys(every, x), **limits) if every else {} for x in specs]
         return [(x.topic, x.partition, *(answers[x].result().offset for answers in asked)) for x in every]
     except KafkaException as error:
         why = error.args[0].str()
