@@ -39,6 +39,7 @@ class BucketReducer:
         for not_judged in (bucket.shared, bucket.outside, bucket.away):
             if not_judged is not None:
                 self.marks[not_judged] |= rules.NOT_JUDGED
+                self.left_out = self.listed & not_judged  # by the last of these alone
                 self.listed = self.listed & ~not_judged
         self.tables = ProducerTables(self.ledger.last)
         self.copies = space.filled("copies", n, np.int32, 0)
@@ -137,8 +138,10 @@ class BucketReducer:
         self._add_times(not_ok[sent], kind[sent])
         self._count(repeated, Column.DUPLICATED, DUPLICATED, self.copies[repeated].astype(np.int64) - 1)
         self._count(late_places, Column.REORDERED, REORDERED)
-        if (away := self.bucket.away) is not None:
-            tables.count("sums", self._ids(self._nowhere(away))[0], int(Column.NOWHERE))
+        if self.bucket.away is not None:
+            nowhere = self.left_out & (self.bucket.outcome == ACKED)
+            nowhere &= self.marks & rules.IN_OTHER_RUN == 0
+            tables.count("sums", self._ids(np.flatnonzero(nowhere))[0], int(Column.NOWHERE))
         faults = {word: not_ok[state == code] for code, word in enumerate(schema.STATES) if code}
         for word, places in {**faults, "reordered": late_places}.items():
             # When the first and the last of them were made.
@@ -169,16 +172,6 @@ class BucketReducer:
         given = self.copies, self.marks, bucket.starts, common, maybe_pending, rules.RULES
         sizes = judge(*given, self.judgements, counts, not_ok, repeated)
         return counts, not_ok[: sizes[0]], repeated[: sizes[1]]
-
-    def _nowhere(self, away: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Return the acknowledged events that arrived in no run, of producers that are left out."""
-        bucket = self.bucket
-        found = away & bucket.listed & (bucket.outcome == ACKED)
-        found &= self.marks & rules.IN_OTHER_RUN == 0
-        for not_judged in (bucket.shared, bucket.outside):
-            if not_judged is not None:
-                found &= ~not_judged
-        return np.flatnonzero(found)
 
     def _states(self, places: I64) -> tuple[U8, npt.NDArray[np.bool_]]:
         """Return the states of some events, and which of them were sent and are judged here."""
@@ -236,11 +229,11 @@ class BucketReducer:
             return
         tail = self.plan.tail
         for listener, minimum in earliest.items():
-            head: dict[str, Any] = {"min": minimum}
+            head = {"min": minimum, "cut": False}
             rest = b""
             if at < high - 1:
                 offsets, positions = self._last_in_order(listener, tail + 1)
-                head |= {"max": int(positions[-1]), "cut": len(positions) > tail}
+                head["cut"] = len(positions) > tail
                 offsets, positions = offsets[-tail:], positions[-tail:]
                 made, hashes = self.bucket.created_us[offsets], self.bucket.hashes[offsets].view(np.int64)
                 counted = self.judgements[offsets] & rules.LATE != 0  # late inside the bucket

@@ -137,7 +137,8 @@ class Comparison:
         self.watch.step(step)
         for batch in self.steps.judge(self.ledgers.parts, tally.ledger, tally.plan, later):
             self.watch.check()
-            tally.read(batch)
+            for row in batch.to_pylist():
+                tally.add_row(row)
 
     def _tasks(self) -> list[list[int]]:
         """Distribute the segments over tasks: all of a listener in one if an event may have several units."""

@@ -9,11 +9,10 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from logclient.evidence.arrays import I64, intersect, subtract, total_length, union
 from logclient.evidence.reports import SegmentReport
-from logclient.verify.ledger_facts import DROPPED, FAILED, LAST_SEQUENCE, LedgerFacts
+from logclient.verify.ledger_facts import DROPPED, FAILED, HANDED, LAST_SEQUENCE, LedgerFacts
 from logclient.verify.overview import CELLS, REORDERED, Grid, TimeCounts
 from logclient.verify.plan import Plan
 from logclient.verify.producer_tables import SCALES, Column, ProducerTables
@@ -22,21 +21,17 @@ from logclient.verify.verdict import Counts
 from logclient.verify.violation_files import ViolationWriter
 
 MAX_NAMED = 200  # the most producers with examples, for each word
-SHARE = 1 << 14  # producers that are counted at a time
+SHARE = 1 << 14  # producers that `Summary` counts at a time
 LONGEST = 5  # the most gaps that are reported
 
-BEYOND = {
-    "unexpected": Column.UNEXPECTED_BEYOND,
-    "unknown": Column.UNKNOWN_BEYOND,
-    "pending": Column.PENDING_BEYOND,
-}
+BEYOND = {word: Column[f"{word.upper()}_BEYOND"] for word in ("unexpected", "unknown", "pending")}
 """Words that also count distinct ids of no known producer."""
 
 
 class Tally:
     """The sum of all rows of the tasks, on the driver.
 
-    Call `read` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
+    Call `add_row` for the results of the tasks, then `stitch` and `count_unlisted`, then `finish`.
     """
 
     def __init__(self, plan: Plan, facts: LedgerFacts) -> None:
@@ -68,11 +63,6 @@ class Tally:
 
     # -- rows of the tasks
 
-    def read(self, batch: pa.RecordBatch) -> None:
-        """Add what a task has judged, a batch of `rows.RESULTS`."""
-        for row in batch.to_pylist():
-            self.add_row(row)
-
     def add_row(self, row: dict[str, Any]) -> None:
         """Add one row of `rows.RESULTS`."""
         kind = row["kind"]
@@ -102,20 +92,10 @@ class Tally:
         elif kind == "unlisted" and head["p"] < 0:
             self.unknown_producers = self.unknown_producers.plus(Counts(**head["counts"]))
         elif kind == "unlisted":
-            self._add_unlisted(head, row["values"])
+            self._seen_unlisted[0].extend([head["p"]] * (len(row["values"]) // 8))
+            self._seen_unlisted[1].frombytes(row["values"])
         else:
             self._add_bucket(head)
-
-    def _add_unlisted(self, head: dict[str, Any], values: bytes) -> None:
-        p = head["p"]
-        total = self.sums[p]
-        total[: len(STATES)] -= np.array(head["was"])
-        for word, column in BEYOND.items():
-            inside, beyond = head[word]
-            total[STATES.index(word)] += inside
-            total[column] += beyond
-        self._seen_unlisted[1].frombytes(values)
-        self._seen_unlisted[0].extend([p] * (len(values) // 8))
 
     def _add_table(self, table: str, keys: I64, values: I64) -> None:
         if table == "sums":
@@ -203,15 +183,12 @@ class Tally:
             more = False
             for listener, head in rows.items():
                 limit = later[p, listener]
-                if head.get("max", -1) <= limit:
-                    continue
                 offsets, positions, made, hashes = head["tail"]
                 behind = np.flatnonzero(positions > limit)
                 more |= head["cut"] and len(behind) == len(positions)
                 late_at[listener & LISTENER] += len(behind)
                 for i in behind[offsets[behind] >= 0].tolist():
-                    hash_ = int(hashes[i : i + 1].view(np.uint64)[0])
-                    found = listener, int(positions[i]), 1, True, hash_, int(made[i])
+                    found = listener, int(positions[i]), 1, True, int(hashes.view(np.uint64)[i]), int(made[i])
                     late.setdefault(int(offsets[i]), found)
             if more:
                 repeat |= {(key, listener): later[p, listener] for listener in rows}
@@ -249,39 +226,30 @@ class Tally:
         owners, seen = (np.frombuffer(values, np.int64) for values in self._seen_unlisted)
         order = np.lexsort((seen, owners))
         owners, seen = owners[order], seen[order]
-        bases, live = self.ledger.bases, self.ledger.live
-        for low in range(0, len(self.ledger), SHARE):
-            some = slice(low, low + SHARE)
-            last = self.ledger.last[some]
-            addressed = self.ledger.addressed[some]
-            own = np.maximum(-(-last >> self.ledger.bits), 1)  # buckets with places of the producer
-            first = np.searchsorted(live, bases[:-1][some])
-            judged = np.searchsorted(live, bases[:-1][some] + own) - first == own
-            judged = np.where(addressed, judged, self.ledger.rows["listed"][some] == last)
-            which = np.flatnonzero((last > 0) & ~judged & self.ledger.selected[some])
-            for p in (low + which).tolist():
-                arrived = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
-                self._count_unlisted_of(p, union(arrived[:, None].repeat(2, axis=1)), writer)
+        ledger, last = self.ledger, self.ledger.last
+        own = np.maximum(-(-last >> ledger.bits), 1)  # buckets with places of the producer
+        first, end = (np.searchsorted(ledger.live, ledger.bases[:-1] + n) for n in (0, own))
+        judged = np.where(ledger.addressed, end - first == own, ledger.rows["listed"] == last)
+        for p in np.flatnonzero((last > 0) & ~judged & ledger.selected).tolist():
+            arrived = seen[slice(*np.searchsorted(owners, (p, p + 1)))]
+            live = ledger.live[first[p] : end[p]]
+            self._count_unlisted_of(p, live, union(arrived[:, None].repeat(2, axis=1)), writer)
 
-    def _count_unlisted_of(self, p: int, seen: I64, writer: ViolationWriter) -> None:
+    def _count_unlisted_of(self, p: int, live: I64, seen: I64, writer: ViolationWriter) -> None:
         """Count the sequences of a producer that no bucket has, or no share of the events without ids."""
-        live, last = self.ledger.live, int(self.ledger.last[p])
-        base = int(self.ledger.bases[p])
-        low, high = np.searchsorted(live, (base, base + max(self.ledger.own_buckets(p), 1)))
+        judged = self.ledger.spans_of(p)[:, 1:3]
         if self.ledger.addressed[p]:
-            first = ((live[low:high] - self.ledger.bases[p]) << self.ledger.bits) + 1
-            judged = union(np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1))
-        else:
-            judged = union(self.ledger.spans_of(p)[:, 1:3])
-        region = subtract(np.array([[1, last]], np.int64), judged)
-        region = subtract(region, self.ledger.rows_of("outside", p, p + 1)[:, 1:])
+            first = ((live - self.ledger.bases[p]) << self.ledger.bits) + 1
+            judged = np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1)
+        judged = union(np.concatenate((judged, self.ledger.rows_of("outside", p, p + 1)[:, 1:])))
+        region = subtract(np.array([[1, self.ledger.last[p]]]), judged)
         if not len(region):
             return
         rows = self.ledger.outcomes_of(p)
-        stronger = union(rows[rows[:, 3] > DROPPED][:, 1:3])
-        sent = union(rows[rows[:, 3] > FAILED][:, 1:3])
-        dropped = intersect(region, subtract(union(rows[rows[:, 3] == DROPPED][:, 1:3]), stronger))
-        missing = intersect(region, subtract(union(rows[rows[:, 3] == FAILED][:, 1:3]), sent))
+        # The sequences with each of these outcomes, or a stronger one.
+        dropped, failed, sent = (union(rows[rows[:, 3] >= code, 1:3]) for code in (DROPPED, FAILED, HANDED))
+        dropped = intersect(region, subtract(dropped, failed))
+        missing = intersect(region, subtract(failed, sent))
         undecided = subtract(subtract(region, dropped), missing)
         newer = np.array([[int(self.ledger.pending_after[p]) + 1, LAST_SEQUENCE + 1]], np.int64)
         tables = ProducerTables(self.ledger.last)

@@ -13,6 +13,7 @@ from logclient.evidence.arrays import I64, starts_of
 from logclient.verify import rules, schema
 from logclient.verify.ledger_facts import LAST_SEQUENCE
 from logclient.verify.plan import Task
+from logclient.verify.producer_tables import Column, ProducerTables
 from logclient.verify.rows import Row, result_row
 
 NAMED = 1 << 16  # ids that become text at a time
@@ -70,6 +71,7 @@ class UnlistedReducer:
         self.task = task
         self.plan, self.ledger, self.writer, *_ = task
         self.key = key
+        self.tables = ProducerTables(self.ledger.last)
         self.arrivals = FirstArrivals(("owner", np.int32), ("a", np.uint64), ("b", np.uint64))
 
     def add(self, row: Row) -> None:
@@ -83,6 +85,7 @@ class UnlistedReducer:
         owners, starts = np.unique(rows["owner"], return_index=True)
         for p, own in zip(owners.tolist(), np.split(rows, starts[1:]), strict=True):
             yield self._known(p, own) if p >= 0 else unknown_result(self.task, self.key, p, own)
+        yield from self.tables.rows(self.key)
 
     def _known(self, p: int, rows: npt.NDArray[Any]) -> dict[str, Any]:
         packed = self.ledger
@@ -92,13 +95,16 @@ class UnlistedReducer:
         marks = packed.outcomes_at(p, sequences) | (sequences > packed.pending_after[p]) * rules.NEW
         state = rules.RULES[marks | rules.SEEN] & rules.STATE
         state[beyond] = schema.UNEXPECTED
+        # The columns of `tally.BEYOND` follow each other as the states do.
+        columns = state + ~inside * (Column.UNEXPECTED_BEYOND - schema.UNEXPECTED)
+        self.tables.count("sums", rows["owner"], columns)
         # The states under which the driver counts these sequences, without knowing of their arrival.
-        was = np.bincount(rules.RULES[marks[inside]] & rules.STATE, minlength=schema.EXCLUDED).tolist()
-        head: dict[str, Any] = {"p": p, "was": was, "examples": {}}
+        was = rules.RULES[marks[inside]] & rules.STATE
+        self.tables.count("sums", rows["owner"][inside], was, np.full(len(was), -1))
+        head: dict[str, Any] = {"p": p, "examples": {}}
         for code in (schema.UNEXPECTED, schema.UNKNOWN, schema.PENDING):
             which = state == code
             word = schema.STATES[code]
-            head[word] = [int((which & inside).sum()), int((which & ~inside).sum())]
             some = rows[which]
             self.writer.add(word, p, sequences[which], sequences[which], some["n"], False)
             if len(some) and code != schema.PENDING:
