@@ -62,12 +62,9 @@ def find_outside(
 def _joined(rows: I64) -> I64:
     """Return disjoint rows of producer, first and last in order, with neighbours joined."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    if not len(rows):
-        return rows
-    apart = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 2] + 1)
-    starts = np.concatenate(([True], apart))
-    ends = np.concatenate((apart, [True]))
-    return np.column_stack((rows[starts, :2], rows[ends, 2]))
+    edges = np.ones(len(rows) + 1, bool)  # before and behind each row
+    edges[1:-1] = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 2] + 1)
+    return np.column_stack((rows[edges[:-1], :2], rows[edges[1:], 2]))
 
 
 def contained(rows: I64, p: I64, sequences: I64) -> npt.NDArray[np.bool_]:
