@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -119,20 +118,16 @@ def _list_parts(places: Sequence[str]) -> tuple[Parts, list[str]]:
         alike=lambda name: ".ledger" in name.lower(),
     )
     unread = [f"{name} ({what})" for name, what in others.items()]
-    producers, numbers, sizes, owners = bytearray(), array("q"), array("q"), array("i")
-    for owner, entries in enumerate(found.values()):
-        for name, entry in entries.items():
-            match = _NAME.fullmatch(entry.name) if entry.regular else None
-            if match:
-                producers += bytes.fromhex(match[1])
-                numbers.append(int(match[2]))
-                sizes.append(entry.size)
-                owners.append(owner)
-            else:
-                unread.append(name)
-    rows = np.zeros(len(numbers), _FILE)
-    rows["producer"] = np.frombuffer(producers, np.uint8).reshape(-1, 10)
-    rows["number"], rows["size"], rows["folder"] = numbers, sizes, owners
+
+    def fields() -> Iterator[tuple[bytes, int, int, int]]:
+        for owner, entries in enumerate(found.values()):
+            for name, entry in entries.items():
+                if entry.regular and (match := _NAME.fullmatch(entry.name)):
+                    yield bytes.fromhex(match[1]), int(match[2]), entry.size, owner
+                else:
+                    unread.append(name)
+
+    rows = np.fromiter(fields(), [("producer", "V10"), *_FILE.descr[1:]]).view(_FILE)
     return Parts([*found], rows), sorted(unread)
 
 
@@ -153,17 +148,13 @@ def _without_copies(parts: Parts) -> tuple[Parts, list[str], list[str]]:
     """Return the files less those that another folder has too: copies, as problems, and those that differ."""
     rows = parts.rows
     same = parts.same_producer() & (rows["number"][1:] == rows["number"][:-1])
-    if not same.any():
-        return parts, [], []
     keep = np.ones(len(rows), bool)
     copies: list[str] = []
     differing: list[str] = []
     for first, last in true_runs(same).tolist():
         # The longest file has the most lines of a ledger that is still being written, or copied.
         longest = first + int(rows["size"][first : last + 2].argmax())
-        for i in range(first, last + 2):
-            if i == longest:
-                continue
+        for i in (*range(first, longest), *range(longest + 1, last + 2)):
             keep[i] = False
             mine, other = parts[i], parts[longest]
             if storage.begin_equally(mine.path, other.path, "ledger", mine.size):
