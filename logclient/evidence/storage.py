@@ -270,11 +270,8 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
 
 
 def check_reachable(place: str, what: str) -> None:
-    """Check that this process can read a folder."""
-    if is_url(place):
-        _open(place, what)
-    elif not os.path.isdir(place):
-        raise LedgerError(f"{what}: {place}: No such directory")
+    """Check that this process can read what is behind a URL."""
+    _open(place, what)
 
 
 def check_writable(place: str, what: str) -> None:
@@ -453,17 +450,6 @@ def open_file(place: str, what: str) -> io.RawIOBase:
     system, path = _open(place, what)
     with _errors_named(place, what):
         return _Object(system.open_input_file(path), place, what)
-
-
-def fetch(file: io.RawIOBase, size: int) -> None:
-    """Let the system read the first `size` bytes of a file of this machine, without waiting for it."""
-    if isinstance(file, io.FileIO) and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), 0, size, os.POSIX_FADV_WILLNEED)
-
-
-def open_buffered(place: str, what: str) -> io.BufferedReader:
-    """Open a regular file with a buffer, for reading. Errors are those of `open_file`."""
-    return io.BufferedReader(open_file(place, what), _BUFFER)
 
 
 def read_at(place: str, what: str, at: int, size: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -111,7 +112,8 @@ def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
         for part in group:
             file = storage.open_file(part.path, "ledger")
             ahead.append((part, file))
-            storage.fetch(file, READ_BYTES)
+            if isinstance(file, io.FileIO) and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, READ_BYTES, os.POSIX_FADV_WILLNEED)  # it does not wait
             if len(ahead) > AHEAD:
                 yield ahead[0]
                 ahead.popleft()[1].close()

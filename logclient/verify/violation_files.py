@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,8 @@ def violations(out: storage.Folder, spark: SparkSession | None = None) -> Any:
 
 
 def _read(place: str) -> Iterator[pa.RecordBatch]:
-    with storage.open_buffered(place, "out") as source, pq.ParquetFile(source) as file:
+    raw = storage.open_file(place, "out")
+    with io.BufferedReader(raw, 1 << 20) as source, pq.ParquetFile(source) as file:
         for batch in file.iter_batches():
             yield batch.cast(VIOLATIONS)
 
