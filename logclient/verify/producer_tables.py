@@ -103,4 +103,3 @@ class ProducerTables:
         for table, parts in self._parts.items():
             keys, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
             yield result_row(table, key, keys=keys.tobytes(), values=values.tobytes())
-        self._parts = {}
