@@ -11,7 +11,7 @@ import numpy as np
 from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.evidence import decode
-from logclient.evidence.segments import Batch, Segment, SegmentReader, unit_at
+from logclient.evidence.segments import Segment, SegmentReader, unit_at
 from logclient.evidence.urls import redact_url
 from logclient.readable import Frame
 from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
@@ -74,73 +74,60 @@ def resolve(
     carried: dict[int, Any] = {}
     for segment, (fields, listener, _, protocol) in enumerate(plan.segments):
         places = sorted(of_segment.get(segment, ()), key=lambda place: place[:2])
-        if protocol and decode.carries(protocol):
-            if segment <= last.get(listener, -1):
-                from logclient.plog import wire as wire_plog
+        messages = None
+        if protocol and decode.carries(protocol) and segment <= last.get(listener, -1):
+            from logclient.plog import wire as wire_plog
 
-                messages = carried.setdefault(listener, wire_plog.reassembler())
-                _read_messages(Segment(*fields), protocol, places, plan, messages)
-        elif places:
-            _read(Segment(*fields), protocol, places, plan)
+            messages = carried.setdefault(listener, wire_plog.reassembler())
+        if places or messages is not None:
+            _read(Segment(*fields), protocol, places, plan, messages)
     return shown
 
 
-def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan) -> None:
-    """Add the data of one segment to the examples at some places (unit, event in the unit), which ascend."""
+def _read(segment: Segment, protocol: str, places: list[_Place], plan: Plan, messages: Any) -> None:
+    """Add the data of one segment to the examples at some places (unit, event in the unit), which ascend.
+
+    Where an event may come in several units, `messages` has the open ones of the listener.
+    """
     reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
     find = decode.decoder(protocol)
     for batch in reader:
+        which = np.flatnonzero(batch.direction == 0)
+        if messages is not None and len(which):
+            some = batch.take(which)
+            now = float(some.received_us[0]) / 1e6
+            judged = messages.feed(some.data, some.offset, some.length, some.stream, now)
         while places and places[0][0] < batch.ordinal + len(batch.offset):
             unit, within, example = places.pop(0)
             i = unit - batch.ordinal
-            one = batch.take(np.array([i]))
-            events = find(one)
-            if within >= len(events.unit):
-                continue
-            raw = bytes(one.data[int(one.offset[0]) : int(one.offset[0] + one.length[0])])
-            data = decode.inflate_unit(protocol, raw)
-            offset = int(events.offset[within])
-            body = data[offset : offset + int(events.length[within])]
+            at = int(batch.offset[i])
+            raw = bytes(batch.data[at : at + int(batch.length[i])])
             frames = _frames(protocol, raw)
-            head = decode.wire(protocol).FRAME_HEAD
-            path, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
-            _add_unit(example, reader, batch, i)
-            shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
-            _add_body(example, body, offset, path, data != raw, begin, shown)
-        if not places:
+            if messages is not None:
+                body = judged.payload(int(np.searchsorted(which, i)))
+                offset, begin, data = max(raw.find(body[:FRAME_BYTES]), 0), 0, raw
+                shown = raw[:FRAME_BYTES]
+            else:
+                events = find(batch.take(np.array([i])))
+                if within >= len(events.unit):
+                    continue
+                data = decode.inflate_unit(protocol, raw)
+                offset = int(events.offset[within])
+                body = data[offset : offset + int(events.length[within])]
+                head = decode.wire(protocol).FRAME_HEAD
+                frames, begin = _path(frames, offset) if head is None else _message(frames, offset, head)
+                shown = data[begin : min(offset + len(body), begin + FRAME_BYTES)]
+            example.update(
+                listener=segment.listener,
+                segment=segment.name,
+                unit_at=batch.base + at,
+                peer=reader.peers.get(int(batch.stream[i]), ""),
+                arrival=int(batch.arrival[i]),
+                received_us=int(batch.received_us[i]),
+            )
+            _add_body(example, body, offset, frames, data != raw, begin, shown)
+        if not places and messages is None:
             return
-
-
-def _read_messages(segment: Segment, protocol: str, places: list[_Place], plan: Plan, messages: Any) -> None:
-    """Do the same where an event may come in several units: `messages` has the open ones of the listener."""
-    reader = SegmentReader(segment, units=plan.units, chunk=plan.chunk)
-    for batch in reader:
-        which = np.flatnonzero(batch.direction == 0)
-        if not len(which):
-            continue
-        some = batch.take(which)
-        now = float(some.received_us[0]) / 1e6
-        judged = messages.feed(some.data, some.offset, some.length, some.stream, now)
-        while places and places[0][0] < batch.ordinal + len(batch.offset):
-            unit, _, example = places.pop(0)
-            row = int(np.searchsorted(which, unit - batch.ordinal))
-            at = int(some.offset[row])
-            raw = bytes(some.data[at : at + int(some.length[row])])
-            body = judged.payload(row)
-            _add_unit(example, reader, some, row)
-            offset = max(raw.find(body[:FRAME_BYTES]), 0)
-            _add_body(example, body, offset, _frames(protocol, raw), False, 0, raw[:FRAME_BYTES])
-
-
-def _add_unit(example: dict[str, Any], reader: SegmentReader, batch: Batch, i: int) -> None:
-    example.update(
-        listener=reader.segment.listener,
-        segment=reader.segment.name,
-        unit_at=int(batch.base + batch.offset[i]),
-        peer=reader.peers.get(int(batch.stream[i]), ""),
-        arrival=int(batch.arrival[i]),
-        received_us=int(batch.received_us[i]),
-    )
 
 
 def _add_body(
