@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logclient._ext.arrivals import count_latencies
-from logclient.evidence.arrays import I32, I64, U8
+from logclient.evidence.arrays import I32, I64, U8, overlaps
 
 STEPS = 240  # the most time steps of a run, each of a round length
 PARTS = 200  # the most parts of a producer's sequences
@@ -129,10 +129,6 @@ def part_width(last: Any) -> Any:
 def count_in_parts(ranges: I64, last: int) -> I64:
     """Return how many numbers of disjoint inclusive ranges are in each part of the sequences."""
     width = part_width(last)
-    # Count the numbers below each edge: whole ranges, and a part of the range that crosses the edge.
-    edges = np.arange(-(-last // width) + 1, dtype=np.int64) * width + 1
-    sizes = np.concatenate(([0], np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)))
-    begun = np.searchsorted(ranges[:, 0], edges, side="left")
-    over = np.maximum(ranges[np.maximum(begun - 1, 0), 1] + 1 - edges, 0)
-    counts: I64 = np.diff(sizes[begun] - np.where(begun > 0, over, 0))
-    return counts
+    first = np.arange(1, last + 1, width)
+    part, pieces = overlaps(np.column_stack((first, first + width - 1)), ranges)
+    return np.bincount(part, pieces[:, 1] - pieces[:, 0] + 1, len(first)).astype(np.int64)
