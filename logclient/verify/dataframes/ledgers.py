@@ -125,10 +125,15 @@ def rows_of(
         producer = violations["producer"]
         others = sorted({*producer.unique().to_pylist()} - {*names, None})
         if parts:
-            yield from _unnamed(violations.filter(pc.is_null(producer)))
+            # Ids of applications, and bodies without any, that are of no event of a ledger.
+            for some in violations.filter(pc.is_null(producer)).to_batches(ROWS):
+                ids = pc.binary_join_element_wise("~", some["other"], "")
+                yield row_batch(
+                    len(some), EVENTS, id=ids, verdict=some["kind"], copies=some["copies"], reordered=False
+                )
             for low in range(0, len(others), MOST_PRODUCERS):
-                some = pa.array(others[low : low + MOST_PRODUCERS])
-                yield from rows_of([], violations.filter(pc.is_in(producer, some)))
+                share = pa.array(others[low : low + MOST_PRODUCERS])
+                yield from rows_of([], violations.filter(pc.is_in(producer, share)))
             violations = violations.filter(pc.is_in(producer, pa.array(names)))
         names = names or others
         words = _Words(violations, names)
@@ -145,8 +150,8 @@ def rows_of(
     outcomes = []
     # The strongest outcome counts, and the first of its reasons: they come last.
     for code, reason in sorted({(code, -reason) for code, reason in rows[:, 3:].tolist()}):
-        some = union(_keyed(rows[(rows[:, 3] == code) & (rows[:, 4] == -reason)]))
-        outcomes.append((code, -reason, _Ranges(some, some[:, 0])))
+        those = union(_keyed(rows[(rows[:, 3] == code) & (rows[:, 4] == -reason)]))
+        outcomes.append((code, -reason, _Ranges(those, those[:, 0])))
 
     def batch(keys: I64, hashes: U64 | None = None, created: I64 | None = None) -> pa.RecordBatch:
         n, listed = len(keys), hashes is not None
@@ -171,29 +176,12 @@ def rows_of(
     for spans, hashes, created in ledger_rows.pieces(parts, 0, facts):
         at = expand(np.column_stack((spans[:, 3], spans[:, 3] + spans[:, 2] - spans[:, 1])))
         yield batch(expand(_keyed(spans)), hashes[at], created[at])
-    unlisted = union(np.concatenate((_keyed(rows), *([words.keys] if words else []))))
-    for keys in _chunks(subtract(unlisted, union(_keyed(facts.spans)))):
-        yield batch(keys)
-
-
-def _chunks(ranges: I64) -> Iterator[I64]:
-    total = total_length(ranges)
-    if total > MOST_ROWS:
+    named = union(np.concatenate((_keyed(rows), *([words.keys] if words else []))))
+    unlisted = subtract(named, union(_keyed(facts.spans)))
+    if (total := total_length(unlisted)) > MOST_ROWS:
         raise LedgerError(f"ledger: {total} sequences that no line lists are too many for a table")
-    ends = np.cumsum(ranges[:, 1] - ranges[:, 0] + 1)
+    ends = np.cumsum(unlisted[:, 1] - unlisted[:, 0] + 1)
     for low in range(0, total, ROWS):
-        high = min(low + ROWS, total)
-        i, j = np.searchsorted(ends, (low, high - 1), side="right").tolist()
-        some = ranges[i : j + 1].copy()
-        some[-1, 1] -= int(ends[j]) - high
-        some[0, 0] += low - (int(ends[i - 1]) if i else 0)
-        yield expand(some)
-
-
-def _unnamed(violations: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield rows for ids of applications, and bodies without any, that are of no event of a ledger."""
-    for batch in violations.to_batches(ROWS):
-        ids = pc.binary_join_element_wise("~", batch["other"], "")
-        yield row_batch(
-            len(batch), EVENTS, id=ids, verdict=batch["kind"], copies=batch["copies"], reordered=False
-        )
+        at = np.arange(low, min(low + ROWS, total))
+        which = np.searchsorted(ends, at, side="right")
+        yield batch(unlisted[which, 1] + 1 - ends[which] + at)
