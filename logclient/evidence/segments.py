@@ -93,11 +93,6 @@ class Batch(NamedTuple):
         return Batch(*self[:3], *(column[which] for column in self[3:]))  # type: ignore[arg-type]
 
 
-def record_at(batch: Batch, unit: int) -> int:
-    """Return the byte of the file at which the record of a unit begins."""
-    return batch.base + int(batch.offset[unit]) - MIN_UNIT
-
-
 def binary(column: Any) -> tuple[memoryview, I64, I64]:
     """Return the bytes of an Arrow array without nulls: the data of all values, offset and length of each."""
     _, edges, data = column.buffers()
@@ -117,9 +112,8 @@ def list_segments(places: str | Sequence[str]) -> tuple[list[Segment], list[Prob
     def fits(name: str) -> bool:
         return name.endswith(".cap")
 
-    found, unread = storage.find_files(
-        places, "capture", ("segment", "<listener>-<nnnnnn>.cap"), fits, alike=fits
-    )
+    kind = "segment", "<listener>-<nnnnnn>.cap"
+    found, unread = storage.find_files(places, "capture", kind, fits, alike=fits)
     segments = []
     for folder, entries in found.items():
         for name, entry in entries.items():
@@ -318,13 +312,11 @@ class SegmentReader:
                 self._problem("gap", at, f"arrival {arrival[i]} where {expected[i]} was due")
             self.first_arrival = self.first_arrival or int(arrival[0])
             self.next_arrival = int(arrival[-1]) + 1
-        for at, following in ends:
-            if self.next_arrival and following != self.next_arrival:
-                why = f"the end has arrival {following} where {self.next_arrival} was due"
-                self._problem("gap", at, why)
-            self.next_arrival = following
-        if len(arrival):
             ordinal = self.units
             self.units += len(arrival)
             direction = np.frombuffer(walk.direction, np.uint8)
             yield Batch(data, base, ordinal, offset, lengths, arrival, stream, received_us, direction)
+        for at, following in ends:
+            if self.next_arrival and following != self.next_arrival:
+                self._problem("gap", at, f"the end has arrival {following} where {self.next_arrival} was due")
+            self.next_arrival = following

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError
 from logclient.evidence import decode
 from logclient.evidence.segments import binary
-from logclient.verify.dataframes.columns import FOUND, Columns, found, spark_schema
+from logclient.verify.dataframes.columns import Columns, Rows
+
+_FOUND = Columns(("producer", "sequence", "hash", "size", "own_id", "error"))
 
 
 def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFrame:
@@ -39,24 +42,21 @@ def decoded(frame: DataFrame, protocol: str, *, body: str = "value") -> DataFram
     types = dict(frame.dtypes)
     if types.get(body) not in ("binary", "string"):
         raise ConfigError(f"body: {body!r} must be a column of binary or text")
-    if twice := [name for name in FOUND if name in types]:
+    if twice := [name for name in _FOUND.names if name in types]:
         raise ConfigError(f"frame: it has a column {twice[0]} already")
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         find = decode.body_decoder(protocol)
         for batch in batches:
-            yield _with_found(batch, body, find)
+            values = batch.column(body).cast(pa.binary())
+            empty = values.is_null()
+            has = ~empty.to_numpy(zero_copy_only=False)
+            rows = pa.array(np.cumsum(has) - 1, mask=~has)
+            events = find(*binary(values.drop_null()))
+            *others, error = _FOUND.batch(Rows(None, events.unit, None, "", events)).take(rows).columns
+            error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
+            schema = pa.schema([*batch.schema, *_FOUND.schema])
+            yield pa.record_batch([*batch.columns, *others, error], schema=schema)
 
     with no_pandas():
-        return frame.mapInArrow(run, StructType([*frame.schema.fields, *spark_schema(Columns(FOUND).schema)]))
-
-
-def _with_found(batch: pa.RecordBatch, body: str, find: Callable[..., decode.Events]) -> pa.RecordBatch:
-    values = batch.column(body).cast(pa.binary())
-    empty = values.is_null()
-    has = ~empty.to_numpy(zero_copy_only=False)
-    rows = pa.array(np.cumsum(has) - 1, mask=~has)
-    *others, error = [column.take(rows) for column in found(find(*binary(values.drop_null())))]
-    error = pc.if_else(empty, pa.scalar(decode.NO_VALUE), error)
-    schema = pa.schema([*batch.schema, *Columns(FOUND).schema])
-    return pa.record_batch([*batch.columns, *others, error], schema=schema)
+        return frame.mapInArrow(run, StructType([*frame.schema.fields, *from_arrow_schema(_FOUND.schema)]))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType, VariantVal
 
 from logclient._ext import documents
@@ -32,34 +33,32 @@ class Rows:
 
     batch: Any  # `Batch`; None: bodies that came without units
     unit: npt.NDArray[Any]  # of each row
-    segment: Segment
-    peers: dict[int, str]
+    source: Any  # the `SegmentReader` of the units
     protocol: str  # empty: not known
     events: Any = None  # `decode.Events`, one for each row; None: a row is a unit
     kept: Any = None  # `decode.Kept`, their bodies
-    reader: Any = None  # a `documents.DocumentReader` of this protocol
-    fields: bool = False  # whether all fields of documents are asked for
+    read: Any = None  # `documents.DocumentReader.read` of this protocol
 
-    @functools.cached_property
+    @cached_property
     def is_event(self) -> npt.NDArray[np.bool_]:
         """Whether each row is an event, not a fault."""
         return np.asarray(self.events.status <= decode.NOT_JSON, bool)
 
-    @functools.cached_property
+    @cached_property
     def has_id(self) -> npt.NDArray[np.bool_]:
         """Whether each row has an id of 32 hex digits."""
         events = self.events
         return np.asarray((events.high | events.low | events.sequence.astype(np.uint64)) != 0, bool)
 
-    @functools.cached_property
+    @cached_property
     def documents(self) -> Any:
         """The bodies as documents. Those that are not JSON, and should be, are empty."""
-        return self.reader.read(self.kept.data, self.kept.edges, fields=self.fields)
+        return self.read(self.kept.data, self.kept.edges)
 
 
 def _peer(rows: Rows) -> pa.Array:
     streams, which = np.unique(rows.batch.stream, return_inverse=True)
-    peers = pa.array([rows.peers.get(int(stream)) for stream in streams], pa.string())
+    peers = pa.array([rows.source.peers.get(int(stream)) for stream in streams], pa.string())
     return peers.take(pa.array(which[rows.unit]))
 
 
@@ -124,21 +123,18 @@ def _time(rows: Rows) -> pa.Array:
     return arrow.times(us, valid)
 
 
-def _logjam(name: str) -> Callable[[Rows], pa.Array]:
-    def make(rows: Rows) -> pa.Array:
-        if "app_env_offset" not in rows.events.own:
-            return pa.nulls(len(rows.unit), COLUMNS[name][0])
-        from logclient.logjam import wire as wire_logjam
+def _logjam(name: str, rows: Rows) -> pa.Array:
+    events = rows.events
+    if "app_env_offset" not in events.own:
+        return pa.nulls(len(rows.unit), COLUMNS[name][0])
+    from logclient.logjam import wire as wire_logjam
 
-        events = rows.events
-        begin = rows.batch.offset[rows.unit]
-        columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
-        values, mask = columns[LOGJAM.index(name)]
-        if name == "created":
-            return arrow.times(values * 1000, ~mask & arrow.is_time_ms(values.view(np.uint64)))
-        return pa.array(values, COLUMNS[name][0], mask=mask)
-
-    return make
+    begin = rows.batch.offset[rows.unit]
+    columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
+    values, mask = columns[LOGJAM.index(name)]
+    if name == "created":
+        return arrow.times(values * 1000, ~mask & arrow.is_time_ms(values.view(np.uint64)))
+    return pa.array(values, COLUMNS[name][0], mask=mask)
 
 
 def _raw(rows: Rows) -> pa.Array:
@@ -148,17 +144,16 @@ def _raw(rows: Rows) -> pa.Array:
     return arrow.variable(pa.binary(), data, edges, np.ones(len(rows.unit), bool))
 
 
-_Maker = Callable[[Rows], pa.Array]
 LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created")
 
-COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
-    "listener": (pa.string(), lambda rows: pa.repeat(rows.segment.listener, len(rows.unit))),
+COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
+    "listener": (pa.string(), lambda rows: pa.repeat(rows.source.segment.listener, len(rows.unit))),
     "protocol": (pa.string(), lambda rows: pa.repeat(rows.protocol, len(rows.unit))),
     "stream": (pa.int64(), lambda rows: pa.array(rows.batch.stream[rows.unit].view(np.int64))),
     "peer": (pa.string(), _peer),
     "arrival": (pa.int64(), lambda rows: pa.array(rows.batch.arrival[rows.unit].view(np.int64))),
     "received": (arrow.TIME, lambda rows: arrow.times(rows.batch.received_us[rows.unit])),
-    "segment": (pa.string(), lambda rows: pa.repeat(rows.segment.name, len(rows.unit))),
+    "segment": (pa.string(), lambda rows: pa.repeat(rows.source.segment.name, len(rows.unit))),
     # Byte of the unit in the segment.
     "unit_at": (pa.int64(), lambda rows: pa.array(rows.batch.base + rows.batch.offset[rows.unit])),
     # Of a unit.
@@ -187,12 +182,12 @@ COLUMNS: dict[str, tuple[pa.DataType, _Maker]] = {
         ),
     ),
     # Only for Logjam; null where a message could not be parsed up to this field.
-    "app_env": (pa.string(), _logjam("app_env")),
-    "topic": (pa.string(), _logjam("topic")),
-    "request": (pa.bool_(), _logjam("request")),
-    "device": (pa.int64(), _logjam("device")),  # 0: from a producer
-    "device_seq": (pa.int64(), _logjam("device_seq")),  # the number in the meta frame, as a signed integer
-    "created": (arrow.TIME, _logjam("created")),
+    "app_env": (pa.string(), partial(_logjam, "app_env")),
+    "topic": (pa.string(), partial(_logjam, "topic")),
+    "request": (pa.bool_(), partial(_logjam, "request")),
+    "device": (pa.int64(), partial(_logjam, "device")),  # 0: from a producer
+    "device_seq": (pa.int64(), partial(_logjam, "device_seq")),  # that of the meta frame, with a sign
+    "created": (arrow.TIME, partial(_logjam, "created")),
 }
 
 DOCUMENTS = {"time", "level", "message", "fields"}  # columns that are made from the fields of bodies
@@ -210,7 +205,6 @@ LOGS = (
 ARRIVALS = (*_PLACE, "index", "producer", "sequence", "hash", "offset", "size", "own_id", "error", *LOGJAM)
 """The columns of ``logclient-capture``."""
 UNITS = (*_PLACE, "direction", "raw")  # the columns of ``logclient-capture`` with a row for each unit
-FOUND = ("producer", "sequence", "hash", "size", "own_id", "error")  # the columns that a body alone has
 
 
 class Columns(NamedTuple):
@@ -249,25 +243,12 @@ class Columns(NamedTuple):
         return row_batch(1, self.schema, **place, unit_at=max(found.offset, 0), error=found.kind)
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return an Arrow schema as that of a DataFrame."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema)
-
-
 def select(asked: StructType, possible: pa.Schema) -> tuple[str, ...]:
     """Return the names of the columns that a user's schema asks for."""
-    types = {field.name: field.dataType.simpleString() for field in spark_schema(possible)}
+    types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(possible)}
     for field in asked:
         if field.name not in types:
             raise ConfigError(f"schema: there is no column {field.name!r}: {', '.join(types)}")
         if (theirs := field.dataType.simpleString()) != types[field.name]:
             raise ConfigError(f"schema: {field.name} has the type {types[field.name]}, not {theirs}")
     return tuple(asked.names)
-
-
-def found(events: decode.Events) -> list[pa.Array]:
-    """Return the columns `FOUND` of decoded bodies."""
-    rows = Rows(None, events.unit, Segment("", 0, "", 0), {}, "", events)
-    return [COLUMNS[name][1](rows) for name in FOUND]

@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
 
 _T = TypeVar("_T")
+_Find = Callable[[Batch], Iterator[tuple[decode.Events, decode.Kept]]]
 
 
 class Piece(NamedTuple):
@@ -105,13 +106,12 @@ def find_series(
             one = one._replace(protocol=header.protocol)
         one.pieces.append(Piece(segment, 0, segment.size, 0, {}))
         found[segment.listener] = one
+    unread = [one for one in left_out if one.doubt]
+    if not protocol:
+        return [*found.values()], unread
     wanted = decode.protocol_of(protocol)
-
-    def fits(its: str, *also: str) -> bool:
-        return not protocol or decode.protocol_of(its) in (wanted, *also)
-
-    series = [one for one in found.values() if fits(one.protocol)]
-    return series, [one for one in left_out if one.doubt and fits(one.protocol, "")]
+    series = [one for one in found.values() if decode.protocol_of(one.protocol) == wanted]
+    return series, [one for one in unread if decode.protocol_of(one.protocol) in (wanted, "")]
 
 
 def carries(protocol: str, columns: Columns) -> bool:
@@ -172,29 +172,46 @@ def read(series: Iterable[Series], columns: Columns, wanted: Wanted) -> Iterator
         if one.protocol and not columns.of_units:
             find = (new if decode.carries(one.protocol) else shared)(one.protocol)
             if columns.any_of(DOCUMENTS):
-                reader = documents.DocumentReader(**decode.wire(one.protocol).DOCUMENT)
+                whole = documents.DocumentReader(**decode.wire(one.protocol).DOCUMENT)
+                reader = functools.partial(whole.read, fields=columns.any_of({"fields"}))
         for piece in one.pieces:
-            opened, first = _open(piece)
-            if opened is None:
-                continue
-            for batch in opened:
-                place = piece.segment, opened.peers, one.protocol
-                if columns.of_units:
-                    take = np.flatnonzero(wanted.of_units(batch))
-                    if len(take):
-                        yield columns.batch(Rows(batch, take, *place))
-                elif find is not None:
-                    for units, events, kept, keep in _events(batch, piece, one.protocol, find, wanted):
-                        all_fields = columns.any_of({"fields"})
-                        rows = Rows(units, events.unit, *place, events, kept, reader, all_fields)
-                        if wanted.strict:
-                            _check(rows, keep)
-                        yield columns.batch(rows, keep)
-            for problem in _problems(opened, one.protocol, piece, first):
+            yield from _read_piece(piece, one.protocol, find, reader, columns, wanted)
+
+
+def _read_piece(
+    piece: Piece, protocol: str, find: _Find | None, reader: Any, columns: Columns, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    opened, first = _open(piece)
+    if opened is None:
+        return
+    carried = find is not None and decode.carries(protocol)
+    for batch in opened:
+        if columns.of_units:
+            if len(take := np.flatnonzero(wanted.of_units(batch))):
+                yield columns.batch(Rows(batch, take, opened, protocol))
+            continue
+        inbound = batch.direction == 0
+        take = np.flatnonzero(inbound if carried else inbound & wanted.of_units(batch))
+        if find is None or not len(take):
+            continue
+        if len(take) < len(inbound):
+            batch = batch.take(take)
+        for events, kept in find(batch):
+            keep = wanted.of_events(events)
+            if carried:
+                keep &= wanted.of_units(batch)[events.unit]
+                if piece.tell > piece.start:
+                    keep &= batch.base + batch.offset[events.unit] >= piece.tell
+            if keep.any():
+                rows = Rows(batch, events.unit, opened, protocol, events, kept, reader)
                 if wanted.strict:
-                    raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
-                if not columns.of_units:
-                    yield columns.problem(piece.segment, one.protocol, problem)
+                    _check(rows, keep)
+                yield columns.batch(rows, keep)
+    for problem in _problems(opened, protocol, piece, first):
+        if wanted.strict:
+            raise LedgerError(f"capture: {problem.place}: {problem.kind}: {problem.reason}")
+        if not columns.of_units:
+            yield columns.problem(piece.segment, protocol, problem)
 
 
 def _check(rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
@@ -202,8 +219,8 @@ def _check(rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
     names = rows.events.names
     wrong = [i for i, name in enumerate(names) if i >= decode.NOT_JSON and name not in decode.QUIET]
     for row in np.flatnonzero(np.isin(rows.events.status, wrong) & keep)[:1]:
-        at = rows.batch.base + int(rows.batch.offset[rows.unit[row]])
-        raise LedgerError(f"capture: {rows.segment.name} at byte {at}: {names[rows.events.status[row]]}")
+        at, word = int(rows.batch.offset[rows.unit[row]]), names[rows.events.status[row]]
+        raise LedgerError(f"capture: {rows.source.segment.name} at byte {rows.batch.base + at}: {word}")
 
 
 def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
@@ -220,29 +237,6 @@ def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
     reader = SegmentReader(piece.segment, start=start, end=piece.end, units=UNITS)
     reader.peers.update(peers)
     return reader, first
-
-
-_Find = Callable[[Batch], Iterator[tuple[decode.Events, decode.Kept]]]
-_Decoded = tuple[Batch, decode.Events, decode.Kept, npt.NDArray[np.bool_]]
-
-
-def _events(batch: Batch, piece: Piece, protocol: str, find: _Find, wanted: Wanted) -> Iterator[_Decoded]:
-    """Yield units, their rows with bodies, and which of these are wanted."""
-    carried = decode.carries(protocol)
-    take = batch.direction == 0
-    inbound = np.flatnonzero(take if carried else take & wanted.of_units(batch))
-    if not len(inbound):
-        return
-    if len(inbound) < len(take):
-        batch = batch.take(inbound)
-    for events, kept in find(batch):
-        keep = wanted.of_events(events)
-        if carried:
-            keep &= wanted.of_units(batch)[events.unit]
-            if piece.tell > piece.start:
-                keep &= batch.base + batch.offset[events.unit] >= piece.tell
-        if keep.any():
-            yield batch, events, kept, keep
 
 
 def _problems(reader: SegmentReader, protocol: str, piece: Piece, first: int) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError, LedgerError
@@ -30,7 +31,7 @@ from logclient.evidence.segments import Header, Segment
 from logclient.evidence.storage import Folder
 from logclient.verify import worker
 from logclient.verify.dataframes import pieces
-from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select, spark_schema
+from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
 from logclient.verify.violation_files import violations
 
@@ -148,16 +149,15 @@ def _folders(options: Any, what: str, *names: str) -> list[str]:
     given: list[str] = []
     for name in names:
         text = str(options.get(name) or "")
-        if name != _PATHS and not text.startswith("["):
-            given += [text] * bool(text)
-        elif text:
+        found: Any = [text] if text else []
+        if text and (name == _PATHS or text.startswith("[")):
             try:
                 found = json.loads(text)
             except ValueError:
                 found = None
-            if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-                raise ConfigError(f"{name}: it must be a list of paths as JSON: give them to load()")
-            given += found
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigError(f"{name}: it must be a list of paths as JSON: give them to load()")
+        given += found
     if not given:
         raise ConfigError(f"{names[0]}: the folder of a {what} must be given")
     return storage.resolve_all(given, what)
@@ -228,7 +228,7 @@ class LogSource(_Table):
 
     def schema(self) -> StructType:
         """Return the columns of the rows."""
-        return spark_schema(self._columns().schema)
+        return from_arrow_schema(self._columns().schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -375,7 +375,7 @@ class LedgerSource(_Table):
 
     def schema(self) -> StructType:
         """Return the columns of the rows."""
-        return spark_schema(self._schema)
+        return from_arrow_schema(self._schema)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -401,8 +401,7 @@ class _LedgerReader(DataSourceReader):
         self.ledger = _folders(options, "ledger", "ledger", "path", _PATHS)
         self.limit = _bytes("maxPartitionBytes", options) or LEDGER_BYTES
         self.strict = source._strict
-        judged = "capture" in source._known
-        self.capture = _folders(options, "capture", "capture") if judged else None
+        self.capture = _folders(options, "capture", "capture") if "capture" in source._known else None
 
     def partitions(self) -> list[InputPartition]:
         found = ledger_files.find_ledgers(storage.expand(self.ledger, "ledger"))

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.evidence import decode, segments, storage
 from logclient.evidence.arrays import expand, subtract, union
-from logclient.evidence.segments import Batch, Header, Segment, SegmentReader, display_name
+from logclient.evidence.segments import MIN_UNIT, Batch, Header, Segment, SegmentReader, display_name
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.sources import CaptureReader, LogSource, Part
 
@@ -252,6 +252,6 @@ class _OpenMessages:
         inbound = np.flatnonzero(batch.direction == 0)
         if len(inbound):
             # The beginning of the batch is exact enough: decoding a few units twice is cheap.
-            begin = number, segments.record_at(batch, 0)
+            begin = number, batch.base + int(batch.offset[0]) - MIN_UNIT
             found = self._incomplete(batch.take(inbound))
             self.places = {message: self.places.get(message, begin) for message in found}
