@@ -20,7 +20,7 @@ from logclient._ext import capture as walker
 from logclient.errors import LedgerError
 from logclient.evidence import storage
 from logclient.evidence.arrays import I64, U8, U64
-from logclient.evidence.storage import display_name as display_name
+from logclient.evidence.storage import display_name
 
 VERSION = 1
 MAX_NUMBER = 1 << 63  # arrivals and numbers of segments are below this

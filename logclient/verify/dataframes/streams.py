@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from logclient.errors import ConfigError, LedgerError, LogclientError
 from logclient.evidence import decode, segments, storage
 from logclient.evidence.arrays import expand, subtract, union
-from logclient.evidence.segments import MIN_UNIT, Batch, Header, Segment, SegmentReader, display_name
+from logclient.evidence.segments import MIN_UNIT, Batch, Header, Segment, SegmentReader
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.sources import CaptureReader, LogSource, Part
 
@@ -125,7 +125,7 @@ class StreamReader(CaptureReader, DataSourceStreamReader, _AvailableNow):  # typ
 
     def _key(self, segment: Segment) -> str:
         """Return the name of a segment's series in offsets."""
-        name = display_name(segment.path) if self._several else segment.name
+        name = storage.display_name(segment.path) if self._several else segment.name
         return name.rpartition("-")[0]
 
     def _position(self, offset: _Offset, segment: Segment) -> int:
