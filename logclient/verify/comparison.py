@@ -22,9 +22,9 @@ from logclient.verify import examples, ledger_merge, ledger_rows, output
 from logclient.verify.ledger_buckets import places_of
 from logclient.verify.ledger_facts import LedgerFacts
 from logclient.verify.overview import Grid
-from logclient.verify.plan import MAX_TASKS, Later, Plan, share_evenly
+from logclient.verify.plan import FILES, MAX_TASKS, Later, Plan, share_evenly, share_out
 from logclient.verify.records import Source
-from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups, share_out
+from logclient.verify.runners import LocalRunner, SparkRunner, ledger_groups
 from logclient.verify.summary import Summary
 from logclient.verify.tally import Tally
 from logclient.verify.tuning import Tuning
@@ -150,7 +150,9 @@ class Comparison:
             else:
                 alone.append(index)
         sizes = [self.survey.entries[index][0][3] for index in alone]
-        shared = share_out(sizes, max(TASK_BYTES, sum(sizes) // MAX_TASKS))
+        shared = share_out(
+            ((i, size, 1) for i, size in enumerate(sizes)), max(TASK_BYTES, sum(sizes) // MAX_TASKS), FILES
+        )
         return [*([alone[i] for i in group] for group in shared), *of_listener.values()]
 
     def _plan(self, facts: LedgerFacts) -> Plan:

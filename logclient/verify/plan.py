@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from logclient.verify.violation_files import ViolationWriter
 
 TASK_COST = 1 << 22  # of the buckets of one task, in places: about a second's work
+FILES = 512  # the most of one task
 MAX_TASKS = 1 << 13  # tasks of a stage; they are larger when there would be more
 
+_T = TypeVar("_T")
 Buckets = frozenset[int] | None  # for a second pass, those to compare
 Later = dict[tuple[int, int], int] | None
 """For a second pass, bucket and listener -> the earliest first copy in all later buckets."""
@@ -100,6 +102,19 @@ class Task(NamedTuple):
     times: TimeCounts
     space: Workspace
     later: Later
+
+
+def share_out(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> list[list[_T]]:
+    """Group consecutive things, each with its bytes and parts, by about `limit` bytes and `most` parts."""
+    groups: list[list[_T]] = []
+    room = parts = 0
+    for one, size, n in sized:
+        if not groups or room < size or parts >= most:
+            groups.append([])
+            room, parts = limit, 0
+        groups[-1].append(one)
+        room, parts = room - size, parts + n
+    return groups
 
 
 def share_evenly(costs: I64, cores: int, limit: int = TASK_COST) -> list[int]:

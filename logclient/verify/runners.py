@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from logclient.evidence.selection import Selection
 from logclient.verify import arrival_rows, judge, ledger_lines, ledger_rows, records, worker
+from logclient.verify.plan import FILES, share_out
 from logclient.verify.rows import RESULTS, ROWS, Batches, Rows
 from logclient.verify.spark import is_local, no_pandas
 
@@ -33,7 +34,8 @@ def _buckets(later: Later) -> Buckets:
 
 def ledger_groups(parts: Parts) -> list[tuple[int, int]]:
     """Return the first and the next index of each group of ledger files that a task reads."""
-    return [(group[0], group[-1] + 1) for group in share_out(parts.sizes, GROUP_BYTES)]
+    sized = ((i, size, 1) for i, size in enumerate(parts.sizes))
+    return [(group[0], group[-1] + 1) for group in share_out(sized, GROUP_BYTES, FILES)]
 
 
 class LocalRunner:
@@ -172,15 +174,3 @@ class SparkRunner:
                 else:
                     conf.set(key, old)
 
-
-def share_out(sizes: list[int], limit: int) -> list[list[int]]:
-    """Group consecutive files so that each group has about `limit` bytes, or one file, and at most 512."""
-    groups: list[list[int]] = []
-    room = 0
-    for index, size in enumerate(sizes):
-        if not groups or room < size or len(groups[-1]) >= 512:
-            groups.append([])
-            room = limit
-        groups[-1].append(index)
-        room -= size
-    return groups

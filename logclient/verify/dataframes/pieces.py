@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from logclient.errors import LedgerError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.segments import Batch, Header, Problem, Segment, SegmentReader
 from logclient.verify.dataframes.columns import BODIES, DOCUMENTS, IDENTITY, Columns, Rows
+from logclient.verify.plan import share_out
 
 # Bytes of a partition. A whole segment is read with the least work: a collector closes it at 256 MiB.
 MOST_BYTES, LEAST_BYTES = 272 << 20, 8 << 20
@@ -31,7 +32,6 @@ UNITS = 1 << 14  # read at a time
 ROWS = 1 << 14  # in one batch, and as many as its last unit has
 BODY_BYTES = 8 << 20  # likewise
 
-_T = TypeVar("_T")
 _Find = Callable[[Batch], Iterator[tuple[decode.Events, decode.Kept]]]
 
 
@@ -119,19 +119,6 @@ def carries(protocol: str, columns: Columns) -> bool:
     return not columns.of_units and bool(protocol) and decode.carries(protocol)
 
 
-def group(sized: Iterable[tuple[_T, int, int]], limit: int, most: int) -> list[list[_T]]:
-    """Group consecutive things, each with its bytes and parts, by about `limit` bytes and `most` parts."""
-    groups: list[list[_T]] = []
-    room = parts = 0
-    for one, size, n in sized:
-        if not groups or room < size or parts >= most:
-            groups.append([])
-            room, parts = limit, 0
-        groups[-1].append(one)
-        room, parts = room - size, parts + n
-    return groups
-
-
 def share(series: Sequence[Series], columns: Columns, limit: int | None) -> list[list[Series]]:
     """Share out the pieces over partitions of `limit` bytes. A series that must stay whole may have more.
 
@@ -145,7 +132,7 @@ def share(series: Sequence[Series], columns: Columns, limit: int | None) -> list
         for part in ([one] if carries(one.protocol, columns) else _cut(one, limit))
         if any(piece.end > piece.tell for piece in part.pieces)
     )
-    return group(parts, limit, PIECES)
+    return share_out(parts, limit, PIECES)
 
 
 def _cut(series: Series, limit: int) -> Iterator[Series]:

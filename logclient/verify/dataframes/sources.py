@@ -33,6 +33,7 @@ from logclient.verify import worker
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
+from logclient.verify.plan import share_out
 from logclient.verify.violation_files import violations
 
 
@@ -409,7 +410,7 @@ class _LedgerReader(DataSourceReader):
             raise LedgerError(f"ledger: {found.unread[0]} is not read")
         owned = (list(files) for _, files in itertools.groupby(found.parts, lambda part: part.producer))
         sized = ((files, sum(part.size for part in files), 1) for files in owned)
-        groups = [[*itertools.chain(*some)] for some in pieces.group(sized, self.limit, MOST_PRODUCERS)]
+        groups = [[*itertools.chain(*some)] for some in share_out(sized, self.limit, MOST_PRODUCERS)]
         if self.capture is None:
             return [_LedgerPart(files, None) for files in groups]
         from logclient.verify import job
