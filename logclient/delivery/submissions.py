@@ -109,8 +109,6 @@ class Submissions:
         Args:
             outcomes: (first sequence, last sequence, status, reason).
         """
-        if not self.deliveries:
-            return
         done: list[tuple[int, Outcome]] = []
         with self._lock:
             for first, last, status, reason in outcomes:
@@ -129,6 +127,8 @@ class Submissions:
         self._settle([(seq, outcome) for seq in rest])
 
     def _settle(self, done: list[tuple[int, Outcome]]) -> None:
+        if not done:
+            return
         deliveries = self.deliveries  # a child has others: a signal handler may fork meanwhile
         for seq, outcome in done:
             deliveries[seq]._settle(outcome)
