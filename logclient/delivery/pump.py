@@ -6,6 +6,7 @@ the GIL for every batch, which busy threads can make slow.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -113,7 +114,7 @@ class PythonPump:
         self._linger_end = 0.0
         self._waited = False  # the peer's answers were waited for, which ends a linger
         self._drained = False  # something was received, and nothing is left
-        self._last_report = 0.0
+        self._last_report = -math.inf  # the first is due at once
         self._last_progress = 0.0
         self._ledger_fd = -1
         self._ledger_errno = 0
