@@ -32,7 +32,7 @@ DUCKDB, POLARS, DECODE = "DuckDB", "polars", "decode"
 PROGRAMS = {
     OURS: "ours", WHOLE: "whole", LOCAL: "local", DUCKDB: "duckdb", POLARS: "polars", DECODE: "decode",
 }  # fmt: skip
-ROUNDS = 5
+ROUNDS = 9
 SMALL = 10_000_000  # the largest size with rounds; larger sizes have one warm run of each contender
 PEERS = 50_000_000  # the largest size with peers: beyond, polars needs all memory and DuckDB many minutes
 BOUNDS = {10_000_000: {OURS: 0.70, WHOLE: 0.80}, 50_000_000: {WHOLE: 0.65}}  # our CPU over DuckDB's
