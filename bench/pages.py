@@ -84,9 +84,10 @@ NUMBERS = (
     Number("logux", "@logux/client, 100 at a time, @logux/server / *, until processed",
            "Logux, to the released server: time of `@logux/client`, held to 100 at a time, beside ours"),
     Number("logux", "@logux/client, 100 at a time, @logux/server / *, CPU", "the same: CPU"),
-    Number("verify", "logclient verify / DuckDB *, 10 M",
-           "`logclient verify`, 10 million events: CPU, beside DuckDB's"),
-    Number("verify", "logclient verify / DuckDB *, 50 M", "the same, 50 million events"),
+    Number("verify", "logclient verify, with violations and report / DuckDB *, 10 M",
+           "`logclient verify`, 10 million events, with its report: CPU, beside DuckDB's counts"),
+    Number("verify", "logclient verify, with violations and report / DuckDB *, 50 M",
+           "the same, 50 million events"),
     Number("import", "logclient / logging, *", "`import logclient`, beside `import logging`"),
 )  # fmt: skip
 
