@@ -102,7 +102,9 @@ def choose(
             why = "its name is not <listener>-<nnnnnn>.cap, and it has no header that can be read"
             left_out.append(LeftOut("misnamed", segment.name, why, "", True))
             continue
-        fits = header is None or _fits(found, header)
+        fits = header is None or (  # it is named as its header says: ``main`` or ``b.main``
+            found.number == header.number and f".{found.listener}".endswith(f".{header.listener}")
+        )
         (taken if fits else misnamed).append(Chosen(segment, header))
     taken, more = _without_copies(taken, misnamed)
     by_segment = attrgetter("segment")
@@ -144,12 +146,6 @@ def _name_listeners(taken: list[Chosen]) -> list[Chosen]:
             used.add(name)
             named += [one._replace(segment=one.segment._replace(listener=name)) for one in own]
     return named
-
-
-def _fits(segment: Segment, header: Header) -> bool:
-    """Return whether a file is named as its header says: ``main-000001.cap`` or ``b.main-000001.cap``."""
-    fits = segment.listener == header.listener or segment.listener.endswith(f".{header.listener}")
-    return fits and segment.number == header.number
 
 
 def _same(a: Segment, b: Segment) -> bool:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from logclient.lumberjack import wire as wire_lumberjack
     from logclient.plog import wire as wire_plog
 
+    _CHECKED: tuple[Wire, ...] = (wire_logjam, wire_logux, wire_lumberjack, wire_plog)
+
 
 class Wire(Protocol):
     """The wire module of a protocol: how the verifier decodes what its clients send."""
@@ -45,12 +47,9 @@ class Wire(Protocol):
     """Bytes of a frame before its content, where offsets count in the unit as it came; None where they count
     with compressed frames inflated in place."""
 
-    def wrap_body(self, body: bytes) -> tuple[bytes, bytes]:
-        """Return the bytes before and behind `body` in a unit that carries only this body."""
+    def wrap_body(self, body: bytes) -> bytes:
+        """Return a unit that carries only this body."""
 
-
-if TYPE_CHECKING:
-    _CHECKED: tuple[Wire, ...] = (wire_logjam, wire_logux, wire_lumberjack, wire_plog)
 
 # Statuses that all codecs share: see logclient/_ext/lumberjack.pyi.
 OK, FOREIGN, NO_ID, NOT_JSON = 0, 1, 2, 3
@@ -82,8 +81,6 @@ class Events(NamedTuple):
 
     def part(self, rows: slice) -> Events:
         """Return some of the rows, as views."""
-        if rows.start == 0 and rows.stop >= len(self.unit):
-            return self
         own = {name: column[rows] for name, column in self.own.items()}
         columns = (column[rows] for column in self[:-2])
         return Events(*columns, own=own, names=self.names)  # type: ignore[arg-type, misc]
@@ -228,15 +225,10 @@ def body_decoder(protocol: str, producers: bytes = b"") -> Callable[[ReadableBuf
 
     def run(data: ReadableBuffer, offset: I64, length: I64) -> Events:
         view = memoryview(data)
-        parts: list[bytes] = []
-        edges = [0]
-        for at, size in zip(offset.tolist(), length.tolist(), strict=True):
-            body = bytes(view[at : at + size])
-            head, tail = module.wrap_body(body)
-            parts += (head, body, tail)
-            edges.append(edges[-1] + len(head) + size + len(tail))
-        offsets = np.array(edges, np.int64)
-        found = decode_units(b"".join(parts), offsets[:-1], np.diff(offsets))
+        places = zip(offset.tolist(), (offset + length).tolist(), strict=True)
+        units = [module.wrap_body(bytes(view[at:end])) for at, end in places]
+        sizes = np.array([len(unit) for unit in units], np.int64)
+        found = decode_units(b"".join(units), np.cumsum(sizes) - sizes, sizes)
         return found._replace(offset=np.zeros(len(found.unit), np.int64), own={})
 
     return run

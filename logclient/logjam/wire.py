@@ -39,8 +39,8 @@ DOCUMENT: dict[str, Any] = {
 FRAME_HEAD: int | None = 4  # the length before a frame
 
 
-def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind `body` in a message of its own.
+def wrap_body(body: bytes) -> bytes:
+    """Return a message of this one event.
 
     The topic decides which field has the id. A body alone has no topic, so its fields tell.
     """
@@ -48,13 +48,9 @@ def wrap_body(body: bytes) -> tuple[bytes, bytes]:
     if b'"uuid"' in body and not (b'"request_id"' in body and _has_request_id(body)):
         topic = b"events"
     more = 1 << 31
-    frames = [
-        (more | 7).to_bytes(4, "little") + b"app-env",
-        (more | len(topic)).to_bytes(4, "little") + topic,
-    ]
-    meta = b"\xca\xbd\0\x01" + bytes(20)
-    head = b"".join(frames) + (more | len(body)).to_bytes(4, "little")
-    return head, len(meta).to_bytes(4, "little") + meta
+    frames = [(frame, more) for frame in (b"app-env", topic, body)]
+    frames.append((b"\xca\xbd\0\x01" + bytes(20), 0))
+    return b"".join((flag | len(frame)).to_bytes(4, "little") + frame for frame, flag in frames)
 
 
 def _has_request_id(body: bytes) -> bool:

@@ -24,6 +24,6 @@ DOCUMENT: dict[str, Any] = {
 FRAME_HEAD: int | None = 0
 
 
-def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return nothing: the decoder takes bodies as they are (`BODY_OPTION`)."""
-    return b"", b""
+def wrap_body(body: bytes) -> bytes:
+    """Return `body`: the decoder takes bodies as they are (`BODY_OPTION`)."""
+    return body

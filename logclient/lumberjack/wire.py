@@ -24,6 +24,6 @@ DOCUMENT: dict[str, Any] = {
 FRAME_HEAD: int | None = None  # offsets count with compressed frames inflated in place
 
 
-def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind `body` in a window of this one event."""
-    return b"2W\0\0\0\x012J\0\0\0\x01" + len(body).to_bytes(4, "big"), b""
+def wrap_body(body: bytes) -> bytes:
+    """Return a window of this one event."""
+    return b"2W\0\0\0\x012J\0\0\0\x01" + len(body).to_bytes(4, "big") + body

@@ -36,9 +36,9 @@ FRAME_HEAD: int | None = None
 _PENDING_BYTES = 64 << 20  # of incomplete messages, the same as the decoder keeps
 
 
-def wrap_body(body: bytes) -> tuple[bytes, bytes]:
-    """Return nothing: the decoder takes bodies as they are (`BODY_OPTION`)."""
-    return b"", b""
+def wrap_body(body: bytes) -> bytes:
+    """Return `body`: the decoder takes bodies as they are (`BODY_OPTION`)."""
+    return body
 
 
 def reassembler() -> codec.Reassembler:

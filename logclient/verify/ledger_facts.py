@@ -101,6 +101,8 @@ class LedgerFacts:
     Attributes:
         starts: the place of each producer's first sequence in its bucket of `bases`.
         live: the buckets in which an event is listed.
+        spans: rows of producer, first, last, position and group of files, by first.
+        outcomes: rows of producer, first, last, outcome and reason, by outcome (weakest first) and first.
         drops: rows of producer, time and number of events dropped.
         outside: rows of producer, first and last: the sequences that are not selected, see ``outside.py``.
     """
@@ -175,18 +177,10 @@ class LedgerFacts:
         at = bisect.bisect_left(range(len(self)), name, key=self.name)
         return at if at < len(self) and self.name(at) == name else -1
 
-    def spans_of(self, p: int) -> I64:
-        """Return rows of producer, first, last, position and group of files, by first."""
-        return self.rows_of("spans", p, p + 1)
-
-    def outcomes_of(self, p: int) -> I64:
-        """Return rows of producer, first, last, outcome and reason, by outcome (weakest first) and first."""
-        return self.rows_of("outcomes", p, p + 1)
-
     def reasons_of(self, p: int) -> dict[str, dict[str, int]]:
         """Return outcome -> reason -> number of failed or dropped events, the most frequent first."""
         out: dict[str, dict[str, int]] = {}
-        rows = self.rows_of("reasons", p, p + 1)
+        rows = self.rows_of("reasons", p)
         for _, outcome, reason, n in rows[np.argsort(-rows[:, 3], kind="stable")].tolist():
             out.setdefault(OUTCOMES[outcome], {})[self.reasons[reason]] = n
         return out
@@ -220,21 +214,21 @@ class LedgerFacts:
         last = int(self.last[p])
         return -(-last >> self.bits) if self.addressed[p] and last > 1 << self.bits else 0
 
-    def rows_of(self, name: str, low: int, high: int) -> I64:
-        """Return the rows of the producers from `low` to ``high - 1`` in a table."""
+    def rows_of(self, name: str, p: int, end: int | None = None) -> I64:
+        """Return the rows of a producer in a table, or of all from `p` to ``end - 1``."""
         first = self._first_rows[name]
-        return self.tables[name][first[low] : first[high]]
+        return self.tables[name][first[p] : first[end or p + 1]]
 
     def reason(self, p: int, sequence: int) -> str:
         """Return the reason for a sequence's outcome, empty when there is none."""
-        rows = self.outcomes_of(p)
+        rows = self.rows_of("outcomes", p)
         rows = rows[(rows[:, 1] <= sequence) & (rows[:, 2] >= sequence)]
         return self.reasons[int(rows[-1, 4])] if len(rows) else ""
 
     def outcomes_at(self, p: int, sequences: I64) -> npt.NDArray[np.uint8]:
         """Return the outcomes of some sequences."""
         outcome = np.zeros(len(sequences), np.uint8)
-        _, first, last, codes, _ = self.outcomes_of(p).T
+        _, first, last, codes, _ = self.rows_of("outcomes", p).T
         edges = np.searchsorted(codes, np.arange(DROPPED, ACKED + 2)).tolist()
         for code, low, high in zip(range(DROPPED, ACKED + 1), edges[:-1], edges[1:], strict=True):
             if low < high:

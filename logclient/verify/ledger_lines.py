@@ -48,7 +48,6 @@ UNSTATED: dict[str, Any] = {
 }
 """Facts about a file before it is read."""
 _WITH_SEQS = {"batch", "outcome", "dropped", "ids", "deferred"}  # kinds of lines
-_CREATED, _HASHES, _END = b',"created":"', b'","hashes":"', b'"}\n'
 
 
 def survey(group: Sequence[Part], selection: Selection = EVERYTHING) -> dict[str, Any]:
@@ -184,7 +183,7 @@ class LedgerReader:
             try:
                 if not line:
                     raise ValueError(f"longer than {MAX_LINE} bytes")
-                fields = _parse_line(line)
+                fields = json.loads(line.decode())
                 if not facts["opened"]:
                     self._open(fields)
                 elif _kind(fields) == "open":
@@ -369,20 +368,6 @@ class _Lines:
         return n > 0
 
 
-def _parse_line(line: bytes) -> Any:
-    """Return the JSON value of a line.
-
-    The two long strings at the end of a ``batch`` line are most of a ledger. They are base64, so when a line
-    has the usual form they are cut out as bytes and not decoded as JSON.
-    """
-    if line.startswith(b'{"t":"batch",') and line.endswith(_END):
-        at = line.find(_CREATED)
-        created, _, hashes = line[at + len(_CREATED) : -len(_END)].partition(_HASHES)
-        if at > 0 and hashes and not any(x in text for x in (b'"', b"\\") for text in (created, hashes)):
-            return {**json.loads(line[:at] + b"}"), "created": created, "hashes": hashes}
-    return json.loads(line.decode())
-
-
 def number_reason(reasons: dict[str, int], reason: str) -> int:
     """Return the number of a reason in a table, to which it is added; if that is full, that of all others."""
     if reason not in reasons and len(reasons) >= MAX_REASONS:
@@ -424,9 +409,9 @@ def _read_some(fields: dict[str, Any], name: str, seqs: list[tuple[int, int]]) -
     return some
 
 
-def _read_base64(value: str | bytes, size: int, what: str) -> bytes:
+def _read_base64(value: str, size: int, what: str) -> bytes:
     try:
-        return unbase64(value if isinstance(value, bytes) else value.encode(), size)
+        return unbase64(value.encode(), size)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
 

@@ -145,9 +145,8 @@ class _Merger:
         left_out = np.empty((0, 3), np.int64)
         if self.selection.timed:
             most = np.iinfo(np.int64).max
-            begun = [x[0]["started_us"] if x[0]["part"] == 1 else 0 for x in groups]
-            closed = [(_close_of(x) or {"at_us": None})["at_us"] for x in groups]
-            started = np.array([at or -most for at in begun])
+            started = np.array([(x[0]["part"] == 1 and x[0]["started_us"]) or -most for x in groups])
+            closed = ((_close_of(x) or {}).get("at_us") for x in groups)
             ended = np.array([most if at is None else at for at in closed])
             outside = find_outside(some["when"], checked.spans, base, started, ended, self.selection)
             left_out = outside.ranges

@@ -237,15 +237,15 @@ class Tally:
 
     def _count_unlisted_of(self, p: int, live: I64, seen: I64, writer: ViolationWriter) -> None:
         """Count the sequences of a producer that no bucket has, or no share of the events without ids."""
-        judged = self.ledger.spans_of(p)[:, 1:3]
+        judged = self.ledger.rows_of("spans", p)[:, 1:3]
         if self.ledger.addressed[p]:
             first = ((live - self.ledger.bases[p]) << self.ledger.bits) + 1
             judged = np.stack((first, first + (1 << self.ledger.bits) - 1), axis=1)
-        judged = union(np.concatenate((judged, self.ledger.rows_of("outside", p, p + 1)[:, 1:])))
+        judged = union(np.concatenate((judged, self.ledger.rows_of("outside", p)[:, 1:])))
         region = subtract(np.array([[1, self.ledger.last[p]]]), judged)
         if not len(region):
             return
-        rows = self.ledger.outcomes_of(p)
+        rows = self.ledger.rows_of("outcomes", p)
         # The sequences with each of these outcomes, or a stronger one.
         dropped, failed, sent = (union(rows[rows[:, 3] >= code, 1:3]) for code in (DROPPED, FAILED, HANDED))
         dropped = intersect(region, subtract(dropped, failed))

@@ -126,15 +126,15 @@ def _time(rows: Rows) -> pa.Array:
 def _logjam(name: str, rows: Rows) -> pa.Array:
     events = rows.events
     if "app_env_offset" not in events.own:
-        return pa.nulls(len(rows.unit), COLUMNS[name][0])
+        return pa.nulls(len(rows.unit), LOGJAM[name])
     from logclient.logjam import wire as wire_logjam
 
     begin = rows.batch.offset[rows.unit]
     columns = wire_logjam.message_columns(rows.batch.data, begin, events.own, events.status, events.names)
-    values, mask = columns[LOGJAM.index(name)]
+    values, mask = columns[[*LOGJAM].index(name)]
     if name == "created":
         return arrow.times(values * 1000, ~mask & arrow.is_time_ms(values.view(np.uint64)))
-    return pa.array(values, COLUMNS[name][0], mask=mask)
+    return pa.array(values, LOGJAM[name], mask=mask)
 
 
 def _raw(rows: Rows) -> pa.Array:
@@ -144,7 +144,12 @@ def _raw(rows: Rows) -> pa.Array:
     return arrow.variable(pa.binary(), data, edges, np.ones(len(rows.unit), bool))
 
 
-LOGJAM = ("app_env", "topic", "request", "device", "device_seq", "created")
+# Only for Logjam; null where a message could not be parsed up to this field. A producer is device 0, and
+# `device_seq`, that of the meta frame, has a sign.
+LOGJAM = {
+    "app_env": pa.string(), "topic": pa.string(), "request": pa.bool_(), "device": pa.int64(),
+    "device_seq": pa.int64(), "created": arrow.TIME,
+}  # fmt: skip
 
 COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
     "listener": (pa.string(), lambda rows: pa.repeat(rows.source.segment.listener, len(rows.unit))),
@@ -181,13 +186,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
             rows.documents.field_ends, rows.documents.field_valid, rows.documents.keys, rows.documents.values
         ),
     ),
-    # Only for Logjam; null where a message could not be parsed up to this field.
-    "app_env": (pa.string(), partial(_logjam, "app_env")),
-    "topic": (pa.string(), partial(_logjam, "topic")),
-    "request": (pa.bool_(), partial(_logjam, "request")),
-    "device": (pa.int64(), partial(_logjam, "device")),  # 0: from a producer
-    "device_seq": (pa.int64(), partial(_logjam, "device_seq")),  # that of the meta frame, with a sign
-    "created": (arrow.TIME, partial(_logjam, "created")),
+    **{name: (kind, partial(_logjam, name)) for name, kind in LOGJAM.items()},
 }
 
 DOCUMENTS = {"time", "level", "message", "fields"}  # columns that are made from the fields of bodies

@@ -288,7 +288,8 @@ class CaptureReader:
         """Read the rows of a partition."""
         if not isinstance(partition, Part):  # Spark makes one when there are none
             return
-        _freeze_in_task()
+        if TaskContext.get() is not None:
+            worker.prepare()
         for one in partition.left_out:
             yield self.columns.problem(Segment("", 0, "", 0, one.segment), one.protocol, one.problem())
         yield from pieces.read(partition.series, self.columns, self.wanted)
@@ -321,12 +322,6 @@ class _BatchReader(CaptureReader, DataSourceReader):
             series = [one for one in series if one.listener in only]
         parts = [Part(part) for part in pieces.share(series, self.columns, self.partition_bytes)]
         return [*parts, Part([], left_out)] if left_out and not self.columns.of_units else [*parts]
-
-
-def _freeze_in_task() -> None:
-    """Exempt what is imported from garbage collection, in a task of Spark, see `worker.prepare`."""
-    if TaskContext.get() is not None:
-        worker.prepare()
 
 
 def _narrow(wanted: pieces.Wanted, filters: Iterable[Any]) -> pieces.Wanted:
@@ -428,6 +423,7 @@ class _LedgerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _LedgerPart):
             return
-        _freeze_in_task()
+        if TaskContext.get() is not None:
+            worker.prepare()
         for batch in rows_of(partition.files, partition.words, strict=self.strict):
             yield batch.select(self.columns)
