@@ -266,5 +266,4 @@ def _events(found: Any, module: Wire) -> Events:
 
 def inflate_unit(protocol: str, unit: bytes) -> bytes:
     """Return the bytes of a unit in which `Events.offset` counts."""
-    inflate: Callable[[bytes], bytes] = wire(protocol).codec.expand
-    return inflate(unit)
+    return bytes(wire(protocol).codec.expand(unit))

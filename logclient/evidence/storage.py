@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from logclient.config import all_options
 from logclient.errors import ConfigError, LedgerError
-from logclient.evidence.urls import redact_url
 from logclient.files import open_regular
 
 Folder = str | os.PathLike[str]
@@ -81,6 +81,24 @@ def resolve(given: Folder, what: str) -> str:
         raise ConfigError(f"{shown}: a URL has no fragment: write %23 for #")
     query = f"?{split.query}" if split.query else ""
     return f"{'s3' if scheme in _S3 else scheme}://{split.netloc}{split.path.rstrip('/')}{query}"
+
+
+def redact_url(url: str) -> str:
+    """Return a URL without user names, passwords and secret options.
+
+    logclient redacts URLs when it writes a ledger. Other programs that write ledgers may not.
+    """
+    head, mark, query = url.partition("?")
+    scheme, colons, rest = head.partition("://")
+    if "@" in rest:
+        head = f"{scheme}{colons}***@{rest.rpartition('@')[2]}"
+    pairs = []
+    known = all_options()
+    for pair in query.split("&") if mark else ():
+        name, equals, _ = pair.partition("=")
+        open_ = name in known and not any(option.reader.secret for option in known[name])
+        pairs.append(pair if open_ or not equals else f"{name}=***")
+    return head + mark + "&".join(pairs)
 
 
 def join(place: str, *names: str) -> str:

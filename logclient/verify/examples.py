@@ -12,7 +12,7 @@ from logclient import registry
 from logclient._ext.hash import xxh64
 from logclient.evidence import decode
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
-from logclient.evidence.urls import redact_url
+from logclient.evidence.storage import redact_url
 from logclient.readable import Frame
 from logclient.verify.ledger_facts import OUTCOMES, LedgerFacts
 from logclient.verify.plan import Plan

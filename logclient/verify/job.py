@@ -177,11 +177,11 @@ def run(
             place, found = output.prepare_folder(out)
             made += found
             if not local:
+                own = spark if arrived is None else arrived.sparkSession
+                jar = connector() if kafka is not None else ""
                 session = Session(
-                    master, heap=heap, packages=packages, conf=conf,
-                    spark=spark if arrived is None else arrived.sparkSession,
-                    connector=connector() if kafka is not None else "", stop=watch.stop,
-                )  # fmt: skip
+                    master, heap=heap, packages=packages, conf=conf, spark=own, connector=jar, stop=watch.stop
+                )
                 watch.use(session)
             watch.check()
             ready = time.monotonic()

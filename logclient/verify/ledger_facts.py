@@ -85,10 +85,8 @@ PRODUCER_ROW = np.dtype(
 )
 
 # Tables of all producers: int64, sorted by producer. The number of columns; 0: one dimension.
-TABLES = {
-    "bases": 0, "starts": 0, "spans": 5, "outcomes": 5, "live": 0, "deferred": 3, "has_id": 3, "drops": 3,
-    "reasons": 4, "outside": 3,
-}  # fmt: skip
+TABLES = {"bases": 0, "starts": 0, "live": 0, "spans": 5, "outcomes": 5, "reasons": 4}
+TABLES |= dict.fromkeys(("deferred", "has_id", "drops", "outside"), 3)
 
 
 @dataclass(eq=False)

@@ -104,10 +104,8 @@ class TimeCounts:
         m, n = len(starts), len(created_us)
         extremes = np.zeros((m, 3), np.int64)
         owner, cells, counts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
-        used = count_latencies(
-            created_us, received_us, judgements, starts, families, self.grid.start_us, self.grid.width_us,
-            self.words, self.latency, extremes, owner, cells, counts,
-        )  # fmt: skip
+        given = created_us, received_us, judgements, starts, families, self.grid.start_us, self.grid.width_us
+        used = count_latencies(*given, self.words, self.latency, extremes, owner, cells, counts)
         return Latencies(owner[:used], cells[:used], counts[:used], *np.ascontiguousarray(extremes.T))
 
     def rows(self) -> Iterator[tuple[str, I64, I64]]:

@@ -107,10 +107,9 @@ def _offsets(spark: Any, topics: list[str], settings: Mapping[str, str]) -> Offs
     if not isinstance(client, type(jvm.java.util.HashMap)):
         raise ConfigError("kafka: this Spark session has no Kafka connector (spark.jars.packages)")
     bytes_ = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    own = {
-        "key.deserializer": bytes_, "value.deserializer": bytes_, "allow.auto.create.topics": "false",
-        "default.api.timeout.ms": str(ANSWER_MS), "request.timeout.ms": str(ANSWER_MS // 2),
-    }  # fmt: skip
+    own = dict.fromkeys(("key.deserializer", "value.deserializer"), bytes_)
+    own |= {"default.api.timeout.ms": str(ANSWER_MS), "request.timeout.ms": str(ANSWER_MS // 2)}
+    own["allow.auto.create.topics"] = "false"
     values, partitions = jvm.java.util.HashMap(), jvm.java.util.ArrayList()
     for name, value in {**own, **settings}.items():
         values.put(name, value)

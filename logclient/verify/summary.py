@@ -19,7 +19,7 @@ from logclient.evidence.arrays import I64, starts_of, sum_by_key
 from logclient.evidence.decode import QUIET, protocol_of
 from logclient.evidence.segments import Problem
 from logclient.evidence.selection import EVERYTHING, Selection
-from logclient.evidence.urls import redact_url
+from logclient.evidence.storage import redact_url
 from logclient.verify import endpoints, schema
 from logclient.verify.devices import MAX_DEVICES, Device, joined
 from logclient.verify.ledger_facts import EVIDENCE, HOLES, UNCLOSED, WHOLE

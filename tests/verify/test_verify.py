@@ -277,6 +277,7 @@ def test_broken_order_fails_where_order_is_promised(
         ([{"t": "stopped", "reason": "full"}, files.close_line(25)], {"events": 25, "unknown": 5}, 3),
         ([files.close_line(20)], {"unexpected": 2}, 1),
         ([b"damage\n", files.close_line(25)], {"events": 25, "unknown": 5}, 3),
+        ([b"damage\n", files.close_line(20)], {"unknown": 2}, 3),
     ],
 )
 def test_events_beyond_the_ledger_depend_on_its_end(
@@ -308,6 +309,7 @@ def test_unclosed_capture_makes_absence_unknown(scene: Scene, run: Run) -> None:
     assert {x["seq"] for x in verdict.examples["unknown"]} == {12, 18, 19}
     [faults] = verdict.maps
     assert (faults.parts["unknown"], faults.parts["missing"]) == ([[11, 1], [17, 1], [18, 1]], [[19, 1]])
+    assert "unknown" in verdict.producers[0].when and "lost" not in verdict.producers[0].when
     assert any("unclosed" in problem for problem in verdict.problems)
     assert not verdict.capture["complete"]
 

@@ -16,7 +16,5 @@ from logclient.verify.dataframes.sources import (
     register,
 )
 
-__all__ = [
-    "CaptureSource", "EventSource", "LedgerSource", "LogSource", "arrivals", "decoded", "events", "ledger",
-    "register",
-]  # fmt: skip
+__all__ = ["CaptureSource", "EventSource", "LedgerSource", "LogSource"]
+__all__ += ["arrivals", "decoded", "events", "ledger", "register"]

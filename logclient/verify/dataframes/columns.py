@@ -146,10 +146,8 @@ def _raw(rows: Rows) -> pa.Array:
 
 # Only for Logjam; null where a message could not be parsed up to this field. A producer is device 0, and
 # `device_seq`, that of the meta frame, has a sign.
-LOGJAM = {
-    "app_env": pa.string(), "topic": pa.string(), "request": pa.bool_(), "device": pa.int64(),
-    "device_seq": pa.int64(), "created": arrow.TIME,
-}  # fmt: skip
+LOGJAM = {"app_env": pa.string(), "topic": pa.string(), "request": pa.bool_()}
+LOGJAM |= {"device": pa.int64(), "device_seq": pa.int64(), "created": arrow.TIME}
 
 COLUMNS: dict[str, tuple[pa.DataType, Callable[[Rows], pa.Array]]] = {
     "listener": (pa.string(), lambda rows: pa.repeat(rows.source.segment.listener, len(rows.unit))),
@@ -196,10 +194,8 @@ IDENTITY = {"id", "producer", "sequence", "own_id", "error"}
 _OF_UNITS = {"direction", "raw"}
 _PLACE = ("listener", "protocol", "stream", "peer", "arrival", "received", "segment", "unit_at")
 
-LOGS = (
-    "id", "producer", "sequence", "time", "received", "peer", "listener", "level", "message", "body",
-    "fields", "hash", "error",
-)  # fmt: skip
+_EVENT = ("time", "received", "peer", "listener", "level", "message", "body", "fields", "hash", "error")
+LOGS = ("id", "producer", "sequence", *_EVENT)
 """The columns of the format ``logclient``."""
 ARRIVALS = (*_PLACE, "index", "producer", "sequence", "hash", "offset", "size", "own_id", "error", *LOGJAM)
 """The columns of ``logclient-capture``."""

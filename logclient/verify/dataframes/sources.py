@@ -206,14 +206,15 @@ class _Table(DataSource):
 # -- captures
 
 
+_OPTIONS = ("path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters")
+
+
 class LogSource(_Table):
     """The data source ``logclient``: a row for each event. Its options are in docs/dataframes.md."""
 
     _name = "logclient"
     _quiet = False
-    _known: tuple[str, ...] = (
-        "path", "protocol", "columns", "mode", "maxPartitionBytes", "maxBytesPerTrigger", "pushFilters",
-    )  # fmt: skip
+    _known: tuple[str, ...] = _OPTIONS
 
     def _default(self) -> Columns:
         return Columns(LOGS)
