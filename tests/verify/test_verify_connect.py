@@ -17,7 +17,7 @@ from logclient.errors import ConfigError, ExitCode, LedgerError, MissingExtra
 from tests import support
 from tests import verify_files as files
 from tests.kafka_fixture import connector
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, assert_returns
 from tests.verify.connect_server import ConnectServer
 from tests.verify.histories import World
 from tests.verify.test_verify_records import Record, create_topic, nonzero
@@ -132,9 +132,17 @@ def test_stop_interrupts_and_keeps_the_session(
         if text.startswith("comparing"):
             stop.set()
 
-    with pytest.raises(sessions.VerifyError, match=r"^stopped$"):
-        verify.run(scene.ledger, scene.capture, spark=remote, progress=progress, stop=stop)
-    assert remote.range(3).count() == 3
+    sleep = "java_method('java.lang.Thread', 'sleep', 600000L)"
+    slow = remote.range(1).selectExpr(f"CAST({sleep} AS BINARY) AS value")
+
+    def run() -> None:
+        with pytest.raises(sessions.VerifyError, match=r"^stopped$"):
+            verify.run(scene.ledger, arrived=slow, progress=progress, stop=stop)
+        stopped.append(True)
+
+    stopped: list[bool] = []
+    assert_returns(run)
+    assert stopped and remote.range(3).count() == 3
 
 
 def test_tables_and_dataframes(remote: Any, scene: Scene, tmp_path: Path) -> None:

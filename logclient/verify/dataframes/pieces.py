@@ -219,7 +219,8 @@ def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
             pass
         if any(problem.offset >= before.position for problem in before.problems if problem.kind == "damage"):
             return None, 0  # nothing can be read from there on, which the piece before has said
-        start = first = before.position
+        first = before.position if first == start else first  # what is read again is not told again
+        start = before.position
         peers = before.peers
     reader = SegmentReader(piece.segment, start=start, end=piece.end, units=UNITS)
     reader.peers.update(peers)
