@@ -200,7 +200,7 @@ def _open(place: str, what: str) -> _System:
             _probe(url)
             _systems[key] = _connect(url, attempts=6, timeout=30.0)
     except Exception as error:
-        raise _failure(error, place, what) from error
+        raise failure(error, place, what) from error
     system, base = _systems[key]
     return system, f"{base}/{_path(url)}".strip("/") if base else f"/{_path(url)}"
 
@@ -257,11 +257,12 @@ _REASONS = {
 }
 
 
-def _failure(error: BaseException, place: str, what: str) -> LedgerError | ConfigError:
-    """Return the error for a failed request, in one line."""
+def failure(error: BaseException, place: str, what: str) -> LedgerError | ConfigError:
+    """Return the error for a file or a request that failed, in one line."""
     if isinstance(error, LedgerError | ConfigError):
         return error
-    text = " ".join(str(error).split())
+    place = getattr(error, "filename", None) or place
+    text = " ".join(str(getattr(error, "strerror", None) or error).split())
     if type(error).__name__ in ("ArrowInvalid", "ArrowNotImplementedError"):
         return ConfigError(f"{what}: {redact_url(place)}: pyarrow cannot open it: {text[:200]}")
     reason = next((words for rule, words in _REASONS.items() if re.search(rule, text, re.I)), "")
@@ -284,7 +285,7 @@ def _errors_named(place: str, what: str) -> Iterator[None]:
                 _probe(urlsplit(place))
             except Exception as reason:
                 cause = reason
-        raise _failure(cause, place, what) from error
+        raise failure(cause, place, what) from error
 
 
 def check_reachable(place: str, what: str) -> None:
@@ -494,10 +495,8 @@ def begin_equally(place: str, other: str, what: str, size: int) -> bool:
                 data = read_exactly(one, n)
                 if len(data) < n or data != read_exactly(two, n):
                     return False
-    except LedgerError:
-        raise
     except OSError as error:
-        raise LedgerError(f"{what}: {error.filename or place}: {error.strerror or error}") from error
+        raise failure(error, place, what) from error
     return True
 
 

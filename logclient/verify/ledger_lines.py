@@ -109,7 +109,10 @@ def _opened(group: Sequence[Part]) -> Iterator[tuple[Part, io.RawIOBase]]:
     ahead: deque[tuple[Part, io.RawIOBase]] = deque()
     try:
         for part in group:
-            file = storage.open_file(part.path, "ledger")
+            try:
+                file = storage.open_file(part.path, "ledger")
+            except OSError as error:
+                raise storage.failure(error, part.path, "ledger") from error
             ahead.append((part, file))
             if isinstance(file, io.FileIO) and hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, READ_BYTES, os.POSIX_FADV_WILLNEED)  # it does not wait

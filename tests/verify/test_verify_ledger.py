@@ -289,6 +289,14 @@ def test_lines_written_after_the_listing_are_not_read(tmp_path: Path) -> None:
     assert found.last.tolist() == [3]
 
 
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    path = files.write_part(tmp_path / "l", P, 1, [OPEN, BATCH])
+    found = ledger_files.find_ledgers(str(tmp_path / "l")).parts
+    path.unlink()
+    with pytest.raises(LedgerError, match=rf"^ledger: {path}: No such file or directory$"):
+        ledgers.ledger_lines.survey(found)
+
+
 def test_pending_after_is_the_highest_sequence_made_by_then(tmp_path: Path) -> None:
     """Events are made in microsecond 1000 + sequence."""
     path = [OPEN, files.batch_line(events(1, 2, 5)), files.batch_line(events(3, 7))]
