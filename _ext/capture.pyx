@@ -1,7 +1,7 @@
 """Scan of a capture segment (docs/formats.md) without the GIL.
 
 Every length is bounded before use and the CRC-32 of every record is checked. Wire units come out as columns;
-the codecs decode them. logclient/collectors/capture.py reads the same files in plain Python, and is the
+the codecs decode them. logclient/files/capture.py reads the same files in plain Python, and is the
 reference of the tests.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from logclient._ext.queue import EventQueue
 from logclient._ext.tracebacks import ExceptionFormatter
-from logclient.spans import Spans
+from logclient.records.spans import Spans
 
 ECS_VERSION: str
 REDACTED: str
@@ -51,9 +51,9 @@ class Encoder:
         labels: the prefix of fields that move.
         timestamp: give mappings the field ``@timestamp``, unless they have it.
         fields: fields of every document, encoded once. The application's own win.
-        bound: the context variable with further fields, a ``logclient.context.Fields`` or None, which win over
+        bound: the context variable with further fields, a ``logclient.records.context.Fields`` or None, which win over
             `fields`; None: there is none.
-        spans: a ``logclient.spans.Spans``, which finds the active span and its service; None: documents have
+        spans: a ``logclient.records.spans.Spans``, which finds the active span and its service; None: documents have
             none.
         fingerprint: give records with an exception an ``error.fingerprint``.
         redact: names of fields whose values are left out, at any depth; see `Redaction`.

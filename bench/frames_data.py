@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from logclient.collectors.capture import CaptureWriter
+from logclient.files.capture import CaptureWriter
 from tests import verify_files as files
 
 __all__ = ["PROTOCOLS", "make"]

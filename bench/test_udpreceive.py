@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logclient.plog import datagrams
+from logclient.testing import plog_datagrams as datagrams
 
 DATAGRAMS = 500
 

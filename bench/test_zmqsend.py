@@ -16,9 +16,9 @@ from bench.sink import Sink
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
+from logclient.delivery.attempt import Attempt
 from logclient.delivery.pump import PythonPump
 from logclient.logjam.core import Logjam, Options
-from logclient.transports.attempt import Attempt
 from logclient.transports.zmq import Zmq
 
 EVENTS = 2048

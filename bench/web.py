@@ -129,7 +129,7 @@ def _logger(handler: logging.Handler) -> logging.Logger:
 def _device() -> Iterator[str]:
     """Run our device in another process without a capture; yield its URL."""
     code = (
-        "from logclient.logjam.collector import Collector\n"
+        "from logclient.testing.logjam import Collector\n"
         "with Collector(push_port=None, publish_port=None) as device:\n"
         "    print(device.port, flush=True)\n"
         "    input()\n"

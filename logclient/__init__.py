@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from logclient.client import Client as Client
     from logclient.client import connect as connect
     from logclient.client import flush_on_sigterm as flush_on_sigterm
-    from logclient.context import bind as bind
-    from logclient.context import bound as bound
-    from logclient.context import unbind as unbind
+    from logclient.config.options import Options as Options
     from logclient.delivery.memory import limit_memory as limit_memory
     from logclient.delivery.memory import memory_used as memory_used
     from logclient.delivery.outcomes import Delivery as Delivery
@@ -39,8 +37,10 @@ if TYPE_CHECKING:
     from logclient.errors import ProtocolError as ProtocolError
     from logclient.errors import QueueFull as QueueFull
     from logclient.handler import Handler as Handler
-    from logclient.options import Options as Options
-    from logclient.uncaught import log_uncaught as log_uncaught
+    from logclient.records.context import bind as bind
+    from logclient.records.context import bound as bound
+    from logclient.records.context import unbind as unbind
+    from logclient.records.uncaught import log_uncaught as log_uncaught
 
 __version__ = "0.1.0"
 
@@ -74,16 +74,16 @@ _WHERE = {
     "Client": "client",
     "Delivery": "delivery.outcomes",
     "Handler": "handler",
-    "Options": "options",
+    "Options": "config.options",
     "Settlement": "delivery.watching",
-    "bind": "context",
-    "bound": "context",
+    "bind": "records.context",
+    "bound": "records.context",
     "connect": "client",
     "flush_on_sigterm": "client",
     "limit_memory": "delivery.memory",
-    "log_uncaught": "uncaught",
+    "log_uncaught": "records.uncaught",
     "memory_used": "delivery.memory",
-    "unbind": "context",
+    "unbind": "records.context",
 }
 
 

@@ -33,7 +33,7 @@ from logclient.errors import ConfigError, ConnectFailed
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Actions", "AsyncClient"]
 

@@ -14,11 +14,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logclient import context, registry, spans, threads
+from logclient import threads
 from logclient._ext.constants import K_RAW, K_TOMB
 from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reason, record_level
 from logclient._ext.record import level_index as level_index
-from logclient.config import Config, parse
+from logclient.config import Config, parse, registry
 from logclient.config.changes import MOVING, changed
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
@@ -29,15 +29,16 @@ from logclient.delivery.stats import Stats
 from logclient.delivery.watching import Watch
 from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
+from logclient.records import context, spans
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from logclient.config.options import Options
     from logclient.delivery.spool.adoption import Estate
-    from logclient.formats import Form
-    from logclient.options import Options
-    from logclient.revision import Revision, Step
-    from logclient.sampling import Sampling
+    from logclient.records.formats import Form
+    from logclient.records.revision import Revision, Step
+    from logclient.records.sampling import Sampling
 
 __all__ = ["Client", "Delivery", "Outcome", "Stats", "connect", "flush_on_sigterm"]
 
@@ -181,7 +182,7 @@ class Client(FastClient):
         self._route = _Route(config)
         ledger = None
         if config.ledger is not None:
-            from logclient.place import node_name
+            from logclient.records.place import node_name
 
             about = {
                 "protocol": config.protocol,
@@ -212,7 +213,7 @@ class Client(FastClient):
         if not steps and form is None:
             encoder = Encoder(queue, pairs=pairs, **_common_fields(config), **options)
         else:
-            from logclient.revision import Revision
+            from logclient.records.revision import Revision
 
             # The steps see names with dots, whatever is made of them afterwards.
             draft = Encoder(**_common_fields(config), **{**options, "nested": False})
@@ -479,7 +480,7 @@ def _common_fields(config: Config) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     if config.enrich:
-        from logclient import place
+        from logclient.records import place
 
         found = place.fields_of(config.enrich)
     if config.service is not None:
@@ -503,7 +504,7 @@ def _steps(config: Config) -> tuple[Step, ...]:
         return ()
     found: list[Step] = []
     if config.redact_text:
-        from logclient.revision import replace_patterns
+        from logclient.records.revision import replace_patterns
 
         found.append(replace_patterns(config.redact_text))
     if config.before_send is not None:
@@ -515,8 +516,8 @@ def _form(config: Config) -> Form | None:
     """Return what makes documents of another form than ECS."""
     if not isinstance(config, DocumentConfig) or config.format == "ecs":
         return None
-    from logclient.formats import form
-    from logclient.place import node_name
+    from logclient.records.formats import form
+    from logclient.records.place import node_name
 
     return form(config.format, node_name())
 
@@ -524,7 +525,7 @@ def _form(config: Config) -> Form | None:
 def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None:
     if not (config.sample or config.rate_limit or config.dedupe):
         return None
-    from logclient.sampling import Sampling
+    from logclient.records.sampling import Sampling
 
     return Sampling(config.sample, config.rate_limit, config.dedupe, count)
 

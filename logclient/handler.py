@@ -18,14 +18,14 @@ from logclient._ext.record import FastHandler
 from logclient.client import UNMADE, Client, check_source, open_client
 from logclient.config import parse
 from logclient.errors import ConfigError
-from logclient.formatters import EcsFormatter
+from logclient.records.formatters import EcsFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import Any, Unpack
 
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Handler"]
 

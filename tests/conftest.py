@@ -82,8 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("timeout") is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = 10 * PATIENCE
 
-    from logclient.collectors import loop
-    from logclient.lumberjack import collector as lumberjack
+    from logclient.testing import loop
+    from logclient.testing import lumberjack as lumberjack
 
     for method in (loop.CollectorBase.wait_for, lumberjack.Collector.wait_for):
         assert method.__kwdefaults__ is not None

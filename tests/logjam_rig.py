@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.logjam.collector import Collector  # noqa: E402
+from logclient.testing.logjam import Collector  # noqa: E402
 
 DEADLINE = int(PATIENCE * 1000)  # ms
 NOW = 1_795_155_232_892
@@ -157,7 +157,7 @@ class DeviceProcess(MeasuredProcess):
 
     PROGRAM = """if 1:
         import json, sys
-        from logclient.logjam.collector import Collector
+        from logclient.testing.logjam import Collector
         files, options = json.loads(sys.argv[1])
         if files:
             import resource

@@ -1,4 +1,4 @@
-"""Write docs/options.md and logclient/options.py from the options that `Config` classes declare.
+"""Write docs/options.md and logclient/config/options.py from the options that `Config` classes declare.
 
 Run ``python -m tools.options`` after a change of an option.
 """
@@ -9,8 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from logclient import registry
-from logclient.config import Config, Option, all_options, declared_options
+from logclient.config import Config, Option, all_options, declared_options, registry
 from logclient.config.documents import DocumentConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,7 +154,7 @@ def field(options: list[Option]) -> str:
 
 
 def types() -> str:
-    """Write logclient/options.py."""
+    """Write logclient/config/options.py."""
     return "\n".join([TYPES_HEAD, *(field(options) for options in all_options().values())])
 
 

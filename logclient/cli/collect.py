@@ -1,4 +1,4 @@
-"""``logclient collect``: run collectors. See `logclient.collectors.main`."""
+"""``logclient collect``: run collectors. See `logclient.testing.main`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Listen until SIGINT, SIGTERM or the end of the time."""
-    from logclient.collectors import main
+    from logclient.testing import main
 
     return main.run(
         arguments.urls,

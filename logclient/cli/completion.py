@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from logclient import registry
 from logclient.cli.parser import CommandParser, make_parser
+from logclient.config import registry
 from logclient.errors import ExitCode
 
 __all__ = ["SHELLS", "add_arguments", "run", "script"]

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from logclient import registry
 from logclient.cli.parser import positive
+from logclient.config import registry
 from logclient.errors import ConfigError, ExitCode
 from logclient.exits import end_with_reader
 from logclient.readable import BODY_KEPT, BODY_SHOWN, Bytes, escape, fields, lines
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.hex or name == "-" or not (os.path.isdir(name) or name.endswith(".cap")):
         parts = iter([_Part(_read(name, arguments.hex), "", {})])
     else:
-        from logclient.collectors.capture import CaptureReader
+        from logclient.files.capture import CaptureReader
 
         capture = CaptureReader(name)
         parts = _units(capture, arguments.protocol)

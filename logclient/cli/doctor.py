@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from logclient import config, registry
+from logclient import config
 from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments
 from logclient.cli.ping import (
@@ -32,6 +32,7 @@ from logclient.cli.ping import (
     milliseconds,
 )
 from logclient.cli.progress import ProgressLine
+from logclient.config import registry
 from logclient.errors import ExitCode, LedgerError
 from logclient.files import private_directory
 from logclient.readable import escape

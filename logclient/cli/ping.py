@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from logclient import config, registry
+from logclient import config
 from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments, positive
+from logclient.config import registry
+from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.readable import escape, shown
-from logclient.transports.attempt import Attempt
 
 __all__ = [
     "EndpointCheck",
@@ -296,7 +297,7 @@ class EndpointCheck:
         from socket import gethostname
 
         from logclient.client import open_client
-        from logclient.formatters import timestamp
+        from logclient.records.formatters import timestamp
 
         # Logjam's client turns a text into a document that the importer accepts.
         text = f"logclient ping from {gethostname()}"

@@ -9,10 +9,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from logclient import config, registry
+from logclient import config
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ProgressLine, RateEstimate
+from logclient.config import registry
 from logclient.errors import ExitCode
 from logclient.exits import Stopped, TerminationSignals
 
@@ -99,7 +100,7 @@ class _FileSender:
         arguments: argparse.Namespace,
         signals: TerminationSignals,
     ) -> None:
-        from logclient.formatters import timestamp
+        from logclient.records.formatters import timestamp
 
         given = client.config
         self.client = client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from logclient import registry
+from logclient.config import registry
 from logclient.config.readers import Reader
 
 __all__ = ["Option", "all_options", "declared_options", "option", "redeclared"]

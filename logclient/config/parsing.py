@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from logclient import registry
+from logclient.config import registry
 from logclient.config.common import Config
 from logclient.config.option import Option, all_options, declared_options
 from logclient.config.url import environment_endpoints, redacted_url, split_url

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from logclient import registry
+from logclient.config import registry
 from logclient.config.hosts import dns_name, host_port
 from logclient.config.readers import integer
 from logclient.errors import ConfigError

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
+from logclient.delivery.attempt import Attempt
 from logclient.delivery.connections import Connections
 from logclient.delivery.contract import FOREVER, Link, Transport
 from logclient.delivery.endpoints import Endpoints
@@ -39,7 +40,6 @@ from logclient.delivery.engine import Engine, Move
 from logclient.delivery.pump import PythonPump, make_pump
 from logclient.delivery.trials import Trials
 from logclient.errors import ConfigError
-from logclient.transports.attempt import Attempt
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from logclient.delivery.contract import Pump
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.endpoints import Endpoints
-    from logclient.delivery.ledger import Ledger
     from logclient.delivery.requests import Requests
     from logclient.delivery.submissions import Submissions
+    from logclient.files.ledger import Ledger
 
 
 class History(NamedTuple):

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from logclient._ext.inflight import Event, InflightBatches
-    from logclient.transports.attempt import Attempt
+    from logclient.delivery.attempt import Attempt
 
 Ranges = Sequence[tuple[int, int]]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from logclient.delivery.attempt import STOP_CHECK_S, Attempt, sleep
 from logclient.delivery.backoff import Backoff, random
-from logclient.transports.attempt import STOP_CHECK_S, Attempt, sleep
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue

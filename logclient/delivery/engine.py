@@ -41,7 +41,6 @@ from logclient.delivery.contract import FOREVER, TEST_PRODUCERS, Core, CoreEvent
 from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
-from logclient.delivery.ledger import make_ledger
 from logclient.delivery.limits import Limits as Limits
 from logclient.delivery.limits import SpoolOptions as SpoolOptions
 from logclient.delivery.pump import describe_pump, make_pump
@@ -53,6 +52,7 @@ from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
 from logclient.delivery.watching import Watch, Watcher
 from logclient.errors import is_shortage
+from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
     from logclient.delivery.spool.adoption import Adoption, Estate

@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from logclient import registry
+from logclient.config import registry
 from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import segments, storage
 from logclient.evidence.decode import protocol_of

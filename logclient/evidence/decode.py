@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from logclient import registry
+from logclient.config import registry
 from logclient.delivery.contract import TEST_PRODUCERS
 from logclient.errors import ConfigError
 from logclient.evidence.arrays import I32, I64, U8, U64, starts_of

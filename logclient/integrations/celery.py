@@ -21,9 +21,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from logclient.context import bind, bound
 from logclient.errors import MissingExtra
 from logclient.integrations.request_fields import sane_id
+from logclient.records.context import bind, bound
 
 __all__ = ["install"]
 

@@ -10,10 +10,10 @@ from logclient._ext.record import ECS_VERSION
 from logclient.client import Client, check_source, open_client
 from logclient.config import parse
 from logclient.errors import LogclientError
-from logclient.sampling import SUPPRESSED, Sampling
+from logclient.records.sampling import SUPPRESSED, Sampling
 
 if TYPE_CHECKING:
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Shipper", "add_fields", "begin", "text", "time_text"]
 

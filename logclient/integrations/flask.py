@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from logclient import context
 from logclient.integrations.request_fields import KEY, REQUEST_ID, RequestFields, wsgi_path
+from logclient.records import context
 
 __all__ = ["RequestContext", "init_app"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.client import Client
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Sink"]
 

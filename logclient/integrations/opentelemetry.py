@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter as _Exporter
 
     from logclient.client import Client
-    from logclient.options import Options
+    from logclient.config.options import Options
 else:
     # Their names before 1.39.
     _Exporter = getattr(_sdk, "LogRecordExporter", None) or _sdk.LogExporter

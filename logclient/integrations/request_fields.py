@@ -9,8 +9,8 @@
 ``trace.id``            the trace of the W3C header ``traceparent``, if that is valid
 ======================= ==================================================================================
 
-They are bound by `logclient.context`. This is not about Logjam, whose documents of requests are made by
-`logclient.integrations.http`.
+They are bound by `logclient.records.context`. This is not about Logjam, whose documents of requests are
+made by `logclient.integrations.http`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from logclient import context
+from logclient.records import context
 
 __all__ = ["KEY", "REQUEST_ID", "RequestFields", "sane_id", "trace_id", "wsgi_path"]
 

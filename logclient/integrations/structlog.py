@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from logclient.client import Client
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Logger", "LoggerFactory"]
 

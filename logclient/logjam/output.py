@@ -13,7 +13,7 @@ from logclient.errors import ConfigError
 from logclient.logjam import document
 from logclient.logjam.core import split_app_env
 from logclient.logjam.document import MASKED
-from logclient.place import node_name
+from logclient.records.place import node_name
 
 __all__ = ["DocumentOutput", "Sink"]
 

@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from logclient.collectors.capture import CaptureWriter
 from logclient.config import dns_name, is_key
 from logclient.errors import ConfigError, ConnectFailed, ProtocolError
+from logclient.files.capture import CaptureWriter
 from logclient.logjam import zeromq
 from logclient.logjam.messages import decompress, is_app_env, read_meta, unit
 

@@ -13,7 +13,7 @@ from logclient.errors import ConfigError
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from logclient.options import Options
+    from logclient.config.options import Options
 
 __all__ = ["Writer"]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logclient import client, place, threads
+from logclient import client, threads
 from logclient._ext.constants import K_RAW, K_TOPIC_SHIFT
 from logclient._ext.record import Encoder
 from logclient.config import Config
@@ -17,6 +17,7 @@ from logclient.errors import ConnectFailed, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.core import TAGGED, Plog
 from logclient.plog.messages import Defragmenter, Loss, Stat, estimate_loss, join_tags, kafka_tags
+from logclient.records import place
 
 __all__ = ["Client", "Defragmenter", "Documents", "Lines", "Loss", "Pong", "Stat", "Watch"]
 

@@ -11,7 +11,7 @@ from logclient.evidence.storage import Folder
 from logclient.readable import escape
 
 if TYPE_CHECKING:
-    from logclient.collectors.loop import CollectorBase
+    from logclient.testing.loop import CollectorBase
     from logclient.verify.verdict import Verdict
 
 __all__ = ["Delivery", "assert_delivered"]

@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from logclient.collectors.loop import CollectorBase
     from logclient.testing.delivery import Delivery
+    from logclient.testing.loop import CollectorBase
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def _collector(scheme: str) -> Callable[..., CollectorBase[Any]]:
         from logclient.errors import ConfigError
 
         raise ConfigError(f"log_collector_scheme: {scheme!r} is none of {', '.join(schemes)}")
-    module = importlib.import_module(f"logclient.{scheme}.collector")
+    module = importlib.import_module(f"logclient.testing.{scheme}")
     found: Callable[..., CollectorBase[Any]] = module.Collector
     return found
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from logclient.config import Secret
+from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import Connect, Endpoint, MakeLink, TcpLink, connect_any, encode_hostname
 
 __all__ = ["MAX_HEAD", "REFUSALS", "Answer", "Proxy", "ask", "printable"]

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from logclient.config import dns_name
+from logclient.delivery.attempt import Attempt, sleep
 from logclient.delivery.contract import Link
 from logclient.errors import CredentialError
 from logclient.threads import original
-from logclient.transports.attempt import Attempt, sleep
 from logclient.transports.base import CompiledTransport, MakePump
 
 Endpoint = tuple[str, int]

@@ -7,9 +7,9 @@ import ssl
 
 from logclient._ext.pump.tls import TlsPump as CompiledTlsPump
 from logclient._ext.tls import OpenSsl, TlsContext, TlsSocket
-from logclient.transports.attempt import sleep
+from logclient.delivery.attempt import sleep
 from logclient.transports.refusals import RefusalPump
-from logclient.transports.tls import TlsLink
+from logclient.transports.tls_link import TlsLink
 
 __all__ = ["CompiledTlsLink", "TlsPump", "find", "make_context"]
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from logclient._ext.constants import UDP_METHODS
+from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError
 from logclient.threads import original
-from logclient.transports.attempt import Attempt
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import TcpLink, resolve
 

@@ -20,9 +20,9 @@ from urllib.parse import quote
 
 from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config import Secret
+from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Link
 from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.transports.attempt import Attempt, renew
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.http import REFUSALS, Proxy, ask, printable
 from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any

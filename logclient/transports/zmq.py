@@ -33,11 +33,11 @@ from typing import Any
 
 from logclient._ext.constants import FRAME_MORE
 from logclient.config import Secret
+from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew, sleep
 from logclient.delivery.contract import Link
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.attempt import STOP_CHECK_S, Attempt, renew, sleep
 from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
 

@@ -298,7 +298,8 @@ class BucketWriter:
         if rest is not None and self.plan.anonymous_shares:
             if len(which := np.flatnonzero(rest)):
                 keys = schema.ANONYMOUS - share_of(hashes[which], self.plan.anonymous_shares)
-                yield rows_of_keys(self.plan, keys, listener, positions[which], hashes=hashes[which])
+                given = self.plan.partition, keys, listener, positions[which]
+                yield rows_of_keys(*given, hashes=hashes[which])
         elif rest is not None:
             if outside is not None:
                 rest = self._selected_strangers(events, rest, by_hash)
@@ -426,4 +427,5 @@ class BucketWriter:
         a[none], b[none], owner[none] = events.hash[which[none]], 0, schema.WITHOUT_ID
         mixed = (a ^ (b * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
         keys = schema.UNLISTED - (mixed >> np.uint64(58)).astype(np.int64)
-        return rows_of_keys(self.plan, keys, listener, positions[which], places=owner, hashes=a, times=b)
+        given = self.plan.partition, keys, listener, positions[which]
+        return rows_of_keys(*given, places=owner, hashes=a, times=b)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from logclient.config.registry import SCHEMES
 from logclient.evidence.decode import protocol_of
-from logclient.registry import SCHEMES
 
 MAX_ENDPOINTS = 64  # of one URL
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from logclient import registry
 from logclient._ext.hash import xxh64
+from logclient.config import registry
 from logclient.evidence import decode
 from logclient.evidence.segments import Segment, SegmentReader, unit_at
 from logclient.evidence.storage import redact_url

@@ -42,7 +42,8 @@ def event_rows(
                 keys = ANONYMOUS - share_of(bodies, plan.anonymous_shares)
                 owner = np.full(len(sequences), p << 3, np.int32) | facts.outcomes_at(p, sequences)
                 times = created[at + sequences - first]
-                yield rows_of_keys(plan, keys, LEDGER, sequences, places=owner, hashes=bodies, times=times)
+                given = plan.partition, keys, LEDGER, sequences
+                yield rows_of_keys(*given, places=owner, hashes=bodies, times=times)
 
 
 def left_out_hashes(group: Sequence[Part], number: int, facts: LedgerFacts) -> U64:

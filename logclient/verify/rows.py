@@ -5,15 +5,14 @@ Rows are short and carry whole columns of some events as binary values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logclient.evidence.arrays import I64, starts_of
-from logclient.verify.plan import Plan
+from logclient.evidence.arrays import I32, I64, starts_of
 
 Batches = Iterable[pa.RecordBatch]
 Rows = Iterator[pa.RecordBatch]
@@ -80,7 +79,7 @@ def row_batch(n: int, schema: pa.Schema = ROWS, **columns: Any) -> pa.RecordBatc
 
 
 def rows_of_keys(
-    plan: Plan, keys: I64, listener: int, positions: I64, **columns: npt.NDArray[Any]
+    partition: Callable[[I64], I32], keys: I64, listener: int, positions: I64, **columns: npt.NDArray[Any]
 ) -> pa.RecordBatch:
     """Return a row of `ROWS` for each key, with the positions and columns of its events in their order."""
     order = np.argsort(keys, kind="stable")
@@ -89,7 +88,7 @@ def rows_of_keys(
     edges = np.append(starts, len(order))
     return row_batch(
         len(starts),
-        part=plan.partition(keys[starts]),
+        part=partition(keys[starts]),
         key=keys[starts],
         listener=listener,
         position=positions[starts],

@@ -16,9 +16,9 @@ import pytest
 
 from logclient import cli
 from logclient.cli import doctor
-from logclient.logux.collector import Collector as LoguxServer
-from logclient.lumberjack.collector import Collector
-from logclient.plog.collector import Collector as PlogServer
+from logclient.testing.logux import Collector as LoguxServer
+from logclient.testing.lumberjack import Collector
+from logclient.testing.plog import Collector as PlogServer
 from tests import support
 from tests.cli.test_cli_unreachable import banner, black_hole, closes, dead, never_reads, serve_each, tls, web
 

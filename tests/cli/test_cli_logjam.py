@@ -20,9 +20,9 @@ from urllib.parse import quote as percent
 import pytest
 
 from logclient import cli
-from logclient.collectors.capture import CaptureReader
 from logclient.errors import ExitCode
-from logclient.logjam.collector import Collector
+from logclient.files.capture import CaptureReader
+from logclient.testing.logjam import Collector
 from tests import support
 from tests import verify_files as files
 from tests.oracle import logjam as oracle

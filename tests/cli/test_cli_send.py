@@ -25,8 +25,8 @@ import pytest
 from logclient import cli
 from logclient.cli.progress import ProgressLine, RateEstimate
 from logclient.errors import ExitCode
-from logclient.lumberjack.collector import Collector
-from logclient.plog import collector as plog
+from logclient.testing import plog as plog
+from logclient.testing.lumberjack import Collector
 from tests.support import need
 from tests.support.patience import PATIENCE
 

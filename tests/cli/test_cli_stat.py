@@ -13,7 +13,7 @@ import logclient
 from logclient import cli
 from logclient.cli.stat import describe_uptime
 from logclient.errors import ExitCode
-from logclient.plog.collector import Collector
+from logclient.testing.plog import Collector
 from tests import support
 from tests.support.patience import PATIENCE
 
@@ -64,7 +64,7 @@ class TestLogjam:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         support.need("zmq")
-        from logclient.logjam import collector as logjam
+        from logclient.testing import logjam as logjam
 
         monkeypatch.setattr(logjam, "_STATS_EVERY", 0.3)
         with logjam.Collector(stats_port=0, device=7, heartbeat=0) as device:
@@ -86,7 +86,7 @@ class TestLogjam:
     def test_servers_without_statistics_are_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
         """A socket of another kind, one that sends other things, and a closed port."""
         zmq = support.need("zmq")
-        from logclient.logjam import collector as logjam
+        from logclient.testing import logjam as logjam
 
         with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, logjam.Collector() as device:
             port = publisher.bind_to_random_port("tcp://127.0.0.1")

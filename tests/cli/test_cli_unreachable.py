@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from logclient import cli
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests import support
 from tests.support.dead_servers import BlackHole
 from tests.support.patience import PATIENCE

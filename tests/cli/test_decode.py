@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from logclient import cli, readable
 from logclient._ext.lumberjack import Reader, encode_ack
-from logclient.collectors.capture import CaptureWriter
+from logclient.files.capture import CaptureWriter
 from logclient.lumberjack.core import frames, pair_block
 from logclient.readable import Frame
 from tests.support import recordings

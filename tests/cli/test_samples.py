@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient import samples
 from logclient.errors import ConfigError
-from logclient.lumberjack.collector import Collector
+from logclient.testing import samples
+from logclient.testing.lumberjack import Collector
 
 pytestmark = pytest.mark.unit
 

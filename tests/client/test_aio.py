@@ -19,7 +19,7 @@ from logclient import AsyncClient, aio
 from logclient.aio import MAX_WAITING, Actions
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConfigError, ConnectFailed, EncodeError
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.support import clean_environment
 from tests.support.dead_servers import Mute, Refusing
 from tests.support.patience import PATIENCE
@@ -109,7 +109,7 @@ class TestOutcomes:
 
     def test_state_and_headers_of_a_connection_are_known(self) -> None:
         pytest.importorskip("websockets")
-        from logclient.logux.collector import Collector
+        from logclient.testing.logux import Collector
 
         async def main(url: str) -> None:
             async with AsyncClient(url, user="10") as client:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient import registry
 from logclient.client import open_client
 from logclient.config import (
     Secret,
@@ -20,6 +19,7 @@ from logclient.config import (
     parse,
     parse_duration,
     parse_size,
+    registry,
 )
 from logclient.delivery.limits import Limits
 from logclient.errors import ConfigError

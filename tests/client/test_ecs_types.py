@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient import context, place
 from logclient._ext.record import REDACTED, Encoder
 from logclient.integrations.request_fields import RequestFields
-from logclient.lumberjack.collector import Collector
+from logclient.records import context, place
+from logclient.testing.lumberjack import Collector
 from tests.oracle import ecs_fields
 from tests.oracle.ecs_fields import TYPES, Object
 from tests.support.patience import PATIENCE

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
-from logclient import ConfigError, context, place
+from logclient import ConfigError
 from logclient._ext.record import Encoder
-from logclient.formatters import EcsFormatter
-from logclient.lumberjack.collector import Collector, decode
+from logclient.records import context, place
+from logclient.records.formatters import EcsFormatter
+from logclient.testing.lumberjack import Collector, decode
 from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
@@ -258,7 +259,7 @@ def test_all_events_of_a_client_have_the_fields(tmp_path: Path) -> None:
         finally:
             logger.removeHandler(handler)
             handler.client.close()
-        from logclient.collectors.capture import CaptureReader
+        from logclient.files.capture import CaptureReader
 
         units = (unit for unit in CaptureReader(tmp_path) if unit.direction == 0)
         found = {event["message"]: dotted(event) for unit in units for event in decode(unit.raw)}

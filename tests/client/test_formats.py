@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import logclient
 from logclient import ConfigError
 from logclient._ext.record import Encoder
-from logclient.formats import form
-from logclient.formatters import DocumentFormatter, EcsFormatter
-from logclient.lumberjack.collector import Collector
+from logclient.records.formats import form
+from logclient.records.formatters import DocumentFormatter, EcsFormatter
+from logclient.testing.lumberjack import Collector
 from tests.client.test_fields import FIELDS, _record
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE

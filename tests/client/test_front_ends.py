@@ -14,8 +14,8 @@ from logclient.delivery import lifecycle
 from logclient.errors import ConfigError
 from logclient.integrations.loguru import Sink
 from logclient.integrations.structlog import LoggerFactory
-from logclient.lumberjack import collector
 from logclient.lumberjack.client import Writer
+from logclient.testing import lumberjack as collector
 from tests.support import need
 
 URL = "lumberjack://127.0.0.1:1"

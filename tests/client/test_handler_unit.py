@@ -22,13 +22,13 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient import formatters
 from logclient._ext.constants import K_MASK, K_RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.record import Encoder, FastHandler, mark_sender_thread
 from logclient.delivery.error_log import ErrorLog
 from logclient.handler import Handler
+from logclient.records import formatters
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient.client import Client
-from logclient.logjam import collector as logjam
-from logclient.logux import collector as logux
-from logclient.lumberjack import collector as lumberjack
-from logclient.plog import collector as plog
+from logclient.testing import logjam as logjam
+from logclient.testing import logux as logux
+from logclient.testing import lumberjack as lumberjack
+from logclient.testing import plog as plog
 from tests.support.patience import PATIENCE
 
 np = pytest.importorskip("numpy")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logclient import context
 from logclient._ext.constants import K_EVENT_OPEN, K_METADATA_OPEN, K_NESTED
 from logclient._ext.record import Encoder
+from logclient.records import context
 from tests.client.test_fields import FIELDS, _pairs, _record
 from tests.oracle import ecs
 from tests.support.examples import examples

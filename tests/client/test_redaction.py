@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 import logclient
 from logclient import ConfigError, EncodeError
 from logclient._ext.record import REDACTED, Encoder, Redaction
-from logclient.lumberjack.collector import Collector
-from logclient.revision import replace_patterns
+from logclient.records.revision import replace_patterns
+from logclient.testing.lumberjack import Collector
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE, wait_until
 

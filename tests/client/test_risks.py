@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient.collectors import main as collectors
 from logclient.config import Secret, parse
 from logclient.delivery import error_log
 from logclient.errors import ConfigError
+from logclient.testing import main as collectors
 
 TOKEN = "hunter2"
 IN_CLEAR = "token: sent unencrypted, so others on the path may read and use it; logux+tls encrypts"

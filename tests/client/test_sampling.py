@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.constants import FILTERS
-from logclient.lumberjack.collector import Collector
-from logclient.sampling import LARGEST, SUPPRESSED, Sampling
+from logclient.records.sampling import LARGEST, SUPPRESSED, Sampling
+from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE

@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
-from logclient import MissingExtra, context
+from logclient import MissingExtra
 from logclient._ext.record import Encoder
-from logclient.lumberjack.collector import Collector
-from logclient.spans import Spans
+from logclient.records import context
+from logclient.records.spans import Spans
+from logclient.testing.lumberjack import Collector
 from tests.client.test_fields import FIELDS, OURS, _pairs, _record
 from tests.support.documents import dotted
 from tests.support.examples import examples
@@ -240,7 +241,7 @@ class TestOption:
 def test_every_way_of_sending_has_the_span(scheme: str) -> None:
     server: Any = Collector(keep=True)
     if scheme == "logux":
-        from logclient.logux.collector import Collector as LoguxCollector
+        from logclient.testing.logux import Collector as LoguxCollector
 
         server = LoguxCollector(keep=True)
     logger = logging.getLogger(f"test-spans-{scheme}")

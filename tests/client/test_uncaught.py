@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import logclient
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.support import clean_environment
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE

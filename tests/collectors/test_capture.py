@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient import cli
-from logclient.collectors import capture
-from logclient.collectors.capture import TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, LedgerError
+from logclient.files import capture
+from logclient.files.capture import TO_PEER, CaptureReader, CaptureWriter
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.unit

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logclient.collectors import main
-from logclient.collectors.capture import CaptureReader
 from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
-from logclient.lumberjack.collector import Collector, decode
+from logclient.files.capture import CaptureReader
+from logclient.testing import main
+from logclient.testing.lumberjack import Collector, decode
 from tests.support import clean_environment, recordings
 from tests.support.patience import PATIENCE
 

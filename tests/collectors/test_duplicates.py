@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.collectors.duplicates import DuplicateCounter
+from logclient.testing.duplicates import DuplicateCounter
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from logclient.collectors.fault_gate import ALIVE, NEVER, SILENT, FaultGate, Peer, Reply, ReplyPlan, Unit
-from logclient.collectors.faults import Faults
+from logclient.testing.fault_gate import ALIVE, NEVER, SILENT, FaultGate, Peer, Reply, ReplyPlan, Unit
+from logclient.testing.faults import Faults
 
 pytestmark = pytest.mark.unit
 

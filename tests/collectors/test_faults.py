@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.collectors.faults import CONNECTION_FAULTS, DATA_FAULTS, NAMES, FaultLog, Faults
 from logclient.errors import ConfigError, LedgerError
+from logclient.testing.faults import CONNECTION_FAULTS, DATA_FAULTS, NAMES, FaultLog, Faults
 
 pytestmark = pytest.mark.unit
 

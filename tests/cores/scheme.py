@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logclient import registry
+from logclient.config import registry
 from tests.cores import plain
 from tests.cores.server import MemoryServer, MemoryTransport
 

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from logclient.delivery.attempt import Attempt
 from logclient.delivery.contract import Link, Transport
-from logclient.transports.attempt import Attempt
 from tests.support.patience import PATIENCE
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from logclient.collectors import capture as captures
-from logclient.delivery import ledger as ledgers
 from logclient.errors import LedgerError
+from logclient.files import capture as captures
+from logclient.files import ledger as ledgers
 from tests import verify_files as files
 from tests.damage.disk import Disk, Fault, Killed, instead_of_os
 from tests.oracle import plog

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from logclient._ext.constants import HANDED
-from logclient.transports.attempt import Attempt
+from logclient.delivery.attempt import Attempt
 from tests.support.patience import PATIENCE
 
 UID = 54_321  # of no other process

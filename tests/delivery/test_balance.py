@@ -23,7 +23,7 @@ import pytest
 import logclient
 from logclient import ConfigError
 from logclient.client import Outcome
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from logclient.transports.tls import server_context
 from tests.cores.recount import recount
 from tests.cores.rig import adds_up

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.delivery import ledger as ledger_module
 from logclient.delivery.error_log import KINDS, ErrorLog
 from logclient.errors import LedgerError
+from logclient.files import ledger as ledger_module
 from logclient.files import private_directory
 from tests.cores.rig import SETUPS, Rig, Setup
 from tests.cores.scheme import URL, served

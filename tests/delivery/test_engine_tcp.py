@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from logclient.transports.attempt import Attempt
+from logclient.delivery.attempt import Attempt
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
@@ -112,7 +112,7 @@ class UnansweredSocket(socket.socket):
 
 def test_connect_times_out_and_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", UnansweredSocket)
-    monkeypatch.setattr("logclient.transports.attempt.sleep", lambda *args: False)
+    monkeypatch.setattr("logclient.delivery.attempt.sleep", lambda *args: False)
     with pytest.raises(TimeoutError, match="no answer"):
         Tcp(0.01).connect(("127.0.0.1", 1), Attempt())
     with pytest.raises(InterruptedError):

@@ -13,9 +13,9 @@ import pytest
 
 import logclient
 from logclient import ConfigError
-from logclient.logjam.collector import Collector as LogjamServer
-from logclient.logux.collector import Collector as LoguxServer
-from logclient.lumberjack.collector import Collector
+from logclient.testing.logjam import Collector as LogjamServer
+from logclient.testing.logux import Collector as LoguxServer
+from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until
 

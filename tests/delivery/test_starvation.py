@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.collectors.loop import CollectorBase
-from logclient.lumberjack import collector as lumberjack
+from logclient.testing import lumberjack as lumberjack
+from logclient.testing.loop import CollectorBase
 from tests.cores.recount import recount
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority, server_context
@@ -47,15 +47,15 @@ def collector(scheme: str, **options: Any) -> CollectorBase[Any]:
         return lumberjack.Collector(keep=True, **options)
     if scheme.startswith("logjam"):
         pytest.importorskip("zmq")
-        from logclient.logjam import collector as logjam
+        from logclient.testing import logjam as logjam
 
         return logjam.Collector(push_port=0, **options)
     if scheme.startswith("logux"):
         pytest.importorskip("websockets")
-        from logclient.logux import collector as logux
+        from logclient.testing import logux as logux
 
         return logux.Collector(**options)
-    from logclient.plog import collector as plog
+    from logclient.testing import plog as plog
 
     return plog.Collector(**options)
 

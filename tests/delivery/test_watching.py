@@ -16,7 +16,7 @@ from logclient import Settlement
 from logclient.delivery import watching
 from logclient.delivery.outcomes import CallbackThread
 from logclient.delivery.watching import Watch, Watcher
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.support import clean_environment
 from tests.support.examples import examples

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from logclient.collectors.capture import CaptureReader
-from logclient.lumberjack.collector import decode
+from logclient.files.capture import CaptureReader
+from logclient.testing.lumberjack import decode
 from tests.support.documents import dotted
 
 RECORDS = 2000

@@ -17,7 +17,7 @@ import pytest
 import logclient
 from logclient.integrations.celery import install
 from logclient.integrations.request_fields import RequestFields
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations.ecs_peer import Peer
 from tests.integrations.odd_records import RECORDS, draw_fields, fail
 from tests.support import ROOT, clean_environment

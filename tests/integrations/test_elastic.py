@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient import place
 from logclient.integrations.request_fields import RequestFields
-from logclient.lumberjack.collector import Collector
+from logclient.records import place
+from logclient.testing.lumberjack import Collector
 from tests.oracle import ecs_fields
 from tests.oracle.ecs_fields import TYPES
 from tests.support import ROOT, need

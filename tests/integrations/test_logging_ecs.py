@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations.ecs_peer import Peer
 from tests.integrations.odd_records import RECORDS, draw_fields, fail
 from tests.support.patience import PATIENCE

@@ -14,7 +14,7 @@ import pytest
 
 import logclient
 from logclient.integrations.loguru import Sink
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations.odd_records import RECORDS, Broken, arrived, draw_fields, expected_field, fail, shown
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE

@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient import MissingExtra
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations.odd_records import (
     DIFFERENCES,
     RECORDS,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests import support
 from tests.integrations.odd_records import (
     DIFFERENCES,

@@ -20,7 +20,7 @@ import pytest
 
 import logclient
 from logclient.integrations import prometheus
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.lifecycle.test_prefork_gunicorn import EXAMPLES, Running
 from tests.support import clean_environment
 from tests.support.app_servers import Load, Site, program, serving, wait_for

@@ -19,7 +19,7 @@ import logclient
 from logclient.integrations.loguru import Sink
 from logclient.integrations.request_fields import REQUEST_ID, RequestFields, sane_id, trace_id
 from logclient.integrations.structlog import LoggerFactory
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations import web_apps
 from tests.integrations.odd_records import Thing
 from tests.support import clean_environment

@@ -15,7 +15,7 @@ import pytest
 
 import logclient
 from logclient.integrations.structlog import LoggerFactory
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations.odd_records import (
     RECORDS,
     Broken,

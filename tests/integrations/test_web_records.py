@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 import logclient
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.integrations import web_apps
 from tests.integrations.ecs_peer import Peer
 from tests.integrations.odd_records import RECORDS, draw_fields, fail

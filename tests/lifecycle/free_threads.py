@@ -23,9 +23,9 @@ import logclient
 import logclient._ext
 import logclient._ext.hash as hash_
 from logclient._ext.record import Encoder
-from logclient.context import Fields
 from logclient.errors import MissingExtra
-from logclient.lumberjack.collector import Collector
+from logclient.records.context import Fields
+from logclient.testing.lumberjack import Collector
 
 LOGGING = 8
 

@@ -25,7 +25,7 @@ import pytest
 import logclient
 from logclient import threads
 from logclient.delivery import lifecycle, shutdown
-from logclient.lumberjack import collector
+from logclient.testing import lumberjack as collector
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
 from tests.cores.server import MemoryServer, silent
@@ -672,7 +672,7 @@ def assert_program_accounts_after_signal(number: int, moment: float, folder: Pat
 
 @pytest.fixture
 def slow_collector() -> Iterator[str]:
-    from logclient.lumberjack.collector import Collector
+    from logclient.testing.lumberjack import Collector
 
     with Collector(faults="delay-ack=p:1:20ms", keep=False) as collector:
         yield collector.url

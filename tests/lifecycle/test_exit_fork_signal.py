@@ -366,7 +366,7 @@ time.sleep(60)
 
 def test_flush_on_sigterm_ends_process_1() -> None:
     """The program of a container is process 1, which SIGTERM's default action does not end."""
-    from logclient.lumberjack.collector import Collector
+    from logclient.testing.lumberjack import Collector
 
     text = """
 import logclient, os, signal, sys, time

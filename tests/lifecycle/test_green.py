@@ -258,10 +258,10 @@ def test_every_transport_works_under_greenlets(run_under_gevent: Green, tmp_path
     """Compiled and in Python: TCP, TLS, WebSocket over both, ZeroMQ, UDP."""
     need("zmq")
     need("websockets")
-    from logclient.logjam import collector as logjam
-    from logclient.logux import collector as logux
-    from logclient.lumberjack import collector as lumberjack
-    from logclient.plog import collector as plog
+    from logclient.testing import logjam as logjam
+    from logclient.testing import logux as logux
+    from logclient.testing import lumberjack as lumberjack
+    from logclient.testing import plog as plog
     from tests.support.tls import Authority, server_context
 
     ours = Authority(tmp_path / "ours")

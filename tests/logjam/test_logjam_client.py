@@ -20,8 +20,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import logclient
-from logclient import cli, registry
-from logclient.config import parse
+from logclient import cli
+from logclient.config import parse, registry
 from logclient.delivery.doubt import KERNEL
 from logclient.errors import ConfigError, ConnectFailed, ExitCode
 from tests.oracle.logjam_document import judge
@@ -31,7 +31,7 @@ from tests.support.patience import PATIENCE
 zmq = pytest.importorskip("zmq")
 
 from logclient.logjam import Client, Subscriber  # noqa: E402
-from logclient.logjam.collector import Collector  # noqa: E402
+from logclient.testing.logjam import Collector  # noqa: E402
 from logclient.transports.zmq import Zmq  # noqa: E402
 
 HOST = socket.gethostname()

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import logclient
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import LINKED, MAX_BODY, pack
-from logclient.collectors.capture import CaptureWriter
+from logclient.files.capture import CaptureWriter
 from logclient.logjam import core as logjam_core
 from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
 from tests import support
@@ -351,7 +351,7 @@ READERS = {
     import glob
     from array import array
     from logclient._ext.logjam import STATUS_NAMES, Decoder
-    from logclient.collectors.capture import CaptureReader
+    from logclient.files.capture import CaptureReader
     units = [unit.raw for unit in CaptureReader(argument)]
     sizes = [len(raw) for raw in units]
     data = b"".join(units)
@@ -374,7 +374,7 @@ READERS = {
     wait()
     """,
     "opened": """
-    from logclient.collectors.capture import CaptureReader
+    from logclient.files.capture import CaptureReader
     from logclient.logjam.messages import decompress, frames, read_meta
     from logclient.errors import ProtocolError
     say("ready"), wait()

@@ -126,7 +126,7 @@ class TestOptions:
         assert [m[2] for m in sent(core)] == [b"logs.my-shop.production", b"events.my-shop.production"]
 
     def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from logclient import registry
+        from logclient.config import registry
 
         for name in ("logjam", "logjam+push"):
             monkeypatch.setitem(registry.SCHEMES, name, registry.SCHEMES[name]._replace(transport="x:y"))

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.logjam import LINKED
-from logclient.collectors import main
-from logclient.collectors.capture import CaptureReader
+from logclient.delivery.attempt import Attempt
 from logclient.errors import (
     ConfigError,
     ConnectFailed,
@@ -34,17 +33,18 @@ from logclient.errors import (
     MissingExtra,
     ProtocolError,
 )
+from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import METHODS, SEQUENCE_MAX, compress, decompress, frames, read_meta, unit
-from logclient.transports.attempt import Attempt
+from logclient.testing import main
 from tests.support import need
 from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
 from logclient.logjam import zeromq  # noqa: E402
-from logclient.logjam.collector import Collector, decode  # noqa: E402
-from logclient.logjam.device import Device  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
+from logclient.testing.logjam import Collector, decode  # noqa: E402
+from logclient.testing.logjam_device import Device  # noqa: E402
 from logclient.transports.zmq import Zmq  # noqa: E402
 from tests.logjam_rig import (  # noqa: E402
     ACCEPTED,

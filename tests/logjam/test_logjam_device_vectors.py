@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from logclient.logjam.collector import Collector
-from logclient.logjam.device import Device
 from logclient.logjam.messages import decompress, read_meta
+from logclient.testing.logjam import Collector
+from logclient.testing.logjam_device import Device
 from tests import support
 from tests.support import recordings
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from logclient import registry, samples
+from logclient.config import registry
+from logclient.testing import samples
 from logclient.verify.job import run as verify
 from tests.support.kill_scenes import (
     KILLS,
@@ -30,7 +31,7 @@ from tests.support.processes import CollectorProcess
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.transports.attempt import Attempt  # noqa: E402
+from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.zmq import Zmq, ZmqLink  # noqa: E402
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(20 * PATIENCE)]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logclient.collectors.capture import CaptureReader
 from logclient.errors import ConfigError, LedgerError, MissingExtra, ProtocolError
+from logclient.files.capture import CaptureReader
 from logclient.logjam.messages import SEQUENCE_MAX, Meta, frames, read_meta
 from logclient.logjam.subscriber import Device, Gap, Message, Subscriber, Tracker
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.logjam.collector import Collector  # noqa: E402
+from logclient.testing.logjam import Collector  # noqa: E402
 from tests.logjam_rig import APP_ENV, TOPIC, Frames, Producer, event, message, meta, name  # noqa: E402
 from tests.support.patience import PATIENCE  # noqa: E402
 

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from logclient.logjam.collector import Collector
+from logclient.testing.logjam import Collector
 from tests.logjam.asgi_server import serve
 from tests.logjam.web_load import (
     CLIENTS,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from logclient.collectors.capture import FROM_PEER, CaptureReader
-from logclient.logjam.device import Device
+from logclient.files.capture import FROM_PEER, CaptureReader
 from logclient.logjam.messages import decompress, frames
+from logclient.testing.logjam_device import Device
 from tests.oracle.logjam_document import judge
 from tests.support.patience import PATIENCE
 

@@ -29,7 +29,7 @@ pytest.importorskip("websockets")
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
 
-from logclient.logux.collector import Collector
+from logclient.testing.logux import Collector
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(4 * PATIENCE)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logclient.collectors.capture import CaptureReader
+from logclient.files.capture import CaptureReader
 from tests.logux_server import JsClient, need
 from tests.support import need as need_module
 from tests.support.patience import PATIENCE
@@ -15,7 +15,7 @@ from tests.support.patience import PATIENCE
 need()
 need_module("websockets")
 
-from logclient.logux.collector import Collector, decode  # noqa: E402
+from logclient.testing.logux import Collector, decode  # noqa: E402
 
 KINDS = ["client", "node"]
 

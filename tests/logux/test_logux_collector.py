@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 import logclient
 from logclient._ext.logux import Decoder
-from logclient.collectors import main
-from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.files.capture import FROM_PEER, TO_PEER, CaptureReader, CaptureWriter
 from logclient.logux.messages import Refused, Sync, compact, parse
+from logclient.testing import main
 from tests.logux.test_logux_messages import messages
 from tests.support import clean_environment, need
 from tests.support.patience import PATIENCE
@@ -35,7 +35,7 @@ import websockets.asyncio.client  # noqa: E402
 from websockets.exceptions import ConnectionClosed, InvalidMessage  # noqa: E402
 from websockets.sync.client import ClientConnection, connect  # noqa: E402
 
-from logclient.logux.collector import Collector, _actions, decode  # noqa: E402
+from logclient.testing.logux import Collector, _actions, decode  # noqa: E402
 
 PRODUCER = "0a" * 10
 

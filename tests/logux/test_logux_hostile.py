@@ -396,7 +396,7 @@ def test_client_keeps_no_actions_without_callbacks() -> None:
 COLLECTOR = """
 import json
 import sys
-from logclient.logux.collector import Collector
+from logclient.testing.logux import Collector
 
 (options,) = json.loads(sys.argv[1])
 with Collector(**options) as collector:

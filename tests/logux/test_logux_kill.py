@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logclient import samples
+from logclient.testing import samples
 from logclient.verify.job import run
 from tests.logux_server import LoguxServer
 from tests.support.kill_scenes import (

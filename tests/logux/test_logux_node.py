@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logclient.errors import ConfigError
 from logclient.logux.messages import compact, parse
-from logclient.logux.node import Login, Received, Rules, Server, ServerNode
+from logclient.testing.logux_node import Login, Received, Rules, Server, ServerNode
 from tests.oracle import logux_messages as oracle
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from logclient.logux.messages import compact
-from logclient.logux.node import Login, Rules, Server, ServerNode
+from logclient.testing.logux_node import Login, Rules, Server, ServerNode
 from tests.support import recordings
 
 pytestmark = pytest.mark.unit

@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient import cli
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 from tests.support.tls import Authority

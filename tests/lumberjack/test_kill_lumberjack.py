@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logclient import samples
+from logclient.testing import samples
 from logclient.verify.job import run as verify
 from tests.support.kill_scenes import KILLS, RESENT, forget, kill_producers, ship_through_kills
 from tests.support.patience import PATIENCE

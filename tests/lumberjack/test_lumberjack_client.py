@@ -11,7 +11,7 @@ import pytest
 
 import logclient
 from logclient.lumberjack import Writer
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE
 

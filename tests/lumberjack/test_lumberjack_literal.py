@@ -32,11 +32,11 @@ from logclient._ext.lumberjack import (
     encode_ack,
     expand,
 )
-from logclient.collectors.capture import CaptureReader
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.lumberjack.collector import Collector, decode
+from logclient.files.capture import CaptureReader
 from logclient.lumberjack.core import frames, pair_block
+from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import mutated
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import lumberjack as oracle

@@ -85,7 +85,7 @@ class Schedule(NamedTuple):
     options: dict[str, Any]
     """The options of the producers' clients."""
     injected: str
-    """The faults of the collectors (see `logclient.collectors.faults`)."""
+    """The faults of the collectors (see `logclient.testing.faults`)."""
     latency: float
     """The delay of each direction in seconds, so that events are in flight most of the time."""
     ending: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from logclient.plog.collector import Collector
+from logclient.testing.plog import Collector
 from tests.support.patience import PATIENCE
 
 PRODUCER = "0123456789abcdef0123"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from logclient.plog.collector import Collector
+from logclient.testing.plog import Collector
 from tests.plog.client import Client
 
 

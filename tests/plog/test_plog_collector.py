@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logclient._ext.plog import fragments
-from logclient.collectors.capture import CaptureReader
 from logclient.errors import ConfigError, ConnectFailed
-from logclient.plog import datagrams
-from logclient.plog.collector import Collector
-from logclient.plog.datagrams import Datagrams
-from logclient.plog.device import Lines, Listener, ReplyLimit, Taken
+from logclient.files.capture import CaptureReader
+from logclient.testing import plog_datagrams as datagrams
+from logclient.testing.plog import Collector
+from logclient.testing.plog_datagrams import Datagrams
+from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken
 from tests import support
 from tests.plog.client import Client, event, name
 from tests.support import clean_environment
@@ -628,7 +628,7 @@ class TestFaults:
 
 _COLLECT = """
 import json, sys
-from logclient.plog.collector import Collector
+from logclient.testing.plog import Collector
 with Collector(tcp_port=0) as collector:
     print(json.dumps([collector.port, collector.tcp_port]), flush=True)
     for line in sys.stdin:
@@ -645,7 +645,7 @@ with Collector(tcp_port=0) as collector:
 _FEED = """
 import json, sys
 from array import array
-from logclient.plog.device import Listener
+from logclient.testing.plog_device import Listener
 listener = Listener(0.0)
 print("0", flush=True)
 sys.stdin.readline()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from logclient._ext.plog import fragments
-from logclient.plog.collector import Collector
 from logclient.plog.messages import split_tags
+from logclient.testing.plog import Collector
 from tests.plog.client import Client
 from tests.plog.test_plog_vectors import CASES, KINDS, bytes_of, each_case, flat
 from tests.support import recordings
@@ -99,7 +99,7 @@ def test_tags_are_read_as_by_the_real_server() -> None:
     """Kafka gets its tags from here; recordings have them beside each delivered message."""
     from array import array
 
-    from logclient.plog.device import Listener
+    from logclient.testing.plog_device import Listener
 
     for case in CASES:
         datagrams = bytes_of(case)

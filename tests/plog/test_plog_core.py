@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logclient import config, readable, registry
+from logclient import config, readable
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.constants import K_DOCUMENT as DOCUMENT
 from logclient._ext.constants import K_RAW as RAW
@@ -45,6 +45,7 @@ from logclient._ext.plog import (
     fragments,
     join_runs,
 )
+from logclient.config import registry
 from logclient.delivery.contract import CloseWanted, Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.core import TAGGED, Options, Plog

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from logclient._ext.plog import fragments
-from logclient.plog.collector import Collector
 from logclient.plog.messages import join_tags, kafka_tags
+from logclient.testing.plog import Collector
 from tests import support
 from tests.plog.client import Client, event, name
 from tests.support.patience import PATIENCE

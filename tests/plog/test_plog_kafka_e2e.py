@@ -21,7 +21,7 @@ from logclient import verify
 from logclient._ext.plog import MESSAGE, SIMPLE, Reassembler, fragments
 from logclient.cli.demo.processes import Collector
 from logclient.errors import ExitCode
-from logclient.plog.datagrams import batch_of
+from logclient.testing.plog_datagrams import batch_of
 from tests import support
 from tests.kafka_fixture import connector
 from tests.oracle import plog_injected

@@ -22,8 +22,8 @@ from logclient._ext.plog import Codec
 from logclient.cli import ping
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.plog.collector import Collector
 from logclient.plog.core import Lines, Options
+from logclient.testing.plog import Collector
 from logclient.transports.tcp import OneWay
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle

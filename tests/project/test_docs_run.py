@@ -1061,7 +1061,7 @@ STAGES: dict[str, list[Stage]] = {
     ],
     "docs/plog-server.md": [
         Stage(TEN.format(url="plog://127.0.0.1:23456")),
-        Stage("from logclient.plog.collector import Collector"),
+        Stage("from logclient.testing.plog import Collector"),
     ],
     "docs/plog.md": [
         Stage(PLOG, "assert server.wait_for(events=3, timeout=20) and len(server.messages()) == 3"),
@@ -1080,7 +1080,7 @@ STAGES: dict[str, list[Stage]] = {
         Stage(pytest=True),
         Stage(
             "import logclient\n"
-            "from logclient.lumberjack.collector import Collector\n"
+            "from logclient.testing.lumberjack import Collector\n"
             "with Collector(capture='run/capture') as collector:\n"
             "    with logclient.connect(collector.url, ledger='run/ledger') as client:\n"
             "        client.send({'message': 'hi'})\n"

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from logclient._ext import queue
-from logclient.lumberjack.collector import Collector
+from logclient.delivery.attempt import Attempt
+from logclient.testing.lumberjack import Collector
 from logclient.transports import tcp
-from logclient.transports.attempt import Attempt
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
 from tools import pythons, wheels

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient import registry
 from logclient.client import Outcome
+from logclient.config import registry
 from tests.project.test_layering import PACKAGE, PROTOCOLS, modules
 from tests.support.patience import PATIENCE
 
@@ -112,9 +112,9 @@ MAY_NAME_A_PROTOCOL = {
     "registry.py": "the table of protocols",
     "__init__.py": "public names of the protocols' packages",
     "cli/": "examples in help texts, and commands for servers of one protocol",
-    "collectors/faults.py": "the table of faults that a collector of each protocol has",
-    "collectors/kafka.py": "only the plog collector writes to Kafka",
-    "collectors/main.py": "the table of collectors",
+    "testing/faults.py": "the table of faults that a collector of each protocol has",
+    "testing/kafka.py": "only the plog collector writes to Kafka",
+    "testing/main.py": "the table of collectors",
     "testing/pytest_plugin.py": "the collectors that the fixture starts",
     "config/url.py": "an example of a URL in an error",
     "integrations/": "middleware that makes Logjam's documents of requests",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from logclient import place
 from logclient.config.parsing import parse
 from logclient.config.readers import parse_size
+from logclient.records import place
 from tests.project.pages import FOUND
 from tests.support import need
 

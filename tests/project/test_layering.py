@@ -18,41 +18,31 @@ PACKAGE = ROOT / "logclient"
 EXT = ROOT / "_ext"
 
 # Anybody may import these.
-LEAVES = {"errors", "config", "context", "exits", "files", "lazy", "options", "place", "readable", "registry"}
-LEAVES |= {"spans", "threads", "uncaught"}
-LEAVES_OWN = {
-    "context": set(),
+LEAVES_OWN: dict[str, set[str]] = {
+    "config": {"config", "errors"},
     "errors": set(),
     "exits": {"errors", "readable"},
-    "files": {"errors"},
+    "files": {"errors", "files"},
     "lazy": set(),
-    "registry": {"errors"},
-    "config": {"config", "errors", "registry"},
-    "options": {"config"},
-    "place": set(),
     "readable": set(),
-    "spans": {"errors"},
     "threads": {"errors"},
-    "uncaught": set(),
 }
+LEAVES = set(LEAVES_OWN)
 
 # Room -> the rooms right below it. What lies below those is allowed too.
 ARROWS: dict[str, set[str]] = {
     "root": {"aio", "client", "faces", "handler"},
     "__main__": {"cli"},
-    "cli": {"client", "handler", "faces", "collectors", "verify", "root"},
-    "testing": {"collectors", "verify"},
-    "handler": {"client", "aio", "formatters"},
-    "formatters": {"_ext records", "formats"},
-    "formats": set(),
+    "cli": {"client", "handler", "faces", "testing", "verify", "root"},
+    "testing": {"consumers", "verify"},
+    "handler": {"client", "aio", "records"},
+    "records": {"_ext records"},
     "integrations": {"client", "aio", "handler", "faces"},
-    "faces": {"client", "aio", "collectors"},  # the consumer of Logjam
+    "faces": {"client", "aio", "consumers"},
     "aio": {"client", "delivery"},
-    "client": {"delivery", "formats", "revision", "sampling"},
-    "revision": {"_ext records"},
-    "sampling": {"_ext base"},
-    "delivery": {"transports", "_ext records"},
-    "collectors": {"transports", "protocols", "_ext files", "_ext receivers"},
+    "client": {"delivery", "records"},
+    "delivery": {"contract", "_ext pump", "_ext records"},
+    "consumers": {"transports", "protocols", "_ext receivers"},
     "verify": {"evidence"},
     "evidence": {"protocols", "_ext files"},
     "protocols": {"contract", "_ext codecs"},
@@ -73,8 +63,8 @@ ARROWS: dict[str, set[str]] = {
 PROTOCOLS = {"lumberjack", "logjam", "plog", "logux"}
 # Modules of a protocol's package that do I/O or need threads; the others are sans-IO.
 CLIENT_MODULES = {(), ("agent",), ("client",), ("output",), ("request",), ("state",)}
-COLLECTOR_MODULES = {"collector", "consumer", "datagrams", "device", "injector", "subscriber", "zeromq"}
-"""Modules of a protocol's package that belong to its server for tests."""
+CONSUMER_MODULES = {"consumer", "subscriber", "zeromq"}
+"""Modules of a protocol's package that receive."""
 EXT_ROOMS = {
     "_ext base": {"blocks", "buffer", "codec_base", "constants", "decoder", "deflate", "hash", "codec"}
     | {"ids", "jsonscan", "sent_tracker"},
@@ -89,9 +79,9 @@ EXT_ROOMS = {
     "_ext receivers": {"udpreceive"},
 }
 # In delivery/, but below protocols and transports: what these and the engine ask of each other.
-CONTRACT = {"contract", "compiled"}
+CONTRACT = {"attempt", "compiled", "contract"}
 # Concrete protocols are for those who speak one; the others see the contract and get a core by name.
-SPEAKERS = {"faces", "protocols", "collectors", "evidence", "verify", "cli"}
+SPEAKERS = {"faces", "protocols", "consumers", "testing", "evidence", "verify", "cli"}
 
 CORE_FORBIDDEN = {"socket", "ssl", "threading", "time", "random", "asyncio", "zmq", "selectors", "select"}
 # `time` is built in and always there; its import statement is looked for in the source instead.
@@ -131,11 +121,9 @@ def room_of(parts: tuple[str, ...]) -> str:
     if first in PROTOCOLS:
         if parts[1:2] == ("config",):
             return "config"
-        if parts[1:2] and parts[1] in COLLECTOR_MODULES:
-            return "collectors"
+        if parts[1:2] and parts[1] in CONSUMER_MODULES:
+            return "consumers"
         return "faces" if parts[1:] in CLIENT_MODULES else "protocols"
-    if first == "samples":
-        return "cli"
     if first in LEAVES or first in ARROWS:
         return first
     raise AssertionError(f"logclient.{'.'.join(parts)} has no room: add it to ARROWS")
@@ -195,8 +183,6 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
         return ""
     if its == "_ext senders" and mine != "transports":
         return "senders are for transports only"
-    if its == mine == "collectors" and own and protocol_of(it) not in ("", own):
-        return "the collector of one protocol never imports that of another"
     if its == mine == "protocols":
         return "" if protocol_of(it) in ("", own) else "one protocol never imports another"
     if mine == "faces" and its in ("faces", "protocols") and protocol_of(it) not in ("", own):
@@ -205,8 +191,6 @@ def wrong_import(me: tuple[str, ...], it: tuple[str, ...]) -> str:
         return "a core knows its own codec only"
     if its == mine:
         return ""
-    if mine == "contract" and it == ("transports", "attempt"):
-        return ""  # a type, and it imports nothing of ours but threads
     if its == "protocols" and mine not in SPEAKERS:
         return "a concrete protocol is found through the registry"
     if its == "_ext codecs" and mine not in SPEAKERS:
@@ -221,6 +205,7 @@ def test_the_rule_refuses_wrong_imports() -> None:
         ("lumberjack.core", "delivery.engine"),
         ("delivery.contract", "delivery.engine"),
         ("delivery.contract", "transports.tcp"),
+        ("delivery.engine", "transports.tcp"),
         ("delivery.engine", "lumberjack.core"),
         ("lumberjack.core", "transports.tcp"),
         ("lumberjack.core", "logjam.core"),
@@ -235,8 +220,10 @@ def test_the_rule_refuses_wrong_imports() -> None:
         ("delivery.engine", "_ext.lumberjack"),
         ("delivery.engine", "_ext.pump.tcp"),
         ("client", "handler"),
-        ("lumberjack.collector", "delivery.ledger"),
-        ("verify.job", "collectors.capture"),
+        ("testing.lumberjack", "delivery.engine"),
+        ("verify.job", "testing.faults"),
+        ("client", "testing.lumberjack"),
+        ("delivery.engine", "evidence.segments"),
         ("verify.job", "transports.tcp"),
         ("errors", "config"),
         ("config", "client"),
@@ -265,7 +252,7 @@ def test_the_rule_refuses_wrong_imports() -> None:
         ("lumberjack.core", "_ext.lumberjack"),
         ("logux.frames", "_ext.logux"),
         ("transports.tcp", "_ext.pump.tcp"),
-        ("lumberjack.collector", "lumberjack.core"),
+        ("testing.lumberjack", "lumberjack.core"),
         ("lumberjack.wire", "_ext.lumberjack"),
         ("lumberjack.client", "lumberjack.core"),
         ("delivery.batch", "delivery.retry"),
@@ -409,3 +396,47 @@ def test_a_core_loads_without_clock_and_socket(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Return the groups of nodes that can all reach each other."""
+    reached = {node: set(graph[node]) for node in graph}
+    grown = True
+    while grown:
+        grown = False
+        for some in reached.values():
+            more = set().union(*(reached.get(it, ()) for it in some)) - some
+            some |= more
+            grown |= bool(more)
+    return [both for node in graph if (both := {it for it in reached[node] if node in reached.get(it, ())})]
+
+
+def test_no_files_or_folders_import_each_other() -> None:
+    files: dict[str, set[str]] = {}
+    folders: dict[str, set[str]] = {}
+    for path in modules():
+        me = ".".join(parts_of(path))
+        its = {".".join(it) for _, top, it in imports(path) if top == "logclient" and it[:1] != ("_ext",)}
+        files[me] = its - {me, ""}
+        folder = me.partition(".")[0]
+        folders.setdefault(folder, set()).update({it.partition(".")[0] for it in files[me]} - {folder})
+    assert circles(files) == []
+    assert circles(folders) == []
+    assert circles({"a": {"b"}, "b": {"a", "c"}, "c": set()}) == [{"a", "b"}] * 2
+
+
+def test_what_an_application_loads_is_the_client_alone() -> None:
+    names = ["", "client", "handler", "aio", "logjam.core", "logux.client", "lumberjack.core", "plog.client"]
+    names += [f"transports.{one}" for one in ("tcp", "tls", "udp", "websocket")]
+    names += [f"integrations.{one}" for one in ("asgi", "wsgi", "stdlib") if is_module(("integrations", one))]
+    program = (
+        "import importlib, sys; "
+        f"[importlib.import_module(f'logclient.{{name}}'.rstrip('.')) for name in {names!r}]; "
+        "print(*{m.split('.')[1] for m in sys.modules if m.startswith('logclient.')}"
+        " & {'testing', 'evidence', 'verify', 'cli'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, env=clean_environment(), timeout=2 * PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logclient._ext.spool import SUPPORTED
-from logclient.collectors.faults import DATA_FAULTS, Faults
+from logclient.testing.faults import DATA_FAULTS, Faults
 from tests.nemesis import judge, mutants, schedule
 from tests.nemesis.__main__ import STORED, schemes, seeds
 from tests.nemesis.batch import Batch, summary

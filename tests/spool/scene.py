@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 import logclient
-from logclient.collectors.capture import CaptureReader
-from logclient.lumberjack.collector import Collector, decode
+from logclient.files.capture import CaptureReader
+from logclient.testing.lumberjack import Collector, decode
 from tests.support import clean_environment, need
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE, wait_until

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import logclient
-from logclient.collectors.capture import CaptureReader
 from logclient.delivery.spool import adoption, contents, owner
 from logclient.files import open_regular
-from logclient.logux.collector import Collector
+from logclient.files.capture import CaptureReader
 from logclient.logux.core import Logux, Options
 from logclient.logux.messages import Connect, Sync, parse
+from logclient.testing.logux import Collector
 from tests.spool.scene import NOBODY, Producer, Scene
 from tests.support.patience import wait_until
 
@@ -264,7 +264,7 @@ def _actions(capture: Path) -> tuple[list[str], list[str]]:
 
 
 def test_what_was_left_is_pushed_over_zeromq(tmp_path: Path) -> None:
-    device = pytest.importorskip("logclient.logjam.collector")
+    device = pytest.importorskip("logclient.testing.logjam")
     collector = device.Collector(push_port=0, capture=str(tmp_path / "pushed"))
     with Scene(tmp_path, ledger=None) as scene, collector:
         scene.run("logjam+push://127.0.0.1:9/app-test", events=50)

@@ -10,7 +10,7 @@ import pytest
 
 import logclient
 from logclient.delivery.spool import owner_files
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE
 

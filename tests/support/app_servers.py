@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 import pytest
 
-from logclient.collectors.capture import CaptureReader
-from logclient.lumberjack.collector import decode
+from logclient.files.capture import CaptureReader
+from logclient.testing.lumberjack import decode
 from tests.support import ROOT, clean_environment, missing, need
 from tests.support.documents import dotted
 from tests.support.patience import PATIENCE

@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from logclient.client import Client
-    from logclient.lumberjack.collector import Collector
+    from logclient.testing.lumberjack import Collector
 
 trustme = need("trustme")
 

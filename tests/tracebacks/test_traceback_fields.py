@@ -13,10 +13,10 @@ import logclient
 from logclient._ext.record import Encoder
 from logclient._ext.tracebacks import ExceptionFormatter
 from logclient.errors import ConfigError
-from logclient.formatters import EcsFormatter
 from logclient.logjam import Agent
 from logclient.logjam.agent import LineFormatter
 from logclient.plog.client import Documents
+from logclient.records.formatters import EcsFormatter
 from tests.support import agent_handler
 from tests.tracebacks.failing_modules import FAILURES, LINKS, exc_info, fail
 

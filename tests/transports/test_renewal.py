@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import logclient
+from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from logclient.transports import tls as tls_module
-from logclient.transports.attempt import Attempt
 from logclient.transports.tls import Tls, server_context
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import Authority, assert_arrived, replace_certificate, serving
@@ -216,7 +216,7 @@ class TestSecrets:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        logux = pytest.importorskip("logclient.logux.collector")
+        logux = pytest.importorskip("logclient.testing.logux")
         accepted = {"first"}
         file = tmp_path / "token"
         file.touch(0o600)
@@ -247,7 +247,7 @@ class TestSecrets:
 
     def test_a_function_that_fails_at_first_is_called_again(self, capsys: pytest.CaptureFixture[str]) -> None:
         """Slowly, as after rejected credentials. Its error may have the secret and is not shown."""
-        logux = pytest.importorskip("logclient.logux.collector")
+        logux = pytest.importorskip("logclient.testing.logux")
         answers: list[Any] = [5, "", None]
         calls = 0
 

@@ -21,10 +21,11 @@ import pytest
 import logclient
 from logclient import cli
 from logclient.client import Client
-from logclient.collectors import main
 from logclient.errors import ConfigError
-from logclient.lumberjack.collector import Collector
-from logclient.transports.tls import COALESCE_BYTES, TlsLink, server_context
+from logclient.testing import main
+from logclient.testing.lumberjack import Collector
+from logclient.transports.tls import server_context
+from logclient.transports.tls_link import COALESCE_BYTES, TlsLink
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.tls import (

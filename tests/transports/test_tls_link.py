@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from logclient.config import Secret
+from logclient.delivery.attempt import Attempt
 from logclient.errors import ConfigError, CredentialError
-from logclient.transports.attempt import Attempt
 from logclient.transports.tcp import RECEIVE
-from logclient.transports.tls import Tls, TlsLink, server_context
+from logclient.transports.tls import Tls, server_context
+from logclient.transports.tls_link import TlsLink
 from tests.support.patience import PATIENCE, assert_returns, wait_until
 from tests.support.tls import HOST, Authority, context, serving
 

@@ -16,8 +16,8 @@ import logclient
 from logclient._ext.constants import UDP_METHODS
 from logclient._ext.plog import datagrams, join_runs
 from logclient.config import parse
+from logclient.delivery.attempt import Attempt
 from logclient.delivery.engine import Engine
-from logclient.transports.attempt import Attempt
 from logclient.transports.udp import Udp, UdpLink
 from tests.support.patience import PATIENCE, wait_until
 

@@ -38,7 +38,7 @@ from websockets.protocol import State  # noqa: E402
 from websockets.server import ServerProtocol  # noqa: E402
 from websockets.sync.server import ServerConnection, serve  # noqa: E402
 
-from logclient.transports.attempt import Attempt  # noqa: E402
+from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.http import Proxy  # noqa: E402
 from logclient.transports.tcp import Tcp  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402

@@ -29,8 +29,8 @@ from logclient._ext import websocket  # noqa: E402
 from logclient._ext.inflight import InflightBatches  # noqa: E402
 from logclient._ext.pump.tcp import TcpPump  # noqa: E402
 from logclient._ext.queue import EventQueue  # noqa: E402
+from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.delivery.pump import PythonPump  # noqa: E402
-from logclient.transports.attempt import Attempt  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402

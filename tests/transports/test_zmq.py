@@ -30,7 +30,7 @@ from tests.support.patience import PATIENCE
 
 zmq = pytest.importorskip("zmq")
 
-from logclient.transports.attempt import Attempt  # noqa: E402
+from logclient.delivery.attempt import Attempt  # noqa: E402
 from logclient.transports.zmq import RECEIVE, Zmq, ZmqLink, frames_of, join  # noqa: E402
 from tests.cores.router import RouterServer, Wire  # noqa: E402
 
@@ -420,7 +420,7 @@ def test_a_refused_frame_is_not_sent_twice(
     frame: int, compiled: bool, error: str, again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PUSH promises at most once; a message refused in its middle has not been taken."""
-    from logclient.logjam.collector import Collector
+    from logclient.testing.logjam import Collector
     from logclient.transports import zmq as transport
 
     number = getattr(errno, error)

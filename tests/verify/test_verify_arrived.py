@@ -14,7 +14,7 @@ import pytest
 import logclient
 from logclient import verify
 from logclient.errors import ConfigError, ExitCode, LedgerError
-from logclient.lumberjack import collector as lumberjack
+from logclient.testing import lumberjack as lumberjack
 from logclient.verify.tuning import Tuning
 from tests import support
 from tests import verify_files as files

@@ -209,8 +209,8 @@ def test_reader_without_peers_finds_the_same(
 
 
 def test_damage_at_every_byte_equals_the_python_reader(tmp_path: Path) -> None:
-    """The same units survive as in collectors/capture.py."""
-    plain_reader = pytest.importorskip("logclient.collectors.capture").CaptureReader
+    """The same units survive as in files/capture.py."""
+    plain_reader = pytest.importorskip("logclient.files.capture").CaptureReader
     [path] = files.write_segments(tmp_path, "main", [(b"one", 0, 1), (b"two", 0, 2), (b"three", 0, 3)])
     whole = path.read_bytes()
     for at in range(len(whole)):

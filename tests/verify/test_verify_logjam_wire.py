@@ -23,8 +23,8 @@ support.need("pyarrow")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 job = pytest.importorskip("logclient.verify.job")
 
-from logclient.logjam.collector import Collector  # noqa: E402
 from logclient.logjam.subscriber import Subscriber  # noqa: E402
+from logclient.testing.logjam import Collector  # noqa: E402
 
 N = 3000
 LARGE = "x" * 3000

@@ -26,7 +26,7 @@ job = pytest.importorskip("logclient.verify.job")
 dataframes = pytest.importorskip("logclient.verify.dataframes")
 inprocess = pytest.importorskip("tests.verify_inprocess")
 
-from logclient.logux.collector import Collector  # noqa: E402
+from logclient.testing.logux import Collector  # noqa: E402
 
 TOKEN = b"x7Zq-not-to-be-shown"
 CONNECT = b'["connect",5,"10:a:b",0,{"token":"%b","subprotocol":1}]' % TOKEN

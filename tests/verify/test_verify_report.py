@@ -18,7 +18,7 @@ import logclient
 from logclient import verify
 from logclient.cli.verify import print_verdict
 from logclient.errors import ExitCode
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 from tests import support
 from tests import verify_files as files
 from tests.support.patience import PATIENCE

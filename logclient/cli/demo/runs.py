@@ -24,7 +24,7 @@ from logclient.cli.demo.report import Result, sentence, tables, write_index, wri
 from logclient.cli.demo.scenarios import PROTOCOLS, Protocol, Run
 from logclient.cli.demo.shipping import print_line, ship
 from logclient.errors import ConfigError, ExitCode, MissingExtra
-from logclient.samples import Line, choose
+from logclient.testing.samples import Line, choose
 
 __all__ = ["Verify", "clear", "demo"]
 

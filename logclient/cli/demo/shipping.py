@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logclient.cli.demo.scenarios import Protocol, Run
 from logclient.cli.progress import ProgressLine
 from logclient.errors import ConnectFailed
-from logclient.samples import Line
+from logclient.testing.samples import Line
 
 if TYPE_CHECKING:
     from logclient.client import Client

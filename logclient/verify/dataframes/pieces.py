@@ -7,8 +7,10 @@ like a record never count as one, and it meets the names of peers on its way.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,11 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from logclient._ext import documents
-from logclient.errors import LedgerError
+from logclient.errors import ConfigError, LedgerError
 from logclient.evidence import captures, decode, storage
 from logclient.evidence.segments import Batch, Header, Problem, Segment, SegmentReader
+from logclient.verify import worker
 from logclient.verify.dataframes.columns import BODIES, DOCUMENTS, IDENTITY, Columns, Rows
 from logclient.verify.plan import share_out
 
@@ -239,3 +245,91 @@ def _problems(reader: SegmentReader, protocol: str, piece: Piece, first: int) ->
     explained = any(problem.kind == "unread" or problem.offset >= reader.position for problem in wrong)
     if piece.end == piece.segment.size and reader.position < piece.end and not explained:
         yield Problem("torn_record", name, reader.position, "the record is not whole")
+
+
+# -- options
+
+PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSON
+
+
+def folders_of(options: Any, what: str, *names: str) -> list[str]:
+    """Return the places of some options, each of them a place or a list of them as JSON."""
+    given: list[str] = []
+    for name in names:
+        text = str(options.get(name) or "")
+        found: Any = [text] if text else []
+        if text and (name == PATHS or text.startswith("[")):
+            try:
+                found = json.loads(text)
+            except ValueError:
+                found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigError(f"{name}: it must be a list of paths as JSON: give them to load()")
+        given += found
+    if not given:
+        raise ConfigError(f"{names[0]}: the folder of a {what} must be given")
+    return storage.resolve_all(given, what)
+
+
+def bytes_of(name: str, options: Any) -> int | None:
+    """Return a number of bytes; None: the option is not given."""
+    if (given := options.get(name)) is None:
+        return None
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(given).strip(), re.IGNORECASE)
+    size = int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ") if match else 0
+    if not size:
+        raise ConfigError(f"{name}: {given!r} must be a number of bytes such as 67108864 or 64m")
+    return size
+
+
+def choice_of(name: str, options: Any, *choices: str) -> bool:
+    """Return whether an option has the second of two values; the first one is the default."""
+    given = str(options.get(name, choices[0]))
+    if given.upper() not in (choice.upper() for choice in choices):
+        raise ConfigError(f"{name}: {given!r} must be {' or '.join(choices)}")
+    return given.upper() == choices[1].upper()
+
+
+# -- readers of Spark
+
+
+@dataclasses.dataclass
+class Part(InputPartition):
+    """The pieces of one task, and files that are only named."""
+
+    series: list[Series]
+    left_out: Sequence[captures.LeftOut] = ()
+
+
+class CaptureReader:
+    """What the readers of batches and of streams have in common."""
+
+    def __init__(self, source: Any, schema: StructType | None) -> None:
+        source._check_options()
+        options: Any = source.options
+        self.columns = source._columns(schema)
+        self.wanted = Wanted(quiet=source._quiet, strict=source._strict)
+        self.folders = folders_of(options, "capture", "path", PATHS)
+        self.protocol = str(options.get("protocol", ""))
+        if self.protocol:
+            decode.wire(self.protocol)
+        self.partition_bytes = bytes_of("maxPartitionBytes", options)
+        self.trigger_bytes = bytes_of("maxBytesPerTrigger", options)
+        self.push = choice_of("pushFilters", options, "false", "true")
+
+    def find(self, known: dict[str, Header]) -> tuple[list[Series], list[captures.LeftOut]]:
+        """Find the segments, and the files that cannot be read, see `find_series`."""
+        series, left_out = find_series(self.folders, self.protocol, known)
+        if left_out and self.wanted.strict:
+            raise LedgerError(f"capture: {left_out[0].segment}: {left_out[0].reason}")
+        return series, left_out
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of a partition."""
+        if not isinstance(partition, Part):  # Spark makes one when there are none
+            return
+        if TaskContext.get() is not None:
+            worker.prepare()
+        for one in partition.left_out:
+            yield self.columns.problem(Segment("", 0, "", 0, one.segment), one.protocol, one.problem())
+        yield from read(partition.series, self.columns, self.wanted)

@@ -26,13 +26,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from logclient.errors import ConfigError, LedgerError
-from logclient.evidence import captures, decode, ledger_files, storage
-from logclient.evidence.segments import Header, Segment
+from logclient.evidence import captures, ledger_files, storage
 from logclient.evidence.storage import Folder
 from logclient.verify import worker
 from logclient.verify.dataframes import pieces
 from logclient.verify.dataframes.columns import ARRIVALS, LOGS, UNITS, Columns, select
 from logclient.verify.dataframes.ledgers import EVENTS, LEDGER, MOST_PRODUCERS, rows_of
+from logclient.verify.dataframes.pieces import PATHS, CaptureReader, Part, bytes_of, choice_of, folders_of
+from logclient.verify.dataframes.streams import StreamReader
 from logclient.verify.plan import share_out
 from logclient.verify.violation_files import violations
 
@@ -65,7 +66,7 @@ def arrivals(spark: SparkSession, capture: Folder | Sequence[Folder], *, rows: s
     _columns_of(rows)
     captures.choose(storage.expand(capture, "capture"))
     source = register(spark).read.format(CaptureSource.name()).option("rows", rows)
-    return source.option(_PATHS, _as_option(capture, "capture")).load()
+    return source.option(PATHS, _as_option(capture, "capture")).load()
 
 
 def ledger(spark: SparkSession, path: Folder | Sequence[Folder]) -> DataFrame:
@@ -119,7 +120,7 @@ def events(
     # The place breaks ties: copies may arrive in the same microsecond.
     order = ("received", "arrival", "listener")
     names = ", ".join(dict.fromkeys(("producer", "sequence", "error", *order, *columns)))
-    logs = spark.read.format("logclient").option("columns", names).option(_PATHS, folders).load()
+    logs = spark.read.format("logclient").option("columns", names).option(PATHS, folders).load()
     # As SQL: PySpark's functions are for one kind of session, and this may be one of Connect.
     query = f"""SELECT {", ".join((*EVENTS.names, *(f"first.{name}" for name in columns)))}
         FROM {{judged}} LEFT JOIN (
@@ -132,9 +133,6 @@ def events(
 
 # -- options
 
-_PATHS = "paths"  # the option in which Spark, too, passes several paths, as JSON
-
-
 def _as_option(folders: Folder | Sequence[Folder], what: str) -> str:
     return json.dumps(storage.resolve_all(folders, what))
 
@@ -143,44 +141,6 @@ def _columns_of(rows: str) -> tuple[str, ...]:
     if rows not in ("events", "units"):
         raise ConfigError(f"rows: {rows!r} must be events or units")
     return ARRIVALS if rows == "events" else UNITS
-
-
-def _folders(options: Any, what: str, *names: str) -> list[str]:
-    """Return the places of some options, each of them a place or a list of them as JSON."""
-    given: list[str] = []
-    for name in names:
-        text = str(options.get(name) or "")
-        found: Any = [text] if text else []
-        if text and (name == _PATHS or text.startswith("[")):
-            try:
-                found = json.loads(text)
-            except ValueError:
-                found = None
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise ConfigError(f"{name}: it must be a list of paths as JSON: give them to load()")
-        given += found
-    if not given:
-        raise ConfigError(f"{names[0]}: the folder of a {what} must be given")
-    return storage.resolve_all(given, what)
-
-
-def _bytes(name: str, options: Any) -> int | None:
-    """Return a number of bytes; None: the option is not given."""
-    if (given := options.get(name)) is None:
-        return None
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(?:i?b)?", str(given).strip(), re.IGNORECASE)
-    size = int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ") if match else 0
-    if not size:
-        raise ConfigError(f"{name}: {given!r} must be a number of bytes such as 67108864 or 64m")
-    return size
-
-
-def _one_of(name: str, options: Any, *choices: str) -> bool:
-    """Return whether an option has the second of two values; the first one is the default."""
-    given = str(options.get(name, choices[0]))
-    if given.upper() not in (choice.upper() for choice in choices):
-        raise ConfigError(f"{name}: {given!r} must be {' or '.join(choices)}")
-    return given.upper() == choices[1].upper()
 
 
 class _Table(DataSource):
@@ -194,13 +154,13 @@ class _Table(DataSource):
         return cls._name
 
     def _check_options(self) -> None:
-        names = {name.lower() for name in (*self._known, "path", _PATHS)}
+        names = {name.lower() for name in (*self._known, "path", PATHS)}
         if wrong := sorted(name for name in self.options if name.lower() not in names):
             raise ConfigError(f"{wrong[0]}: there is no such option: there are {', '.join(self._known)}")
 
     @property
     def _strict(self) -> bool:
-        return _one_of("mode", self.options, "PERMISSIVE", "FAILFAST")
+        return choice_of("mode", self.options, "PERMISSIVE", "FAILFAST")
 
 
 # -- captures
@@ -238,8 +198,6 @@ class LogSource(_Table):
 
     def streamReader(self, schema: StructType | None) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        from logclient.verify.dataframes.streams import StreamReader
-
         return StreamReader(self, schema)
 
 
@@ -252,48 +210,6 @@ class CaptureSource(LogSource):
 
     def _default(self) -> Columns:
         return Columns(_columns_of(str(self.options.get("rows", "events"))))
-
-
-@dataclasses.dataclass
-class Part(InputPartition):
-    """The pieces of one task, and files that are only named."""
-
-    series: list[pieces.Series]
-    left_out: Sequence[captures.LeftOut] = ()
-
-
-class CaptureReader:
-    """What the readers of batches and of streams have in common."""
-
-    def __init__(self, source: LogSource, schema: StructType | None) -> None:
-        source._check_options()
-        options: Any = source.options
-        self.columns = source._columns(schema)
-        self.wanted = pieces.Wanted(quiet=source._quiet, strict=source._strict)
-        self.folders = _folders(options, "capture", "path", _PATHS)
-        self.protocol = str(options.get("protocol", ""))
-        if self.protocol:
-            decode.wire(self.protocol)
-        self.partition_bytes = _bytes("maxPartitionBytes", options)
-        self.trigger_bytes = _bytes("maxBytesPerTrigger", options)
-        self.push = _one_of("pushFilters", options, "false", "true")
-
-    def find(self, known: dict[str, Header]) -> tuple[list[pieces.Series], list[captures.LeftOut]]:
-        """Find the segments, and the files that cannot be read, see `pieces.find_series`."""
-        series, left_out = pieces.find_series(self.folders, self.protocol, known)
-        if left_out and self.wanted.strict:
-            raise LedgerError(f"capture: {left_out[0].segment}: {left_out[0].reason}")
-        return series, left_out
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a partition."""
-        if not isinstance(partition, Part):  # Spark makes one when there are none
-            return
-        if TaskContext.get() is not None:
-            worker.prepare()
-        for one in partition.left_out:
-            yield self.columns.problem(Segment("", 0, "", 0, one.segment), one.protocol, one.problem())
-        yield from pieces.read(partition.series, self.columns, self.wanted)
 
 
 class _BatchReader(CaptureReader, DataSourceReader):
@@ -395,10 +311,10 @@ class _LedgerReader(DataSourceReader):
         source._check_options()
         options, names = source.options, source._schema.names
         self.columns = list(names if schema is None else select(schema, source._schema))
-        self.ledger = _folders(options, "ledger", "ledger", "path", _PATHS)
-        self.limit = _bytes("maxPartitionBytes", options) or LEDGER_BYTES
+        self.ledger = folders_of(options, "ledger", "ledger", "path", PATHS)
+        self.limit = bytes_of("maxPartitionBytes", options) or LEDGER_BYTES
         self.strict = source._strict
-        self.capture = _folders(options, "capture", "capture") if "capture" in source._known else None
+        self.capture = folders_of(options, "capture", "capture") if "capture" in source._known else None
 
     def partitions(self) -> list[InputPartition]:
         found = ledger_files.find_ledgers(storage.expand(self.ledger, "ledger"))

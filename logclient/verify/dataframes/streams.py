@@ -15,7 +15,7 @@ from logclient.evidence import decode, segments, storage
 from logclient.evidence.arrays import expand, subtract, union
 from logclient.evidence.segments import MIN_UNIT, Batch, Header, Segment, SegmentReader
 from logclient.verify.dataframes import pieces
-from logclient.verify.dataframes.sources import CaptureReader, LogSource, Part
+from logclient.verify.dataframes.pieces import CaptureReader, Part
 
 try:
     from pyspark.sql.streaming import datasource as limits
@@ -41,7 +41,7 @@ class StreamReader(CaptureReader, DataSourceStreamReader, _AvailableNow):  # typ
       in several units. The next batch is decoded from there, and has the rows behind its own start.
     """
 
-    def __init__(self, source: LogSource, schema: StructType | None) -> None:
+    def __init__(self, source: Any, schema: StructType | None) -> None:
         super().__init__(source, schema)
         if limits is None and self.trigger_bytes is not None:
             raise ConfigError("maxBytesPerTrigger: it needs PySpark 4.2 or newer")

@@ -1,4 +1,4 @@
-"""Directories and files with log content: ledger, capture, verdict."""
+"""Directories and files with log content, and the formats of ledgers and captures."""
 
 from __future__ import annotations
 

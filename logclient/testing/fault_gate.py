@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from logclient.collectors.faults import Act, Faults, Plan
+from logclient.testing.faults import Act, Faults, Plan
 
 __all__ = [
     "ALIVE", "NEVER", "SILENT", "Decision", "FaultGate", "HeldUnits", "Peer", "Reply", "ReplyPlan", "Unit",

@@ -11,13 +11,13 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
-from logclient.collectors import sockets
-from logclient.collectors.capture import TO_PEER
-from logclient.collectors.duplicates import DuplicateCounter
-from logclient.collectors.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
-from logclient.collectors.loop import TOO_MANY, C, CollectorBase, Evidence
 from logclient.config import host_port
 from logclient.errors import ConfigError, LedgerError
+from logclient.files.capture import TO_PEER
+from logclient.testing import sockets
+from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
+from logclient.testing.loop import TOO_MANY, C, CollectorBase, Evidence
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -17,15 +17,15 @@ from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
-from logclient.lumberjack.collector import Collector
+from logclient.testing.lumberjack import Collector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.logjam import collector as logjam
     from logclient.logjam import consumer
-    from logclient.logux import collector as logux
-    from logclient.plog import collector as plog
+    from logclient.testing import logjam as logjam
+    from logclient.testing import logux as logux
+    from logclient.testing import plog as plog
 
     Server = Collector | logjam.Collector | logux.Collector | plog.Collector | consumer.Consumer
 
@@ -186,13 +186,13 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _plog(host: str, port: int, options: dict[str, Any]) -> plog.Collector:
-    from logclient.plog import collector as plog
+    from logclient.testing import plog as plog
 
     return plog.Collector(host, port, tcp_port=options.pop("tcp", None), count_duplicates=True, **options)
 
 
 def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]) -> logux.Collector:
-    from logclient.logux import collector as logux
+    from logclient.testing import logux as logux
 
     deflate = options.pop("deflate", "off") == "on"
     return logux.Collector(host, port, tls=tls, deflate=deflate, count_duplicates=True, **options)
@@ -219,7 +219,7 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
 
 def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
     """Return a device with the socket of the URL, one for consumers, and the other kind on request."""
-    from logclient.logjam import collector as logjam
+    from logclient.testing import logjam as logjam
 
     router: int | None = port
     pull = options.pop("push", None)
@@ -259,7 +259,7 @@ def run(
     Args:
         urls: the URLs to listen on, with the collector's options.
         capture: directory of the capture.
-        faults: see ``logclient.collectors.faults``.
+        faults: see ``logclient.testing.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         seconds: how long to listen; None: until a signal.
         as_json: at the end, print the lines again with each collector's report; else a summary on stderr.

@@ -11,9 +11,6 @@ import re
 from random import Random
 from typing import Any, NamedTuple
 
-from logclient.collectors import fault_gate
-from logclient.collectors.data_faults import flip_bit, foreign_id
-from logclient.collectors.fault_gate import Reply, ReplyPlan
 from logclient.errors import ConfigError, ProtocolError
 from logclient.logjam import zeromq
 from logclient.logjam.messages import (
@@ -29,6 +26,9 @@ from logclient.logjam.messages import (
     read_meta,
     require_library,
 )
+from logclient.testing import fault_gate
+from logclient.testing.data_faults import flip_bit, foreign_id
+from logclient.testing.fault_gate import Reply, ReplyPlan
 
 __all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
 

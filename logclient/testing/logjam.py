@@ -1,6 +1,6 @@
 """A Logjam device for demos and tests: captures and publishes messages, and commits faults on request.
 
-ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.logjam.device` has the rules, this module
+ROUTER and PULL in, PUB out, over real ZeroMQ. `logclient.testing.logjam_device` has the rules, this module
 the sockets, the capture and the faults.
 
 A message is one wire unit. It is answered after the capture was handed to the operating system, in the order
@@ -20,15 +20,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from logclient.collectors.capture import TO_PEER
-from logclient.collectors.counters import AckCounts
-from logclient.collectors.fault_gate import NEVER, FaultGate, Peer, Reply
-from logclient.collectors.loop import MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
 from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
-from logclient.logjam.device import Device, Message, MessageUnit, counter_of, decode, event_id
 from logclient.logjam.messages import unit
+from logclient.testing.counters import AckCounts
+from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
+from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
+from logclient.testing.loop import MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -85,7 +85,7 @@ class Collector(CollectorBase[Counts]):
         publish_port: the port of the PUB socket; None: nothing is published.
         stats_port: the port of the socket that reports each second what was published; None: no such socket.
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.collectors.faults``.
+        faults: see ``logclient.testing.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.

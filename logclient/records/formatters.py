@@ -2,7 +2,7 @@
 
 ``ecs``: one JSON object in the Elastic Common Schema, with these fields in this order. Names with dots are
 objects, as in ecs-logging: ``{"log": {"logger": ...}}``, all but ``log.level`` and ``ecs.version``. With
-``ecs_dotted`` they keep the dots. The other forms are described in ``logclient.formats``.
+``ecs_dotted`` they keep the dots. The other forms are described in ``logclient.records.formats``.
 
 ======================== ==========================================================================
 ``@timestamp``           ``record.created``, UTC, microseconds, ``2026-01-01T12:34:56.789012Z``
@@ -36,12 +36,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from logclient import context
 from logclient._ext.record import ECS_VERSION, Encoder
 from logclient.errors import ConfigError
+from logclient.records import context
 
 if TYPE_CHECKING:
-    from logclient.formats import Form
+    from logclient.records.formats import Form
 
 __all__ = ["DOCUMENTS", "ECS_VERSION", "DocumentFormatter", "EcsFormatter", "timestamp"]
 
@@ -128,8 +128,8 @@ class EcsFormatter(DocumentFormatter):
 def _form(name: str) -> Form | None:
     if name == "ecs":
         return None
-    from logclient.formats import form
-    from logclient.place import node_name
+    from logclient.records.formats import form
+    from logclient.records.place import node_name
 
     if name not in ("logstash", "otel", "gelf", "json"):
         raise ConfigError(f"form: must be ecs, logstash, otel, gelf or json, got {name!r}")

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from logclient.collectors.capture import CaptureWriter
-from logclient.collectors.counters import Counts
-from logclient.collectors.duplicates import DuplicateCounter
-from logclient.collectors.faults import FaultLog, Faults
 from logclient.errors import ConfigError, LedgerError, ProtocolError
+from logclient.files.capture import CaptureWriter
+from logclient.testing.counters import Counts
+from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.faults import FaultLog, Faults
 
 __all__ = ["IDLE", "MAX_CONNECTIONS", "TOO_MANY", "CollectorBase", "Evidence"]
 
@@ -36,7 +36,7 @@ class Evidence(NamedTuple):
 
     Args:
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.collectors.faults``.
+        faults: see ``logclient.testing.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.

@@ -1,6 +1,6 @@
 """A plog server for demos and tests: captures messages, can pass them on to Kafka, commits faults on request.
 
-`logclient.plog.device` has the rules, this module the sockets, the capture and the faults. One
+`logclient.testing.plog_device` has the rules, this module the sockets, the capture and the faults. One
 thread serves the UDP listener and, on request, one for lines over TCP. A datagram is one wire unit, and so is
 a line. It is captured, and the capture handed to the operating system, before anything else is done with it.
 """
@@ -18,16 +18,16 @@ from itertools import repeat
 from typing import Any, Self
 
 from logclient._ext.plog import EMPTY, Decoder
-from logclient.collectors import sockets
-from logclient.collectors.capture import FROM_PEER, TO_PEER, CaptureWriter
-from logclient.collectors.counters import Counts as BaseCounts
-from logclient.collectors.kafka import Forwarder
-from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
 from logclient.config import host_port
 from logclient.errors import ConfigError, LedgerError, LogclientError
-from logclient.plog.datagrams import Batch, Datagrams, batch_of
-from logclient.plog.device import Lines, Listener, ReplyLimit, Taken, hole_settings
-from logclient.plog.injector import Datagram, Injector
+from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
+from logclient.testing import sockets
+from logclient.testing.counters import Counts as BaseCounts
+from logclient.testing.kafka import Forwarder
+from logclient.testing.loop import IDLE, MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
+from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
+from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
+from logclient.testing.plog_injector import Datagram, Injector
 
 __all__ = ["Collector", "Counts"]
 
@@ -93,8 +93,8 @@ class Collector(CollectorBase[Counts]):
         port: the UDP port; 0 picks a free one; ``port`` has it then, and a restart keeps it.
         tcp_port: the port for lines over TCP, the same way; None: no lines.
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.collectors.faults``; they apply to datagrams, not to lines.
-        fault_log: a file for the faults that were applied, see ``logclient.plog.injector``.
+        faults: see ``logclient.testing.faults``; they apply to datagrams, not to lines.
+        fault_log: a file for the faults that were applied, see ``logclient.testing.plog_injector``.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port. The one of lines ends with ``-lines``.
         max_size: see `Listener`.

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
-from logclient.collectors.data_faults import flip_bit, foreign_id
-from logclient.collectors.fault_gate import HeldUnits
-from logclient.collectors.faults import Act, Faults
-from logclient.plog.datagrams import batch_of
+from logclient.testing.data_faults import flip_bit, foreign_id
+from logclient.testing.fault_gate import HeldUnits
+from logclient.testing.faults import Act, Faults
+from logclient.testing.plog_datagrams import batch_of
 
 __all__ = ["Datagram", "Injector", "event_id"]
 

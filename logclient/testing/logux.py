@@ -1,6 +1,6 @@
 """A real Logux server for demos and tests: captures acknowledged events, commits faults on request.
 
-WebSocket over TCP or TLS, at any path. `logclient.logux.node` makes the answers, those of the
+WebSocket over TCP or TLS, at any path. `logclient.testing.logux_node` makes the answers, those of the
 released server without its crashes. A message is one unit of the capture, in either direction. A sync is
 answered after the capture was handed to the operating system, with ``synced`` and an outcome for each action.
 """
@@ -20,17 +20,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
-from logclient.collectors import fault_gate
-from logclient.collectors.counters import AckCounts
-from logclient.collectors.data_faults import flip_bit, foreign_id
-from logclient.collectors.duplicates import DuplicateCounter
-from logclient.collectors.fault_gate import NEVER, SILENT, Reply, ReplyPlan
-from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, Evidence
-from logclient.collectors.streams import Captured, Connection, StreamCollector
 from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
-from logclient.logux.node import Judge, Login, Received, Rules, Server, ServerNode
+from logclient.testing import fault_gate
+from logclient.testing.counters import AckCounts
+from logclient.testing.data_faults import flip_bit, foreign_id
+from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan
+from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
+from logclient.testing.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.testing.streams import Captured, Connection, StreamCollector
 
 try:
     from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
@@ -207,7 +207,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         host: an address to listen on; IPv6 without brackets.
         port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.collectors.faults``.
+        faults: see ``logclient.testing.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.
@@ -218,11 +218,11 @@ class Collector(StreamCollector[Counts, _Connection]):
         subprotocol: the application's subprotocol, as the server announces it.
         minimum: the lowest subprotocol of a client that is accepted; 0: any.
         types: action types that are accepted; None: all but those that begin with ``logux/``.
-        judge: decides the outcome of an action, see ``logclient.logux.node.Judge``.
+        judge: decides the outcome of an action, see ``logclient.testing.logux_node.Judge``.
         headers: the server's headers.
         development: tell the client the reason of an error, as the real server does in development.
         keep_log: remember processed ids, and ignore a second action with one of them.
-        strict_spec: follow the text literally, see ``logclient.logux.node``.
+        strict_spec: follow the text literally, see ``logclient.testing.logux_node``.
         idle: seconds without traffic after which a connection is closed; 0 = never.
         max_connections: connections open at one time; a further one is closed at once.
         timeout: seconds in which a client must answer; 0: no limit.

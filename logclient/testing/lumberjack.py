@@ -20,13 +20,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
-from logclient.collectors import fault_gate
-from logclient.collectors.counters import AckCounts
-from logclient.collectors.data_faults import flip_bit, foreign_id
-from logclient.collectors.duplicates import DuplicateCounter
-from logclient.collectors.fault_gate import ALIVE, Reply, ReplyPlan
-from logclient.collectors.loop import IDLE, MAX_CONNECTIONS, Evidence
-from logclient.collectors.streams import Captured, Connection, StreamCollector
+from logclient.testing import fault_gate
+from logclient.testing.counters import AckCounts
+from logclient.testing.data_faults import flip_bit, foreign_id
+from logclient.testing.duplicates import DuplicateCounter
+from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan
+from logclient.testing.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.testing.streams import Captured, Connection, StreamCollector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -213,7 +213,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         host: an address to listen on; IPv6 without brackets.
         port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
         capture: directory of the capture; None: no capture.
-        faults: see ``logclient.collectors.faults``.
+        faults: see ``logclient.testing.faults``.
         fault_log: a file for the ids of the events that data faults changed.
         run: a name for this run, kept in the capture.
         listener: name in the capture; default protocol, host and port.

@@ -1,0 +1,1 @@
+"""The way from a log record or a mapping to a document: fields, context, place, sampling."""
