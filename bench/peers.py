@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from logging.handlers import QueueHandler
@@ -64,9 +63,8 @@ def structlog_exception() -> tuple[str, Callable[[Any], object]] | None:
 def sentry_exception() -> tuple[str, Callable[[Any], object]] | None:
     """Return what sentry-sdk makes an event with, with its default options; None: not installed."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # it imports eventlet
-            from sentry_sdk.consts import DEFAULT_OPTIONS
-            from sentry_sdk.utils import event_from_exception
+        from sentry_sdk.consts import DEFAULT_OPTIONS
+        from sentry_sdk.utils import event_from_exception
     except ImportError:
         return None
 

@@ -1,7 +1,7 @@
-"""Threads, locks and waits that also work where gevent or eventlet have patched the standard library.
+"""Threads, locks and waits that also work where gevent has patched the standard library.
 
-Both replace threads by coroutines (greenlets) of one thread, and locks, sockets and ``time.sleep`` by
-forms that switch to another greenlet instead of waiting. A sender that waits in C would stop all of them.
+It replaces threads by coroutines (greenlets) of one thread, and locks, sockets and ``time.sleep`` by forms
+that switch to another greenlet instead of waiting. A sender that waits in C would stop all of them.
 So our own threads are always native, like the locks and sockets that they use. A caller that waits for them
 in a greenlet polls, and lets the other greenlets run in between.
 
@@ -67,64 +67,28 @@ CROWD = 40
 GONE = 0.25
 """Seconds to wait until a thread that has ended for Python ends for the system; it takes microseconds."""
 
-USED = (
-    ("_thread", "RLock"),
-    ("_thread", "allocate_lock"),
-    ("_thread", "get_ident"),
-    ("_thread", "start_new_thread"),
-    ("select", "poll"),
-    ("select", "select"),
-    ("socket", "getaddrinfo"),
-    ("socket", "socket"),
-    ("time", "sleep"),
-)
-"""Functions that may be patched and that our own threads use."""
-
 
 def _of(module: str, name: str) -> Any:
     """Return an attribute of a module that is imported already; None: there is none."""
     return getattr(sys.modules.get(module), name, None)
 
 
-def patched() -> str:
-    """Return ``gevent`` or ``eventlet`` where it has replaced threads by greenlets, else an empty string."""
+def patched() -> bool:
+    """Return whether gevent has replaced threads by greenlets."""
     is_patched = _of("gevent.monkey", "is_module_patched")
-    if is_patched is not None and is_patched("threading"):
-        return "gevent"
-    is_patched = _of("eventlet.patcher", "is_monkey_patched")
-    if is_patched is not None and is_patched("thread"):
-        return "eventlet"
-    return ""
-
-
-_kept: dict[tuple[str, str], Any] = {}
+    return is_patched is not None and bool(is_patched("threading"))
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """Return an attribute of a module of the standard library as it was before gevent or eventlet patched it.
+    """Return an attribute of a module of the standard library as it was before gevent patched it.
 
     Raises:
         AttributeError: this system has none.
     """
-    place = module.__name__
-    # Not the module in `sys.modules`: eventlet puts others there while it patches.
-    if _of("eventlet.patcher", "already_patched"):
-        if (place, name) not in _kept:
-            _kept[place, name] = getattr(sys.modules["eventlet.patcher"].original(place), name)
-        return _kept[place, name]
     get_original = _of("gevent.monkey", "get_original")
-    if get_original is not None and sys.modules["gevent.monkey"].is_module_patched(place):
-        return get_original(place, name)
+    if get_original is not None and sys.modules["gevent.monkey"].is_module_patched(module.__name__):
+        return get_original(module.__name__, name)
     return getattr(module, name)
-
-
-def _keep() -> None:
-    """Look up what our own threads use, now: while eventlet patches, they cannot."""
-    for place, name in USED:
-        try:
-            _kept[place, name] = original(sys.modules[place], name)
-        except (AttributeError, KeyError):  # no poll on Windows; or not imported, so not needed
-            pass
 
 
 def check() -> None:
@@ -138,7 +102,7 @@ def check() -> None:
     if not isinstance(found, BuiltinFunctionType):
         raise ConfigError(
             f"threads: replaced by {found.__module__}, which hides the original ones; "
-            "events are sent by a native thread (gevent and eventlet are supported)"
+            "events are sent by a native thread (gevent is supported)"
         )
 
 
@@ -157,7 +121,7 @@ def in_main_thread() -> bool:
     """Return whether this is the native thread in which signal handlers run."""
     if not patched():
         return threading.current_thread() is threading.main_thread()
-    # The frameworks name their greenlets where Python names its threads.
+    # gevent names its greenlets where Python names its threads.
     try:
         return bool(original(_thread, "_get_main_thread_ident")() == get_ident())
     except AttributeError:  # before Python 3.13
@@ -175,11 +139,7 @@ def sleep(seconds: float) -> None:
 def _hub() -> Any:
     """Return the greenlet of this native thread's event loop, if it has one."""
     get_hub = _of("gevent._hub_local", "get_hub_if_exists")
-    hub = None if get_hub is None else get_hub()
-    if hub is None:
-        local = _of("eventlet.hubs", "_threadlocal")
-        hub = getattr(getattr(local, "hub", None), "greenlet", None)
-    return hub
+    return None if get_hub is None else get_hub()
 
 
 def _current() -> Any:
@@ -216,14 +176,12 @@ def is_green() -> bool:
 
 def is_alien() -> bool:
     """Return whether this is a native thread without greenlets, which must not wait for their locks."""
-    return bool(patched()) and _hub() is None
+    return patched() and _hub() is None
 
 
 def _switch(seconds: float) -> None:
     """Let the other greenlets run for some seconds."""
-    get_hub = _of("gevent._hub_local", "get_hub_if_exists")
-    framework = "gevent" if get_hub is not None and get_hub() is not None else "eventlet"
-    sys.modules[framework].sleep(seconds)
+    sys.modules["gevent"].sleep(seconds)
 
 
 _waiting: dict[int, None] = {}  # one key for each greenlet that waits: to be counted
@@ -279,7 +237,6 @@ def Lock() -> threading.Lock:
 class RLock:
     """A native lock that its owner may take again. All greenlets of a thread are one owner."""
 
-    # Slots: eventlet replaces each RLock that it finds in a ``__dict__`` by one of its own.
     __slots__ = ("acquire", "release")
 
     def __init__(self) -> None:
@@ -439,7 +396,6 @@ AnyThread = threading.Thread | NativeThread
 
 def make_thread(target: Callable[[], object], name: str) -> AnyThread:
     """Make a native daemon thread, to be started. Join it with ``join``."""
-    _keep()
     if patched():
         return NativeThread(target, name)
 

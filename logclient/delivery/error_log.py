@@ -101,8 +101,8 @@ process = ErrorLog()
 def has_deferred() -> bool:
     """Return whether lines wait for ``write_deferred``.
 
-    Our own threads defer their lines where gevent or eventlet have patched the locks of handlers: a native
-    thread that waits for such a lock may wait for ever.
+    Our own threads defer their lines where gevent has patched the locks of handlers: a native thread that
+    waits for such a lock may wait for ever.
     """
     return bool(_deferred)
 

@@ -297,7 +297,7 @@ def in_sender(ident: int) -> bool:
 def cannot_wait(ident: int) -> bool:
     """Return whether the caller would wait for itself.
 
-    That is so for the sender, and for callbacks of the event loop (gevent, eventlet) that all greenlets
+    That is so for the sender, and for callbacks of gevent's event loop that all greenlets
     depend on; these may wait at the end of the process.
     """
     return in_sender(ident) or (threads.in_hub() and _registered.get("delivering") != os.getpid())

@@ -93,7 +93,7 @@ class Delivery:
     def result(self, timeout: float | None = None) -> Outcome | None:
         """Wait for the outcome.
 
-        Inside a callback of the event loop of gevent or eventlet this does not wait.
+        Inside a callback of the event loop of gevent this does not wait.
 
         Args:
             timeout: seconds; None: no limit.

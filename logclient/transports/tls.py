@@ -64,8 +64,8 @@ _NOT_TLS = {
 class _NativeSocket:
     """The part of ``ssl.SSLSocket`` that we use, made of the same parts.
 
-    gevent and eventlet replace the name ``ssl.SSLSocket``. The original class looks itself up by that name,
-    and can no longer be used.
+    gevent replaces the name ``ssl.SSLSocket``. The original class looks itself up by that name, and can no
+    longer be used.
     """
 
     def __init__(self, context: Any, plain: socket.socket, name: bytes) -> None:
@@ -482,7 +482,7 @@ def _wrap(context: ssl.SSLContext, plain: socket.socket, name: bytes) -> AnySock
     """Add TLS to a plain socket, with Python's ``ssl``."""
     if type(context).__module__ == "ssl":
         return context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
-    # From gevent or eventlet: its sockets would switch to another greenlet.
+    # From gevent: its sockets would switch to another greenlet.
     return _NativeSocket(context, plain, name)
 
 

@@ -1,10 +1,9 @@
-"""Servers of greenlets: gunicorn's gevent workers, and eventlet's own server. Requests, TERM and HUP."""
+"""gunicorn's gevent workers: requests, TERM and HUP."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,15 +29,6 @@ def gevent(site: Site, preload: bool = True) -> Iterator[tuple[Server, int]]:
     command = [program("gunicorn"), "--config", str(config), "app:app"]
     out = site.folder / "gunicorn.out"
     with serving(command, EXAMPLES / "gunicorn", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
-        yield server, int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
-
-
-@contextmanager
-def eventlet(site: Site) -> Iterator[tuple[Server, int]]:
-    installed("eventlet")
-    command = [sys.executable, "-W", "ignore", "serve.py", "0"]
-    out = site.folder / "serve.out"
-    with serving(command, EXAMPLES / "eventlet", out, LOG_URL=site.url, HOME=str(site.folder)) as server:
         yield server, int(server.said(r"Listening at: http://127\.0\.0\.1:(\d+)")[0])
 
 
@@ -76,7 +66,7 @@ def through_signals(site: Site, server: Server, port: int, requests: int, rounds
 LATER = pytest.param(partial(gevent, preload=False), marks=pytest.mark.long, id="gevent-no-preload")
 
 
-@pytest.mark.parametrize("framework", [gevent, LATER, eventlet])
+@pytest.mark.parametrize("framework", [gevent, LATER])
 def test_green_workers_deliver_through_signals(framework: Any, tmp_path: Path) -> None:
     with Site(tmp_path) as site, framework(site) as (server, port):
         load = through_signals(site, server, port, 300, 2)
@@ -89,7 +79,7 @@ def test_green_workers_deliver_through_signals(framework: Any, tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["lumberjack", "logux"])
-@pytest.mark.parametrize("framework", [gevent, eventlet])
+@pytest.mark.parametrize("framework", [gevent])
 def test_green_workers_deliver_20_000_requests(
     framework: Any, scheme: str, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -466,7 +466,6 @@ else:
 """
 PROGRAMS = {
     "celery": Program("import tasks; print(tasks.price.delay(7).get(timeout=30))", "order 7 priced"),
-    "eventlet": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
     "fastapi": Program(GET.format(url="http://127.0.0.1:8001/items/7"), "item 7 added up"),
     "flask": Program(GET.format(url="http://127.0.0.1:8000/orders/7"), "order 7 found"),
     "gunicorn": Program(GET.format(url="http://127.0.0.1:8000/order/7"), "order 7 priced"),
