@@ -5,7 +5,7 @@ its layout. Between two .pyx files `from logclient._ext.queue cimport EventQueue
 of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
-LOGCLIENT_LIKE=windows (or macos) builds for this system what that one would get, linked to no library: see
+LOGCLIENT_LIKE=macos builds for this system what that one would get, linked to no library: see
 tests/project/test_fallbacks.py. LOGCLIENT_LIBRARIES: see tools/libraries.py.
 """
 
@@ -32,10 +32,9 @@ from tools import libraries  # noqa: E402
 EXT = ROOT / "_ext"
 BUILD = ROOT / "build"
 PXD = BUILD / "pxd"
-WINDOWS = sys.platform == "win32"
 
-# Macros that leave out what other systems lack. SIMD: Apple's processors and Windows on ARM have no SSE2.
-LIKE = {"": [], "windows": ["LC_LIKE_WINDOWS", "LC_NO_SIMD"], "macos": ["LC_LIKE_MACOS", "LC_NO_SIMD"]}
+# Macros that leave out what another system lacks. SIMD: Apple's processors have no SSE2.
+LIKE = {"": [], "macos": ["LC_LIKE_MACOS", "LC_NO_SIMD"]}
 
 DIRECTIVES = {
     "language_level": 3,
@@ -51,8 +50,6 @@ DIRECTIVES = {
 
 def need_compiler() -> None:
     """Exit with a message if there is no compiler, before Cython works for a minute."""
-    if WINDOWS:  # setuptools finds Microsoft's in the registry
-        return
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         missing = f"a C compiler, and there is no {compiler} here: install one (Debian: build-essential)"
@@ -71,10 +68,8 @@ def description() -> str:
 
 def lock() -> None:
     """Take the lock of this tree until exit: two builds would write the same C files."""
-    try:
-        import fcntl
-    except ImportError:
-        return
+    import fcntl
+
     BUILD.mkdir(exist_ok=True)
     lock.file = open(BUILD / ".lock", "w")  # noqa: SIM115  (closing releases the lock)
     fcntl.flock(lock.file, fcntl.LOCK_EX)
@@ -101,9 +96,7 @@ def extensions() -> list[Extension]:
         names = [n for n in names if n in wanted]
     like = os.environ.get("LOGCLIENT_LIKE", "")
     if like not in LIKE:
-        raise SystemExit(f"LOGCLIENT_LIKE: {like!r} must be windows or macos")
-    if WINDOWS or like == "windows":
-        names = [n for n in names if layout.on_windows(n)]
+        raise SystemExit(f"LOGCLIENT_LIKE: {like!r} must be macos")
     if not names or {"egg_info", "dist_info"} & set(sys.argv):
         return []
     if "sdist" not in sys.argv:
@@ -123,7 +116,7 @@ def extensions() -> list[Extension]:
     found = {} if like else libraries.find()
     headers = below_root(path for kind in (".pxd", ".h") for path in layout.modules(EXT, kind).values())
     # -g0: debug information makes a wheel ten times larger. What only tests use is not optimized.
-    flags = ["/O2"] if WINDOWS else ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
+    flags = ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
     # Whoever installs a library compiles what links it anew.
     linked = BUILD / f"linked{like}.json"
     now = json.dumps(found, indent=1)

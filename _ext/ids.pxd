@@ -25,11 +25,7 @@ cdef extern from *:
     #include <stdlib.h>
     #include <string.h>
     /* Not in a function of its own: compilers take that for one without an effect. */
-    #if defined(__GNUC__) || defined(__clang__)
     #define lc_fetch(p) __builtin_prefetch(p)
-    #else
-    #define lc_fetch(p) ((void)(p))
-    #endif
     /* Eight hex digits of v as they are written: eight nibbles spread over eight bytes, all at once. */
     static inline uint64_t lc_hex8(uint32_t v) {
         uint64_t x = v;
@@ -41,10 +37,6 @@ cdef extern from *:
     #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     #define lc_big32(v) (v)
     #define lc_big64(v) (v)
-    #elif defined(_MSC_VER)
-    #include <stdlib.h>
-    #define lc_big32(v) _byteswap_ulong(v)
-    #define lc_big64(v) _byteswap_uint64(v)
     #else
     #define lc_big32(v) __builtin_bswap32(v)
     #define lc_big64(v) __builtin_bswap64(v)

@@ -8,7 +8,7 @@
 #include "bits.h"
 
 /* A bit for each of 64 bytes that is a quote, a backslash, below 0x20 or above 0x7f. */
-#if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+#if defined(__SSE2__) && !defined(LC_NO_SIMD)
 #include <emmintrin.h>
 static inline uint64_t lc_special16(const uint8_t *p) {
     __m128i v = _mm_loadu_si128((const __m128i *)p);
@@ -41,7 +41,7 @@ static inline uint64_t lc_special(const uint8_t *p) {
 #endif
 /* Copy n bytes, at least 64, and nothing beyond them. A bit of `quotes` for each that is a quote.
    1 when none is a backslash, below 0x20 or above 0x7f: then quotes begin and end strings. */
-#if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+#if defined(__SSE2__) && !defined(LC_NO_SIMD)
 static int lc_copy_map_16(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
     const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8(92), space = _mm_set1_epi8(0x20);
     __m128i odd = _mm_setzero_si128();
@@ -100,7 +100,7 @@ static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64
     return __builtin_cpu_supports("avx2") ? lc_copy_map_32(to, from, n, quotes)
                                           : lc_copy_map_16(to, from, n, quotes);
 }
-#elif (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+#elif defined(__SSE2__) && !defined(LC_NO_SIMD)
 #define lc_copy_map lc_copy_map_16
 #else
 static int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {

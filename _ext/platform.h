@@ -3,8 +3,8 @@
  *
  * Included by the queue, and by the receiver of datagrams; pumps reach it through queue.pxd.
  *
- * LC_LIKE_MACOS and LC_LIKE_WINDOWS remove features that those systems lack, so that their code can be tested
- * elsewhere (setup.py, LOGCLIENT_LIKE). */
+ * LC_LIKE_MACOS removes features that macOS lacks, so that its code can be tested elsewhere (setup.py,
+ * LOGCLIENT_LIKE). */
 #ifndef LOGCLIENT_PLATFORM_H
 #define LOGCLIENT_PLATFORM_H
 
@@ -13,35 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-#ifdef _WIN32
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#define LC_INLINE static __inline
-
-typedef SRWLOCK lc_mutex;
-typedef CONDITION_VARIABLE lc_cond;
-LC_INLINE void lc_mutex_init(lc_mutex *m) { InitializeSRWLock(m); }
-LC_INLINE void lc_mutex_lock(lc_mutex *m) { AcquireSRWLockExclusive(m); }
-LC_INLINE void lc_mutex_unlock(lc_mutex *m) { ReleaseSRWLockExclusive(m); }
-LC_INLINE void lc_cond_init(lc_cond *c) { InitializeConditionVariable(c); }
-LC_INLINE void lc_cond_wake_all(lc_cond *c) { WakeAllConditionVariable(c); }
-LC_INLINE void lc_cond_wait(lc_cond *c, lc_mutex *m, double seconds) {
-    SleepConditionVariableSRW(c, m, seconds > 4e6 ? INFINITE : (DWORD)(seconds * 1000.0) + 1, 0);
-}
-LC_INLINE double lc_monotonic(void) {
-    LARGE_INTEGER f, t;
-    QueryPerformanceFrequency(&f);
-    QueryPerformanceCounter(&t);
-    return (double)t.QuadPart / (double)f.QuadPart;
-}
-LC_INLINE int64_t lc_wall_us(void) {
-    FILETIME t;
-    GetSystemTimePreciseAsFileTime(&t);
-    return (int64_t)(((((uint64_t)t.dwHighDateTime) << 32) | t.dwLowDateTime) / 10 - 11644473600000000ULL);
-}
-LC_INLINE void lc_at_fork(void (*forked)(void)) { (void)forked; }
-
-#else /* POSIX */
 #include <pthread.h>
 #define LC_INLINE static inline
 
@@ -96,7 +67,6 @@ LC_INLINE int64_t lc_wall_us(void) {
 }
 /* A fork from C code runs no Python hook, but it runs this one, in the child. */
 LC_INLINE void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, forked); }
-#endif
 
 /* Memory for chunks, directly from the system and back to it. An allocator keeps freed memory below memory
  * that is still used, so that the process would never shrink after a burst of events. Sanitizers check only
@@ -106,7 +76,7 @@ LC_INLINE void lc_at_fork(void (*forked)(void)) { pthread_atfork(NULL, NULL, for
 #define LC_PAGES 0
 #endif
 #endif
-#if !defined(LC_PAGES) && (defined(_WIN32) || defined(LC_LIKE_WINDOWS) || defined(__SANITIZE_ADDRESS__))
+#if !defined(LC_PAGES) && defined(__SANITIZE_ADDRESS__)
 #define LC_PAGES 0
 #endif
 #ifdef LC_PAGES
@@ -126,45 +96,7 @@ LC_INLINE void lc_pages_free(void *p, size_t size) {
 }
 #endif
 
-/* Wakes a sleeping sender: a descriptor, so that it can wait for its socket at the same time. Windows
- * cannot poll a descriptor together with a socket, and a socketpair costs ten times as much as a condition.
- * There the sender looks again soon (transports.tcp), and sleeps on a condition where it waits for nothing
- * else. */
-#if defined(_WIN32) || defined(LC_LIKE_WINDOWS)
-#define LC_WAKE "condition"
-typedef struct {
-    lc_mutex mutex;
-    lc_cond cond;
-    int set;
-} lc_wake;
-LC_INLINE int lc_wake_open(lc_wake *w) {
-    lc_mutex_init(&w->mutex);
-    lc_cond_init(&w->cond);
-    w->set = 0;
-    return 0;
-}
-LC_INLINE void lc_wake_set(lc_wake *w) {
-    lc_mutex_lock(&w->mutex);
-    w->set = 1;
-    lc_cond_wake_all(&w->cond);
-    lc_mutex_unlock(&w->mutex);
-}
-LC_INLINE void lc_wake_clear(lc_wake *w) {
-    lc_mutex_lock(&w->mutex);
-    w->set = 0;
-    lc_mutex_unlock(&w->mutex);
-}
-LC_INLINE void lc_wake_wait(lc_wake *w, double seconds) {
-    lc_mutex_lock(&w->mutex);
-    if (!w->set && seconds > 0) lc_cond_wait(&w->cond, &w->mutex, seconds);
-    w->set = 0;
-    lc_mutex_unlock(&w->mutex);
-}
-LC_INLINE int lc_wake_fd(lc_wake *w) { (void)w; return -1; }
-LC_INLINE void lc_wake_reopen(lc_wake *w) { (void)w; }
-LC_INLINE void lc_wake_close(lc_wake *w) { (void)w; }
-
-#else
+/* Wakes a sleeping sender: a descriptor, so that it can wait for its socket at the same time. */
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -220,18 +152,10 @@ LC_INLINE void lc_wake_close(lc_wake *w) {
     close(w->in);
     if (w->out != w->in) close(w->out);
 }
-#endif
 
 /* Store a word after everything that was stored before it, for whoever reads the memory once this process is
  * gone. */
-#if defined(_MSC_VER)
-LC_INLINE void lc_publish(uint64_t *word, uint64_t value) {
-    MemoryBarrier();
-    *(volatile uint64_t *)word = value;
-}
-#else
 LC_INLINE void lc_publish(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-#endif
 
 /* A bound on the bytes of several queues together. `used` is the sum of what each of them has claimed. */
 typedef struct {
@@ -240,25 +164,11 @@ typedef struct {
     uint64_t generation; /* lc_forks of the process that it counts for */
 } lc_shared;
 
-#if defined(_MSC_VER)
-LC_INLINE uint64_t lc_shared_get(uint64_t *word) {
-    return (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)word, 0, 0);
-}
-LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
-    uint64_t found = *before;
-    *before = (uint64_t)_InterlockedCompareExchange64((volatile __int64 *)word, (__int64)value, (__int64)found);
-    return *before == found;
-}
-LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) {
-    _InterlockedExchangeAdd64((volatile __int64 *)word, (__int64)value);
-}
-#else
 LC_INLINE uint64_t lc_shared_get(uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 LC_INLINE int lc_shared_swap(uint64_t *word, uint64_t *before, uint64_t value) {
     return __atomic_compare_exchange_n(word, before, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 LC_INLINE void lc_shared_add(uint64_t *word, uint64_t value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
-#endif
 
 /* Replace a claim of `before` bytes by one of `after`, unless the sum would exceed the limit and `slack`. */
 LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uint64_t slack) {
@@ -272,13 +182,10 @@ LC_INLINE int lc_shared_claim(lc_shared *s, uint64_t before, uint64_t after, uin
 /* A counter that is cheap to read and only tells whether a few microseconds have passed: reading the wall
  * clock costs as much as the rest of a put. LC_SOON ticks are about 5 to 20 us; 0: there is no counter, and
  * the clock is always read. */
-#if defined(LC_LIKE_WINDOWS)
-#define LC_SOON 0
-LC_INLINE uint64_t lc_ticks(void) { return 0; }
-#elif defined(__x86_64__) && !defined(_WIN32)
+#if defined(__x86_64__)
 #define LC_SOON 20000
 LC_INLINE uint64_t lc_ticks(void) { return __builtin_ia32_rdtsc(); }
-#elif defined(__aarch64__) && !defined(_WIN32)
+#elif defined(__aarch64__)
 #define LC_SOON 250
 LC_INLINE uint64_t lc_ticks(void) {
     uint64_t t;

@@ -105,15 +105,7 @@ from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_obje
 
 cdef extern from *:
     """
-    #ifdef _MSC_VER
-    static __inline uint64_t lc_ones(uint64_t v) {
-        v = v - (v >> 1 & 0x5555555555555555ULL);
-        v = (v & 0x3333333333333333ULL) + (v >> 2 & 0x3333333333333333ULL);
-        return ((v + (v >> 4)) & 0x0F0F0F0F0F0F0F0FULL) * 0x0101010101010101ULL >> 56;
-    }
-    #else
     #define lc_ones(v) ((uint64_t)__builtin_popcountll(v))
-    #endif
     """
     uint64_t lc_ones(uint64_t v) noexcept nogil
 

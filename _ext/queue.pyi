@@ -4,7 +4,7 @@ from typing import Any, Final
 
 POLICIES: Final[dict[str, int]]
 WAKE: Final[str]
-"""The object that wakes a sleeping sender: ``eventfd``, ``pipe`` or ``condition`` (Windows)."""
+"""The object that wakes a sleeping sender: ``eventfd`` or ``pipe``."""
 
 def monotonic() -> float: ...
 

@@ -462,7 +462,7 @@ cdef class EventQueue:
         lc_mutex_unlock(&h.mutex)
 
     def fileno(self):
-        """Return the descriptor that becomes readable on a wake-up; -1 on Windows and after ``release``."""
+        """Return the descriptor that becomes readable on a wake-up; -1 after ``release``."""
         return -1 if self.h.released else lc_wake_fd(&self.h.wake)
 
     def prepare_wait(self, bint idle):

@@ -12,23 +12,16 @@
 
 #include "bits.h"
 
-#if (defined(__SSE2__) || defined(_M_X64)) && !defined(LC_NO_SIMD)
+#if defined(__SSE2__) && !defined(LC_NO_SIMD)
 #include <emmintrin.h>
 #define LC_SSE2 1
 #endif
-#ifdef _MSC_VER
-#include <intrin.h>
-#define LC_THREAD __declspec(thread)
-#define lc_prefetch(p) ((void)(p))
-#else
 #define LC_THREAD __thread
 #define lc_prefetch(p) __builtin_prefetch(p)
-#endif
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
 
-/* The keys of a document with a meaning of their own, as written before a string: ,"key":"
- * (KEY_EVENTS is `event`: Windows has a macro of that name.) */
+/* The keys of a document with a meaning of their own, as written before a string: ,"key":" */
 enum {
     KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
     KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FINGERPRINT,

@@ -14,9 +14,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-NOT_ON_WINDOWS = {"pump", "spool", "tls", "udpreceive"}
-"""Extensions and sub-packages that are built on POSIX systems only."""
-
 PARTS = {".pyx", ".pxi", ".h"}
 
 
@@ -48,11 +45,6 @@ def parts(pyx: Path) -> list[Path]:
     if (folder / "__init__.py").exists():
         return []
     return sorted(path for path in folder.rglob("*") if path.suffix in PARTS)
-
-
-def on_windows(name: str) -> bool:
-    """Return whether Windows has the extension with this dotted name."""
-    return name.partition(".")[0] not in NOT_ON_WINDOWS
 
 
 def share_declarations(folder: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ files of kafka.sha256. Tests use `Broker`.
 import argparse
 import base64
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -219,10 +220,7 @@ def lock() -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold a file lock, so that one process at a time fetches."""
     with open(path, "w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -32,7 +32,7 @@ class Flags(NamedTuple):
 def ask(*arguments: str) -> list[str] | None:
     """Return what pkg-config prints, split into words; None if it fails, or is not there."""
     program = os.environ.get("PKG_CONFIG") or "pkg-config"
-    if sys.platform == "win32" or shutil.which(program) is None:
+    if shutil.which(program) is None:
         return None
     done = subprocess.run([program, *arguments], capture_output=True, text=True)
     return shlex.split(done.stdout) if done.returncode == 0 else None

@@ -19,7 +19,6 @@ The files do not name a package index, so they work on any machine.
 import argparse
 import re
 import subprocess
-import sys
 import tomllib
 import venv
 from collections.abc import Iterable
@@ -148,7 +147,7 @@ def main() -> None:
 def make(upgrade: bool) -> None:
     """Write all lock files."""
     venv.create(WHERE, clear=True, with_pip=True)
-    python = WHERE / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    python = WHERE / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run([*pip, UV], check=True)
     files = [lock_file(stage) for stage in STAGES]

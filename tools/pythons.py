@@ -9,6 +9,7 @@ call `interpreters()`: this interpreter and the newest other one. build/py3XX is
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -27,7 +28,6 @@ from tools import lock
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-WINDOWS = sys.platform == "win32"
 
 # Locked packages to build a wheel, and those that logclient uses: `interpreters()` promises these.
 NEEDED = {
@@ -139,10 +139,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a file lock, so that one process at a time makes an environment."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
-        if not WINDOWS:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -221,7 +218,7 @@ def unpack(archive: Path, target: Path) -> None:
 
 def python_of(environment: Path) -> Path:
     """Return the python of an environment."""
-    return environment / ("Scripts/python.exe" if WINDOWS else "bin/python")
+    return environment / "bin/python"
 
 
 def build(found: Found, python: str) -> tuple[Path, str]:

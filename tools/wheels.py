@@ -32,18 +32,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tools import extensions, lock, pythons
 
 HERE = pythons.ROOT
-LINUX, MACOS, WINDOWS = (sys.platform == name for name in ("linux", "darwin", "win32"))
+LINUX, MACOS = (sys.platform == name for name in ("linux", "darwin"))
 
-WAKES = {"linux": "eventfd", "darwin": "pipe", "win32": "condition"}
+WAKES = {"linux": "eventfd", "darwin": "pipe"}
 """By platform, what wakes the sender (``logclient._ext.queue.WAKE``)."""
-
-WINDOWS_TESTS = [
-    "cli", "config", "errors", "faults", "inflight", "handler_unit", "queue", "hash", "imports_light",
-    "logjam_core", "logjam_vectors", "lumberjack_check", "lumberjack_core", "lumberjack_decoder",
-    "lumberjack_client", "lumberjack_reader", "lumberjack_vectors", "lumberjack_writer", "lumberjack_zlib",
-    "records", "stubs",
-]  # fmt: skip
-"""Test files that also run on Windows; the others fork, send signals or read /proc."""
 
 UNWANTED = (".pyx", ".pxd", ".pxi", ".c", ".h", ".pyc")
 
@@ -65,8 +57,6 @@ def check() -> str:
         raise SystemExit(f"logclient is imported from {root}, which is no installation")
     folder = root / "_ext"
     names = sorted(extensions.modules(folder, ".pyi"))
-    if WINDOWS:
-        names = [name for name in names if extensions.on_windows(name)]
     for name in names:
         module = importlib.import_module(f"logclient._ext.{name}")
         if not str(module.__file__).endswith(sysconfig.get_config_var("EXT_SUFFIX")):
@@ -79,13 +69,13 @@ def check() -> str:
 
     if WAKES[sys.platform] != queue.WAKE:
         raise SystemExit(f"the sender is woken by {queue.WAKE}, not by {WAKES[sys.platform]}")
-    if not WINDOWS and not time.monotonic() <= queue.monotonic() <= time.monotonic():
+    if not time.monotonic() <= queue.monotonic() <= time.monotonic():
         raise SystemExit("the extensions' clock is not time.monotonic()")
     free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
     if free and sys._is_gil_enabled():  # type: ignore[attr-defined,unused-ignore]
         raise SystemExit("an extension has switched the GIL on")
     version = importlib.metadata.version("logclient")
-    script = Path(sysconfig.get_path("scripts")) / ("logclient.exe" if WINDOWS else "logclient")
+    script = Path(sysconfig.get_path("scripts")) / ("logclient")
     said = subprocess.run([str(script), "--version"], capture_output=True, text=True, timeout=60).stdout
     if version not in said:
         raise SystemExit(f"{script} --version said {said!r}")
@@ -115,9 +105,8 @@ def test(arguments: list[str]) -> int:
     checked = subprocess.run([sys.executable, "-I", __file__, "check"])
     if checked.returncode:
         return checked.returncode
-    files = [pythons.test_file(name) for name in WINDOWS_TESTS] if WINDOWS else ["tests"]
     environment = os.environ | {"LOGCLIENT_TREE": os.getcwd()}  # other Pythons have their own run
-    command = [sys.executable, "-m", "pytest", "-m", pythons.WITHOUT, *files, *arguments]
+    command = [sys.executable, "-m", "pytest", "-m", pythons.WITHOUT, "tests", *arguments]
     return subprocess.run(command, env=environment).returncode
 
 
@@ -174,15 +163,13 @@ def check_wheel(wheel: Path) -> str:
     compiled = {
         n.removeprefix("logclient/_ext/").split(".")[0].replace("/", ".")
         for n in ours
-        if n.endswith((".so", ".pyd"))
+        if n.endswith(".so")
     }
     wanted_extensions = set(extensions.modules(HERE / "_ext"))
-    if "-win" in wheel.name:
-        wanted_extensions = {n for n in wanted_extensions if extensions.on_windows(n)}
     wrong = [f"without {n}" for n in sorted(wanted - ours)]
     wrong += [f"without the extension {n}" for n in sorted(wanted_extensions - compiled)]
     wrong += [f"with {n}" for n in sorted(compiled - wanted_extensions)]
-    wrong += [f"with {n}" for n in sorted(ours - wanted) if not n.endswith((".so", ".pyd"))]
+    wrong += [f"with {n}" for n in sorted(ours - wanted) if not n.endswith(".so")]
     wrong += [f"with {n}" for n in sorted(others - {info, "logclient.libs"})]
     wrong += [f"with {n}" for n in sorted(names) if n.endswith(UNWANTED)]
     texts = {f"{info}/licenses/{p.relative_to(HERE).as_posix()}" for p in (HERE / "licenses").glob("*.txt")}
@@ -256,7 +243,7 @@ def identifiers() -> str:
     return f"{len(names)} wheels: {' '.join(versions)} on {' '.join(kinds)}"
 
 
-PLATFORMS = {"linux": "x86_64,aarch64", "macos": "x86_64,arm64", "windows": "AMD64,ARM64"}
+PLATFORMS = {"linux": "x86_64,aarch64", "macos": "x86_64,arm64"}
 
 
 def promised(platforms: dict[str, str] = PLATFORMS) -> list[str]:

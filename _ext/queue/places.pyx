@@ -4,20 +4,8 @@
 # thread touches pages ahead of need, so that a store makes no page fault. Places are taken from the lowest
 # segment that has one, so that few pages of the files change.
 
-cdef extern from *:
-    """
-    #if defined(_MSC_VER)
-    #include <intrin.h>
-    static __inline uint32_t lc_lowest_bit(uint64_t v) {
-        unsigned long i;
-        _BitScanForward64(&i, v);
-        return (uint32_t)i;
-    }
-    #else
-    static inline uint32_t lc_lowest_bit(uint64_t v) { return (uint32_t)__builtin_ctzll(v); }
-    #endif
-    """
-    uint32_t lc_lowest_bit(uint64_t v) nogil
+cdef extern from "bits.h":
+    uint32_t lc_lowest_bit "lc_ctz64"(uint64_t v) nogil
 
 
 cdef inline uint32_t _places_of(uint64_t room) noexcept nogil:

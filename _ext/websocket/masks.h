@@ -5,10 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
-/* Python's os.urandom is asked instead. */
-static int lc_random_bytes(uint8_t *to, size_t size) { (void) to; (void) size; return -1; }
-#elif defined(__APPLE__) || defined(__FreeBSD__) || defined(__OpenBSD__) || defined(__NetBSD__)
+#if defined(__APPLE__) || defined(__FreeBSD__) || defined(__OpenBSD__) || defined(__NetBSD__)
 #include <stdlib.h>
 static int lc_random_bytes(uint8_t *to, size_t size) { arc4random_buf(to, size); return 0; }
 #else

@@ -75,10 +75,7 @@ def sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
     Returns:
         Whether one is ready.
     """
-    try:
-        poll = original(select, "poll")()
-    except AttributeError:  # Windows
-        return any(original(select, "select")(reading, writing, writing, seconds))
+    poll = original(select, "poll")()
     wanted = dict.fromkeys(reading, select.POLLIN)
     for fd in writing:
         wanted[fd] = wanted.get(fd, 0) | select.POLLOUT

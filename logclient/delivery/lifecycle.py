@@ -103,8 +103,7 @@ def _install_hooks() -> None:
 
         atexit.register(at_exit)
         atexit.register(at_exit)  # twice: Ctrl-C may end the first call before its first line
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+        os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def observe(observer: Observer) -> None:

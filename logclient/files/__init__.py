@@ -10,7 +10,6 @@ from logclient.errors import LedgerError
 
 __all__ = ["open_regular", "open_to_all", "private_directory"]
 
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFLNK: "a link",
@@ -40,7 +39,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     if kind in _KINDS:
         raise OSError(errno.EINVAL, f"is {_KINDS[kind]}, not a regular file", os.fspath(path))
     # A file that was replaced meanwhile is refused as well.
-    fd = os.open(path, flags | _FLAGS | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
@@ -71,17 +70,16 @@ def private_directory(path: str | os.PathLike[str], what: str) -> str:
         raise LedgerError(f"{what}: {name}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
         raise LedgerError(f"{what}: {name}: is not a directory")
-    if hasattr(os, "geteuid"):
-        us = os.geteuid()
-        if stat.S_ISLNK(place.st_mode) and place.st_uid not in (us, 0):
-            raise LedgerError(f"{what}: {name}: is a link that belongs to uid {place.st_uid}, not to us")
-        if found.st_uid != us:
-            raise LedgerError(f"{what}: {name}: belongs to uid {found.st_uid}, not to us")
-        # The group we are in ourselves may write: many systems give each user one, and a umask of 002.
-        others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != os.getegid() else 0)
-        if found.st_mode & others:
-            mode = stat.S_IMODE(found.st_mode)
-            raise LedgerError(f"{what}: {name}: others may write there (mode {mode:04o}); chmod 700 it")
+    us = os.geteuid()
+    if stat.S_ISLNK(place.st_mode) and place.st_uid not in (us, 0):
+        raise LedgerError(f"{what}: {name}: is a link that belongs to uid {place.st_uid}, not to us")
+    if found.st_uid != us:
+        raise LedgerError(f"{what}: {name}: belongs to uid {found.st_uid}, not to us")
+    # The group we are in ourselves may write: many systems give each user one, and a umask of 002.
+    others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != os.getegid() else 0)
+    if found.st_mode & others:
+        mode = stat.S_IMODE(found.st_mode)
+        raise LedgerError(f"{what}: {name}: others may write there (mode {mode:04o}); chmod 700 it")
     return name
 
 
@@ -91,4 +89,4 @@ def open_to_all(path: str | os.PathLike[str]) -> bool:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
         return False
-    return hasattr(os, "geteuid") and bool(mode & (stat.S_IROTH | stat.S_IWOTH))
+    return bool(mode & (stat.S_IROTH | stat.S_IWOTH))

@@ -11,6 +11,7 @@ acknowledged unit survives ``kill -9`` of the collector (but not a power cut: no
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -23,11 +24,6 @@ from zlib import crc32
 
 from logclient.errors import ConfigError, LedgerError
 from logclient.files import open_regular, private_directory
-
-try:
-    import fcntl
-except ImportError:  # Windows: only O_EXCL prevents a second collector
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["CaptureReader", "CaptureWriter", "Problem", "Unit"]
 
@@ -226,8 +222,7 @@ class CaptureWriter:
         path = self._path(name)
         try:
             if flags & os.O_CREAT:
-                more = ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY")
-                fd = os.open(path, flags | sum(getattr(os, flag, 0) for flag in more), 0o600)
+                fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             else:
                 fd = open_regular(path, flags)
         except FileExistsError as error:
@@ -236,13 +231,12 @@ class CaptureWriter:
             raise LedgerError(f"capture: {path}: {error.strerror}") from error
         try:
             owner = os.fstat(fd).st_uid
-            if hasattr(os, "geteuid") and owner != os.geteuid():
+            if owner != os.geteuid():
                 raise LedgerError(f"capture: {path} belongs to uid {owner}, not to this user")
-            if fcntl is not None:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    raise LedgerError(f"capture: {path} is in use by another collector") from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise LedgerError(f"capture: {path} is in use by another collector") from error
         except BaseException:
             os.close(fd)
             raise
@@ -259,14 +253,11 @@ class CaptureWriter:
                     self._number = number
                     return fd
                 # An incomplete header: the segment is empty, and its number is used again.
-                if fcntl is not None:
-                    os.unlink(self._path(name))  # while it is locked
+                os.unlink(self._path(name))  # while it is locked
             except BaseException:
                 os.close(fd)
                 raise
             os.close(fd)
-            if fcntl is None:  # Windows cannot remove an open file
-                os.unlink(self._path(name))
         return -1
 
     def _recover(self, fd: int, name: str) -> bool:
@@ -453,8 +444,6 @@ class CaptureWriter:
 
 def _write(fd: int, parts: list[bytes | memoryview]) -> int:
     """Write all parts, in as many calls as the kernel needs; return the number of bytes."""
-    if not hasattr(os, "writev"):
-        parts = [b"".join(parts)]
     total = 0
     first = 0
     skip = 0  # bytes of parts[first] already written

@@ -89,8 +89,7 @@ class Ledger:
         try:
             _remove_empty(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-            # Windows would write each newline as two bytes.
-            fd = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+            fd = os.open(path, flags, 0o600)
         except OSError as error:
             if is_shortage(error):
                 raise

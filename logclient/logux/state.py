@@ -6,6 +6,7 @@ A forked child does not use the file: it belongs to the parent.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -17,18 +18,12 @@ from logclient.errors import ConfigError
 from logclient.files import open_regular
 from logclient.logux.core import Logux
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 __all__ = ["State"]
 
 _MAX_SIZE = 4096  # bytes of the file
 _MAX_NUMBER = 1 << 53
 _LETTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-")
-_NEW = os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class State:
@@ -57,7 +52,7 @@ class State:
             self.release()
             raise ConfigError(f"state: {path}: {error.strerror or error}") from None
         try:
-            _lock(self._fd)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.release()
             held = isinstance(error, (BlockingIOError, PermissionError))
@@ -78,7 +73,7 @@ class State:
             return None
         try:
             owner = os.fstat(fd).st_uid
-            if hasattr(os, "geteuid") and owner != os.geteuid():
+            if owner != os.geteuid():
                 raise OSError(f"belongs to uid {owner}, not to us")
             return os.read(fd, _MAX_SIZE + 1)
         finally:
@@ -135,7 +130,8 @@ class State:
         fd, self._fd, self._core = self._fd, -1, None
         if fd >= 0:
             if os.getpid() == self.pid:
-                _unlock(fd)  # a forked child may still have a copy of the descriptor
+                with suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may still have a copy of the descriptor
             os.close(fd)
 
     def __del__(self) -> None:
@@ -162,23 +158,3 @@ def _checked(text: bytes) -> dict[str, Any]:
     if type(received) not in (int, float) or not 0 <= received < _MAX_NUMBER:
         raise ValueError("received")
     return found
-
-
-def _lock(fd: int) -> None:
-    """Lock a file.
-
-    Raises:
-        OSError: another process holds the lock.
-    """
-    if fcntl is not None:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        import msvcrt
-
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-
-
-def _unlock(fd: int) -> None:
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)

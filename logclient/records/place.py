@@ -7,7 +7,7 @@ left out.
 ``host.name``                   the machine's name, in a pod that of the pod
 ``host.id``                     ``/etc/machine-id``
 ``host.architecture``           such as ``x86_64``
-``host.os.type``                ``linux``, ``macos`` or ``windows``
+``host.os.type``                ``linux`` or ``macos``
 ``host.os.kernel``              the kernel's version
 ``host.os.platform``            from ``/etc/os-release``, with ``host.os.name`` and ``host.os.version``
 ``container.id``                64 hexadecimal digits, from ``/proc/self/cgroup`` or ``/proc/self/mountinfo``
@@ -43,7 +43,7 @@ _LABEL = re.compile(r'^([^=\s"]{1,317})="((?:[^"\\]|\\.)*)"$')
 
 def node_name() -> str:
     """Return this machine's name."""
-    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return os.uname().nodename
 
 
 def fields_of(
@@ -79,7 +79,7 @@ def _host(root: str, environment: Mapping[str, str]) -> dict[str, Any]:
     for line in _read(root, "etc/os-release").splitlines():
         name, _, value = line.partition("=")
         release[name] = value.strip("\"'")
-    types = {"linux": "linux", "darwin": "macos", "win32": "windows"}
+    types = {"linux": "linux", "darwin": "macos"}
     return {
         "host.name": platform.node(),
         "host.id": _read(root, "etc/machine-id"),

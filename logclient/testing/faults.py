@@ -294,7 +294,7 @@ class FaultLog:
             if os.path.commonpath([inside, os.path.realpath(self.path)]) == inside:
                 raise ConfigError(f"fault_log: {self.path} must be outside the capture")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        flags |= os.O_CLOEXEC
         try:
             self._fd = os.open(self.path, flags, 0o600)
         except OSError as error:

@@ -13,12 +13,8 @@ from itertools import chain, islice, repeat
 from operator import sub
 from typing import Any, NamedTuple
 
+from logclient._ext.udpreceive import Receiver
 from logclient.errors import ConnectFailed
-
-try:
-    from logclient._ext.udpreceive import Receiver
-except ImportError:  # Windows
-    Receiver = None  # type: ignore[assignment,misc]
 
 __all__ = ["Batch", "Datagrams", "batch_of"]
 
@@ -77,6 +73,8 @@ class Datagrams:
         ConnectFailed: the address cannot be bound.
     """
 
+    _arena: memoryview
+
     def __init__(self, host: str, port: int, receive_buffer: int = 0) -> None:
         self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -96,7 +94,7 @@ class Datagrams:
         self._waiting: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._names: dict[bytes, Any] = {}
-        if Receiver is not None and sys.platform == "linux":
+        if sys.platform == "linux":
             self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._receiver = Receiver(self.sock.fileno(), self._ready, self._wake)

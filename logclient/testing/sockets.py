@@ -24,9 +24,7 @@ def listen(host: str, port: int, kind: str = "port") -> socket.socket:
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # With SO_REUSEADDR another process could take the port over on Windows.
-        option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-        listener.setsockopt(socket.SOL_SOCKET, option, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(128)
         listener.setblocking(False)

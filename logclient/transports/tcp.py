@@ -208,7 +208,7 @@ def _connect(
         sock.setblocking(False)
         error = sock.connect_ex(address)
         if error not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-            raise OSError(error, _words(error))
+            raise OSError(error, os.strerror(error))
         _finish(sock, attempt, deadline)
         if sock.getsockname() == sock.getpeername():
             # The system gave this socket the very port it connects to: no server listens there.
@@ -231,7 +231,7 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
         if attempt.wait([], [sock.fileno()], left):
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
-                raise OSError(error, _words(error))
+                raise OSError(error, os.strerror(error))
             return
         if attempt.stopped():
             raise InterruptedError("stopped while connecting")
@@ -300,12 +300,6 @@ class OneWay(Tcp):
     """Connects over TCP to a peer without acknowledgements."""
 
     link = OneWayLink
-
-
-def _words(error: int) -> str:
-    """Describe the error number of a socket; the C library of Windows does not know them."""
-    table: dict[int, str] = getattr(socket, "errorTab", {})
-    return table.get(error) or os.strerror(error)
 
 
 def bytes_received(tcp: int) -> int:

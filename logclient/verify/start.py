@@ -46,11 +46,9 @@ class _Jvm:
         self.process: subprocess.Popen[bytes] | None = None
         # PySpark does not tell its process before it answers, but has it join a process group, which can be
         # ended at any time and gets no Ctrl-C. The program that has the group ends with this process.
-        self.group: subprocess.Popen[bytes] | None = None
-        if os.name == "posix":
-            self.group = subprocess.Popen(
-                ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
-            )
+        self.group: subprocess.Popen[bytes] | None = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+        )
 
 
 _ours: _Jvm | None = None

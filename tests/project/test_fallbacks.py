@@ -1,12 +1,11 @@
-"""Replacements for Linux features on macOS and Windows, forced here.
+"""Replacements for Linux features on macOS, forced here.
 
-Neither simulated build links a compression library: both also test Python's packages in their place.
+The simulated build links no compression library: it also tests Python's packages in their place.
 """
 
 import functools
 import os
 import re
-import select
 import shutil
 import socket
 import subprocess
@@ -20,27 +19,21 @@ import pytest
 
 from logclient._ext import queue
 from logclient.delivery.attempt import Attempt
-from logclient.testing.lumberjack import Collector
 from logclient.transports import tcp
 from tests.support import ROOT, clean_environment
 from tests.support.patience import PATIENCE
-from tools import pythons, wheels
+from tools import pythons
 
 SHORT = {
-    "windows": [
-        "capture", "engine_contract", "engine_tcp", "queue", "logjam_core", "lumberjack_check",
-        "lumberjack_core", "lumberjack_zlib", "websocket_frames",
-    ],
-    # Without SIMD, as for Windows; compression by Python's packages in the compiled pumps.
+    # Without SIMD; compression by Python's packages in the compiled pumps.
     "macos": [
-        "engine_lifecycle", "engine_tcp", "logjam_compression", "logjam_core", "lumberjack_zlib", "queue",
-        "websocket_frames",
+        "capture", "engine_contract", "engine_lifecycle", "engine_tcp", "logjam_compression", "logjam_core",
+        "lumberjack_check", "lumberjack_core", "lumberjack_zlib", "queue", "websocket_frames",
     ],
 }  # fmt: skip
 """The rooms that differ most: these in every run, the long form has all that a system would run."""
 
 LONG = {
-    "windows": [*wheels.WINDOWS_TESTS, "collector", "engine_lifecycle"],
     "macos": [
         "capture", "collector", "engine_contract", "engine_reports", "engine_traces", "exit_fork_signal",
         "inflight", "ledger_lines", "logjam_core", "lumberjack_check", "lumberjack_core", "lumberjack_reader",
@@ -80,9 +73,8 @@ def run(like: str, names: list[str], where: Path, *options: str) -> None:
     shutil.copytree(ROOT / "_ext", where / "_ext", ignore=shutil.ignore_patterns("*.so", "*.c"))
     environment = clean_environment(PYTHONPATH=str(lib), LOGCLIENT_TREE=str(where))
     environment.pop("LOGCLIENT_REQUIRE", None)  # what is missing is missing on purpose
-    plugin = ["-p", "tests.project.like_windows"] if like == "windows" else []
     files = [pythons.test_file(name) for name in dict.fromkeys(names)]
-    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-m", pythons.WITHOUT, *options, *files]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", pythons.WITHOUT, *options, *files]
     done = subprocess.run(
         command, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -93,50 +85,7 @@ def run(like: str, names: list[str], where: Path, *options: str) -> None:
     assert passed is not None and int(passed[1]) > 100
 
 
-TARGETS = [
-    "aarch64-macos", "x86_64-macos", "aarch64-windows-gnu", "x86_64-windows-gnu", "aarch64-linux-musl",
-    "x86_64-linux-musl",
-]  # fmt: skip
-
-WINDOWS_CONFIG = """
-#include <io.h>
-#include <stdio.h>
-#include <sys/types.h>
-#define MS_WINDOWS
-#define MS_WIN32
-#define MS_WIN64
-#define NT_THREADS
-#define HAVE_DECLSPEC_DLL
-#define Py_ENABLE_SHARED 1
-#define HAVE_LARGEFILE_SUPPORT
-#define HAVE_UINTPTR_T 1
-#define HAVE_INTPTR_T 1
-#define HAVE_SSIZE_T 1
-#define HAVE_STDINT_H 1
-#define HAVE_STDDEF_H 1
-#define HAVE_SYS_TYPES_H 1
-#define HAVE_SYS_STAT_H 1
-#define HAVE_WCHAR_H 1
-#define HAVE_COPYSIGN 1
-#define STDC_HEADERS 1
-#define SIZEOF_VOID_P 8
-#define SIZEOF_SIZE_T 8
-#define SIZEOF_TIME_T 8
-#define SIZEOF_OFF_T 4
-#define SIZEOF_FPOS_T 8
-#define SIZEOF_SHORT 2
-#define SIZEOF_INT 4
-#define SIZEOF_LONG 4
-#define SIZEOF_LONG_LONG 8
-#define SIZEOF_DOUBLE 8
-#define SIZEOF_FLOAT 4
-#define SIZEOF_WCHAR_T 2
-#define ALIGNOF_MAX_ALIGN_T 8
-#define WITH_DOC_STRINGS 1
-#define WITH_PYMALLOC 1
-"""
-"""Python's pyconfig.h for Windows, as far as extensions look at it."""
-
+TARGETS = ["aarch64-macos", "x86_64-macos", "aarch64-linux-musl", "x86_64-linux-musl"]
 
 @pytest.mark.long
 @pytest.mark.tree
@@ -147,14 +96,10 @@ def test_the_c_code_compiles_for_other_systems(target: str, tmp_path: Path) -> N
         pytest.skip("no zig, which has every system's C headers")
     include = tmp_path / "include"
     shutil.copytree(sysconfig.get_path("include"), include)
-    if "windows" in target:
-        (include / "pyconfig.h").write_text(WINDOWS_CONFIG)
     sources = sorted((ROOT / "build" / "cython" / "_ext").glob("*.c"))
     assert {s.stem for s in sources} >= {p.stem for p in (ROOT / "_ext").glob("*.pyx")}
     for source in sources:
         if not (ROOT / "_ext" / f"{source.stem}.pyx").exists():
-            continue
-        if "windows" in target and source.stem in wheels.NOT_ON_WINDOWS:
             continue
         command = [zig, "cc", "-target", target, "-c", "-O1", "-Wall", "-Wno-unused-function"]
         command += ["-Wno-unreachable-code", f"-I{include}", f"-I{ROOT / '_ext'}", str(source)]
@@ -169,10 +114,7 @@ slow = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE), linux]  # compiles
 class TestBuilds:
     pytestmark = slow
 
-    @pytest.mark.parametrize(("like", "has"), [
-        ("windows", "condition False False python zlib 9 ()"),
-        ("macos", "pipe True False python zlib 9 ()"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(("like", "has"), [("macos", "pipe True False python zlib 9 ()")])
     def test_simulated_builds_use_the_fallbacks(self, like: str, has: str, tmp_path: Path) -> None:
         environment = clean_environment(PYTHONPATH=str(build_like(like)))
         command = [sys.executable, "-c", HAS]
@@ -203,7 +145,6 @@ def connect(port: int) -> tcp.TcpLink:
     return tcp.Tcp(5.0).connect(("127.0.0.1", port), Attempt())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the compiled pump, whose clock it is, is not there")
 def test_the_pump_uses_pythons_clock() -> None:
     """Deadlines pass between them; on macOS two monotonic clocks differ after each sleep of the machine."""
     assert time.monotonic() <= queue.monotonic() <= time.monotonic()
@@ -216,47 +157,3 @@ def test_sigpipe_is_disabled_on_the_socket(listener: Any, monkeypatch: pytest.Mo
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         assert same.getsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE)
     link.close()
-
-
-def test_tcp_works_without_poll(listener: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection, one that is taken, bytes that arrive: all by select()."""
-    monkeypatch.delattr(select, "poll", raising=False)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectionRefusedError):
-            connect(free.getsockname()[1])
-    link = connect(listener.getsockname()[1])
-    far, _ = listener.accept()
-    assert link.receive() is None
-    far.sendall(b"2A")
-    link.wait(-1, 5.0, False)
-    deadline = time.monotonic() + PATIENCE
-    got = b""
-    while got != b"2A" and time.monotonic() < deadline:
-        got += link.receive() or b""
-    assert got == b"2A"
-    far.close()
-    link.close()
-
-
-def test_socket_errors_have_windows_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "errorTab", {10061: "Connection refused."}, raising=False)
-    assert tcp._words(10061) == "Connection refused."
-    assert tcp._words(1) == os.strerror(1)
-
-
-def test_a_collector_uses_its_port_exclusively(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows SO_REUSEADDR would share it with any process."""
-    asked: list[int] = []
-
-    class Recorded(socket.socket):
-        def setsockopt(self, level: int, option: int, *value: Any) -> None:  # type: ignore[override]
-            if level == socket.SOL_SOCKET:
-                asked.append(option)
-            super().setsockopt(level, option, *value)
-
-    # An option that does no harm stands for the exclusive one.
-    monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_OOBINLINE, raising=False)
-    monkeypatch.setattr(socket, "socket", Recorded)
-    with Collector():
-        assert asked == [socket.SO_OOBINLINE]

@@ -14,11 +14,7 @@ from tools import extensions, pythons
 
 pytestmark = [pytest.mark.tree, pytest.mark.timeout(30 * PATIENCE)]  # the first time, extensions are compiled
 
-HERE = sorted(
-    name
-    for name in extensions.modules(ROOT / "_ext")
-    if sys.platform != "win32" or extensions.on_windows(name)
-)
+HERE = sorted(extensions.modules(ROOT / "_ext"))
 
 
 def test_the_source_distribution_is_complete() -> None:

@@ -1,6 +1,5 @@
 """The workflow that makes the wheels, and the checks of a wheel before it is installed."""
 
-import ast
 import json
 import re
 import shutil
@@ -124,10 +123,6 @@ def test_wheels_are_tested_from_the_sdist() -> None:
     assert options["test-command"].split()[1] == "tools/wheels.py"
     assert options["before-test"].split()[1:] == ["{package}/tools/wheels.py", "deps"]
     assert "skip" not in options and "test-skip" not in options
-    for name in wheels.WINDOWS_TESTS:
-        body = ast.parse((ROOT / pythons.test_file(name)).read_text(encoding="utf-8")).body
-        imported = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
-        assert imported.isdisjoint({"fcntl", "pwd", "resource", "termios"}), name
 
 
 def metadata(folder: Path) -> Message:

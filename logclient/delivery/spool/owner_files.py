@@ -6,22 +6,18 @@ take over what it left.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, JOURNAL, SEGMENT
 from logclient.files import open_regular
-
-try:
-    import fcntl
-except ImportError:  # Windows, which has no spool
-    fcntl: Any = None  # type: ignore[no-redef]
 
 MAGIC = b"lcspool\x01"
 LOG_MAGIC = bytes.fromhex("6c6373706c6f6701")
