@@ -9,6 +9,7 @@
 # ARGS="…"            more arguments for demo, kafka, test, test-long, nemesis, bench, mutants, fuzz, lock
 # TIME=1200 JOBS=1    fuzz: seconds for each target, targets at one time
 # ONLY=name,name      build these extensions only (development)
+# DEBUG=1             build with symbols, for gdb and perf; the next build without it replaces them
 # LOGCLIENT_LIBRARIES=none   link no compression library (tools/libraries.py); after a build, make clean first
 # WORKERS=3           test: processes that run tests, each whole files (a third waits); 0: none but pytest's own
 # COVERAGE=percent    test: measure which lines run, too (a fifth slower); it fails below this
@@ -86,8 +87,9 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.build
 
 build: $(VENV)/.installed $(VENV)/.libraries
 	@[ -L logclient/_ext ] || ln -sfn ../_ext logclient/_ext
-ifdef ONLY
-	@LOGCLIENT_ONLY=$(ONLY) $(PY) setup.py --quiet build_ext --inplace
+ifneq ($(ONLY)$(DEBUG),)
+	@LOGCLIENT_ONLY=$(ONLY) LOGCLIENT_DEBUG=$(DEBUG) $(PY) setup.py --quiet build_ext --inplace
+	@rm -f build/.built
 else
 	@$(MAKE) --silent --no-print-directory build/.built
 endif

@@ -5,8 +5,9 @@ its layout. Between two .pyx files `from logclient._ext.queue cimport EventQueue
 of that name exists: the .pxd files are copied to build/pxd/logclient/_ext/, an include path of cythonize.
 
 Environment: LOGCLIENT_ONLY=name,name builds these extensions only (for development; `-` builds none).
-LOGCLIENT_LIKE=macos builds for this system what that one would get, linked to no library: see
-tests/project/test_fallbacks.py. LOGCLIENT_LIBRARIES: see tools/libraries.py.
+LOGCLIENT_DEBUG=1 builds with symbols, for gdb and perf. LOGCLIENT_LIKE=macos builds for this system what that
+one would get, linked to no library: see tests/project/test_fallbacks.py. LOGCLIENT_LIBRARIES: see
+tools/libraries.py.
 """
 
 import json
@@ -114,14 +115,14 @@ def extensions() -> list[Extension]:
         return [str(path.relative_to(ROOT)) for path in paths]
 
     found = {} if like else libraries.find()
-    headers = below_root(path for kind in (".pxd", ".h") for path in layout.modules(EXT, kind).values())
     # -g0: debug information makes a wheel ten times larger. What only tests use is not optimized.
-    flags = ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
-    # Whoever installs a library compiles what links it anew.
-    linked = BUILD / f"linked{like}.json"
-    now = json.dumps(found, indent=1)
-    if not linked.exists() or linked.read_text() != now:
-        linked.write_text(now)
+    debug = os.environ.get("LOGCLIENT_DEBUG", "")
+    flags = ["-Og", "-g3"] if debug else ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
+    # Whoever installs a library compiles what links it anew; other flags concern every extension.
+    linked, flagged = BUILD / f"linked{like}.json", BUILD / f"flags{like}.json"
+    for file, now in ((linked, json.dumps(found, indent=1)), (flagged, json.dumps(flags))):
+        if not file.exists() or file.read_text() != now:
+            file.write_text(now)
     uses = {name: libraries.flags(name, found) for name in names}
     # A change here (flags, directives) affects every file.
     generated = [(BUILD / "cython" / sources[name].relative_to(ROOT)).with_suffix(".c") for name in names]
@@ -133,8 +134,8 @@ def extensions() -> list[Extension]:
                 below_root([sources[name]]),
                 include_dirs=["_ext"],
                 depends=[
-                    *headers, *below_root(layout.parts(sources[name])), "setup.py",
-                    *(below_root([linked]) if name in libraries.USES else []),
+                    *below_root(sorted(layout.depends(sources[name], EXT))), "setup.py",
+                    *below_root([flagged, *([linked] if name in libraries.USES else [])]),
                 ],
                 extra_compile_args=[*flags, *uses[name].compile],
                 extra_link_args=uses[name].link,

@@ -10,6 +10,7 @@
 A folder without `__init__.py` holds parts, never extensions.
 """
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,30 @@ def parts(pyx: Path) -> list[Path]:
     if (folder / "__init__.py").exists():
         return []
     return sorted(path for path in folder.rglob("*") if path.suffix in PARTS)
+
+
+_NAMED = re.compile(
+    r'''(?:extern[ \t]+from|#[ \t]*include|^include)[ \t]+"(?P<file>[^"]+)"'''
+    r"""|from[ \t]+logclient\._ext(?P<room>[\w.]*)[ \t]+cimport[ \t]+(?P<names>\([^)]*\)|[^\n]*)""",
+    re.MULTILINE,
+)
+
+
+def depends(pyx: Path, folder: Path) -> set[Path]:
+    """Return the parts, declarations and headers that an extension is made from, at any depth."""
+    found = {path for path in (pyx, pyx.with_suffix(".pxd")) if path.exists()}
+    todo = [*found]
+    while todo:
+        for named in _NAMED.finditer(todo.pop().read_text(encoding="utf-8")):
+            names = [named["file"]] if named["file"] else []
+            if named["room"] is not None:
+                room = named["room"].strip(".").replace(".", "/")
+                words = re.findall(r"\w+", named["names"])
+                names = [f"{room}.pxd", *(f"{room}/{word}.pxd".strip("/") for word in words)]
+            new = {folder / name for name in names if (folder / name).is_file()} - found
+            found |= new
+            todo += new
+    return found - {pyx}
 
 
 def share_declarations(folder: Path, target: Path) -> None:
