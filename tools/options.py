@@ -14,7 +14,7 @@ from logclient.config.documents import DocumentConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "options.md"
-TYPES = ROOT / "logclient" / "options.py"
+TYPES = ROOT / "logclient" / "config" / "options.py"
 
 PAGE_HEAD = """\
 # Options

@@ -507,7 +507,7 @@ class TestLifecycle:
     @pytest.mark.parametrize("protocol", ["lumberjack", "logjam", "plog", "logux"])
     def test_a_collector_that_keeps_nothing_says_so(self, protocol):
         """Not even an empty list: a test that compares it with nothing would pass."""
-        make = importlib.import_module(f"logclient.{protocol}.collector").Collector
+        make = importlib.import_module(f"logclient.testing.{protocol}").Collector
         with make() as collector:
             asks = [collector.events, lambda: collector.events(0)]
             asks += [collector.messages] if protocol == "plog" else []

@@ -168,7 +168,7 @@ def test_a_log_call_never_raises(logger: Any, capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("kind", ["logjam", "plog"])
 def test_other_protocols_have_the_document_too(kind: str, logger: Any) -> None:
-    collector = support.need(f"logclient.{kind}.collector").Collector
+    collector = support.need(f"logclient.testing.{kind}").Collector
     with collector(keep=True) as server:
         handler = logclient.Handler(server.url + ("/shop-test" if kind == "logjam" else ""))
         logger.addHandler(handler)

@@ -190,7 +190,7 @@ def others(seconds: float) -> dict[str, int]:
     delivered = {}
     for scheme in ("plog", "logux"):
         try:
-            module = importlib.import_module(f"logclient.{scheme}.collector")
+            module = importlib.import_module(f"logclient.testing.{scheme}")
             with module.Collector() as collector:
                 url = f"{scheme}://127.0.0.1:{collector.port}"
                 handler = logclient.Handler(url, overflow="block", close_timeout=20.0, flush_timeout=20.0)

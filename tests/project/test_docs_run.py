@@ -599,12 +599,12 @@ def events(*given):
 
 def server(kind: str, **options: object) -> str:
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    made = f"from logclient.{kind}.collector import Collector\nserver = Collector({given})\nserver.start()\n"
+    made = f"from logclient.testing.{kind} import Collector\nserver = Collector({given})\nserver.start()\n"
     return made + DOTTED
 
 
 TLS = """
-from logclient.{kind}.collector import Collector
+from logclient.testing.{kind} import Collector
 from logclient.transports.tls import server_context
 Collector(port={port}, tls=server_context("/etc/logs/me.pem"){more}).start()
 """
