@@ -20,6 +20,9 @@ __all__ = ["Batch", "Datagrams", "batch_of"]
 
 Address = tuple[Any, ...]
 
+BESIDE = sys.platform == "linux"
+"""Whether a thread without the GIL receives, beside the collector's."""
+
 _ROOM = 65536  # bytes of a datagram, at most
 _ARENA = 4 << 20
 _BATCH = 1024
@@ -94,7 +97,7 @@ class Datagrams:
         self._waiting: Iterator[Batch] = iter(())
         self._next: Batch | None = None
         self._names: dict[bytes, Any] = {}
-        if sys.platform == "linux":
+        if BESIDE:
             self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._receiver = Receiver(self.sock.fileno(), self._ready, self._wake)

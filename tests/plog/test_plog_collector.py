@@ -408,7 +408,7 @@ class TestCapture:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts dropped datagrams")
     def test_kernel_drops_are_counted_and_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(datagrams, "Receiver", None)  # its thread would empty the socket
+        monkeypatch.setattr(datagrams, "BESIDE", False)  # its thread would empty the socket
         with Collector(receive_buffer=4096) as collector:
             client = Client(collector)
             with collector._changed:  # the collector cannot read
@@ -429,7 +429,7 @@ class TestDatagrams:
     @pytest.fixture(params=["beside", "plain"])
     def bound(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datagrams]:
         if request.param == "plain":
-            monkeypatch.setattr(datagrams, "Receiver", None)
+            monkeypatch.setattr(datagrams, "BESIDE", False)
         elif sys.platform != "linux":
             pytest.skip("Linux")
         bound = Datagrams("127.0.0.1", 0, 8 << 20)

@@ -26,7 +26,7 @@ PYTHONS = {"cp311", "cp312", "cp313", "cp314", "cp314t"}
 
 SYSTEMS = {
     "manylinux_x86_64", "manylinux_aarch64", "musllinux_x86_64", "musllinux_aarch64",
-    "macosx_x86_64", "macosx_arm64", "win_amd64", "win_arm64",
+    "macosx_x86_64", "macosx_arm64",
 }  # fmt: skip
 
 
