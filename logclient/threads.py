@@ -24,7 +24,6 @@ from typing import Any
 from logclient.errors import ConfigError
 
 __all__ = [
-    "Condition",
     "Event",
     "Lock",
     "RLock",
@@ -307,44 +306,6 @@ class Event:
                 self._waiters.remove(waiter)
             except ValueError:
                 pass
-
-
-class Condition:
-    """A ``threading.Condition`` with a ``Lock`` between native threads and greenlets."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._waiters: list[threading.Lock] = []
-
-    def __enter__(self) -> Condition:
-        self._lock.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Release the lock until notified, and take it again; return False after a time-out."""
-        waiter = Lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
-        self._lock.release()
-        try:
-            return acquire(waiter, timeout)
-        finally:
-            self._lock.acquire()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def notify(self) -> None:
-        """Wake the thread that has waited longest; the caller holds the lock."""
-        if self._waiters:
-            self._waiters.pop(0).release()
-
-    def notify_all(self) -> None:
-        """Wake all; the caller holds the lock."""
-        while self._waiters:
-            self.notify()
 
 
 class NativeThread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from logclient.delivery.diagnostics import describe_error
@@ -125,7 +126,7 @@ class Bookkeeper:
                 self._list_outcomes(ledger)
                 self._in_flight.recorded()
             else:
-                self._unlisted = {kind: _merged(seqs) for kind, seqs in self._unlisted.items()}
+                self._unlisted = {kind: merged(seqs) for kind, seqs in self._unlisted.items()}
         else:
             self._in_flight.recorded()
         self._submissions.settle(outcomes)
@@ -139,9 +140,9 @@ class Bookkeeper:
             if status == "stored":  # whoever sends them lists their outcome
                 continue
             if status == "dropped":
-                ledger.write("dropped", reason=reason, seqs=_merged(seqs))
+                ledger.write("dropped", reason=reason, seqs=merged(seqs))
             else:
-                ledger.write("outcome", status=status, reason=reason, seqs=_merged(seqs))
+                ledger.write("outcome", status=status, reason=reason, seqs=merged(seqs))
         if lines and ledger.stopped:
             self._pump.set_ledger(-1)
             self._complain(ledger)
@@ -162,7 +163,7 @@ class Bookkeeper:
     def deferred(self, ranges: list[tuple[int, int]]) -> None:
         """List events, as (first, last), that others overtake from now on."""
         if self.ledger is not None and not self.ledger.stopped:
-            self.ledger.write("deferred", seqs=_merged(ranges))
+            self.ledger.write("deferred", seqs=merged(ranges))
 
     def _take_written(self) -> None:
         """Count the pump's bytes in the ledger."""
@@ -217,13 +218,12 @@ class Bookkeeper:
             self.ledger.close()
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sort ranges and join neighbours: acknowledgements may come in any order."""
-    ranges.sort()
-    found = ranges[:1]
-    for first, last in ranges[1:]:
-        if first == found[-1][1] + 1:
-            found[-1] = (found[-1][0], last)
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sort ranges and join those that touch or overlap: acknowledgements may come in any order."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
         else:
             found.append((first, last))
     return found

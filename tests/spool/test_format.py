@@ -20,8 +20,9 @@ from logclient._ext.hash import xxh64
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import HEAD, SEGMENT, LogReader, Segments
+from logclient.delivery.bookkeeping import merged
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.adoption import merged, read_estate, without
+from logclient.delivery.spool.adoption import read_estate, without
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head
 from tests.spool.scene import NOBODY, Scene
 from tests.support.patience import PATIENCE

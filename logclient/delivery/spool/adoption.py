@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient._ext.constants import REASONS, STATUSES
 from logclient._ext.queue import EventQueue
 from logclient._ext.spool import HEAD, SEGMENT, LogReader, Segments
-from logclient.delivery.bookkeeping import History
+from logclient.delivery.bookkeeping import History, merged
 from logclient.delivery.spool.owner_files import LOG_MAGIC, Head, Journal, OwnerFiles
 from logclient.errors import is_shortage
 from logclient.files import open_regular
@@ -385,17 +385,6 @@ def settle(
     for kind, ranges in unlisted.items():
         counts[kind] = counts.get(kind, 0) + sum(end - first + 1 for first, end in ranges)
     return unlisted, History(counts, complete)
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Sort ranges and join those that touch or overlap."""
-    found: Ranges = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return found
 
 
 def without(ranges: Ranges, taken: Ranges) -> Ranges:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from logclient._ext.hash import xxh64
 from logclient._ext.spool import CHUNK_STRUCT, HEAD, SEGMENT, SUPPORTED
+from logclient.delivery.bookkeeping import merged
 from logclient.delivery.spool import owner_files
-from logclient.delivery.spool.adoption import Outcome, Ranges, merged, without
+from logclient.delivery.spool.adoption import Outcome, Ranges, without
 from logclient.delivery.spool.owner_files import (
     LOG_MAGIC,
     VERSION,

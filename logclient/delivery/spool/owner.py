@@ -330,12 +330,6 @@ class Spool:
     def _report(self, text: str) -> None:
         self._diagnostics.complain(f"{self._diagnostics.url}: spool: {text}", "adoption")
 
-    @property
-    def adopting(self) -> bool:
-        """Whether what a dead owner left is being sent."""
-        adopter = self._adopter
-        return adopter is not None and not adopter.ended
-
     # -- the end -----------------------------------------------------------------------------------
 
     def make_room(self) -> None:

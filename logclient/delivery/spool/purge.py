@@ -6,8 +6,9 @@ import json
 import os
 from typing import Any
 
+from logclient.delivery.bookkeeping import merged
 from logclient.delivery.spool import contents, owner_files
-from logclient.delivery.spool.adoption import Ranges, merged, read_estate, read_record, settle
+from logclient.delivery.spool.adoption import Ranges, read_estate, read_record, settle
 from logclient.delivery.spool.owner_files import OwnerFiles
 from logclient.files import open_regular, private_directory
 from logclient.files.ledger import Ledger, make_ledger
