@@ -459,13 +459,33 @@ class Transport:
 
     # Optional parts.
 
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import what makes the compiled pump of in-flight batches, a core with a codec and `PumpLimits`.
+
+        Raises:
+            ImportError: there is none, or not on this system; the message is the reason.
+        """
+        raise ImportError("this transport has no compiled pump")
+
     def pump(self, in_flight: InflightBatches, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
         """Make the compiled pump for this transport; None: there is none for it and this core."""
-        return None
+        if core.codec is None:
+            return None
+        try:
+            make = self.load_pump()
+        except ImportError:
+            return None
+        return make(in_flight, core, **limits)
 
     def why_python(self) -> str:
         """Return why connections need the pump in Python; empty: cores with a codec have a compiled one."""
-        return "this transport has no compiled pump"
+        try:
+            self.load_pump()
+        except ModuleNotFoundError:
+            return "this system has no compiled pump"
+        except ImportError as error:
+            return str(error)
+        return ""
 
     def proxied(self, endpoint: Any) -> bool:
         """Return whether the connection would go through a proxy."""

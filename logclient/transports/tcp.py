@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt, sleep
-from logclient.delivery.contract import Link
+from logclient.delivery.contract import Link, Pump, Transport
 from logclient.errors import CredentialError
 from logclient.threads import original
-from logclient.transports.base import CompiledTransport, MakePump
 
 Endpoint = tuple[str, int]
 L = TypeVar("L")
@@ -237,7 +236,7 @@ def _finish(sock: socket.socket, attempt: Attempt, deadline: float) -> None:
             raise InterruptedError("stopped while connecting")
 
 
-class Tcp(CompiledTransport):
+class Tcp(Transport):
     """Connects over TCP.
 
     Args:
@@ -289,8 +288,8 @@ class Tcp(CompiledTransport):
         """
         return self.link(connect(), peer)
 
-    def load_pump(self) -> MakePump:
-        """Import the factory of the compiled pump; see `CompiledTransport`."""
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.tcp import TcpPump
 
         return TcpPump

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
+from logclient.delivery.contract import Pump
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.base import MakePump
 from logclient.transports.certificates import decode
 from logclient.transports.tcp import Connect, Tcp
 from logclient.transports.tls_link import AnySocket, TlsLink, refused
@@ -266,8 +266,8 @@ class Tls(Tcp):
         _identify(context, *self._own)
         return partial(TlsSocket, context)
 
-    def load_pump(self) -> MakePump:
-        """Import the factory of the compiled pump; see `CompiledTransport`."""
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)
         from logclient.transports.tls_pump import TlsPump

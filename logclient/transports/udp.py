@@ -12,14 +12,14 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from logclient._ext.constants import UDP_METHODS
 from logclient.delivery.attempt import Attempt
+from logclient.delivery.contract import Pump, Transport
 from logclient.errors import ConfigError
 from logclient.threads import original
-from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import TcpLink, resolve
 
 __all__ = ["Udp", "UdpLink"]
@@ -134,7 +134,7 @@ class UdpLink(TcpLink):
                 return _HEAD.pack(len(data), len(data)) + data
 
 
-class Udp(CompiledTransport):
+class Udp(Transport):
     """Makes connected UDP sockets.
 
     Args:
@@ -180,8 +180,8 @@ class Udp(CompiledTransport):
                 failure = error
         raise failure or OSError(f"{host} has no address")
 
-    def load_pump(self) -> MakePump:
-        """Import the factory of the compiled pump; see `CompiledTransport`."""
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.udp import UdpPump
 
         return UdpPump

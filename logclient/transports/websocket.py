@@ -21,9 +21,8 @@ from urllib.parse import quote
 from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
-from logclient.delivery.contract import Link
+from logclient.delivery.contract import Link, Pump, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
-from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.http import REFUSALS, Proxy, ask, printable
 from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
 
@@ -199,7 +198,7 @@ class WebSocketLink(Link):
         self.inner.abandon()
 
 
-class WebSocket(CompiledTransport):
+class WebSocket(Transport):
     """Connects with the opening handshake of WebSocket.
 
     Args:
@@ -260,8 +259,8 @@ class WebSocket(CompiledTransport):
             find_proxy=None if proxy is None else find_proxy,
         )
 
-    def load_pump(self) -> MakePump:
-        """Import the factory of the compiled pump; see `CompiledTransport`.
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import the factory of the compiled pump; see `Transport`.
 
         Raises:
             ImportError: there is none for the carrier, or messages are to be compressed and this build is not

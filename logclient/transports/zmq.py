@@ -34,11 +34,10 @@ from typing import Any
 from logclient._ext.constants import FRAME_MORE
 from logclient.config import Secret
 from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew, sleep
-from logclient.delivery.contract import Link
+from logclient.delivery.contract import Link, Pump, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
-from logclient.transports.base import CompiledTransport, MakePump
 from logclient.transports.tcp import COUNTS_RECEIVED, bytes_received, resolve
 
 try:
@@ -297,7 +296,7 @@ class ZmqLink(Link):
         """In a forked child, do nothing: without the I/O thread nothing may be touched."""
 
 
-class Zmq(CompiledTransport):
+class Zmq(Transport):
     """Connects ZeroMQ sockets.
 
     Args:
@@ -503,8 +502,8 @@ class Zmq(CompiledTransport):
             else:
                 failed = True
 
-    def load_pump(self) -> MakePump:
-        """Import the factory of the compiled pump; see `CompiledTransport`."""
+    def load_pump(self) -> Callable[..., Pump | None]:
+        """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.zmq import ZmqPump
 
         return partial(ZmqPump.find, library=_library())
