@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from logclient.config import Secret
 from logclient.errors import CredentialError
@@ -28,6 +30,7 @@ class Attempt:
     ) -> None:
         self.stopped = stopped
         self.warn = warn
+        self._waits_for: list[int] = []
 
     def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, or until it is time to call ``stopped`` again.
@@ -40,7 +43,21 @@ class Attempt:
         Returns:
             Whether a descriptor is ready.
         """
-        return sleep(reading, writing, min(seconds, STOP_CHECK_S))
+        self._waits_for = reading + writing
+        try:
+            return sleep(reading, writing, min(seconds, STOP_CHECK_S))
+        finally:
+            self._waits_for = []
+
+    def abandon(self) -> None:
+        """In a forked child: release the connection that the parent is making.
+
+        Else the peer would not see its end there. The descriptor's number stays taken, as it belongs to an
+        object of a thread that does not exist here.
+        """
+        for fd in self._waits_for:
+            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
+                os.dup2(nothing.fileno(), fd, inheritable=False)
 
 
 def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> None:

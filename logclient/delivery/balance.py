@@ -23,10 +23,8 @@ An attempt to connect runs in a thread of its own: a server that does not answer
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +78,6 @@ class BackgroundAttempt(Attempt):
         self._connect = connect
         self._wake = wake
         self._thread: threads.AnyThread | None = None
-        self._waits_for: list[int] = []
         self._link: Link | None = None
         self._error: BaseException | None = None
         self.done = False
@@ -114,14 +111,6 @@ class BackgroundAttempt(Attempt):
             self.done = True
             self._wake()
 
-    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        """Sleep until a descriptor is ready, or until it is time to look again."""
-        self._waits_for = reading + writing
-        try:
-            return super().wait(reading, writing, seconds)
-        finally:
-            self._waits_for = []
-
     def take(self) -> Link:
         """Return the connection, or raise what has prevented it."""
         error, self._error = self._error, None
@@ -150,9 +139,7 @@ class BackgroundAttempt(Attempt):
         """In a forked child, release the connection that the parent is making, without sending anything."""
         if self._link is not None:
             self._link.abandon()
-        for fd in self._waits_for:
-            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
-                os.dup2(nothing.fileno(), fd, inheritable=False)
+        super().abandon()
 
 
 class Lane(Connections):

@@ -7,10 +7,8 @@ at the slower pace of its own credential back-off, while the others are tried as
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from logclient.delivery.attempt import STOP_CHECK_S, Attempt, sleep
@@ -168,7 +166,6 @@ class WakingAttempt(Attempt):
     def __init__(self, queue: EventQueue, stopped: Callable[[], bool], warn: Callable[[str], object]) -> None:
         super().__init__(stopped, warn)
         self._queue = queue
-        self._waits_for: list[int] = []
 
     def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
         """Sleep until a descriptor is ready, the sender is woken, or time is over."""
@@ -185,13 +182,3 @@ class WakingAttempt(Attempt):
             self._queue.finish_wait()
             seconds = 0.0
         return super().wait(reading, writing, seconds)
-
-    def abandon(self) -> None:
-        """In a forked child: release the connection that the parent is making.
-
-        Else the peer would not see its end there. The descriptor's number stays taken, as it belongs to an
-        object of a thread that does not exist here.
-        """
-        for fd in self._waits_for:
-            with suppress(OSError), open(os.devnull, "rb") as nothing:  # out of descriptors
-                os.dup2(nothing.fileno(), fd, inheritable=False)
