@@ -46,7 +46,6 @@ from logclient.delivery.limits import SpoolOptions as SpoolOptions
 from logclient.delivery.pump import describe_pump, make_pump
 from logclient.delivery.requests import Requests
 from logclient.delivery.sender import LONGEST
-from logclient.delivery.shutdown import SpoolSide
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
@@ -56,6 +55,7 @@ from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
     from logclient.delivery.spool.adoption import Adoption, Estate
+    from logclient.delivery.spool.owner import Spool
 
 
 ADOPTER_LINGER_S = 30.0
@@ -143,7 +143,7 @@ class Engine(Intake, Connections):
         self._make_adopter = make_adopter
         self._estate = estate
         self._only_tests = only_tests
-        self.spool: SpoolSide | None = None
+        self.spool: Spool | Adoption | None = None
         self._move: Move | None = None
         self._begin()
         if estate is not None:

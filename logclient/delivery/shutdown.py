@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from logclient import threads
 from logclient._ext.constants import R_CLOSED
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from logclient.delivery.endpoints import Endpoints
     from logclient.delivery.error_log import ErrorLog
     from logclient.delivery.requests import Requests
+    from logclient.delivery.spool.adoption import Adoption
+    from logclient.delivery.spool.owner import Spool
     from logclient.delivery.trials import Trials
 
 TURN = 1.0
@@ -41,56 +43,6 @@ ORPHAN_TIMEOUT = 50.0
 
 OVERTIME = 1.0
 """Seconds for a sender to end beyond the deadline that it was given."""
-
-
-class SpoolSide(Protocol):
-    """What the end of a client asks of its spool: its own, or that of a dead owner which it adopts."""
-
-    @property
-    def directory(self) -> str:
-        """Where the files are."""
-
-    @property
-    def events(self) -> int:
-        """Events that lie in the files now."""
-
-    @property
-    def error(self) -> str:
-        """Why it stopped; empty: it goes on."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether events can be left there."""
-
-    def open(self, producer: bytes) -> None:
-        """Make the files of a producer (10 bytes)."""
-
-    def make_room(self) -> None:
-        """Make room there for all events in memory."""
-
-    def close(self, deadline: float) -> None:
-        """End by the monotonic second `deadline`; the files go, unless events are left in them."""
-
-    def leave(self) -> None:
-        """At the end of the process, keep only the files that events lie in."""
-
-    def abandon(self) -> None:
-        """In a forked child, let go of the parent's files."""
-
-    def start(self) -> None:
-        """Have its thread run."""
-
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
-        """Send what dead owners left to other endpoints from now on."""
-
-    def park(self) -> None:
-        """Before a fork, ask its thread to end."""
-
-    def wait_parked(self, timeout: float) -> None:
-        """Wait for the end of that thread."""
-
-    def unpark(self) -> None:
-        """Go on in the parent after a fork."""
 
 
 class Lifetime(Sender):
@@ -114,7 +66,7 @@ class Lifetime(Sender):
     trials: Trials
     closed: bool
     keeps_connected: bool
-    spool: SpoolSide | None
+    spool: Spool | Adoption | None
     on_end: Callable[[], object]
     _transport: Transport
 
