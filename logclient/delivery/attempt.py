@@ -82,16 +82,7 @@ def renew(secrets: Iterable[tuple[str, Secret | None]], attempt: Attempt) -> Non
 
 
 def sleep(reading: list[int], writing: list[int], seconds: float) -> bool:
-    """Sleep until one of these descriptors is ready.
-
-    Args:
-        reading: descriptors to become readable.
-        writing: descriptors to become writable.
-        seconds: how long to wait at most.
-
-    Returns:
-        Whether one is ready.
-    """
+    """Sleep for so many seconds at most; return whether one of these descriptors is ready."""
     poll = original(select, "poll")()
     wanted = dict.fromkeys(reading, select.POLLIN)
     for fd in writing:

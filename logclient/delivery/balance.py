@@ -65,9 +65,7 @@ class BackgroundAttempt(Attempt):
     """An attempt to connect, in a thread of its own where one can be started.
 
     Args:
-        connect: connects, or raises.
         wake: called when the attempt has ended.
-        warn: as for `Attempt`.
     """
 
     def __init__(
@@ -144,14 +142,6 @@ class BackgroundAttempt(Attempt):
 
 class Lane(Connections):
     """The connections for one endpoint.
-
-    Args:
-        core: encodes and decodes.
-        in_flight: its batches.
-        transport: connects.
-        limits: bounds and deadlines.
-        diagnostics: reports failures.
-        poke: makes the pumps return soon.
 
     Attributes:
         transport: connects; it is the lane's own.

@@ -46,12 +46,8 @@ class Bookkeeper:
 
     Args:
         ledger: None: there is none.
-        in_flight: where outcomes come from.
         pump: writes ``batch`` lines itself, and has the events of the core.
-        submissions: gets the outcomes.
-        requests: gets replies and unsolicited messages of the peer.
         endpoints: wait when the ledger cannot be opened.
-        diagnostics: reports that the ledger has stopped, and tells the application of outcomes.
         producer: 20 hexadecimal digits.
     """
 

@@ -103,11 +103,7 @@ class CompiledCore(Core):
         self._codec.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:
-        """Take bytes from the peer.
-
-        Raises:
-            MemoryError: there is out of memory for an outcome.
-        """
+        """Take bytes from the peer."""
         if self._codec.receive(data, now) == STOP_MEMORY:
             raise MemoryError("out of memory for an outcome")
 

@@ -21,10 +21,6 @@ USED = 1.0
 class ConnectionRecord:
     """The record of one connection after the other.
 
-    Args:
-        in_flight: the batches.
-        pump: has the counts of batches and acknowledgements.
-
     Attributes:
         doubt: the estimated losses of connections that broke.
     """
@@ -81,10 +77,5 @@ class ConnectionRecord:
         self.doubt.look(time.monotonic(), self._handed_so_far)
 
     def broke(self, max_buffered: int, waited: bool) -> None:
-        """Estimate the loss of a connection without acknowledgements that broke.
-
-        Args:
-            max_buffered: units that the transport may hold, besides the kernel's buffers.
-            waited: whether events waited for the transport to take them.
-        """
+        """Estimate the loss of a connection without acknowledgements that broke; see ``Doubt.broke``."""
         self.doubt.broke(time.monotonic(), self._handed_so_far, self._pump.bytes_sent, max_buffered, waited)

@@ -25,8 +25,6 @@ class Diagnostics:
     """The errors of one client: the last one, and lines for the error log.
 
     Args:
-        url: of the client, redacted.
-        log: the error log.
         queue: lets a caller's thread write the lines that the sender may not write.
 
     Attributes:

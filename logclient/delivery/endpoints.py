@@ -26,11 +26,7 @@ HOPE = 1.0
 
 
 class CredentialBackoff:
-    """The wait for an endpoint until its credentials, or ours, are corrected.
-
-    Args:
-        backoff: its waits.
-    """
+    """The wait for an endpoint until its credentials, or ours, are corrected."""
 
     def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff
@@ -43,8 +39,6 @@ class Endpoints:
 
     Args:
         endpoints: tried in turn, beginning with the last one that worked.
-        limits: seconds between attempts.
-        diagnostics: reports failures.
     """
 
     def __init__(self, endpoints: tuple[Any, ...], limits: Limits, diagnostics: Diagnostics) -> None:
@@ -155,13 +149,7 @@ class Endpoints:
 
 
 class WakingAttempt(Attempt):
-    """An attempt to connect whose sleep ends when a caller wakes the sender.
-
-    Args:
-        queue: its wake-up descriptor is waited for, too.
-        stopped: whether to give up.
-        warn: as for `Attempt`.
-    """
+    """An attempt to connect whose sleep ends when a caller wakes the sender."""
 
     def __init__(self, queue: EventQueue, stopped: Callable[[], bool], warn: Callable[[str], object]) -> None:
         super().__init__(stopped, warn)

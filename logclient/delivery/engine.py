@@ -254,13 +254,7 @@ class Engine(Intake, Connections):
         """Deliver to other endpoints from now on. May be called from any thread.
 
         Events in flight get their outcomes first, within `MOVE_WAIT` seconds; what has none then is sent
-        again to the new endpoints.
-
-        Args:
-            endpoints: as for the class.
-            make_transport: makes one of the same kind as before. Its exceptions are raised here, and nothing
-                has changed.
-            url: for messages.
+        again to the new endpoints. What `make_transport` raises is raised here, and nothing has changed.
         """
         transports = tuple(make_transport() for _ in range(self._needed_transports(endpoints)))
         self._move = Move(endpoints, transports, url, time.monotonic() + MOVE_WAIT)

@@ -237,15 +237,7 @@ class Intake(Lifetime):
         return request, begun
 
     def finish_request(self, request: Request, timeout: float) -> tuple[Any, float]:
-        """End a request that was waited for `timeout` seconds.
-
-        Returns:
-            The answer, and the seconds that it took.
-
-        Raises:
-            ConnectFailed: see ``request``.
-            ValueError: see ``request``.
-        """
+        """End a request that was waited for `timeout` seconds; return and raise as ``request`` does."""
         why = self.diagnostics.last_error or "silence"
         request.settle(error=ConnectFailed(f"{request.kind}: no answer in {timeout:g} s: {why}"))
         if request.error is not None:

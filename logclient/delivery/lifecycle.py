@@ -126,11 +126,6 @@ def given_up(log: ErrorLog, events: int, text: str) -> None:
 
     If the line is held back, because another client has reported that in this minute, its events are counted
     in a line at exit.
-
-    Args:
-        log: for the line.
-        events: how many.
-        text: the line.
     """
     if log.complain("given up", text):
         return

@@ -67,16 +67,9 @@ def describe_pump(pump: Pump) -> str:
 
 
 class PythonPump:
-    """A pump for any core and any link; see ``delivery.contract.Pump``.
+    """A pump for any core and any link; see ``delivery.contract.Pump`` and its `PumpLimits`.
 
     Args:
-        in_flight: the batches; its queue is where new ones come from.
-        core: encodes and decodes.
-        batch_events: events of the largest batch that is detached at once.
-        batch_bytes: and its bytes.
-        linger: seconds between two looks at the queue while events flow.
-        progress_timeout: seconds without an acknowledgement that settles something, after which the
-            connection is stalled.
         clock: monotonic seconds.
         why: the reason for this pump.
     """

@@ -25,9 +25,6 @@ class Submissions:
     """The submitted events of one client.
 
     Args:
-        queue: the queue.
-        max_events: how many events the client may hold.
-        log: for exceptions in callbacks.
         has_log: whether the spool has a log, so that callers can wait for the disk.
     """
 

@@ -23,17 +23,7 @@ if TYPE_CHECKING:
 
 
 class Trials:
-    """The search for poison of one client.
-
-    Args:
-        in_flight: the batches.
-        limits: seconds between trials, and the treatment of poison.
-        endpoints: how many servers there are.
-        producer: begins the ids in messages.
-        books: the ledger lists events that others overtake.
-        diagnostics: reports poison.
-        exiting: whether the process ends: see `stop`.
-    """
+    """The search for poison of one client."""
 
     def __init__(
         self,
@@ -149,16 +139,9 @@ class Trials:
         self._steer()
 
     def broke(self, end: str, first: int, last: int, events: int) -> int:
-        """Draw the conclusions from the end of a connection, after the requeue.
+        """Draw the conclusions from the end of a connection, after the requeue: see ``Isolation.broke``.
 
-        Args:
-            end: the result of ``Pump.run``; empty: the end has nothing to do with events.
-            first: sequence of the first event that was in flight.
-            last: and of the last one.
-            events: how many there were.
-
-        Returns:
-            See ``Isolation.broke``.
+        `end` is the result of ``Pump.run``; empty: it has nothing to do with events.
         """
         now = time.monotonic()
         verdict = NOTHING

@@ -63,10 +63,6 @@ class Watch(NamedTuple):
 class Watcher:
     """Tells the functions of one client.
 
-    Args:
-        watch: the functions.
-        callbacks: runs them.
-
     Attributes:
         omitted: settlements and errors that were left out because too many waited.
     """

@@ -48,14 +48,7 @@ def printable(text: str, length: int) -> str:
 
 
 def ask(link: TcpLink, request: bytes, server: str, attempt: Attempt, deadline: float) -> Answer:
-    """Send a request without a body and read the head of the answer.
-
-    Args:
-        link: a new connection.
-        request: its bytes.
-        server: names the peer in errors.
-        attempt: decides when to give up.
-        deadline: monotonic seconds.
+    """Send a request without a body and read the head of the answer, by the monotonic second `deadline`.
 
     Raises:
         OSError: there is no answer in time, it is not HTTP/1, or its head is too long.

@@ -58,11 +58,7 @@ class TcpLink(Link):
         return self.flush()
 
     def flush(self) -> bool:
-        """Write the rest of earlier ``send`` calls; return whether nothing is left.
-
-        Raises:
-            OSError: the connection is gone.
-        """
+        """Write the rest of earlier ``send`` calls; return whether nothing is left."""
         while self._unsent:
             written = self._write(self._unsent[0])
             if not written:
@@ -130,11 +126,6 @@ class OneWayLink(TcpLink):
 
 def resolve(host: str, port: int, kind: socket.SocketKind) -> tuple[bytes, list[Any]]:
     """Look a host up.
-
-    Args:
-        host: its name or address.
-        port: of the server.
-        kind: of the sockets.
 
     Returns:
         The name as it was looked up, and the entries of ``socket.getaddrinfo``.
@@ -257,10 +248,6 @@ class Tcp(Transport):
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> TcpLink:
         """Connect to the first address of `endpoint` that answers.
 
-        Args:
-            endpoint: host and port.
-            attempt: decides when to give up.
-
         Raises:
             OSError: no address answers in time, or the name is unknown.
         """
@@ -274,14 +261,7 @@ class Tcp(Transport):
     def make_link(
         self, connect: Connect, name: bytes, peer: str, attempt: Attempt, deadline: float
     ) -> TcpLink:
-        """Make a link over a new connection.
-
-        Args:
-            connect: makes the connection.
-            name: the host's name as it was looked up.
-            peer: host and port, for messages.
-            attempt: decides when to give up.
-            deadline: monotonic seconds.
+        """Make a link to `peer` over a new connection, by the monotonic second `deadline`.
 
         Raises:
             OSError: there is no connection in time.

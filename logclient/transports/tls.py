@@ -160,11 +160,7 @@ class Tls(Tcp):
 
     @classmethod
     def from_config(cls, config: Any) -> Tls:
-        """Make a transport from a ``logclient.config.Config``.
-
-        Raises:
-            ConfigError: a file cannot be used.
-        """
+        """Make a transport from a ``logclient.config.Config``."""
         return cls(
             config.connect_timeout,
             ca=config.ca,

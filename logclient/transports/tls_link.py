@@ -33,14 +33,7 @@ AnySocket = Any
 
 
 class TlsLink(TcpLink):
-    """A connection over TLS whose handshake is done.
-
-    Args:
-        sock: the wrapped socket.
-        peer: host and port, for messages.
-        certified: whether we have a certificate.
-        verified: whether the server's certificate was verified.
-    """
+    """A connection over TLS whose handshake is done."""
 
     coalesce_bytes = COALESCE_BYTES
     hint = ""

@@ -44,11 +44,7 @@ class CompiledTlsLink(TlsLink):
         self._failure: OSError | None = None
 
     def flush(self) -> bool:
-        """Write the rest of earlier ``send`` calls; return whether the kernel has all of it.
-
-        Raises:
-            OSError: the connection is gone.
-        """
+        """Write the rest of earlier ``send`` calls; return whether the kernel has all of it."""
         if not super().flush():
             return False
         try:

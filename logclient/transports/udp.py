@@ -66,11 +66,7 @@ class UdpLink(TcpLink):
         return self.flush()
 
     def receiver(self) -> tuple[int, int, int] | None:
-        """Look at the receive queue of the server's socket, where that is on this machine.
-
-        Returns:
-            (bytes in the queue, bytes that it holds at most, datagrams that found no room); None: unknown.
-        """
+        """Look at the receive queue of the server's socket, where that is on this machine: see `Link`."""
         if self._queue is None:
             from logclient.transports.udp_queue import ReceiverQueue
 
@@ -156,10 +152,6 @@ class Udp(Transport):
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> UdpLink:
         """Make a socket whose peer is `endpoint`. Nothing is sent.
-
-        Args:
-            endpoint: host and port.
-            attempt: not used, because this does not wait.
 
         Raises:
             OSError: the name is unknown, or there is no route.

@@ -276,10 +276,6 @@ class WebSocket(Transport):
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> WebSocketLink:
         """Connect to the first address of `endpoint` that answers, and do the opening handshake.
 
-        Args:
-            endpoint: host and port.
-            attempt: decides when to give up.
-
         Raises:
             CredentialError: the server or the proxy refuses our credentials.
             OSError: no address answers in time, the name is unknown, or the server does not speak WebSocket.

@@ -151,9 +151,6 @@ class ZmqLink(Link):
     """A connected socket with its monitor.
 
     Args:
-        sock: the socket.
-        monitor: the socket with its events.
-        peer: host and port, for messages.
         end: ends the transport's context, and waits for messages that its sockets still have to write.
     """
 
@@ -338,11 +335,7 @@ class Zmq(Transport):
 
     @classmethod
     def from_config(cls, config: Any) -> Zmq:
-        """Make a transport from a ``logclient.config.Config``.
-
-        Raises:
-            ConfigError: a key is not valid, or this ZeroMQ has no CURVE.
-        """
+        """Make a transport from a ``logclient.config.Config``."""
         push = config.scheme.endswith("+push")
         curve = secret = None
         if config.curve_server is not None:
@@ -360,10 +353,6 @@ class Zmq(Transport):
 
     def connect(self, endpoint: Endpoint, attempt: Attempt) -> ZmqLink:
         """Connect to the first address of `endpoint` that answers, and wait for the handshake.
-
-        Args:
-            endpoint: host and port.
-            attempt: decides when to give up.
 
         Raises:
             CredentialError: the CURVE keys are not accepted.

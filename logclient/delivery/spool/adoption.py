@@ -179,11 +179,8 @@ class Adoption:
     """The events of a dead owner in the queue of the engine that sends them.
 
     Args:
-        estate: what it left.
         queue: empty; the events are queued there.
-        in_flight: sends them.
         record: what its ledger says; None: it has none.
-        diagnostics: reports what makes no sense.
         age: seconds after which an event is dropped; None: never.
 
     Attributes:

@@ -311,11 +311,6 @@ def read_owner(files: OwnerFiles, boot: bytes, alive: bool) -> Owner:
     """Read the files of one owner.
 
     Segments of this start of the machine say what waits. After another start, or in a copy, the log does.
-
-    Args:
-        files: of the owner.
-        boot: of this machine.
-        alive: whether a process holds the lock.
     """
     reader = _Reader(files, boot, alive)
     for number in files.logs():

@@ -74,10 +74,7 @@ class Spool:
     """The spool of one client.
 
     Args:
-        options: where, and how much.
-        queue: whose memory it is.
         memory_bytes: bound on the memory of events that are not spooled.
-        diagnostics: reports what cannot be done.
         adopt: makes the engine for what a dead owner left.
         ledger: the directory of ledgers; None: there is none.
     """

@@ -125,9 +125,6 @@ class OwnerFiles:
     Args:
         directory: of the spool.
         producer: of the owner: 20 hexadecimal digits.
-
-    Attributes:
-        locked: whether this process has the lock.
     """
 
     def __init__(self, directory: str, producer: str) -> None:
