@@ -36,7 +36,7 @@ class History(NamedTuple):
         for (status, reason), n in self.counts.items():
             if status in ("failed", "dropped"):
                 total[status][reason] = total[status].get(reason, 0) + n
-            else:
+            elif status in total:
                 total[status] += n
         return total
 
@@ -132,13 +132,7 @@ class Bookkeeper:
     def _list_outcomes(self, ledger: Ledger) -> None:
         """Write the lines of the outcomes that are not listed yet."""
         lines, self._unlisted = self._unlisted, {}
-        for (status, reason), seqs in lines.items():
-            if status == "stored":  # whoever sends them lists their outcome
-                continue
-            if status == "dropped":
-                ledger.write("dropped", reason=reason, seqs=merged(seqs))
-            else:
-                ledger.write("outcome", status=status, reason=reason, seqs=merged(seqs))
+        write_outcomes(ledger, lines)
         if lines and ledger.stopped:
             self._pump.set_ledger(-1)
             self._complain(ledger)
@@ -196,15 +190,7 @@ class Bookkeeper:
             if not self.history.complete:
                 return
             counts = self.history.add_to(counts)
-        ledger.write(
-            "close",
-            last=counts["settled"],
-            acked=counts["acked"],
-            handed=counts["handed"],
-            failed=counts["failed"],
-            dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
-            bytes=ledger.size,
-        )
+        write_close(ledger, counts["settled"], counts)
 
     def close(self) -> None:
         """Write the totals and close the ledger."""
@@ -212,6 +198,28 @@ class Bookkeeper:
         if self.ledger is not None:
             self._pump.set_ledger(-1)
             self.ledger.close()
+
+
+def write_outcomes(ledger: Ledger, lines: dict[tuple[str, str], list[tuple[int, int]]]) -> None:
+    """Write the lines of outcomes, by status and reason."""
+    for (status, reason), seqs in lines.items():
+        if status == "dropped":
+            ledger.write("dropped", reason=reason, seqs=merged(seqs))
+        elif status != "stored":  # whoever sends those lists their outcome
+            ledger.write("outcome", status=status, reason=reason, seqs=merged(seqs))
+
+
+def write_close(ledger: Ledger, last: int, counts: dict[str, Any]) -> None:
+    """Write the ``close`` line: the counters of a queue, for the events up to `last`."""
+    ledger.write(
+        "close",
+        last=last,
+        acked=counts["acked"],
+        handed=counts["handed"],
+        failed=counts["failed"],
+        dropped={r: n for r, n in counts["dropped"].items() if r != "closed"},
+        bytes=ledger.size,
+    )
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

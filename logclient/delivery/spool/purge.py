@@ -6,12 +6,12 @@ import json
 import os
 from typing import Any
 
-from logclient.delivery.bookkeeping import merged
+from logclient.delivery.bookkeeping import write_close, write_outcomes
 from logclient.delivery.spool import contents, owner_files
-from logclient.delivery.spool.adoption import Ranges, read_estate, read_record, settle
+from logclient.delivery.spool.adoption import read_estate, read_record, settle
 from logclient.delivery.spool.owner_files import OwnerFiles
 from logclient.files import open_regular, private_directory
-from logclient.files.ledger import Ledger, make_ledger
+from logclient.files.ledger import make_ledger
 
 _ABOUT = ("protocol", "url", "identity", "mode", "host")
 """Fields of an ``open`` line that later parts repeat."""
@@ -69,14 +69,14 @@ def _list_dropped(files: OwnerFiles, directory: str) -> str:
     )
     assert ledger is not None
     if ledger.open() >= 0:
-        counts = dict(history.counts)
-        for (status, reason), seqs in kinds.items():
-            _write(ledger, status, reason, seqs)
+        write_outcomes(ledger, kinds)
         if owner.pending:
-            _write(ledger, "dropped", "purged", owner.pending)
-            counts["dropped", "purged"] = sum(end - first + 1 for first, end in owner.pending)
+            purged = "dropped", "purged"
+            write_outcomes(ledger, {purged: owner.pending})
+            history.counts[purged] = sum(end - first + 1 for first, end in owner.pending)
         if history.complete:
-            _write_totals(ledger, last, counts)
+            none: dict[str, Any] = {"acked": 0, "handed": 0, "stored": 0, "failed": {}, "dropped": {}}
+            write_close(ledger, last, history.add_to(none))
     ledger.close()
     return f"the ledger stopped: {ledger.stopped}" if ledger.stopped else ""
 
@@ -90,20 +90,3 @@ def _about(directory: str, producer: str) -> dict[str, Any]:
         except ValueError:
             fields = {}
     return {name: fields[name] for name in _ABOUT if name in fields}
-
-
-def _write(ledger: Ledger, status: str, reason: str, seqs: Ranges) -> None:
-    if status == "dropped":
-        ledger.write("dropped", reason=reason, seqs=merged(seqs))
-    elif status != "stored":
-        ledger.write("outcome", status=status, reason=reason, seqs=merged(seqs))
-
-
-def _write_totals(ledger: Ledger, last: int, counts: dict[tuple[str, str], int]) -> None:
-    totals: dict[str, Any] = {"acked": 0, "handed": 0, "failed": {}, "dropped": {}}
-    for (status, reason), n in counts.items():
-        if status in ("failed", "dropped"):
-            totals[status][reason] = totals[status].get(reason, 0) + n
-        elif status in totals:
-            totals[status] += n
-    ledger.write("close", last=last, **totals, bytes=ledger.size)
