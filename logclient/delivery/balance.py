@@ -263,7 +263,7 @@ class Lane(Connections):
         self._seen = self._queue.next_seq
         self.endpoints.attempt_at = now
         attempt = BackgroundAttempt(
-            _connector(self.transport, self.endpoints.current),
+            partial(self.transport.connect, self.endpoints.current),  # no lane, which may end before it
             _waker(self._queue, self._poke),
             partial(engine.diagnostics.warn, engine.url),
         )
@@ -325,11 +325,6 @@ class Lane(Connections):
         self._seen = self._queue.next_seq
         if link is not None:
             link.close(0.0)
-
-
-def _connector(transport: Transport, endpoint: Any) -> Callable[[Attempt], Link]:
-    """Return the function that connects. It holds no lane, which may end before it."""
-    return lambda attempt: transport.connect(endpoint, attempt)
 
 
 def _waker(queue: EventQueue, poke: Callable[[], object]) -> Callable[[], object]:
@@ -447,7 +442,10 @@ class BalancedEngine(Engine):
         until = min([until, *(lane.due for lane in lanes)])
         if not any(links):
             self._commit_gaps()
-            self._pause(until)
+            if any(lane.waits for lane in lanes):
+                self.queue.wait_for_wake(max(0.0, until - time.monotonic()))
+            else:
+                self._rest(until)
             return
         reserve = max(lane.trials.reserve for lane in lanes)
         for lane, link in zip(lanes, links, strict=True):
@@ -466,13 +464,6 @@ class BalancedEngine(Engine):
                     lane._leave_link(lane.link)
         self.in_flight.report_gaps()
         self.books.record()
-
-    def _pause(self, until: float) -> None:
-        """Sleep without a connection, until something changes."""
-        if any(lane.waits for lane in self.lanes):
-            self.queue.wait_for_wake(max(0.0, until - time.monotonic()))
-        else:
-            self._rest(until)
 
     @property
     def holds_attempts(self) -> bool:
