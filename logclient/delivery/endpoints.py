@@ -55,9 +55,6 @@ class Endpoints:
         self.attempt_at = 0.0
         """The monotonic second at which the attempt under way began; 0: there is none."""
 
-    def __len__(self) -> int:
-        return len(self._endpoints)
-
     @property
     def current(self) -> Any:
         """The endpoint that is connected, or to be tried next."""

@@ -225,20 +225,17 @@ class Engine(Intake, Connections):
         if self._spool_options is not None and self._estate is None and not self.closed:
             from logclient.delivery.spool.owner import Spool  # only Linux has it
 
+            assert self._make_adopter is not None
             ledger = self._ledger_place[0] if self._ledger_place is not None else None
             memory = self.limits.max_bytes
             self.spool = Spool(
-                self._spool_options, self.queue, memory, self.diagnostics, self._engine_for, ledger
+                self._spool_options, self.queue, memory, self.diagnostics, self._make_adopter, ledger
             )
             self.queue.unopened = True
 
     def _open_spool(self) -> None:
         if self.spool is not None:
             self.spool.open(self.producer)
-
-    def _engine_for(self, estate: Estate) -> Engine:
-        assert self._make_adopter is not None
-        return self._make_adopter(estate)
 
     def _adopt(self, estate: Estate) -> Adoption:
         """Queue what a dead owner left, and continue its ledger."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -242,12 +241,6 @@ class Adoption:
         """Whether events can be left in the files: they stay where they are, unless somebody removed them."""
         return self._files.locked and self._files.exist()
 
-    def open(self, producer: bytes) -> None:
-        """Do nothing: the files are there."""
-
-    def make_room(self) -> None:
-        """Do nothing: no event is in memory only."""
-
     def close(self, deadline: float) -> None:
         """Remove the files, or leave them, with the events that were not sent."""
         used = self._segments.is_used
@@ -257,28 +250,15 @@ class Adoption:
         else:
             self._files.remove()
 
-    def leave(self) -> None:
-        """Do nothing: this engine ends, and closes them."""
-
     def abandon(self) -> None:
         """In a forked child, let go of the files, which the parent goes on with."""
         self._segments.close()
         self._files.unlock()
 
-    def start(self) -> None:
-        """Do nothing: there is no thread."""
+    def nothing(self, *_: Any) -> None:
+        """Do nothing: files and events are there, there is no thread, and its engine moves and closes."""
 
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Any], url: str) -> None:
-        """Do nothing: its engine moves."""
-
-    def park(self) -> None:
-        """Do nothing: there is no thread."""
-
-    def wait_parked(self, timeout: float) -> None:
-        """Do nothing: there is no thread."""
-
-    def unpark(self) -> None:
-        """Do nothing: there is no thread."""
+    open = make_room = leave = start = move = park = wait_parked = unpark = nothing
 
 
 class Record(NamedTuple):
