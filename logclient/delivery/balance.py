@@ -199,12 +199,7 @@ class Lane(Connections):
     # -- connecting --------------------------------------------------------------------------------
 
     def look(self, now: float, engine: BalancedEngine) -> Link | None:
-        """Begin or end a connection where that is due; return the connection, if there is one.
-
-        Args:
-            now: monotonic seconds.
-            engine: that of this lane.
-        """
+        """Begin or end a connection where that is due; return the connection, if there is one."""
         self.due = FOREVER
         if self.link is not None and self._is_idle_guest():
             self._leave_link(self.link)

@@ -36,11 +36,7 @@ def has_ids(identity: str) -> bool:
 
 
 class CompiledCore(Core):
-    """A core around a codec.
-
-    Args:
-        codec: the protocol's ``Codec``.
-    """
+    """A core around the ``Codec`` of a protocol."""
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec

@@ -41,11 +41,7 @@ class Submissions:
         )
 
     def begin(self, poke: Callable[[], object]) -> None:
-        """Start empty: in a new client, and in the child of a fork.
-
-        Args:
-            poke: makes the pump return soon.
-        """
+        """Start empty: in a new client, and in the child of a fork. ``poke()`` makes the pump return soon."""
         self.deliveries: dict[int, Delivery] = {}
         self._watched: dict[object, tuple[int, Callable[[], object]]] = {}
         self._flush_target = 0
@@ -101,11 +97,7 @@ class Submissions:
             self._queue.set_flush_target(self._flush_target)
 
     def settle(self, outcomes: list[tuple[int, int, str, str]]) -> None:
-        """Settle deliveries.
-
-        Args:
-            outcomes: (first sequence, last sequence, status, reason).
-        """
+        """Settle deliveries: each outcome is (first sequence, last sequence, status, reason)."""
         done: list[tuple[int, Outcome]] = []
         with self._lock:
             for first, last, status, reason in outcomes:

@@ -160,7 +160,7 @@ def connect_any(
     attempt: Attempt,
     link: MakeLink[L],
 ) -> L:
-    """Connect to the first address of an endpoint that works.
+    """Connect to the first address of an endpoint that works; return the result of `link`.
 
     Args:
         endpoint: host and port.
@@ -168,9 +168,6 @@ def connect_any(
         attempt: decides when to give up.
         link: makes a link. It gets a function that connects to one address, the host's name as it was looked
             up, and the deadline in monotonic seconds.
-
-    Returns:
-        The result of `link`.
 
     Raises:
         OSError: no address answers in time, or the name is unknown.

@@ -208,7 +208,7 @@ class Tls(Tcp):
         if self._ca is None:
             system = ssl.get_default_verify_paths()
             authorities = [path for path in (system.cafile, system.capath) if path is not None]
-            if not authorities:  # Windows has them elsewhere
+            if not authorities:  # the system has none
                 return None
             paths += authorities
         else:

@@ -260,12 +260,7 @@ class WebSocket(Transport):
         )
 
     def load_pump(self) -> Callable[..., Pump | None]:
-        """Import the factory of the compiled pump; see `Transport`.
-
-        Raises:
-            ImportError: there is none for the carrier, or messages are to be compressed and this build is not
-                linked to zlib.
-        """
+        """Import the factory of the compiled pump, over that of the carrier; see `Transport`."""
         if self._extensions and not LINKED:
             raise ImportError("deflate=on needs a build that is linked to zlib")
         carrier = self._carrier.load_pump()

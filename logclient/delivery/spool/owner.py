@@ -118,11 +118,7 @@ class Spool:
     # -- opening -----------------------------------------------------------------------------------
 
     def open(self, producer: bytes) -> None:
-        """Make the files of this owner; delivery goes on in memory if that cannot be done.
-
-        Args:
-            producer: 10 bytes.
-        """
+        """Make the files of this owner; delivery goes on in memory if that cannot be done."""
         caller = threads.get_ident()
         if self._opener == caller:  # a signal handler logs meanwhile
             return
