@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
-from logclient.delivery import error_log, hosts
+from logclient.delivery import error_log
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
@@ -41,8 +41,6 @@ class _Engine(Protocol):
 
     @property
     def running(self) -> bool: ...
-    @property
-    def forked(self) -> bool: ...
 
     def flush(self, timeout: float) -> int: ...
 
@@ -135,11 +133,6 @@ def given_up(log: ErrorLog, events: int, text: str) -> None:
 def shutting_down() -> bool:
     """Return whether the interpreter ends: hooks registered now are not called any more."""
     return bool(getattr(threading, "_SHUTTING_DOWN", False))
-
-
-def at_first_event() -> None:
-    """Have children of multiprocessing and Celery flush, too. Called when a sender is started."""
-    hosts.call_at_end(at_exit)
 
 
 def engines() -> list[_Engine]:
@@ -279,7 +272,7 @@ def _in_child() -> None:
     for observer in _alive():
         observer.after_fork()
     for engine in engines():
-        if engine.forked:
+        if engine.queue.forked:
             engine.after_fork()
 
 

@@ -107,11 +107,6 @@ class Sender:
         return self._no_threads or self.exiting or hosts.forks_unseen()
 
     @property
-    def forked(self) -> bool:
-        """Whether this is the child of a fork that the queue does not know of."""
-        return self.queue.forked
-
-    @property
     def settled_all(self) -> bool:
         """Whether every event has its outcome."""
         return self.queue.settled >= self.queue.next_seq - 1
@@ -130,7 +125,7 @@ class Sender:
             if time.monotonic() < self._start_again:
                 self.queue.needs_sender = True
                 return False
-            lifecycle.at_first_event()
+            hosts.call_at_end(lifecycle.at_exit)
             if hosts.threads_starve():
                 self.diagnostics.complain(
                     "uwsgi runs no threads between requests, so records wait for the next one: "
