@@ -51,14 +51,12 @@ class Event(NamedTuple):
         created_us: microseconds since 1970.
         size: bytes of its body.
         settled: whether it is marked as one that has its outcome.
-        at: where its body begins in the file.
     """
 
     seq: int
     created_us: int
     size: int
     settled: bool
-    at: int
 
 
 class Damage(NamedTuple):
@@ -343,6 +341,6 @@ def read_events(data: bytes, at: int, end: int, last: int) -> Generator[Event, N
         if not last < seq <= LAST_SEQUENCE or room > end - at or level & ~SETTLED > LEVELS:
             break
         last = seq
-        yield Event(seq, created_us, size, bool(level & SETTLED), at + _EVENT.size)
+        yield Event(seq, created_us, size, bool(level & SETTLED))
         at += room
     return at
