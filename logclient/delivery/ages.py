@@ -28,12 +28,7 @@ class Ages:
         self._marks: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, newest: int) -> int:
-        """Return the last sequence that has waited for more than `max_age` seconds, 0 when there is none.
-
-        Args:
-            now: monotonic seconds.
-            newest: the last sequence so far.
-        """
+        """Return the last sequence that has waited for more than `max_age` seconds, 0 when there is none."""
         last, seq = self._last
         if newest > seq and now - last >= self._max_age / MARKS:
             self._last = now, newest

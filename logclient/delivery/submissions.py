@@ -56,11 +56,7 @@ class Submissions:
     def push(
         self, body: bytes, level: int, kind: int, delivery: Delivery | None, turn: Turn | None = None
     ) -> int:
-        """Queue an event and follow it with `delivery`, if there is one.
-
-        Returns:
-            The result of ``EventQueue.push``: its sequence, or a code.
-        """
+        """Queue an event, followed by `delivery` if there is one; return what ``EventQueue.push`` does."""
         if delivery is None:
             return self._queue.push(body, level, kind, 0, turn)
         # The sender looks for the delivery under this lock: never before it is there.
