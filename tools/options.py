@@ -85,8 +85,8 @@ KEYWORD_TYPES = {
 }
 """The type of a keyword, by the kind of its option."""
 
-WIDTH = 110
-INDENT = "    "
+WIDTH = 100
+"""Characters of a keyword's text; docs/options.md has all of it."""
 
 
 def classes() -> list[type[Config]]:
@@ -140,22 +140,22 @@ def scope(option: Option) -> str:
 
 
 def field(options: list[Option]) -> str:
-    """Write the field of an option, which may differ between protocols."""
+    """Write the field of an option, which may differ between protocols, with one line of its text."""
     types = list(dict.fromkeys(keyword_type(option) for option in options))
     by_text: dict[str, str] = {}
     for option in options:
-        text = f"{option.help} Default: {option.shown}."
+        text = f"{option.help.partition('. ')[0].rstrip('.')}. Default: {option.shown}."
         by_text[text] = (
             f"{by_text[text].removesuffix(': ')}, {scope(option)}" if text in by_text else scope(option)
         )
     words = " ".join(f"{scopes}{text}" for text, scopes in by_text.items())
-    lines = textwrap.wrap(f'"""{words}"""', WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return "\n".join([f"{INDENT}{options[0].name}: {' | '.join([*types, 'None'])}", *lines]) + "\n"
+    words = textwrap.shorten(words, WIDTH, placeholder=" …")
+    return f'    {options[0].name}: {" | ".join([*types, "None"])}\n    """{words}"""\n'
 
 
 def types() -> str:
     """Write logclient/config/options.py."""
-    return "\n".join([TYPES_HEAD, *(field(options) for options in all_options().values())])
+    return "\n".join([TYPES_HEAD, "".join(field(options) for options in all_options().values())])
 
 
 if __name__ == "__main__":
