@@ -43,10 +43,7 @@ from logclient.records import context
 if TYPE_CHECKING:
     from logclient.records.formats import Form
 
-__all__ = ["DOCUMENTS", "ECS_VERSION", "DocumentFormatter", "EcsFormatter", "timestamp"]
-
-DOCUMENTS = ("ecs",)
-"""Names of documents; ``registry`` assigns one to each scheme."""
+__all__ = ["ECS_VERSION", "DocumentFormatter", "EcsFormatter", "timestamp"]
 
 
 class DocumentFormatter(logging.Formatter):
