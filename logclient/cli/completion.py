@@ -87,7 +87,7 @@ def _argument(action: argparse.Action) -> _Argument:
     elif action.choices is not None:
         kind, words = "words", [str(choice) for choice in action.choices]
     elif metavar == "URL" and not action.option_strings:
-        kind, words = "words", [f"{name}://" for name, row in registry.SCHEMES.items() if row.transport]
+        kind, words = "words", [f"{name}://" for name in registry.SCHEMES]
     else:
         kind = {"FILE": "file", "DIR": "directory"}.get(metavar, "any")
     many = action.nargs in ("*", "+")

@@ -18,95 +18,68 @@ class Scheme(NamedTuple):
 
     protocol: str  # its name, which is also that of its folder
     core: str
-    transport: str  # empty: no transport for it in this version
+    transport: str
     document: str  # the default form of a LogRecord
     client: str  # the class of its clients
     port: int  # the default
-    tls: bool
+    tls: bool = False
     path: bool = False  # whether the URL may have a path
     hosts_in: tuple[str, ...] = ()  # environment variables that name hosts where the URL has none
     port_in: str = ""  # and the variable with the port of those without one
 
 
+_LUMBERJACK = Scheme(
+    protocol="lumberjack",
+    core="logclient.lumberjack.core:Lumberjack",
+    transport="logclient.transports.tcp:Tcp",
+    document="ecs",
+    client="logclient.client:Client",
+    port=5044,
+)
+_LOGJAM = Scheme(
+    protocol="logjam",
+    core="logclient.logjam.core:Logjam",
+    transport="logclient.transports.zmq:Zmq",
+    document="logjam",
+    client="logclient.logjam.client:Client",
+    port=9605,
+    path=True,
+)
+_PLOG = Scheme(
+    protocol="plog",
+    core="logclient.plog.core:Plog",
+    transport="logclient.transports.udp:Udp",
+    document="plog",
+    client="logclient.plog.client:Client",
+    port=23456,
+)
+_LOGUX = Scheme(
+    protocol="logux",
+    core="logclient.logux.core:Logux",
+    transport="logclient.transports.websocket:WebSocket",
+    document="ecs",
+    client="logclient.logux.client:Client",
+    port=31337,
+    path=True,
+)
+
 SCHEMES: dict[str, Scheme] = {
-    "lumberjack": Scheme(
-        protocol="lumberjack",
-        core="logclient.lumberjack.core:Lumberjack",
-        transport="logclient.transports.tcp:Tcp",
-        document="ecs",
-        client="logclient.client:Client",
-        port=5044,
-        tls=False,
-    ),
-    "lumberjack+tls": Scheme(
-        protocol="lumberjack",
-        core="logclient.lumberjack.core:Lumberjack",
-        transport="logclient.transports.tls:Tls",
-        document="ecs",
-        client="logclient.client:Client",
-        port=5044,
-        tls=True,
-    ),
-    "logjam": Scheme(
-        protocol="logjam",
-        core="logclient.logjam.core:Logjam",
-        transport="logclient.transports.zmq:Zmq",
-        document="logjam",
-        client="logclient.logjam.client:Client",
+    "lumberjack": _LUMBERJACK,
+    "lumberjack+tls": _LUMBERJACK._replace(transport="logclient.transports.tls:Tls", tls=True),
+    "logjam": _LOGJAM._replace(
         port=9604,
-        tls=False,
-        path=True,
         hosts_in=("LOGJAM_AGENT_ZMQ_ENDPOINTS", "LOGJAM_BROKER"),
         port_in="LOGJAM_AGENT_ZMQ_PORT",
     ),
-    "logjam+push": Scheme(
-        protocol="logjam",
-        core="logclient.logjam.core:Logjam",
-        transport="logclient.transports.zmq:Zmq",
-        document="logjam",
-        client="logclient.logjam.client:Client",
-        port=9605,
-        tls=False,
-        path=True,
-    ),
-    "plog": Scheme(
-        protocol="plog",
-        core="logclient.plog.core:Plog",
-        transport="logclient.transports.udp:Udp",
-        document="plog",
-        client="logclient.plog.client:Client",
-        port=23456,
-        tls=False,
-    ),
-    "plog+tcp": Scheme(
-        protocol="plog",
+    "logjam+push": _LOGJAM,
+    "plog": _PLOG,
+    "plog+tcp": _PLOG._replace(
         core="logclient.plog.core:Lines",
         transport="logclient.transports.tcp:OneWay",
-        document="plog",
         client="logclient.plog.client:Lines",
-        port=23456,
-        tls=False,
     ),
-    "logux": Scheme(
-        protocol="logux",
-        core="logclient.logux.core:Logux",
-        transport="logclient.transports.websocket:WebSocket",
-        document="ecs",
-        client="logclient.logux.client:Client",
-        port=31337,
-        tls=False,
-        path=True,
-    ),
-    "logux+tls": Scheme(
-        protocol="logux",
-        core="logclient.logux.core:Logux",
-        transport="logclient.transports.websocket:WebSocket",
-        document="ecs",
-        client="logclient.logux.client:Client",
-        port=31337,
-        tls=True,
-        path=True,
-    ),
+    "logux": _LOGUX,
+    "logux+tls": _LOGUX._replace(tls=True),
 }
 
 
@@ -123,14 +96,11 @@ def lookup(scheme: str) -> Scheme:
     """Return the row of a scheme.
 
     Raises:
-        ConfigError: there is no such scheme, or no transport for it in this version.
+        ConfigError: there is no such scheme.
     """
     row = SCHEMES.get(scheme)
     if row is None:
-        known = ", ".join(name for name, other in SCHEMES.items() if other.transport)
-        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {known}")
-    if not row.transport:
-        raise ConfigError(f"scheme: {scheme} is not available in this version")
+        raise ConfigError(f"scheme: {scheme[:32]!r} is none of {', '.join(SCHEMES)}")
     return row
 
 
