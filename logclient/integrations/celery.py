@@ -5,15 +5,9 @@
     app = Celery("shop")
     logclient.integrations.celery.install(app)
 
-======================= ===========================================================================
-``celery.task.name``    the name of the task, such as ``shop.tasks.confirm``
-``celery.task.id``      the id of the task
-``http.request.id``     that of the request, or of the task, in which the task was sent
-``trace.id``            likewise
-======================= ===========================================================================
-
-The last two go with the message, in its headers ``logclient_request_id`` and ``logclient_trace_id``. So both
-the program that sends tasks and the worker call `install`. Retries, and tasks that a task sends, keep them.
+The id and the trace of the request go with the message of its tasks, in the headers ``logclient_request_id``
+and ``logclient_trace_id``. So both the program that sends tasks and the worker call `install`. Retries, and
+tasks that a task sends, keep them. docs/web.md lists the fields.
 """
 
 from __future__ import annotations

@@ -109,24 +109,12 @@ def _add(to: Counts, more: Counts) -> None:
 
 def _counters(stats: Stats) -> Counts:
     url = stats.url.partition("?")[0]
-    found = {
-        "events_sent": stats.sent,
-        "events_acked": stats.acked,
-        "events_handed": stats.handed,
-        "events_stored": stats.stored,
-        "events_refused": stats.refused,
-        "events_resent": stats.resent,
-        "values_sanitized": stats.sanitized,
-        "fields_moved": stats.moved,
-        "connects": stats.connects,
-        "disconnects": stats.disconnects,
-        "batches": stats.batches,
-        "bytes_sent": stats.bytes_sent,
-    }
-    counts = {(name, url, ""): value for name, value in found.items()}
-    counts |= {("events_failed", url, reason): value for reason, value in stats.failed.items()}
-    counts |= {("events_dropped", url, reason): value for reason, value in stats.dropped.items()}
-    counts |= {("events_filtered", url, reason): value for reason, value in stats.filtered.items()}
+    counts: Counts = {}
+    for name in COUNTERS:
+        what, _, rest = name.partition("_")
+        found = getattr(stats, rest if what in ("events", "values", "fields") else name)
+        by_reason = found if name in REASONS else {"": found}
+        counts |= {(name, url, reason): value for reason, value in by_reason.items()}
     return counts
 
 

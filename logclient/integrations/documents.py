@@ -13,27 +13,20 @@ from logclient.errors import LogclientError
 from logclient.records.sampling import SUPPRESSED, Sampling
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from logclient.config.options import Options
 
-__all__ = ["Shipper", "add_fields", "begin", "text", "time_text"]
+__all__ = ["FrontEnd", "Shipper", "add_fields", "begin", "text", "time_text"]
 
 _OURS = ("@timestamp", "log.level")
 
 
 class Shipper:
-    """Sends documents through a client, and never raises.
-
-    Args:
-        url: of the server, as for ``logclient.connect``.
-        client: a client to use instead; it is not closed.
-        options: as for ``logclient.connect``.
+    """Sends the documents of a `FrontEnd`, and never raises.
 
     Attributes:
         level: records below it are not sent.
-
-    Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
     """
 
     def __init__(self, url: str | None, client: Client | None, options: Options) -> None:
@@ -110,6 +103,29 @@ class Shipper:
             self.client.close(timeout)
         else:
             self.client.flush(timeout)
+
+
+class FrontEnd:
+    """What another library for logging gives its records to.
+
+    Args:
+        url: the server, as for ``logclient.connect``.
+        client: a client to use instead of `url`; it is not closed.
+        options: as for ``logclient.connect``.
+
+    Attributes:
+        client: the client that ships the records.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._shipper = Shipper(url, client, options)
+        self.client = self._shipper.client
 
 
 def begin(time: datetime | str, level: str, message: object, logger: str) -> dict[str, Any]:

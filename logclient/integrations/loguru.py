@@ -14,43 +14,21 @@ variables, which may be secrets. The sink's format and ``serialize`` change noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from logclient.integrations.documents import Shipper, add_fields, begin
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient.client import Client
-    from logclient.config.options import Options
+from logclient.integrations.documents import FrontEnd, add_fields, begin
 
 __all__ = ["Sink"]
 
 
-class Sink:
+class Sink(FrontEnd):
     """A sink for ``loguru.logger.add``. It never waits for the network, and never raises.
 
     ``logger.remove()`` delivers what is queued, for ``close_timeout`` at most. So does the end of the
     process, for ``atexit_timeout``.
 
-    Args:
-        url: the server, as for ``logclient.connect``.
-        client: a client to use instead of `url`; it is not closed.
-        options: as for ``logclient.connect``.
-
-    Attributes:
-        client: the client that ships the records.
-
-    Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    Its arguments are those of `FrontEnd`.
     """
-
-    def __init__(
-        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
-    ) -> None:
-        self._shipper = Shipper(url, client, options)
-        self.client = self._shipper.client
 
     def write(self, message: Any) -> None:
         """Ship a message of loguru, which carries its record."""

@@ -10,29 +10,8 @@
     provider.add_log_record_processor(BatchLogRecordProcessor(LogExporter("lumberjack://127.0.0.1:5044")))
     observe()
 
-=============================================== =========================================================
-``timestamp``, else ``observed_timestamp``      ``@timestamp``, in microseconds
-``severity_text``, else that of the number      ``log.level``, in lower case
-``severity_number``                             ``event.severity``
-``body``                                        ``message``; a mapping: fields at the top
-``event_name``                                  ``event.action``
-name of the instrumentation scope               ``log.logger``
-``trace_id``, ``span_id``                       ``trace.id``, ``span.id``
-``code.file.path``, ``code.filepath``           ``log.origin.file.path``, ``log.origin.file.name``
-``code.line.number``, ``code.lineno``           ``log.origin.file.line``
-``code.function.name``, ``code.function``       ``log.origin.function``
-``exception.type``, ``.message``                ``error.type``, ``error.message``
-``exception.stacktrace``                        ``error.stack_trace``
-``thread.id``, ``thread.name``                  ``process.thread.id``, ``process.thread.name``
-``deployment.environment.name``                 ``service.environment``; so ``deployment.environment``
-``service.instance.id``                         ``service.node.name``
-``host.arch``, ``os.*``                         ``host.architecture``, ``host.os.*``
-``k8s.pod.*``, ``k8s.node.name``                ``kubernetes.pod.*``, ``kubernetes.node.name``
-``k8s.namespace.name``                          ``kubernetes.namespace``
-=============================================== =========================================================
-
-Other attributes of the record and of its resource are at the top of the document, as they are. An attribute
-of the record wins over one of the resource, and a field of a body that is a mapping over both.
+docs/opentelemetry.md says what becomes a field of which name. A field of a body that is a mapping wins over
+an attribute of the record, and this over one of its resource.
 """
 
 from __future__ import annotations
@@ -46,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from logclient.client import INFO
 from logclient.errors import MissingExtra
 from logclient.integrations.counts import COUNTERS, GAUGES, Counts, Totals
-from logclient.integrations.documents import Shipper, add_fields, begin, text
+from logclient.integrations.documents import FrontEnd, add_fields, begin, text
 
 try:
     from opentelemetry import metrics
@@ -55,12 +34,7 @@ except ImportError:
     raise MissingExtra("opentelemetry.sdk", "opentelemetry") from None
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from opentelemetry.sdk._logs.export import LogRecordExporter as _Exporter
-
-    from logclient.client import Client
-    from logclient.config.options import Options
 else:
     # Their names before 1.39.
     _Exporter = getattr(_sdk, "LogRecordExporter", None) or _sdk.LogExporter
@@ -125,29 +99,14 @@ _LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class LogExporter(_Exporter):
+class LogExporter(FrontEnd, _Exporter):
     """An exporter of log records for ``BatchLogRecordProcessor`` and ``SimpleLogRecordProcessor``.
 
-    Args:
-        url: the server, as for ``logclient.connect``.
-        client: a client to use instead of `url`; it is not closed.
-        options: as for ``logclient.connect``.
-
-    Attributes:
-        client: the client that ships the records.
-
-    Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    Its arguments are those of `FrontEnd`.
     """
 
-    def __init__(
-        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
-    ) -> None:
-        self._shipper = Shipper(url, client, options)
-        self.client = self._shipper.client
-        self._last: tuple[Any, dict[str, Any]] = (None, {})
-        self._ended = False
+    _last: tuple[Any, dict[str, Any]] = (None, {})  # a resource and its fields
+    _ended = False
 
     def export(self, batch: Sequence[Any]) -> Any:
         """Queue records; the SDK calls this. It never waits for the network, and never raises.

@@ -16,28 +16,8 @@ With ``PROMETHEUS_MULTIPROC_DIR`` (gunicorn, uwsgi) the counts are written into 
 ended. A thread does that every second, and the end of the process does. So a worker that is killed with -9
 may lack what it counted in its last second.
 
-======================================= ======= =======================================================
-``logclient_events_sent_total``         counter events given to clients
-``logclient_events_acked_total``        counter events that a server has acknowledged
-``logclient_events_handed_total``       counter events that the kernel or ZeroMQ has taken
-``logclient_events_stored_total``       counter events left in a spool for the next process
-``logclient_events_failed_total``       counter events given up, by ``reason``
-``logclient_events_dropped_total``      counter events refused or removed because of a bound, by ``reason``
-``logclient_events_filtered_total``     counter events that an option held back, by ``reason``: its name
-``logclient_events_refused_total``      counter events given to a client after its close
-``logclient_events_resent_total``       counter events sent again
-``logclient_values_sanitized_total``    counter values changed because they have no encoding
-``logclient_fields_moved_total``        counter fields moved because of their name
-``logclient_connects_total``            counter connections established
-``logclient_disconnects_total``         counter connections that ended before close
-``logclient_batches_total``             counter batches sent
-``logclient_bytes_sent_total``          counter bytes written to connections
-``logclient_events_queued``             gauge   events that wait
-``logclient_events_in_flight``          gauge   events sent and not yet acknowledged
-``logclient_queue_bytes``               gauge   bytes that count against ``max_bytes``
-``logclient_events_spooled``            gauge   events in the files of the spool
-``logclient_connected``                 gauge   connections that are open
-======================================= ======= =======================================================
+docs/metrics.md describes the metrics: ``logclient_`` and a name in `GAUGES`, or one in `COUNTERS` and
+``_total``.
 """
 
 from __future__ import annotations
@@ -95,7 +75,6 @@ class _Files:
         self._totals = Totals()
         self._lock = threading.Lock()
         self._written: Counts = {}
-        self._pid = os.getpid()
         self._metrics: dict[str, Any] = {
             name: Counter(f"logclient_{name}", text, _labels(name), registry=None)
             for name, text in COUNTERS.items()

@@ -1,16 +1,7 @@
 """Fields of an HTTP request, which every event of the request has. The modules for web frameworks share this.
 
-======================= ==================================================================================
-``http.request.id``     the header ``X-Request-Id``, if it is 1 to 128 printable ASCII characters without
-                        spaces and quotes; else 32 hex digits, made here. The response has the same header
-``http.request.method`` the method, as it was sent
-``url.path``            the path, decoded, without the query
-``client.ip``           the address of the peer, if it is an IP address
-``trace.id``            the trace of the W3C header ``traceparent``, if that is valid
-======================= ==================================================================================
-
-They are bound by `logclient.records.context`. This is not about Logjam, whose documents of requests are
-made by `logclient.integrations.http`.
+docs/web.md lists them. They are bound by `logclient.records.context`. This is not about Logjam, whose
+documents of requests are made by `logclient.integrations.http`.
 """
 
 from __future__ import annotations

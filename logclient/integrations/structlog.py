@@ -11,23 +11,8 @@
         cache_logger_on_first_use=True,
     )
 
-The event dict is encoded once, in compiled code: let no processor render it. What the processors of structlog
-add gets its name in ECS:
-
-================================= =================================================================
-``event``                         ``message``
-``level``                         ``log.level``; without it, that of the method
-``logger``, ``logger_name``       ``log.logger``; without it, the first argument of ``get_logger``
-``timestamp``                     ``@timestamp``: text, seconds since 1970, or a datetime; else now
-``exc_info``                      ``error.type``, ``error.message``, ``error.stack_trace``
-``exception``, ``stack``          ``error.stack_trace``
-``pathname``, ``filename``        ``log.origin.file.path``, ``log.origin.file.name``
-``lineno``, ``func_name``         ``log.origin.file.line``, ``log.origin.function``
-``process``, ``process_name``     ``process.pid``, ``process.name``
-``thread``, ``thread_name``       ``process.thread.id``, ``process.thread.name``
-================================= =================================================================
-
-All other fields are at the top of the document, as they are.
+The event dict is encoded once, in compiled code: let no processor render it. docs/structlog.md says what the
+names of structlog become in ECS; all other fields are at the top of the document, as they are.
 """
 
 from __future__ import annotations
@@ -35,15 +20,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from logclient.integrations.documents import Shipper, add_fields, begin, text
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from logclient.client import Client
-    from logclient.config.options import Options
+from logclient.integrations.documents import FrontEnd, Shipper, add_fields, begin, text
 
 __all__ = ["Logger", "LoggerFactory"]
 
@@ -65,28 +44,12 @@ _ORIGIN = {
 """What ``structlog.processors.CallsiteParameterAdder`` adds."""
 
 
-class LoggerFactory:
+class LoggerFactory(FrontEnd):
     """A logger factory for ``structlog.configure``: its loggers share one client.
 
-    Args:
-        url: the server, as for ``logclient.connect``.
-        client: a client to use instead of `url`.
-        options: as for ``logclient.connect``.
-
-    Attributes:
-        client: the client that ships the events. ``client.flush()`` waits for them; the end of the process
-            delivers them, for ``atexit_timeout`` at most.
-
-    Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
+    Its arguments are those of `FrontEnd`. ``client.flush()`` waits for the events; the end of the process
+    delivers them, for ``atexit_timeout`` at most.
     """
-
-    def __init__(
-        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
-    ) -> None:
-        self._shipper = Shipper(url, client, options)
-        self.client = self._shipper.client
 
     def __call__(self, *args: Any) -> Logger:
         """Return a logger; structlog calls this."""
