@@ -193,7 +193,7 @@ class AsyncClient:
             return ping(timeout=timeout)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        request, _ = engine.begin_request("ping", None, lambda: _settle(loop, future, None, None))
+        request, _ = engine.begin_request("ping", None, lambda: _settle(loop, future, None))
         try:
             await self._wait(future, timeout)
         finally:
@@ -302,7 +302,7 @@ class AsyncClient:
             return 0
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        watch = engine.submissions.watch(target, lambda: _settle(loop, future, None, None))
+        watch = engine.submissions.watch(target, lambda: _settle(loop, future, None))
         try:
             await self._wait(future, timeout)
         finally:
@@ -326,7 +326,7 @@ class AsyncClient:
             return outcome
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        delivery.add_done_callback(lambda delivery: _settle(loop, future, delivery.result(0), None))
+        delivery.add_done_callback(lambda delivery: _settle(loop, future, delivery.result(0)))
         # One request for all events sent in this turn of the loop: for the last of them.
         if self._awaited is None:
             loop.call_soon(self._request_flush)
@@ -447,18 +447,12 @@ async def _until(done: Callable[[], bool], deadline: float) -> None:
         pause = min(2 * pause, 0.02)
 
 
-def _settle(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], found: Any, error: BaseException | None
-) -> None:
+def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], found: Any) -> None:
     """Settle a future from another thread, unless it is done."""
 
     def settle() -> None:
-        if future.done():  # cancelled
-            return
-        if error is None:
+        if not future.done():  # cancelled
             future.set_result(found)
-        else:
-            future.set_exception(error)
 
     try:
         loop.call_soon_threadsafe(settle)
