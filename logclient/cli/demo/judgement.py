@@ -1,4 +1,9 @@
-"""Decide whether a run of the demo went as expected: compare the verdict with the collector's fault log."""
+"""Decide whether a run of the demo went as expected: compare the verdict with the collector's fault log.
+
+The functions that judge return the deviations, as messages. They take from verify its exit code, its counts
+(``verdict``) and the ids that it lists (``found``), by word; and from the collector its counts, and the
+faults that were ``planned`` and that happened.
+"""
 
 from __future__ import annotations
 
@@ -61,17 +66,7 @@ def read_violations(out: Path) -> dict[str, set[str]]:
 
 
 def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sent: int) -> list[str]:
-    """Judge a run with an honest collector.
-
-    Args:
-        code: The exit code of verify.
-        verdict: The counts of verify, by word.
-        counts: The collector's counts.
-        sent: How many events were sent.
-
-    Returns:
-        The deviations from the expected result; empty: none.
-    """
+    """Judge a run with an honest collector."""
     troubles = []
     if code != ExitCode.OK:
         troubles.append(f"verify ended with {code}, must be 0")
@@ -96,11 +91,7 @@ def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sen
 def _compare(
     protocol: Protocol, verdict: dict[str, Any], found: dict[str, set[str]], faults: FaultLog
 ) -> list[str]:
-    """Compare the ids in the verdict with those in the fault log.
-
-    Returns:
-        The differences, as messages.
-    """
+    """Compare the ids in the verdict with those in the fault log."""
     troubles = []
     expected: dict[str, set[str]] = {word: set() for word in NAMED}
     for fault, occurrences in faults.items():
@@ -134,20 +125,7 @@ def judge_network(
     counts: dict[str, Any],
     sent: int,
 ) -> list[str]:
-    """Judge a run over a bad network.
-
-    Args:
-        protocol: The protocol.
-        code: The exit code of verify.
-        verdict: The counts of verify, by word.
-        found: The ids that verify lists, by word.
-        faults: The faults of the network.
-        counts: The collector's counts.
-        sent: How many events were sent.
-
-    Returns:
-        The deviations; empty: the verdict names exactly the events that the network lost or duplicated.
-    """
+    """Judge a run over a bad network: the verdict must name exactly the events that it lost or duplicated."""
     troubles = _kernel_drops(counts)
     if code != ExitCode.OK:
         troubles.append(f"verify ended with {code}, must be 0")
@@ -169,20 +147,7 @@ def judge_liar(
     counts: dict[str, Any],
     planned: str,
 ) -> list[str]:
-    """Judge a run with a collector that discards or changes events.
-
-    Args:
-        protocol: The protocol.
-        code: The exit code of verify.
-        verdict: The counts of verify, by word.
-        found: The ids that verify lists, by word.
-        faults: The faults of the collector.
-        counts: The collector's counts.
-        planned: The faults that it was given.
-
-    Returns:
-        The deviations; empty: the verdict names exactly the events that the collector discarded or changed.
-    """
+    """Judge a run with a collector that discards or changes events, which the verdict must name exactly."""
     troubles = []
     if code != ExitCode.BROKEN:
         troubles.append(f"verify ended with {code}, must be 1")

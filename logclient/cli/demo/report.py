@@ -61,17 +61,7 @@ def sentence(
     *,
     as_expected: bool,
 ) -> str:
-    """Describe a run and its verdict in a sentence.
-
-    Args:
-        protocol: The protocol.
-        run: The run.
-        sent: How many events were sent.
-        verdict: The counts of verify, by word.
-        counts: The collector's counts.
-        faults: The collector's fault log.
-        as_expected: Whether the verdict is right.
-    """
+    """Describe a run and its verdict, by word, in a sentence."""
     right = "the verdict names exactly these." if as_expected else "the verdict does NOT name exactly these."
     if not run.liar and not protocol.acks:
         return (

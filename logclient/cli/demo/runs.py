@@ -153,7 +153,7 @@ def _run(
     verify: Verify,
     kafka: str | None,
 ) -> Result:
-    clients = run.handlers + run.senders
+    clients = 1 + run.senders
     wanted = clients * run.least if run.liar else max(events, clients * run.least)
     ledger, capture, out = folder / "ledger", folder / "capture", folder / "verify"
     units = wanted // run.unit

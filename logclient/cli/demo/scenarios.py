@@ -8,22 +8,23 @@ __all__ = ["PROTOCOLS", "Protocol", "Run"]
 
 
 class Run(NamedTuple):
-    """One run of a protocol. Small wire units give the faults enough units to hit."""
+    """One run of a protocol, with one ``logging.Handler`` fed by several threads, and clients beside it.
+
+    Small wire units give the faults enough units to hit.
+    """
 
     name: str
-    liar: bool
-    """Whether the collector discards or changes events, each of which the verifier must find."""
     faults: str
     """The faults of the collector. ``{seventh}``, ``{third}`` and ``{half}`` are shares of the expected wire
     units."""
-    handlers: int
-    """The number of clients that are a ``logging.Handler``, fed by several threads each."""
-    senders: int
-    """The number of clients fed by ``client.send``."""
-    unit: int
-    """The number of events in a wire unit."""
     least: int
     """The least number of events for each client, whatever ``--events`` says."""
+    unit: int = 1
+    """The number of events in a wire unit."""
+    senders: int = 2
+    """The number of clients fed by ``client.send``."""
+    liar: bool = True
+    """Whether the collector discards or changes events, each of which the verifier must find."""
 
 
 class Protocol(NamedTuple):
@@ -60,26 +61,19 @@ PROTOCOLS = (
                 # the ack, and late acks, all spread over the whole run.
                 faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
                 "cut-after-ack=every:{half}:max:1,delay-ack=p:0.05:20ms,seed=1",
-                handlers=1,
                 senders=1,
                 unit=1000,
                 least=20_000,
             ),
             Run(
                 "lumberjack-discards",
-                liar=True,
                 faults="discard=every:5:max:8:per-connection,seed=2",
-                handlers=1,
-                senders=2,
                 unit=200,
                 least=10_000,
             ),
             Run(
                 "lumberjack-tampers",
-                liar=True,
                 faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,seed=3",
-                handlers=1,
-                senders=2,
                 unit=200,
                 least=10_000,
             ),
@@ -99,28 +93,18 @@ PROTOCOLS = (
                 liar=False,
                 faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
                 "cut-after-ack=every:{half}:max:1,delay-ack=p:0.001:20ms,seed=4",
-                handlers=1,
                 senders=1,
-                unit=1,
                 least=10_000,
             ),
             Run(
                 "logjam-discards",
-                liar=True,
                 faults="discard=every:500:max:8:per-connection,seed=5",
-                handlers=1,
-                senders=2,
-                unit=1,
                 least=5_000,
             ),
             Run(
                 "logjam-tampers",
-                liar=True,
                 faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
                 "add=every:2400:max:5,seed=6",
-                handlers=1,
-                senders=2,
-                unit=1,
                 least=5_000,
             ),
         ),
@@ -138,28 +122,17 @@ PROTOCOLS = (
                 "plog-honest",
                 liar=False,
                 faults="drop=p:0.01,duplicate=p:0.01,seed=7",
-                handlers=1,
-                senders=2,
-                unit=1,
                 least=10_000,
             ),
             Run(
                 "plog-discards",
-                liar=True,
                 faults="discard=every:500:max:8:per-connection,seed=8",
-                handlers=1,
-                senders=2,
-                unit=1,
                 least=5_000,
             ),
             Run(
                 "plog-tampers",
-                liar=True,
                 faults="swap=every:900:max:5,duplicate=every:1400:max:5,corrupt=every:1900:max:5,"
                 "add=every:2400:max:5,seed=9",
-                handlers=1,
-                senders=2,
-                unit=1,
                 least=5_000,
             ),
         ),
@@ -179,27 +152,20 @@ PROTOCOLS = (
                 faults="cut-before-ack=every:{seventh}:max:5,cut-before-write=every:{third}:max:2,"
                 "partial-cut=every:300:max:2,cut-after-ack=every:{half}:max:1,"
                 "delay-ack=p:0.05:20ms,seed=10",
-                handlers=1,
                 senders=1,
                 unit=100,
                 least=20_000,
             ),
             Run(
                 "logux-discards",
-                liar=True,
                 faults="discard=every:5:max:8:per-connection,seed=11",
-                handlers=1,
-                senders=2,
                 unit=100,
                 least=5_000,
             ),
             Run(
                 "logux-tampers",
-                liar=True,
                 faults="swap=every:9:max:1,duplicate=every:14:max:1,corrupt=every:19:max:1,add=every:24:max:1,"
                 "seed=12",
-                handlers=1,
-                senders=2,
                 unit=100,
                 least=5_000,
             ),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["print_line", "ship"]
 
 _THREADS = 4
-"""The number of threads for each Handler."""
+"""The number of threads that feed the Handler."""
 _PROGRESS_S = 0.1
 _STALLED_S = 60.0
 """Seconds without progress after which a run fails."""
@@ -40,7 +40,7 @@ def ship(
     Args:
         url: The URL of the server.
         protocol: The protocol.
-        run: The numbers and kinds of clients.
+        run: The number of clients.
         lines: Log lines, which are repeated as needed.
         events: How many events to send.
         ledger: The directory of the ledger.
@@ -56,8 +56,6 @@ def ship(
     options: dict[str, Any] = {"overflow": "block", "ledger": str(ledger)}
     if protocol.unit:
         options[protocol.unit] = run.unit
-    clients: list[Client] = []
-    handlers: list[Handler] = []
     threads: list[threading.Thread] = []
     errors: list[BaseException] = []
 
@@ -70,21 +68,19 @@ def ship(
 
         threads.append(threading.Thread(target=work, name=f"demo-{len(threads)}", daemon=True))
 
-    shares = _shares(events, run.handlers + run.senders)
+    share, *shares = _shares(events, 1 + run.senders)
     first = 0
-    for index in range(run.handlers):
-        handler = Handler(url, **options)
-        handlers.append(handler)
-        clients.append(handler.client)
-        for count in _shares(shares[index], _THREADS):
-            feed = _request_feed if protocol.requests else _logger_feed
-            start(feed(handler, lines, len(threads)), first, count)
-            first += count
-    for index in range(run.senders):
+    handler = Handler(url, **options)
+    clients = [handler.client]
+    feed = _request_feed if protocol.requests else _logger_feed
+    for count in _shares(share, _THREADS):
+        start(feed(handler, lines, len(threads)), first, count)
+        first += count
+    for count in shares:
         client = connect(url, **options)
         clients.append(client)
-        start(_send_feed(client, lines), first, shares[run.handlers + index])
-        first += shares[run.handlers + index]
+        start(_send_feed(client, lines), first, count)
+        first += count
 
     messages = logging.FileHandler(log, encoding="utf-8")
     logging.getLogger("logclient").addHandler(messages)
@@ -104,8 +100,7 @@ def ship(
             outcomes = f"{sum(one.handed for one in stats):,} handed over"
         print_line(f"  shipped {events:,} events in {seconds:.1f}s: {outcomes}")
     finally:
-        for handler in handlers:
-            handler.close()
+        handler.close()
         for client in clients:
             client.close(timeout=5.0)
         logging.getLogger("logclient").removeHandler(messages)
