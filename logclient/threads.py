@@ -178,11 +178,6 @@ def is_alien() -> bool:
     return patched() and _hub() is None
 
 
-def _switch(seconds: float) -> None:
-    """Let the other greenlets run for some seconds."""
-    sys.modules["gevent"].sleep(seconds)
-
-
 _waiting: dict[int, None] = {}  # one key for each greenlet that waits: to be counted
 
 
@@ -202,7 +197,7 @@ def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
     if done():
         return True
     green = is_green()
-    pause = _switch if green else sleep
+    pause = sys.modules["gevent"].sleep if green else sleep
     key = id(_current()) if green else 0
     begin = time.monotonic()
     if green:

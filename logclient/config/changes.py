@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from logclient.config.common import Config
+from logclient.config.hosts import host_port
 from logclient.config.option import declared_options
 from logclient.config.parsing import parse
 from logclient.errors import ConfigError
@@ -15,7 +16,7 @@ __all__ = ["MOVING", "changed"]
 MOVING = ("connect_timeout", "ca", "cert", "key", "tls_password", "server_name", "verify")
 """Options of connections: the next one has them."""
 
-_FIELDS = ("fields", "service", "environment", "tags", "enrich")
+_CHANGEABLE = (*MOVING, "fields", "service", "environment", "tags", "enrich")
 
 
 def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Config:
@@ -30,12 +31,11 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
         ConfigError: a value breaks a rule, or may not change.
     """
     for name in options:
-        if name not in MOVING and name not in _FIELDS:
+        if name not in _CHANGEABLE:
             raise ConfigError(f"{name}: cannot change while the client runs")
     kind = type(config)
     if url is None:
-        hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in config.endpoints]
-        where = ",".join(f"{host}:{port}" for host, port in hosts)
+        where = ",".join(host_port(*endpoint) for endpoint in config.endpoints)
         found = parse(f"{config.scheme}://{where}{config.path}", **options)
         redacted = config.redacted
     else:
@@ -46,9 +46,9 @@ def changed(config: Config, url: str | None, options: Mapping[str, Any]) -> Conf
     new = found.given | options.keys()
     values = {name: (found if name in new else config).options[name] for name in declared_options(kind)}
     for name, value in values.items():
-        if name not in MOVING and name not in _FIELDS and value != config.options[name]:
-            raise ConfigError(f"{name}: cannot change while the client runs")
-        if name not in MOVING and name not in _FIELDS:
+        if name not in _CHANGEABLE:
+            if value != config.options[name]:
+                raise ConfigError(f"{name}: cannot change while the client runs")
             values[name] = config.options[name]  # the same object: the client holds a secret that is renewed
     given = set(config.given | new)
     kind.complete(config.scheme, dict(values), given)
