@@ -104,12 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(finding: Finding, width: int) -> list[str]:
-    """Format a finding as lines.
-
-    Args:
-        finding: The finding.
-        width: Columns of the terminal; 0: lines are not wrapped.
-    """
+    """Format a finding as lines of `width` columns; 0: lines are not wrapped."""
     mark = "FAILED" if finding.status == FAILED else "-" if finding.status == SKIPPED else finding.status
     lines = _wrapped(f"  {mark:8} {finding.step:9} ", finding.found, width)
     return [*lines, *_wrapped(f"{'':11}to fix:  ", finding.mend, width)] if finding.mend else lines
@@ -135,9 +130,6 @@ def examine(
         endpoint: The endpoint.
         timeout: Seconds for the name look-up, for each connection and for each answer.
         event: Send an event.
-
-    Returns:
-        The findings, one for each step, in order.
     """
     from logclient.transports.udp import Udp
 
@@ -200,16 +192,7 @@ _NO_CONNECTIONS = Finding("connect", SKIPPED, "UDP has no connections")
 
 
 def _look_up(endpoint: config.Endpoint, stream: bool, timeout: float) -> tuple[list[Any], Finding]:
-    """Look up the host.
-
-    Args:
-        endpoint: Host and port.
-        stream: Whether the transport has connections.
-        timeout: Seconds for the look-up.
-
-    Returns:
-        The addresses with their families, and the finding.
-    """
+    """Look up the host, `timeout` seconds at most; returns the addresses with their families, too."""
     host, port = endpoint
     found: list[Any] = []
     failure: list[OSError] = []

@@ -73,19 +73,12 @@ _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x
 
 
 def check(name: str) -> int | None:
-    """Check that a file can be read and is text.
+    """Check that a file can be read and is text, as `LogFile` does.
 
     Standard input and named pipes are not touched: opening and closing a pipe would end its writer.
 
-    Args:
-        name: The path, or ``-`` for standard input.
-
     Returns:
         The stored size in bytes; None: not a regular file.
-
-    Raises:
-        OSError: The file cannot be read, or is not text.
-        MissingExtra: The library that decompresses it is not installed.
     """
     mode = 0 if name == STDIN else os.stat(name).st_mode
     if stat.S_ISREG(mode):
@@ -151,14 +144,7 @@ class LogFile:
             return 0
 
     def lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
-        """Read the lines.
-
-        Args:
-            longest: The most bytes of a line; the rest of a longer line is skipped.
-
-        Returns:
-            Pairs of a number from 1 and the line without its end.
-        """
+        """Yield a number from 1 and a line without its end; what is beyond `longest` bytes is skipped."""
         number = 0
         while True:
             raw = self._file.readline(longest)
@@ -210,14 +196,7 @@ class _Inflated(io.RawIOBase):
 
 
 def _recognize_binary(head: bytes) -> str:
-    """Recognize binary data.
-
-    Args:
-        head: The beginning of a file. Bytes that are not UTF-8 may be text in another encoding.
-
-    Returns:
-        A description of the data; empty: text.
-    """
+    """Describe binary data by the beginning of its file; empty: text, in whatever encoding."""
     for pattern, description in _BINARY:
         if re.match(pattern, head):
             return description

@@ -32,11 +32,7 @@ class ClientMessages(logging.Handler):
         self.kept.append(record.getMessage().removeprefix(self.prefix))
 
     def print(self, skip: str = "") -> None:
-        """Print and clear the kept messages.
-
-        Args:
-            skip: Text of messages that are not printed; empty: print all.
-        """
+        """Print the kept messages, but for those that contain `skip`, and clear them."""
         for text in self.kept:
             if not skip or skip not in text:
                 print(f"logclient: {text}", file=sys.stderr, flush=True)

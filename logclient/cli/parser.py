@@ -85,11 +85,7 @@ class _Version(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command line.
-
-    Returns:
-        A parser whose results have ``run``, the function of the command.
-    """
+    """Make the parser of the whole command line; its results have ``run``, the function of the command."""
     parser = _Parser(
         prog="logclient",
         description="Ships logs, and can prove what arrived.",
@@ -120,11 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
 def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: str, printed: str) -> None:
     """Add the common arguments of the commands that handle each endpoint of a URL.
 
-    Args:
-        parser: The parser of the command.
-        done: For the help text: the action on an endpoint, as a participle.
-        awaited: For the help text: the object of the time-out.
-        printed: For the help text: the output.
+    The texts are for the help: a participle, the object of the time-out, and the output.
     """
     parser.add_argument("url", metavar="URL", help=f"the servers; each endpoint is {done} separately")
     parser.add_argument(
@@ -143,12 +135,7 @@ def add_endpoint_arguments(parser: argparse.ArgumentParser, done: str, awaited: 
 
 
 def argument_type(read: Callable[[str], Any], name: str) -> Callable[[str], Any]:
-    """Make an argparse type that shows the text of a ValueError to the user.
-
-    Args:
-        read: Converts the text of an argument.
-        name: What argparse calls the type.
-    """
+    """Make an argparse type of this name that shows the text of a ValueError to the user."""
 
     def convert(text: str) -> Any:
         try:

@@ -192,10 +192,8 @@ class EndpointCheck:
         self.stage = "ask"
         try:
             self._measure(link, probe)
-        except (
-            CredentialError,
-            ProtocolError,
-        ) as error:  # after the handshake in TLS 1.3; an answer of Logux
+        except (CredentialError, ProtocolError) as error:
+            # After the handshake in TLS 1.3; or an answer of Logux.
             self.status, self.explanation = "refused", str(error)
         except OSError as error:
             self._broken(describe_error(error))
@@ -221,11 +219,7 @@ class EndpointCheck:
         self.status = "ok"
 
     def _await_answer(self, link: Any, probe: Any, begun: float) -> bool:
-        """Wait for the answer.
-
-        Returns:
-            True when the right answer came. Otherwise False, and the status is set.
-        """
+        """Wait for the right answer; without it the status is set."""
         repeated = False
         while True:
             waited = time.monotonic() - begun
@@ -372,11 +366,7 @@ class EndpointCheck:
 
 
 def describe_security(facts: dict[str, Any]) -> str:
-    """Describe the encryption of a connection and the server's certificate or key.
-
-    Args:
-        facts: The result of a link's ``facts()``.
-    """
+    """Describe the encryption of a connection and the server's certificate or key; `facts` are a link's."""
     if "mechanism" in facts:  # of ZeroMQ
         return f"{facts['mechanism']}, the server has the expected key"
     words = f"{facts['version']} {facts['cipher']}"

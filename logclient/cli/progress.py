@@ -52,15 +52,12 @@ class RateEstimate:
         self._samples: deque[tuple[float, int, float]] = deque()  # time, done, fraction
 
     def text(self, now: float, done: int, fraction: float | None) -> str:
-        """Describe the progress by percent, rate and time left, as far as they are known.
+        """Return the beginning of a progress line, as far as it is known: ``25%, 2,500/s, 0:06 left, ``.
 
         Args:
             now: Seconds of a monotonic clock.
             done: The number of events done.
             fraction: The share of the work that is done, from 0 to 1; None: unknown.
-
-        Returns:
-            The beginning of a progress line, such as ``25%, 2,500/s, 0:06 left, ``.
         """
         self._samples.append((now, done, fraction or 0.0))
         while now - self._samples[0][0] > _RATE_S and len(self._samples) > 2:

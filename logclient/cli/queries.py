@@ -20,17 +20,8 @@ def plog_question(
 ) -> Callable[[config.Endpoint], Answer]:
     """Make a function that asks the plog server at an endpoint through a new client.
 
-    Args:
-        given: The configuration.
-        name: The command, for the error.
-        subject: The subject of the question, for the error, such as ``for counters``.
-        ask: Gets the answer through a client.
-
-    Returns:
-        The function.
-
     Raises:
-        ConfigError: The scheme is not ``plog``.
+        ConfigError: The scheme is not ``plog``. It has the name of the command and the `subject`.
     """
     if given.scheme != "plog":
         raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {subject}, only plog servers")
@@ -49,15 +40,7 @@ def plog_question(
 def answers(
     endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Answer]
 ) -> Iterator[tuple[str, Answer | None, str]]:
-    """Ask each endpoint in turn.
-
-    Args:
-        endpoints: The endpoints.
-        ask: Gets the answer of one endpoint.
-
-    Yields:
-        The name of the endpoint, its answer or None, and the error or an empty text.
-    """
+    """Ask each endpoint in turn; yield its name, its answer or None, and the error or an empty text."""
     for endpoint in endpoints:
         name = config.host_port(*endpoint)
         try:

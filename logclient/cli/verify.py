@@ -133,12 +133,7 @@ def print_verdict(
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Verify, and print the verdict.
-
-    Args:
-        arguments: of the command line.
-        progress: as for `job.run`.
-        stop: as for `job.run`.
+    """Verify, and print the verdict; `progress` and `stop` are those of `job.run`.
 
     Returns:
         The exit code.

@@ -1,29 +1,9 @@
 """Documents in other forms than ECS: the option ``format``.
 
-Each is made of the document in ECS, whose names have dots:
+Each is made of the document in ECS, whose names have dots. docs/events.md has a table of the names.
 
-================================ ================== ================= ==================================
-ECS                              logstash, json     gelf              otel
-================================ ================== ================= ==================================
-``@timestamp``                   ``@timestamp``     ``timestamp``     ``Timestamp``, nanoseconds as text
-``message``                      ``message``        ``short_message`` ``Body``
-``log.level``                    ``level``          ``level``, 0 to 7 ``SeverityText``, ``SeverityNumber``
-``log.logger``                   ``logger_name``    ``_logger_name``  ``InstrumentationScope.Name``
-``log.origin.file.name``         ``file_name``      ``_file_name``    ``code.file.path``
-``log.origin.file.line``         ``line``           ``_line``         ``code.line.number``
-``log.origin.function``          ``func_name``      ``_func_name``    ``code.function.name``
-``process.pid``                  ``pid``            ``_pid``          ``process.pid``, of the resource
-``process.name``                 ``process_name``   ``_process_name`` ``process.executable.name``, there, too
-``process.thread.id``, ``.name`` ``thread_id``, …   ``_thread_id``, … ``thread.id``, ``thread.name``
-``error.type``, ``.message``     ``error_type``, …  ``_error_type``,… ``exception.type``, ``.message``
-``error.stack_trace``            ``stack_trace``    ``full_message``  ``exception.stacktrace``
-``trace.id``, ``span.id``        as it is           ``_trace.id``, …  ``TraceId``, ``SpanId``
-all other fields                 as they are        ``_name``         ``Attributes``, ``Resource``
-================================ ================== ================= ==================================
-
-In `logstash` and `json` a field of the application with one of our names moves below ``labels``. `logstash`
-also has ``@version``, and objects in place of names with dots; `json` keeps the dots. `gelf` has text and
-numbers only: other values are JSON text, and null is left out.
+In `logstash` and `json` a field of the application with one of our names moves below ``labels``. In `gelf`
+null is left out.
 """
 
 from __future__ import annotations

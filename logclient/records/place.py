@@ -3,24 +3,9 @@
 Everything is read once, from files and the environment; nothing asks another machine. What cannot be read is
 left out.
 
-=============================== ======================================================================
-``host.name``                   the machine's name, in a pod that of the pod
-``host.id``                     ``/etc/machine-id``
-``host.architecture``           such as ``x86_64``
-``host.os.type``                ``linux`` or ``macos``
-``host.os.kernel``              the kernel's version
-``host.os.platform``            from ``/etc/os-release``, with ``host.os.name`` and ``host.os.version``
-``container.id``                64 hexadecimal digits, from ``/proc/self/cgroup`` or ``/proc/self/mountinfo``
-``kubernetes.pod.name``         ``POD_NAME``, or the file ``name``; else the name of the host
-``kubernetes.pod.uid``          ``POD_UID``, or the file ``uid``
-``kubernetes.pod.ip``           ``POD_IP``
-``kubernetes.namespace``        ``POD_NAMESPACE``, or the file ``namespace``; else that of the service account
-``kubernetes.node.name``        ``NODE_NAME``
-``kubernetes.labels.<name>``    the file ``labels``; a dot in a name becomes ``_``
-=============================== ======================================================================
-
-The files are those of a volume of the downward API at ``/etc/podinfo``. Outside of Kubernetes
-(``KUBERNETES_SERVICE_HOST`` is not set) there are no ``kubernetes`` fields.
+docs/fields.md lists the fields and where they come from. The files are those of a volume of the downward API
+at ``/etc/podinfo``. Outside of Kubernetes (``KUBERNETES_SERVICE_HOST`` is not set) there are no
+``kubernetes`` fields.
 """
 
 from __future__ import annotations

@@ -35,16 +35,9 @@ def print_line(text: str = "") -> None:
 def ship(
     url: str, protocol: Protocol, run: Run, lines: list[Line], events: int, ledger: Path, log: Path
 ) -> None:
-    """Send events and wait until all of them are delivered.
+    """Send events and wait until all of them are delivered. The lines are repeated as needed.
 
-    Args:
-        url: The URL of the server.
-        protocol: The protocol.
-        run: The number of clients.
-        lines: Log lines, which are repeated as needed.
-        events: How many events to send.
-        ledger: The directory of the ledger.
-        log: The file for the log messages of the clients.
+    The log messages of the clients go to the file `log`.
 
     Raises:
         ConnectFailed: There was no progress for a minute.
@@ -149,11 +142,7 @@ def _send_feed(client: Any, lines: list[Line]) -> Callable[[int, int], None]:
 
 
 def _wait(clients: list[Client], threads: list[threading.Thread], events: int, run: Run) -> None:
-    """Wait until every thread is done and every event has its outcome.
-
-    Raises:
-        ConnectFailed: There was no progress for a minute.
-    """
+    """Wait until every thread is done and every event has its outcome."""
     progress = ProgressLine()
     done_before, since = -1, time.monotonic()
     while True:
