@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments
-from logclient.cli.queries import answers, plog_question
-from logclient.errors import ExitCode
-from logclient.readable import escape
+from logclient.cli.queries import Answer, plog_question, print_answers
+from logclient.plog import Client
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,21 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings of each endpoint.
+    """Print the settings of each endpoint; returns the exit code of `print_answers`."""
 
-    Returns:
-        OK when all endpoints answer, else UNREACHABLE.
-    """
+    def ask(client: Client) -> Answer:
+        settings = client.envi(arguments.timeout)
+        return Answer("", settings, settings.splitlines())
+
     given = config.parse(arguments.url)
-    ask = plog_question(given, "envi", "for settings", lambda client: client.envi(arguments.timeout))
-    code = ExitCode.OK
-    for name, settings, reason in answers(given.endpoints, ask):
-        if settings is None:
-            code = ExitCode.UNREACHABLE
-        if arguments.json:
-            print(json.dumps({"endpoint": name, "why": reason, "envi": settings}), flush=True)
-        else:
-            print(escape(f"{name}: {reason}".rstrip()))
-            for line in settings.splitlines() if settings is not None else ():
-                print(escape(f"  {line}"), flush=True)
-    return code
+    asked = plog_question(given, "envi", "for settings", ask)
+    return print_answers(given.endpoints, asked, "envi", arguments.json)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from logclient import config
 from logclient.cli.messages import ClientMessages
-from logclient.errors import ConfigError, LogclientError, MissingExtra
+from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
 from logclient.plog import Client
+from logclient.readable import escape
 
-__all__ = ["answers", "plog_question"]
+__all__ = ["Answer", "plog_question", "print_answers"]
 
-Answer = TypeVar("Answer")
+
+class Answer(NamedTuple):
+    """The answer of one endpoint."""
+
+    title: str
+    fields: Any
+    """The answer for ``--json``."""
+    lines: list[str]
+    """The answer as text."""
 
 
 def plog_question(
@@ -37,15 +47,29 @@ def plog_question(
     return ask_endpoint
 
 
-def answers(
-    endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Answer]
-) -> Iterator[tuple[str, Answer | None, str]]:
-    """Ask each endpoint in turn; yield its name, its answer or None, and the error or an empty text."""
+def print_answers(
+    endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Answer], name: str, as_json: bool
+) -> ExitCode:
+    """Ask each endpoint in turn, and print what it says; `name` is that of its fields in JSON.
+
+    Returns:
+        OK when all endpoints answer, else UNREACHABLE.
+    """
+    code = ExitCode.OK
     for endpoint in endpoints:
-        name = config.host_port(*endpoint)
+        place, answer, why = config.host_port(*endpoint), None, ""
         try:
-            yield name, ask(endpoint), ""
+            answer = ask(endpoint)
         except MissingExtra:
             raise
         except (LogclientError, OSError) as error:
-            yield name, None, str(error)
+            why = str(error)
+            code = ExitCode.UNREACHABLE
+        if as_json:
+            fields = None if answer is None else answer.fields
+            print(json.dumps({"endpoint": place, "why": why, name: fields}), flush=True)
+            continue
+        print(escape(f"{place}: {why if answer is None else answer.title}".rstrip()))
+        for line in () if answer is None else answer.lines:
+            print(escape(f"  {line}"), flush=True)
+    return code

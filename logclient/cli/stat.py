@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logclient import config
 from logclient.cli.parser import add_endpoint_arguments, port
-from logclient.cli.queries import answers, plog_question
-from logclient.errors import ConfigError, ExitCode
+from logclient.cli.queries import Answer, plog_question, print_answers
+from logclient.errors import ConfigError
 from logclient.logjam.config import LogjamConfig
-from logclient.readable import escape
 
 if TYPE_CHECKING:
     from logclient.logjam import subscriber
@@ -28,16 +27,6 @@ _DERIVED = ("seen_messages", "failed_to_send")
 """Properties of a plog server's answer that are printed in addition to its fields."""
 
 
-class _Counters(NamedTuple):
-    """The answer of one endpoint."""
-
-    title: str
-    fields: dict[str, Any]
-    """The counters for ``--json``."""
-    lines: list[str]
-    """The counters as text."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_endpoint_arguments(parser, "asked", "the answer", "counters")
@@ -47,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the counters of each endpoint.
-
-    Returns:
-        OK when all endpoints answer, else UNREACHABLE.
-    """
+    """Print the counters of each endpoint; returns the exit code of `print_answers`."""
     given = config.parse(arguments.url)
     endpoints: tuple[config.Endpoint, ...] = given.endpoints
     if isinstance(given, LogjamConfig):
@@ -62,18 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         ask = plog_question(
             given, "stat", "for counters", lambda client: _plog_counters(client.stat(arguments.timeout))
         )
-    code = ExitCode.OK
-    for name, counters, reason in answers(endpoints, ask):
-        if counters is None:
-            code = ExitCode.UNREACHABLE
-        if arguments.json:
-            fields = None if counters is None else counters.fields
-            print(json.dumps({"endpoint": name, "why": reason, "stat": fields}), flush=True)
-            continue
-        print(escape(f"{name}: {reason if counters is None else counters.title}"))
-        for line in () if counters is None else counters.lines:
-            print(escape(f"  {line}"), flush=True)
-    return code
+    return print_answers(endpoints, ask, "stat", arguments.json)
 
 
 # -- Logjam
@@ -81,14 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _logjam_devices(
     given: LogjamConfig, arguments: argparse.Namespace
-) -> tuple[tuple[config.Endpoint, ...], Callable[[config.Endpoint], _Counters]]:
+) -> tuple[tuple[config.Endpoint, ...], Callable[[config.Endpoint], Answer]]:
     """Return the endpoints at which devices publish counters, and a function that reads one device's."""
     from logclient.logjam import subscriber
 
     stats_port = subscriber.STATS_PORT if arguments.port is None else arguments.port
     secret = None if given.curve_secret is None else given.curve_secret.reveal()
 
-    def ask(endpoint: config.Endpoint) -> _Counters:
+    def ask(endpoint: config.Endpoint) -> Answer:
         return _device_counters(
             subscriber.stat(
                 *endpoint, arguments.timeout, curve_server=given.curve_server, curve_secret=secret
@@ -98,20 +72,20 @@ def _logjam_devices(
     return tuple((host, stats_port) for host, _ in given.endpoints), ask
 
 
-def _device_counters(counters: subscriber.Stat) -> _Counters:
+def _device_counters(counters: subscriber.Stat) -> Answer:
     rate = "unknown" if counters.per_second is None else f"{counters.per_second:,.0f}"
     lines = [f"sequence: {counters.sequence}", f"published per second: {rate}"]
-    return _Counters(f"device {counters.device}", counters._asdict(), lines)
+    return Answer(f"device {counters.device}", counters._asdict(), lines)
 
 
 # -- plog
 
 
-def _plog_counters(counters: PlogStat) -> _Counters:
+def _plog_counters(counters: PlogStat) -> Answer:
     derived = dict(zip(_DERIVED, (counters.seen_messages, counters.failed_to_send), strict=True))
     values: dict[str, Any] = {**derived, **counters._asdict()}
     fields = {**counters._asdict(), **derived, "defragmenter": counters.defragmenter._asdict()}
-    return _Counters(f"up {describe_uptime(counters.uptime)}", fields, _plog_lines(values))
+    return Answer(f"up {describe_uptime(counters.uptime)}", fields, _plog_lines(values))
 
 
 def _plog_lines(values: dict[str, Any]) -> list[str]:

@@ -33,11 +33,7 @@ class URL(NamedTuple):
 
 
 def split_url(url: str, lowest_port: int = 1) -> URL:
-    """Split a URL.
-
-    Args:
-        url: ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
-        lowest_port: 0 or 1.
+    """Split ``scheme://host[:port][,host[:port]...][/path][?option=value...]``.
 
     Raises:
         ConfigError: With the rule that it breaks.
@@ -105,14 +101,7 @@ def environment_endpoints(row: registry.Scheme) -> tuple[tuple[str, int], ...]:
 def redacted_url(
     scheme: str, endpoints: Iterable[tuple[str, int]], path: str, options: Iterable[tuple[str, str | None]]
 ) -> str:
-    """Write a URL without secrets.
-
-    Args:
-        scheme: The scheme.
-        endpoints: Hosts and ports.
-        path: Empty, or with its slash.
-        options: Names and values; a value of None is secret.
-    """
+    """Write a URL without secrets: the value of an option that has one is None."""
     places = ",".join(host_port(*endpoint) for endpoint in endpoints)
     query = "&".join(f"{name}={'***' if text is None else _encode(text)}" for name, text in options)
     return f"{scheme}://{places}{_encode(path)}" + (f"?{query}" if query else "")

@@ -41,7 +41,7 @@ def begin(
     request = agent.request(
         caller_id=found.get("X-Logjam-Caller-Id"),
         caller_action=found.get("X-Logjam-Action", found.get("X-Logjam-Caller-Action")),
-        trace_id=_trace_id(found),
+        trace_id=trace_id(found.get("Traceparent")) or found.get("X-Logjam-Trace-Id"),
     )
     request.ip = ip
     info: dict[str, Any] = {
@@ -130,8 +130,3 @@ def disconnected(request: Request) -> None:
 def _shown_name(name: str) -> str:
     """Return the name of a header as the importer writes it: ``User-Agent``."""
     return "-".join(part.capitalize() for part in name.split("-"))
-
-
-def _trace_id(headers: dict[str, str]) -> str | None:
-    """Return the trace id of the W3C ``traceparent`` header, else of Logjam's header."""
-    return trace_id(headers.get("Traceparent")) or headers.get("X-Logjam-Trace-Id")
