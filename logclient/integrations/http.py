@@ -32,7 +32,7 @@ def begin(
     ip: str | None,
 ) -> Request:
     """Begin a request; its action is not known yet."""
-    from urllib.parse import parse_qsl
+    from urllib.parse import parse_qs
 
     given: dict[str, list[str]] = {}
     for name, value in headers:
@@ -50,15 +50,10 @@ def begin(
         "headers": found,
     }
     if query:
-        parameters: dict[str, Any] = {}
-        for name, value in parse_qsl(query[:65536], keep_blank_values=True):
-            if name not in parameters:
-                parameters[name] = value
-            elif isinstance(parameters[name], list):
-                parameters[name].append(value)
-            else:
-                parameters[name] = [parameters[name], value]
-        info["query_parameters"] = parameters
+        parameters = parse_qs(query[:65536], keep_blank_values=True)
+        info["query_parameters"] = {
+            name: values[0] if len(values) == 1 else values for name, values in parameters.items()
+        }
     request.request_info = info
     waited = wait_seconds(
         found.get("X-Request-Start") or found.get("X-Queue-Start") or found.get("X-Starttime"), time.time()

@@ -38,6 +38,8 @@ class Result(NamedTuple):
     """The counts of verify, by word."""
     exit: int
     """The exit code of verify."""
+    seconds: float
+    """What verify took."""
     caught: bool
     """The verdict names exactly the events that a lying collector discarded or changed."""
     troubles: list[str]

@@ -73,10 +73,8 @@ def demo(
         if verify is None:
             # Spark starts while the first events are sent.
             verify = stack.enter_context(Verifier(_packages(kafka, packages))).verify
-        waits: list[float] = []
         results = [
-            _run(protocol, run, lines, events, folder / run.name, _timed(verify, waits), kafka)
-            for protocol, run in runs
+            _run(protocol, run, lines, events, folder / run.name, verify, kafka) for protocol, run in runs
         ]
     write_verdict(folder / "verdict.json", results)
     write_index(folder / "index.html", results)
@@ -89,22 +87,10 @@ def demo(
             print_line(f"  NOT AS EXPECTED: {trouble}")
     print_line()
     print_line(f"reports: {folder / 'index.html'}")
-    took = f"{time.monotonic() - begun:.0f}s in all, {sum(waits):.0f}s of them for {len(waits)} verdicts"
+    waited = sum(result.seconds for result in results)
+    took = f"{time.monotonic() - begun:.0f}s in all, {waited:.0f}s of them for {len(results)} verdicts"
     print_line(f"verdict: {folder / 'verdict.json'} ({took})")
     return ExitCode.BROKEN if any(result.troubles for result in results) else ExitCode.OK
-
-
-def _timed(verify: Verify, waits: list[float]) -> Verify:
-    """Return the same function, which also adds the seconds of each call to a list."""
-
-    def run(*given: Any) -> tuple[int, dict[str, Any]]:
-        begun = time.monotonic()
-        try:
-            return verify(*given)
-        finally:
-            waits.append(time.monotonic() - begun)
-
-    return run
 
 
 def _check_extras() -> None:
@@ -176,7 +162,9 @@ def _run(
         if run.liar and not protocol.acks:
             # Without acknowledgements, missing events break the promise only by this limit.
             options["max_missing"] = 0
+        begun = time.monotonic()
         code, verdict = verify(ledger, out, options)
+        seconds = time.monotonic() - begun
         if logs_faults:
             faults = read_fault_log(fault_log)
             shutil.copy(fault_log, folder / "faults.jsonl")
@@ -193,6 +181,7 @@ def _run(
         counts,
         verdict,
         code,
+        seconds,
         run.liar and not troubles,
         troubles,
         sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles),
