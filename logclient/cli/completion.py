@@ -222,11 +222,8 @@ def _zsh_specs(command: _Command) -> Iterator[str]:
         help = option.help.replace("[", "(").replace("]", ")")
         for name in option.names:
             others = f"({' '.join(option.names)})" if len(option.names) > 1 else ""
-            star = "*" if option.many else ""
             equals = "=" if option.kind and name.startswith("--") else ""
-            value = f":{star}{':' if star else ''}{_zsh_value(option)}" if option.kind else ""
-            if star:
-                value = f":*-*:{_zsh_value(option)}"
+            value = f"{':*-*' if option.many else ''}:{_zsh_value(option)}" if option.kind else ""
             yield _quoted(f"{others}{name}{equals}[{help}]{value}")
     for number, place in enumerate(command.positionals, 1):
         yield _quoted(f"{'*' if place.many else number}:{_zsh_value(place)}")

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -25,22 +26,11 @@ _HEAD = 8192
 """Bytes that are examined at the beginning of a file."""
 
 
-def _gzip(file: io.BufferedReader[io.FileIO]) -> Any:
-    import gzip
+def _open_with(module: str, file: io.BufferedReader[io.FileIO]) -> Any:
+    """Open a compressed file with a module of the standard library."""
+    from importlib import import_module
 
-    return gzip.GzipFile(fileobj=file)
-
-
-def _bzip2(file: io.BufferedReader[io.FileIO]) -> Any:
-    import bz2
-
-    return bz2.BZ2File(file)
-
-
-def _xz(file: io.BufferedReader[io.FileIO]) -> Any:
-    import lzma
-
-    return lzma.LZMAFile(file)
+    return import_module(module).open(file)
 
 
 def _zstd(file: io.BufferedReader[io.FileIO]) -> Any:
@@ -55,9 +45,9 @@ def _zstd(file: io.BufferedReader[io.FileIO]) -> Any:
 
 
 _COMPRESSED: tuple[tuple[str, bytes, Callable[[io.BufferedReader[io.FileIO]], Any]], ...] = (
-    ("gzip", rb"\x1f\x8b\x08", _gzip),
-    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", _bzip2),
-    ("xz", rb"\xfd7zXZ\0", _xz),
+    ("gzip", rb"\x1f\x8b\x08", partial(_open_with, "gzip")),
+    ("bzip2", rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", partial(_open_with, "bz2")),
+    ("xz", rb"\xfd7zXZ\0", partial(_open_with, "lzma")),
     ("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _zstd),
 )
 _BINARY = (
