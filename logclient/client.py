@@ -110,13 +110,7 @@ def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callabl
 
 
 def count_lost(engine: Engine, error: BaseException | None = None, level: int = INFO_LEVEL) -> None:
-    """Count an event that could not be made.
-
-    Args:
-        engine: of its client.
-        error: why.
-        level: as the queue keeps it.
-    """
+    """Count an event that could not be made; `level` is as the queue keeps it."""
     engine.put(bytes([failure_reason(error)]), level, K_TOMB)
 
 
@@ -565,14 +559,10 @@ def _is_here(host: str) -> bool:
 
 
 class _Route:
-    """Where a client delivers to. The engines that adopt what a dead owner left are made for it, too.
-
-    Args:
-        config: of the client; `Client.reconfigure` replaces it.
-    """
+    """Where a client delivers to. The engines that adopt what a dead owner left are made for it, too."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.config = config  # `Client.reconfigure` replaces it
 
     def make_transport(self) -> Any:
         """Make a transport; each engine has its own, and closes it."""

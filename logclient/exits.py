@@ -29,11 +29,7 @@ __all__ = ["Stopped", "TerminationSignals", "end_with_reader", "run_command", "s
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM, which stopped the work before its end.
-
-    Args:
-        number: of the signal.
-    """
+    """SIGINT or SIGTERM, which stopped the work before its end."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)

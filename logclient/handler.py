@@ -40,10 +40,6 @@ class _Configuration:
     """The configurator of ``dictConfig`` that is making a handler.
 
     It keeps its handlers, and is in a reference cycle: they would live on until a garbage collection.
-
-    Args:
-        handler: the handler.
-        configurator: a weak reference.
     """
 
     def __init__(self, handler: Handler, configurator: Callable[[], Any]) -> None:

@@ -182,17 +182,10 @@ _waiting: dict[int, None] = {}  # one key for each greenlet that waits: to be co
 
 
 def wait_until(done: Callable[[], Any], timeout: float | None = None) -> bool:
-    """Poll until ``done()`` is true.
+    """Poll until ``done()`` is true, `timeout` seconds at most; return whether it came true in time.
 
     In a greenlet the others run meanwhile. Polls become rarer: a change after t seconds is seen within t/4,
     and within 20 ms at most (0.5 s with 1,000 greenlets that wait).
-
-    Args:
-        done: returns whether the wait is over.
-        timeout: seconds; None: without end.
-
-    Returns:
-        Whether it came true in time.
     """
     if done():
         return True
@@ -304,12 +297,7 @@ class Event:
 
 
 class NativeThread:
-    """The part of ``threading.Thread`` that we use, where that would be a greenlet.
-
-    Args:
-        target: runs in the thread.
-        name: as debuggers show it.
-    """
+    """The part of ``threading.Thread`` that we use, where that would be a greenlet."""
 
     daemon = True
 

@@ -44,10 +44,7 @@ class Shipper:
     def ship(self, document: dict[str, Any], level: int, logger: str) -> None:
         """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
 
-        Args:
-            document: its fields.
-            level: a level of ``logging``.
-            logger: the name of the logger. Those of this package are left out: its own messages never end.
+        Those of the loggers of this package are left out: its own messages never end.
         """
         if level < self.level or logger == "logclient" or logger.startswith("logclient."):
             return
@@ -93,11 +90,10 @@ class Shipper:
             document["error.stack_trace"] = trace
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what is queued, and end, unless the client was given.
+        """Deliver what is queued, and end; a client that was given is flushed instead.
 
         Args:
-            timeout: seconds at most; None: ``close_timeout``, or the ``flush_timeout`` of a client that was
-                given.
+            timeout: seconds at most; None: ``close_timeout``, or ``flush_timeout``.
         """
         if self._owner:
             self.client.close(timeout)

@@ -57,17 +57,9 @@ class LoggerFactory(FrontEnd):
 
 
 class Logger:
-    """What structlog's bound loggers wrap. A method gets the event dict as keywords, and never raises.
+    """What structlog's bound loggers wrap. A method gets the event dict as keywords, and never raises."""
 
-    Args:
-        shipper: sends the documents.
-        name: of the logger.
-
-    Attributes:
-        disabled: False, for ``structlog.stdlib.filter_by_level``.
-    """
-
-    disabled = False
+    disabled = False  # for structlog.stdlib.filter_by_level
 
     def __init__(self, shipper: Shipper, name: str) -> None:
         self._shipper = shipper

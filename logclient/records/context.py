@@ -21,18 +21,13 @@ __all__ = ["Binding", "Fields", "bind", "bound", "unbind"]
 
 
 class Fields:
-    """Fields of a context. Read-only: another binding makes another one.
-
-    Attributes:
-        fields: the fields by name.
-        made: what encoders have made of them, by the own fields of an encoder.
-    """
+    """Fields of a context by name. Read-only: another binding makes another one."""
 
     __slots__ = ("fields", "made")
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
-        self.made: dict[object, Any] = {}
+        self.made: dict[object, Any] = {}  # what encoders made of them, by the own fields of an encoder
 
 
 current: ContextVar[Fields | None] = ContextVar("logclient.fields", default=None)

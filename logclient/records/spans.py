@@ -50,11 +50,9 @@ class Spans:
         self.variable: ContextVar[Any] | None = found if known else None
 
     def find(self, context: Any) -> tuple[str, str, Fields] | None:
-        """Return what a context says about its span. Never raises.
+        """Return the ids of trace and span in hexadecimal digits, and fields about the service. Never raises.
 
-        Returns:
-            The ids of the trace and of the span in hexadecimal digits, and fields about the service; None if
-            there is no span, or its ids are not valid.
+        It is None if the context has no span, or its ids are not valid.
         """
         try:
             span = self._trace.get_current_span(context)
