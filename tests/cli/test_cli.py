@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -37,15 +36,6 @@ def error_line(capsys: pytest.CaptureFixture[str], arguments: Sequence[str], cod
     assert err.count("\n") == 1
     assert "Traceback" not in err
     return err
-
-
-@pytest.fixture
-def dead_port() -> int:
-    """A port that refuses connections."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class TestUsage:
