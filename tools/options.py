@@ -85,8 +85,8 @@ KEYWORD_TYPES = {
 }
 """The type of a keyword, by the kind of its option."""
 
-WIDTH = 100
-"""Characters of a keyword's text; docs/options.md has all of it."""
+WIDTH = 110
+INDENT = "    "
 
 
 def classes() -> list[type[Config]]:
@@ -140,7 +140,7 @@ def scope(option: Option) -> str:
 
 
 def field(options: list[Option]) -> str:
-    """Write the field of an option, which may differ between protocols, with one line of its text."""
+    """Write the field of an option, which may differ between protocols, with the start of its help."""
     types = list(dict.fromkeys(keyword_type(option) for option in options))
     by_text: dict[str, str] = {}
     for option in options:
@@ -149,8 +149,8 @@ def field(options: list[Option]) -> str:
             f"{by_text[text].removesuffix(': ')}, {scope(option)}" if text in by_text else scope(option)
         )
     words = " ".join(f"{scopes}{text}" for text, scopes in by_text.items())
-    words = textwrap.shorten(words, WIDTH, placeholder=" …")
-    return f'    {options[0].name}: {" | ".join([*types, "None"])}\n    """{words}"""\n'
+    lines = textwrap.wrap(f'"""{words}"""', WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return "\n".join([f"{INDENT}{options[0].name}: {' | '.join([*types, 'None'])}", *lines]) + "\n"
 
 
 def types() -> str:
