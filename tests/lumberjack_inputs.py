@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -121,3 +122,12 @@ plain_objects = st.builds(
     st.sampled_from([",", ", ", ",  ", "\n,", ";"]),
     st.sampled_from(["}", "} ", "}}", "", ",}", "}x"]),
 )
+
+
+def pair_block(fields: Mapping[str, str]) -> bytes:
+    """Encode the body of version 1: u32 count, then u32 length and bytes of each key and value (UTF-8)."""
+    parts = [len(fields).to_bytes(4, "big")]
+    for text in (text for pair in fields.items() for text in pair):
+        data = text.encode("utf-8", "replace")
+        parts += [len(data).to_bytes(4, "big"), data]
+    return b"".join(parts)

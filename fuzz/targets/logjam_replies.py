@@ -160,12 +160,12 @@ def run(data: memoryview) -> None:
     core = Logjam(Options(app_env="shop-production", compression="none", inflight=INFLIGHT), bytes(range(10)))
     for _ in range(2 if how & AGAIN else 1):
         core.connected(100.0)
-        check(not core.requests, "nothing is awaited")
+        check(not core.awaited, "nothing is awaited")
         if not _feed(core, how & 15, pings, data[4:], step, failing):
             return
         if how & LOST:
             core.connection_lost()
-            check(not core.requests and core.next_timeout(1e9) is None, "forgotten")
+            check(not core.awaited and core.next_timeout(1e9) is None, "forgotten")
 
 
 def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, failing: int) -> bool:
@@ -204,7 +204,7 @@ def _feed(core: Logjam, awaited: int, pings: int, data: memoryview, step: int, f
     )
     check(hosts == named, "pongs", hosts, named)
     check(len(errors) == int(want.wrong), "errors", errors, want.wrong)
-    check(core.requests == len(want.waiting), "what is awaited", core.requests, want.waiting)
+    check(core.awaited == len(want.waiting), "what is awaited", core.awaited, want.waiting)
     check((core.next_timeout(101.0) is None) == (not want.waiting), "the deadline")
     room = INFLIGHT - len(want.waiting)
     free = not want.wrong and (not want.waiting or room >= INFLIGHT // 4)

@@ -115,10 +115,10 @@ def run(data: memoryview) -> None:
     core.connected(100.0)
     if not _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing) or not how & AGAIN:
         return
-    out = core.windows
+    out = core.awaited
     core.connection_lost()
-    check(not core.windows and core.next_timeout(1e9) is None, "forgotten")
-    check(core.careful == (10 if out > 1 else 0), "careful", core.careful, out)
+    check(not core.awaited and core.next_timeout(1e9) is None, "forgotten")
+    check(core._codec.careful == (10 if out > 1 else 0), "careful", core._codec.careful, out)
     core.connected(100.0)
     _feed(core, how & 3, (how >> 2 & 7) + 1, data[3:], step, failing)
 
@@ -160,6 +160,6 @@ def _feed(core: Lumberjack, windows: int, events: int, data: memoryview, step: i
     check(acked == expected.acked, "outcomes", acked, expected.acked)
     check(len(errors) == broken, "errors", errors, broken)
     left = len([sequences for sequences in sent if sequences[-1] not in expected.acked])
-    check(core.windows == left, "windows", core.windows, left)
+    check(core.awaited == left, "windows", core.awaited, left)
     check((core.next_timeout(101.0) is None) == (not left), "the deadline")
     return True

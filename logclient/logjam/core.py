@@ -164,18 +164,13 @@ class Logjam(CompiledCore):
         return cls(Options.from_config(config), producer)
 
     @property
-    def requests(self) -> int:
+    def awaited(self) -> int:
         """The number of requests and pings without a reply."""
         return int(self._codec.requests)
 
-    @property
-    def awaited(self) -> int:
-        """See ``CompiledCore.awaited``."""
-        return self.requests
-
     def describe_silence(self) -> str:
         """See ``CompiledCore.describe_silence``."""
-        waiting = self.requests
+        waiting = self.awaited
         return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
 
     def _reset(self) -> None:

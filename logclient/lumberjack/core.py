@@ -36,7 +36,6 @@ compiled pump drives the same object through ``codec``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from logclient._ext.lumberjack import Codec
@@ -45,7 +44,7 @@ from logclient.lumberjack.config import LumberjackConfig
 from logclient.lumberjack.frames import Probe, frames
 from logclient.lumberjack.options import Options
 
-__all__ = ["Lumberjack", "Options", "Probe", "frames", "pair_block"]
+__all__ = ["Lumberjack", "Options", "Probe", "frames"]
 
 
 class Lumberjack(CompiledCore):
@@ -87,28 +86,13 @@ class Lumberjack(CompiledCore):
         return cls(Options.from_config(config), producer)
 
     @property
-    def windows(self) -> int:
+    def awaited(self) -> int:
         """The number of windows in flight."""
         return int(self._codec.windows)
 
-    @property
-    def limit(self) -> int:
-        """How many windows may be in flight now."""
-        return int(self._codec.limit)
-
-    @property
-    def careful(self) -> int:
-        """The number of further windows that are sent one at a time."""
-        return int(self._codec.careful)
-
-    @property
-    def awaited(self) -> int:
-        """See ``CompiledCore.awaited``."""
-        return self.windows
-
     def describe_silence(self) -> str:
         """See ``CompiledCore.describe_silence``."""
-        waiting = self.windows
+        waiting = self.awaited
         return (
             f"silence: no byte from the reader in time, with {waiting} window{'s'[: waiting != 1]} in flight"
         )
@@ -120,12 +104,3 @@ class Lumberjack(CompiledCore):
             ValueError: always.
         """
         raise ValueError(f"call: Lumberjack has no {kind!r}")
-
-
-def pair_block(fields: Mapping[str, str]) -> bytes:
-    """Encode the body of version 1: u32 count, then u32 length and bytes of each key and value (UTF-8)."""
-    parts = [len(fields).to_bytes(4, "big")]
-    for text in (text for pair in fields.items() for text in pair):
-        data = text.encode("utf-8", "replace")
-        parts += [len(data).to_bytes(4, "big"), data]
-    return b"".join(parts)

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from logclient import cli, readable
 from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.files.capture import CaptureWriter
-from logclient.lumberjack.core import frames, pair_block
+from logclient.lumberjack.core import frames
 from logclient.readable import Frame
+from tests.lumberjack_inputs import pair_block
 from tests.support import recordings
 from tests.support.patience import PATIENCE
 

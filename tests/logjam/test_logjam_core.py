@@ -345,14 +345,14 @@ class TestCredit:
         assert core.encode(batch, 5, 100.0) == 0
         core.receive_data(OK_REPLY, 100.1)
         assert core.credit(100.1)[0] == 1
-        assert core.requests == 2
+        assert core.awaited == 2
 
     def test_pings_use_no_credit(self) -> None:
         core = connected_core(inflight=2)
         send(core, 2)
         for _ in range(3):
             core.call("ping")
-        assert core.requests == 5
+        assert core.awaited == 5
         assert core.credit(100.0) == (0, 0)
         assert core.encode(inflight_of([(b"{}", RAW)])[1], 1, 100.0) == 0
 
@@ -372,7 +372,7 @@ class TestCredit:
         in_flight, batch = inflight_of([(b"{}", RAW)] * 5000)
         assert core.encode(batch, 5000, 100.0) == 2048
         in_flight.encoded(batch)
-        assert core.requests == 0
+        assert core.awaited == 0
         assert core.next_timeout(100.0) is None
         assert core.credit(100.0)[0] == 0, "what is encoded is not sent yet"
         assert list(core.events_received()) == []
@@ -523,7 +523,7 @@ class TestReplies:
                 fatal = True
         assert (acked, rejected, fatal) == (reference.acked, reference.rejected, reference.wrong)
         assert pongs == reference.pongs
-        assert fatal or core.requests == len(reference.waiting)
+        assert fatal or core.awaited == len(reference.waiting)
 
 
 class TestPing:

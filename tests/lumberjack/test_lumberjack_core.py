@@ -8,7 +8,8 @@ import pytest
 from logclient._ext.lumberjack import Reader
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.lumberjack.core import Lumberjack, Options, pair_block
+from logclient.lumberjack.core import Lumberjack, Options
+from tests.lumberjack_inputs import pair_block
 from tests.support.batches import inflight_of
 
 pytestmark = pytest.mark.unit
@@ -71,7 +72,7 @@ class TestOptions:
 class TestStates:
     def test_keep_alive_without_a_window_is_accepted(self) -> None:
         core = connected_core()
-        assert core.windows == 0
+        assert core.awaited == 0
         assert core.next_timeout(100.0) is None
         core.receive_data(ack(0), 100.0)
         assert list(core.events_received()) == [Alive()]
@@ -80,14 +81,14 @@ class TestStates:
         core = connected_core()
         (data,) = send(core, 3)
         assert len(Reader().receive_data(data)[0]) == 3
-        assert core.windows == 1
+        assert core.awaited == 1
         core.receive_data(ack(0), 101.0)
         assert list(core.events_received()) == [Alive()]
         core.receive_data(ack(2), 102.0)
         assert list(core.events_received()) == [Settled("acked", "", [(1, 2)]), Progress()]
         core.receive_data(ack(3), 103.0)
         assert list(core.events_received()) == [Settled("acked", "", [(3, 3)]), Progress()]
-        assert core.windows == 0
+        assert core.awaited == 0
         assert list(core.events_received()) == []
 
     def test_no_credit_while_two_windows_are_in_flight(self) -> None:
@@ -146,8 +147,8 @@ class TestStates:
         send(core, 3, windows=2)
         core.receive_data(ack(1)[:4], 100.0)
         core.connection_lost()
-        assert core.windows == 0
-        assert core.careful == 10
+        assert core.awaited == 0
+        assert core._codec.careful == 10
         assert core.data_to_send() == []
         core.connected(101.0, random)
         send(core, 1)

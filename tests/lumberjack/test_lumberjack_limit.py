@@ -247,7 +247,7 @@ class TestNearReaders:
     @pytest.mark.parametrize("options", ["inflight=2", "strict_spec=true"])
     def test_given_number_or_literal_form_is_fixed(self, options: str) -> None:
         core = Lumberjack.from_config(parse(f"lumberjack://h?{options}"), PRODUCER)
-        assert (core.options.inflight, core.options.adaptive, core.limit) == (2, False, 2)
+        assert (core.options.inflight, core.options.adaptive, core._codec.limit) == (2, False, 2)
 
 
 class TestSlowLogstash:

@@ -35,10 +35,10 @@ from logclient._ext.lumberjack import (
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.files.capture import CaptureReader
-from logclient.lumberjack.core import frames, pair_block
+from logclient.lumberjack.core import frames
 from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import mutated
-from tests.lumberjack_inputs import near_objects
+from tests.lumberjack_inputs import near_objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.support.batches import inflight_of
 from tests.support.patience import PATIENCE

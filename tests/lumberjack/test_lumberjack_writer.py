@@ -19,8 +19,7 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.lumberjack import MAX_WINDOW, Codec, Reader
 from logclient._ext.queue import EventQueue
-from logclient.lumberjack.core import pair_block
-from tests.lumberjack_inputs import near_objects, objects
+from tests.lumberjack_inputs import near_objects, objects, pair_block
 from tests.oracle import lumberjack as oracle
 from tests.oracle.xxh64 import xxh64
 from tests.support.batches import inflight_of
