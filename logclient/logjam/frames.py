@@ -8,14 +8,13 @@ from typing import Any
 
 from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
+from logclient.logjam import messages
 from logclient.readable import BODY_KEPT, Bytes, Frame, around
 
 __all__ = ["COMPRESSIONS", "Probe", "frames"]
 
-COMPRESSIONS = ("none", "zlib", "snappy", "lz4")
+COMPRESSIONS = tuple(messages.METHODS)
 """Names of the compression methods, by their numbers on the wire."""
-
-_META = 24
 
 
 def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
@@ -172,9 +171,7 @@ class Probe:
         self._data = b""
         if self._push:
             return []
-        # tag, compression 0, version 1, and zeros: the device, when (the server fills it in), the number
-        meta = b"\xca\xbd\x00\x01" + bytes(_META - 4)
-        return [_joined([b"", b"ping", self._app_env, b"{}", meta])]
+        return [messages.unit([b"", b"ping", self._app_env, b"{}", messages.Meta().pack()])]
 
     def insist(self) -> list[bytes]:
         """Return nothing: a ZeroMQ connection loses no single message."""
@@ -187,7 +184,7 @@ class Probe:
     def receive_data(self, data: bytes) -> bool | None:
         """Return True for an answer of Logjam, False for any other, None while it is incomplete."""
         self._data += data
-        expected = _joined([b"ping", b"200 OK", b""])[:-4]
+        expected = messages.unit([b"ping", b"200 OK", b""])[:-4]
         if self._data[: len(expected)] != expected[: len(self._data)]:
             return False
         rest = self._data[len(expected) :]
@@ -195,11 +192,3 @@ class Probe:
             return None
         size = int.from_bytes(rest[:4], "little")
         return None if len(rest) - 4 < size < 1024 else len(rest) - 4 == size
-
-
-def _joined(parts: list[bytes]) -> bytes:
-    last = len(parts) - 1
-    return b"".join(
-        (len(part) | (FRAME_MORE if place < last else 0)).to_bytes(4, "little") + part
-        for place, part in enumerate(parts)
-    )

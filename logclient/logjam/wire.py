@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from logclient._ext import logjam as codec
+from logclient.logjam.messages import Meta, unit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,10 +48,7 @@ def wrap_body(body: bytes) -> bytes:
     topic = b"logs"
     if b'"uuid"' in body and not (b'"request_id"' in body and _has_request_id(body)):
         topic = b"events"
-    more = 1 << 31
-    frames = [(frame, more) for frame in (b"app-env", topic, body)]
-    frames.append((b"\xca\xbd\0\x01" + bytes(20), 0))
-    return b"".join((flag | len(frame)).to_bytes(4, "little") + frame for frame, flag in frames)
+    return unit([b"app-env", topic, body, Meta().pack()])
 
 
 def _has_request_id(body: bytes) -> bool:
