@@ -18,10 +18,10 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from logclient.config import host_port
-from logclient.errors import ConfigError, ConnectFailed, LedgerError
+from logclient.errors import ConfigError, ConnectFailed
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import unit
@@ -64,14 +64,6 @@ class _Producer(Peer[list[bytes]]):
         self.routing_id = routing_id
         self.fd = fd  # of its connection
         self.address = address
-
-
-class _Unflushed(NamedTuple):
-    """A captured message that waits for the capture to be handed to the operating system."""
-
-    producer: _Producer
-    message: Message
-    raw: bytes
 
 
 class Collector(CollectorBase[Counts]):
@@ -146,9 +138,6 @@ class Collector(CollectorBase[Counts]):
         ports = {
             "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
         }  # fmt: skip
-        for name, number in ports.items():
-            if number is not None and not 0 <= number <= 65535:
-                raise ConfigError(f"{name}: {number} must be 0 to 65535")
         if port is None and push_port is None:
             raise ConfigError("port: port and push_port are both None: nothing to listen on")
         if not 1 <= device < 1 << 32:
@@ -156,7 +145,7 @@ class Collector(CollectorBase[Counts]):
         if curve_clients is not None and curve_secret is None:
             raise ConfigError("curve_clients: needs curve_secret")
         evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__("logjam", Counts, host, evidence)
+        super().__init__("logjam", Counts, host, evidence, **ports)
         self._keys = (curve_secret, curve_clients)
         self._curve: zeromq.Curve | None = None
         self._authenticator: Any = None
@@ -174,7 +163,8 @@ class Collector(CollectorBase[Counts]):
         self._gate: FaultGate[_Producer, Message, list[bytes]] = FaultGate(
             self._faults, self._count, self._record_fault
         )
-        self._unflushed: list[_Unflushed] = []
+        # Not yet handed to the operating system.
+        self._unflushed: list[tuple[_Producer, Message, bytes]] = []
         self._zmq: Any = None
         self._sockets: dict[str, Any] = {}
         self._monitors: dict[Any, str] = {}
@@ -349,15 +339,7 @@ class Collector(CollectorBase[Counts]):
 
     def _turn(self, poller: Any) -> None:
         """Wait, read, capture, answer, publish."""
-        timeout = self._next_timeout()
-        capture = self._capture
-        ready = poller.poll(0)
-        if not ready and timeout != 0:
-            if capture is not None and capture.pending:
-                # Rows of answers are written together with the next messages, or alone before a sleep.
-                with self._changed:
-                    self._flush()
-            ready = poller.poll(timeout)
+        ready = self._wait(poller.poll, self._next_timeout())
         with self._changed:
             now = time.monotonic()
             for sock, _ in ready:
@@ -559,21 +541,17 @@ class Collector(CollectorBase[Counts]):
         raw = unit(message.parts)
         if self._capture is not None:
             self._capture.unit(producer.stream, raw, received_us=self._clock())
-        self._unflushed.append(_Unflushed(producer, message, raw))
+        self._unflushed.append((producer, message, raw))
 
     def _flush(self) -> None:
         """Hand the capture to the operating system; messages are answered and published only after that."""
         unflushed, self._unflushed = self._unflushed, []
-        if self._capture is not None:
-            try:
-                self._capture.flush()
-            except LedgerError as error:
-                # Messages that are not captured are neither acknowledged nor published: they are sent again.
-                self._capture_failed(error)
-                for producer in {one.producer.number: one.producer for one in unflushed}.values():
-                    producer.replies.clear()
-                    self._close_after_replies(producer)
-                return
+        if not self._hand_over(self._capture):
+            # Messages that are not captured are neither acknowledged nor published: they are sent again.
+            for producer in {producer.number: producer for producer, _, _ in unflushed}.values():
+                producer.replies.clear()
+                self._close_after_replies(producer)
+            return
         now_ms = self._clock() // 1000 if unflushed else 0
         for _, message, raw in unflushed:
             self._count["captured_events"] += 1

@@ -61,9 +61,15 @@ class CollectorBase(Generic[C]):
         counts: the type of its counters.
         host: the address to listen on.
         evidence: the options of captures and faults.
+        ports: the ports to listen on, by the names of their arguments.
     """
 
-    def __init__(self, protocol: str, counts: type[C], host: str, evidence: Evidence) -> None:
+    def __init__(
+        self, protocol: str, counts: type[C], host: str, evidence: Evidence, **ports: int | None
+    ) -> None:
+        for name, number in ports.items():
+            if number is not None and not 0 <= number <= 65535:
+                raise ConfigError(f"{name}: {number} must be 0 to 65535")
         self.host = host
         self._protocol = protocol
         self._snapshot = counts
@@ -172,6 +178,16 @@ class CollectorBase(Generic[C]):
         if self._fault_log is not None:
             self._fault_log.close()
 
+    def _hand_over(self, capture: CaptureWriter | None) -> bool:
+        """Hand a capture to the operating system; return False if that failed."""
+        try:
+            if capture is not None:
+                capture.flush()
+        except LedgerError as error:
+            self._capture_failed(error)
+            return False
+        return True
+
     def _capture_failed(self, error: LedgerError) -> None:
         self._count["capture_errors"] += 1
         self.capture_error = self.capture_error or str(error)
@@ -215,6 +231,19 @@ class CollectorBase(Generic[C]):
                     end()
                 finally:
                     self._changed.notify_all()
+
+    def _wait(self, select: Callable[[Any], list[Any]], timeout: float | None) -> list[Any]:
+        """Wait for what is ready. Before a sleep, hand over the rows of replies in the capture.
+
+        Otherwise these are handed over together with the next units.
+        """
+        if timeout != 0 and self._capture is not None and self._capture.pending:
+            ready = select(0)
+            if ready:
+                return ready
+            with self._changed:
+                self._hand_over(self._capture)
+        return select(timeout)
 
     def _wake(self) -> None:
         try:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
-from logclient.errors import ConfigError, LedgerError, LogclientError
+from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
 from logclient.testing import sockets
 from logclient.testing.counters import Counts as BaseCounts
@@ -142,15 +142,12 @@ class Collector(CollectorBase[Counts]):
         count_duplicates: bool = False,
         keep: bool = False,
     ) -> None:
-        for name, number in (("port", port), ("tcp_port", tcp_port)):
-            if number is not None and not 0 <= number <= 65535:
-                raise ConfigError(f"{name}: {number} must be 0 to 65535")
         if kafka is not None and not kafka_topic:
             raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
         evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__("plog", Counts, host, evidence)
+        super().__init__("plog", Counts, host, evidence, port=port, tcp_port=tcp_port)
         self._port = port
         self._tcp_port = tcp_port
         self._max_size = max_size
@@ -337,14 +334,7 @@ class Collector(CollectorBase[Counts]):
 
     def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
         """Wait, read, capture, judge, answer."""
-        timeout = 0.0 if opened.more else self._next_timeout()
-        ready = self._selector.select(0)
-        if not ready and timeout != 0:
-            if self._capture is not None and self._capture.pending:
-                # Rows of replies are written together with the next datagrams, or alone before a sleep.
-                with self._changed:
-                    self._flush(self._capture)
-            ready = self._selector.select(timeout)
+        ready = self._wait(self._selector.select, 0.0 if opened.more else self._next_timeout())
         with self._changed:
             now = time.monotonic()
             batch = opened.read()
@@ -436,7 +426,7 @@ class Collector(CollectorBase[Counts]):
             times = batch.times or repeat(time.time_ns() // 1000, len(peers))
             for begin, length, peer, at in zip(batch.offsets, batch.lengths, peers, times, strict=True):
                 unit(peer.stream, data[begin : begin + length], FROM_PEER, at)
-            if not self._flush(capture):
+            if not self._hand_over(capture):
                 return  # datagrams that are not captured have not arrived
         if self._capture_listener is None:
             taken = self._judge(batch, peers, now)
@@ -444,14 +434,6 @@ class Collector(CollectorBase[Counts]):
             ports = [peer.port for peer in peers]
             taken = self._capture_listener.feed(batch.data, batch.offsets, batch.lengths, ports, now)
         self._hand_on(taken)
-
-    def _flush(self, capture: CaptureWriter) -> bool:
-        try:
-            capture.flush()
-        except LedgerError as error:
-            self._capture_failed(error)
-            return False
-        return True
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
         """Pass a batch to the server's rules, and queue the replies."""
@@ -573,7 +555,7 @@ class Collector(CollectorBase[Counts]):
         if capture is not None and found:
             for line in found:
                 capture.unit(connection.stream, line)
-            if not self._flush(capture):
+            if not self._hand_over(capture):
                 return
         self._count["events"] += len(found)
         self._count["captured_events"] += len(found)

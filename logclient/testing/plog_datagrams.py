@@ -18,8 +18,6 @@ from logclient.errors import ConnectFailed
 
 __all__ = ["Batch", "Datagrams", "batch_of"]
 
-Address = tuple[Any, ...]
-
 BESIDE = sys.platform == "linux"
 """Whether a thread without the GIL receives, beside the collector's."""
 

@@ -13,7 +13,7 @@ import json
 from array import array
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
@@ -29,23 +29,11 @@ _PENDING_MAX = 100_000  # incomplete messages with a fault
 Record = Callable[..., None]
 
 
-class Sender(Protocol):
-    """The sender of datagrams."""
-
-    @property
-    def number(self) -> int:
-        """Counted from 1 within the collector."""
-
-    @property
-    def port(self) -> int:
-        """Its UDP port."""
-
-
 class Datagram(NamedTuple):
     """A datagram and its sender."""
 
     raw: bytes
-    peer: Any  # a Sender
+    peer: Any  # with its `number`, counted from 1 within the collector, and its UDP `port`
 
 
 class _Applied(NamedTuple):

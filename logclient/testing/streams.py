@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from logclient.config import host_port
-from logclient.errors import ConfigError, LedgerError
 from logclient.files.capture import TO_PEER
 from logclient.testing import sockets
 from logclient.testing.duplicates import DuplicateCounter
@@ -33,13 +32,6 @@ class Captured(NamedTuple):
 
     raw: bytes
     events: int
-
-
-class _Unflushed(NamedTuple):
-    """A captured unit that waits for the capture to be handed to the operating system."""
-
-    connection: Any
-    unit: Captured
 
 
 class Connection(Peer[bytes]):
@@ -88,16 +80,14 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         max_connections: int,
         tls: SSLContext | None,
     ) -> None:
-        if not 0 <= port <= 65535:
-            raise ConfigError(f"port: {port} must be 0 to 65535")
-        super().__init__(protocol, counts, host, evidence)
+        super().__init__(protocol, counts, host, evidence, port=port)
         self._captured = captured
         self._port = port
         self._idle = idle
         self._max_connections = max_connections
         self._tls = tls
         self._gate: FaultGate[K, Captured, bytes] = FaultGate(self._faults, self._count, self._record_fault)
-        self._unflushed: list[_Unflushed] = []
+        self._unflushed: list[tuple[K, Captured]] = []  # not yet handed to the operating system
         self._connections: dict[int, K] = {}
 
     # --- for protocols to implement
@@ -194,16 +184,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
 
     def _turn(self, listener: socket.socket) -> None:
         """Wait, read, capture, answer."""
-        timeout = self._next_timeout()
-        if self._capture is not None and self._capture.pending and timeout != 0:
-            # Write records of acks together with the next units, or at the latest before a sleep.
-            ready = self._selector.select(0)
-            if not ready:
-                with self._changed:
-                    self._flush()
-                ready = self._selector.select(timeout)
-        else:
-            ready = self._selector.select(timeout)
+        ready = self._wait(self._selector.select, self._next_timeout())
         with self._changed:
             now = time.monotonic()
             for key, mask in ready:
@@ -389,20 +370,16 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
     def _keep_unit(self, connection: K, unit: Captured) -> None:
         if self._capture is not None:
             self._capture.unit(connection.stream, unit.raw)
-        self._unflushed.append(_Unflushed(connection, unit))
+        self._unflushed.append((connection, unit))
 
     def _flush(self) -> None:
         """Hand the capture to the operating system, before any reply is sent."""
         unflushed, self._unflushed = self._unflushed, []
-        if self._capture is not None:
-            try:
-                self._capture.flush()
-            except LedgerError as error:
-                # Units without capture are not acknowledged, so that their peers send them again.
-                self._capture_failed(error)
-                for connection in {one.connection for one in unflushed}:
-                    self._close(connection)
-                return
+        if not self._hand_over(self._capture):
+            # Units without capture are not acknowledged, so that their peers send them again.
+            for connection in {connection for connection, _ in unflushed}:
+                self._close(connection)
+            return
         for _, unit in unflushed:
             self._count[self._captured] += 1
             self._count["captured_events"] += unit.events
