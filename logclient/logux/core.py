@@ -121,7 +121,20 @@ class Logux(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        super().__init__(self._make_codec(options, producer))
+        codec = Codec(
+            producer,
+            compact(options.action_type),
+            window=options.window,
+            window_bytes=options.window_bytes,
+            inflight=options.inflight,
+            identity=has_ids(options.identity),
+            check=options.check,
+            synced=options.ack == "synced",
+            silence=options.silence,
+            ping=options.ping,
+            processing_timeout=options.processing_timeout,
+        )
+        super().__init__(codec)
         self.options = options
         self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
@@ -142,21 +155,6 @@ class Logux(CompiledCore):
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: it did not help
         self._now = 0.0
         self._begin()
-
-    def _make_codec(self, options: Options, producer: bytes) -> Any:
-        return Codec(
-            producer,
-            compact(options.action_type),
-            window=options.window,
-            window_bytes=options.window_bytes,
-            inflight=options.inflight,
-            identity=has_ids(options.identity),
-            check=options.check,
-            synced=options.ack == "synced",
-            silence=options.silence,
-            ping=options.ping,
-            processing_timeout=options.processing_timeout,
-        )
 
     def _make_node_id(self) -> str:
         count = f"-{self.clients}" if self.clients > 1 else ""
@@ -432,7 +430,6 @@ class Logux(CompiledCore):
             self._take_undos()
 
     def _read(self, data: bytes, now: float) -> None:
-        why = ""
         try:
             self._take(parse(data), now)
         except UnknownMessage as error:
@@ -440,21 +437,12 @@ class Logux(CompiledCore):
             if self.options.strict_spec:
                 self._codec.say(pack(wrong_format(error.error.options[:_MAX_TEXT])))
         except Refused as error:
+            undos = _parse_large_undo(data)
+            if undos is not None:
+                self._take(undos, now)
+                return
             why = f"the server sent an invalid message: {printable(str(error), _MAX_TEXT)}"
-        if why and not self._take_large_undo(data, now):
             self._break(ProtocolError(why))
-
-    def _take_large_undo(self, data: bytes, now: float) -> bool:
-        """Take a message of undos that exceeds the limits for messages of a server.
-
-        An undo repeats the action, which may be nested deeper, or have more values, than a server's message
-        may. The action itself is not read.
-        """
-        message = _parse_large_undo(data)
-        if message is None:
-            return False
-        self._take(message, now)
-        return True
 
     def _take_undos(self) -> None:
         """Report the undos by which the codec has failed an action."""
@@ -491,10 +479,7 @@ class Logux(CompiledCore):
 
     def _connected(self, message: Connected, now: float) -> None:
         if message.protocol < MIN_PROTOCOL:
-            self._break(
-                ProtocolError(describe_versions(message.protocol)),
-                forever=True,
-            )
+            self._break(ProtocolError(describe_versions(message.protocol)), forever=True)
             return
         if self._old_form:
             self._old_form = False
@@ -642,7 +627,10 @@ class Logux(CompiledCore):
 
 
 def _parse_large_undo(data: bytes) -> Sync | None:
-    """Parse a message of undos whose actions may be larger than a server's message may be."""
+    """Parse a message of undos, without the actions that they repeat.
+
+    Such an action may be nested deeper, or have more values, than a server's message may.
+    """
     if b'"logux/undo"' not in data:
         return None
     try:

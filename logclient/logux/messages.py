@@ -7,7 +7,7 @@ JavaScript: it does not recognise an object with a number under ``length``, and 
 place of an object. Both are refused here, and so are numbers that JSON does not have (NaN, Infinity, 1e999).
 
 An id is a text, ``<ms> <node id> <counter>``. It travels in one of three forms relative to the base time, the
-second time of ``connected``: see `encode_id`.
+second time of ``connected``: see `decode_id`.
 
 The released @logux/server and @logux/client speak protocol 5; only lower versions are refused. @logux/core
 0.12 has protocol 7, with other ids, and refuses all others.
@@ -47,7 +47,6 @@ __all__ = [
     "decode_id",
     "describe",
     "describe_versions",
-    "encode_id",
     "falls_below",
     "hide",
     "is_of_protocol_4",
@@ -563,27 +562,6 @@ def decode_id(relative: Any, base: Number, node_id: str) -> str:
         else:
             relative, counter = relative
     return f"{plain(relative + base)} {node_id} {plain(counter)}"
-
-
-def encode_id(absolute: str, base: int, node_id: str) -> Any:
-    """Convert an absolute id to the shortest relative form.
-
-    Args:
-        absolute: ``<ms> <node id> <counter>``.
-        base: the second time of ``connected``, in ms.
-        node_id: our own, which is left out.
-
-    Raises:
-        ValueError: `absolute` is no id.
-    """
-    try:
-        ms, node, count = absolute.split(" ")
-        shift, counter = int(ms) - base, int(count)
-    except ValueError:
-        raise ValueError(f"id: {absolute[:64]!r} must be ms, node id and counter") from None
-    if node != node_id:
-        return [shift, node, counter]
-    return [shift, counter] if counter else shift
 
 
 def read_id(id: Any) -> tuple[str, int, int]:

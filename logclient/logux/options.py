@@ -47,22 +47,5 @@ class Options(NamedTuple):
 
     @classmethod
     def from_config(cls, config: LoguxConfig) -> Options:
-        """Take the options of a URL."""
-        return cls(
-            token=config.token,
-            user=config.user,
-            subprotocol=config.subprotocol,
-            strict_spec=config.strict_spec,
-            ack=config.ack,
-            on_doubt=config.on_doubt,
-            action_type=config.action_type,
-            inflight=config.inflight,
-            window=config.window,
-            window_bytes=config.window_bytes,
-            identity=config.identity,
-            check=config.check,
-            silence=config.silence,
-            ping=config.ping,
-            processing_timeout=config.processing_timeout,
-            state=config.state,
-        )
+        """Take the options of a URL, which have the same names."""
+        return cls(*(getattr(config, name) for name in cls._fields))

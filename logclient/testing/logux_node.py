@@ -239,16 +239,14 @@ class ServerNode:
         answer = error.error
         if isinstance(error, UnknownMessage):
             if error.message[0] == "duilian" and len(error.message) == 2 and not self._rules.strict_spec:
-                return self._greeted(raw, error)
+                greets = error.message[1] == _GREETING and self.open
+                answers = [compact(["duilian", _ANSWER])] if greets else []
+                return Received(raw, None, answers, [], str(error))
             if self._rules.strict_spec:
                 answer = wrong_format(raw.decode("utf-8", "replace"))
         if not self._rules.strict_spec:
             self.closed = str(error)
         return Received(raw, None, [pack(answer)], [], str(error))
-
-    def _greeted(self, raw: bytes, error: UnknownMessage) -> Received:
-        answers = [compact(["duilian", _ANSWER])] if error.message[1] == _GREETING and self.open else []
-        return Received(raw, None, answers, [], str(error))
 
     def _before_open(self, raw: bytes, message: Message, now: float, wall: int) -> list[Received]:
         if isinstance(message, Connect):
@@ -469,11 +467,6 @@ class ServerNode:
             oldest[1] -= 1
             if not oldest[1]:
                 self._waiting.popleft()
-
-    @property
-    def unanswered(self) -> int:
-        """Answers that the client owes."""
-        return sum(count for _, count in self._waiting)
 
     def next_timeout(self) -> float | None:
         """Return when `handle_timeout` must be called."""
