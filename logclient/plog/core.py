@@ -31,14 +31,7 @@ from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.frames import Probe, frames
-from logclient.plog.messages import (
-    COMMANDS,
-    Stat,
-    command,
-    estimate_loss,
-    join_tags,
-    parse_stat,
-)
+from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, parse_stat
 from logclient.plog.options import Options
 from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
 
@@ -136,11 +129,6 @@ class Plog(CompiledCore):
             ConfigError: an option is outside its range.
         """
         return cls(Options.from_config(config), producer)
-
-    @property
-    def datagram(self) -> int:
-        """Bytes of a datagram at most."""
-        return int(self._codec.datagram)
 
     def path_mtu(self, mtu: int, headers: int = HEADERS_IPV4) -> None:
         """Set the MTU of the path to the server. The option ``mtu`` takes precedence.
@@ -336,7 +324,9 @@ class Plog(CompiledCore):
             raise ValueError(f"call: plog has no {kind!r}")
         data = b""
         if kind == "ping":
-            data = self._ping_payload(payload)
+            if payload is None:
+                payload = f"{int(self._random() * (1 << 48)):012x}{self._token:x}"
+            data = payload.encode() if isinstance(payload, str) else bytes(payload)
         elif kind == "kill" and payload is not True:
             raise ValueError("call: kill wants True: it ends the server process")
         self._codec.command(command(kind, data))
@@ -351,11 +341,6 @@ class Plog(CompiledCore):
         else:
             self._requests.append(_Request(self._token, kind, data, now, self._codec.counts, self.commands))
         return self._token
-
-    def _ping_payload(self, payload: Any) -> bytes:
-        if payload is None:
-            return f"{int(self._random() * (1 << 48)):012x}{self._token:x}".encode()
-        return payload.encode() if isinstance(payload, str) else bytes(payload)
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take datagrams of the server."""
@@ -383,7 +368,8 @@ class Plog(CompiledCore):
             self._take_stat(datagram, now)
             return
         elif "envi" in kinds:
-            self._answer(self._request_of("envi"), datagram.decode("utf-8", "replace"))
+            request = next(request for request in self._requests if request.kind == "envi")
+            self._answer(request, datagram.decode("utf-8", "replace"))
             return
         self.strays += 1
 
@@ -411,9 +397,6 @@ class Plog(CompiledCore):
             self.strays += 1
         elif request is not None:
             self._answer(request, found)
-
-    def _request_of(self, kind: str) -> _Request:
-        return next(request for request in self._requests if request.kind == kind)
 
     def _give_up(self, request: _Request, why: str) -> None:
         self._late_stats += request.kind == "stat"

@@ -83,17 +83,14 @@ class ByStat:
         if lost is None:
             self.rate = min(self.rate, self.base)
         elif lost > self._lost:
-            self._slow_down()
+            self.unanswered()
         elif self._at is not None and used >= 0.7 * self.rate * (now - self._at):
             self.rate += self.base / 2
         self._lost = lost or 0
         self._packets, self._at = packets, now
 
     def unanswered(self) -> None:
-        """Adapt the rate to a lost question or answer: other datagrams may be lost too."""
-        self._slow_down()
-
-    def _slow_down(self) -> None:
+        """Halve the rate: with a question or answer, other datagrams may be lost too."""
         self.rate = max(self.base / 10, self.rate / 2)
 
 

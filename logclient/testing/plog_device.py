@@ -258,11 +258,6 @@ class Listener:
             "handlers": [dict(handler) for handler in handlers],
         }
 
-    @property
-    def open(self) -> int:
-        """Number of incomplete messages."""
-        return len(self._defragmenter.open)
-
 
 class Lines:
     """Split the bytes of a TCP connection into lines that end with LF or CRLF.

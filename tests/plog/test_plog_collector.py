@@ -639,7 +639,8 @@ with Collector(tcp_port=0) as collector:
             print(json.dumps("gone on"), flush=True)
             continue
         counts = collector.counts
-        print(json.dumps([counts.datagrams, counts.kernel_drops, collector._listener.open]), flush=True)
+        incomplete = len(collector._listener._defragmenter.open)
+        print(json.dumps([counts.datagrams, counts.kernel_drops, incomplete]), flush=True)
 """
 
 _FEED = """
@@ -655,7 +656,7 @@ for first in range(0, messages, 1000):
     raw = b"".join(header[:8] + n.to_bytes(4, "big") + header[12:] for n in range(first, first + 1000))
     at = array("q", range(0, 25000, 25))
     listener.feed(raw, at, array("q", [25] * 1000), [n % 60000 for n in range(first, first + 1000)], 0.0)
-print(listener.open, flush=True)
+print(len(listener._defragmenter.open), flush=True)
 sys.stdin.readline()
 """
 

@@ -499,7 +499,7 @@ class TestPace:
         core = connected_core(pace=pace, burst=burst, mtu=576)
         body = bytes(500 * parts)
         in_flight, batch = inflight_of([(body, BYTES)] * 500)
-        each = len(fragments(body, 1, datagram=core.datagram))
+        each = len(fragments(body, 1, datagram=core._codec.datagram))
         now, packets = 100.0, 0
         for pause in pauses:
             core.encode(batch, 500, now)
@@ -555,22 +555,22 @@ class TestPace:
 class TestMtu:
     def test_datagram_size_follows_path_and_option(self) -> None:
         core = connected_core()
-        assert core.datagram == 1452
+        assert core._codec.datagram == 1452
         core.path_mtu(1500)
-        assert core.datagram == 1472
+        assert core._codec.datagram == 1472
         core.path_mtu(1500, 48)
-        assert core.datagram == 1452
+        assert core._codec.datagram == 1452
         core.path_mtu(65536)
-        assert core.datagram == 65507
+        assert core._codec.datagram == 65507
         core = connected_core(mtu=1400)
-        assert core.datagram == 1352
+        assert core._codec.datagram == 1352
         core.path_mtu(9000)
-        assert core.datagram == 1372
+        assert core._codec.datagram == 1372
         core.path_mtu(100)  # every path carries 576 bytes: the kernel fragments below that
-        assert core.datagram == 1372
+        assert core._codec.datagram == 1372
         core = connected_core()
         core.path_mtu(100)
-        assert core.datagram == 528
+        assert core._codec.datagram == 528
 
     def test_fragments_fit_the_mtu(self) -> None:
         core = connected_core(mtu=1000)
