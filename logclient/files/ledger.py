@@ -93,10 +93,10 @@ class Ledger:
         except OSError as error:
             if is_shortage(error):
                 raise
-            self._close_file()
+            self.close()
             self.stopped = f"{path}: {error.strerror}"
             return
-        self._close_file()
+        self.close()
         self.fd = fd
         self._part += 1
         self._earlier += self._size
@@ -147,20 +147,17 @@ class Ledger:
                 os.write(self.fd, b'\n{"t":"stopped","reason":"write failed"}\n')
             except OSError:
                 pass
-        self._close_file()
+        self.close()
 
     def close(self) -> None:
         """Close the part."""
-        self._close_file()
-
-    def abandon(self) -> None:
-        """Close the parent's file in a forked child."""
-        self._close_file()
-
-    def _close_file(self) -> None:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
+
+    def abandon(self) -> None:
+        """Close the parent's file in a forked child."""
+        self.close()
 
 
 def _remove_empty(path: str) -> None:

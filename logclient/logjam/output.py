@@ -88,7 +88,28 @@ class DocumentOutput:
 
     def add_fields(self, made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> None:
         """Add the user's fields to a document, under names that are free."""
-        self.count_moved(_add_fields(made, fields, values))
+        ids = 0
+        alike = document.Alike()
+        if not isinstance(fields, Mapping):  # the application has replaced the dict
+            fields = {"fields": fields}
+        for name, value in list(fields.items()):
+            key = values.key(name)
+            plain = values.plain(value)
+            if key in ("request_id", "uuid"):
+                key = f"labels_{key}"
+                ids += 1
+            if key.endswith(("_time", "_calls")) and (
+                isinstance(plain, bool) or not isinstance(plain, (int, float))
+            ):
+                # The importer would take it for a number.
+                key = f"{document.cut(key, document.MAX_NAME - 1)}_"
+            if key in made or key in document.OWN:
+                other = alike.other(key, made)
+                if other is None:
+                    continue
+                key = other
+            made[key] = plain
+        self.count_moved(ids)
 
     def trace(self, error: BaseException) -> str:
         """Return the text of an exception, with its traceback."""
@@ -111,28 +132,3 @@ def _zone(zone: str | datetime.tzinfo | None) -> datetime.tzinfo | None:
         return ZoneInfo(zone)
     except (KeyError, ValueError, OSError, TypeError):
         raise ConfigError("zone: must be a name of the time zone database, such as Europe/Berlin") from None
-
-
-def _add_fields(made: dict[str, Any], fields: Mapping[str, Any], values: document.Values) -> int:
-    """Add the user's fields under names that are free, and return how many of them were ids."""
-    ids = 0
-    alike = document.Alike()
-    if not isinstance(fields, Mapping):  # the application has replaced the dict
-        fields = {"fields": fields}
-    for name, value in list(fields.items()):
-        key = values.key(name)
-        plain = values.plain(value)
-        if key in ("request_id", "uuid"):
-            key = f"labels_{key}"
-            ids += 1
-        if key.endswith(("_time", "_calls")) and (
-            isinstance(plain, bool) or not isinstance(plain, (int, float))
-        ):
-            key = f"{document.cut(key, document.MAX_NAME - 1)}_"  # the importer would take it for a number
-        if key in made or key in document.OWN:
-            other = alike.other(key, made)
-            if other is None:
-                continue
-            key = other
-        made[key] = plain
-    return ids

@@ -32,17 +32,7 @@ C = TypeVar("C", bound=Counts)
 
 
 class Evidence(NamedTuple):
-    """The options that all collectors share: captures and faults.
-
-    Args:
-        capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
-        fault_log: a file for the ids of the events that data faults changed.
-        run: a name for this run, kept in the capture.
-        listener: name in the capture; default protocol, host and port.
-        count_duplicates: whether to count the ids that are captured more than once.
-        keep: whether to keep captured units in memory, for ``events``.
-    """
+    """The options of captures and faults, which all collectors share and describe."""
 
     capture: str | None = None
     faults: str | None = None

@@ -58,13 +58,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
     Args:
         protocol: the name in captures and for faults; also the scheme, with ``+tls`` appended for TLS.
         counts: the type of the counters.
-        captured: the counter of captured units.
-        host: the address to listen on.
-        port: the port; 0 picks a free one.
-        evidence: the options of captures and faults.
-        idle: seconds without traffic after which a connection is closed; 0: never.
-        max_connections: connections open at one time; a further one is closed at once.
-        tls: the context for TLS; None: plain TCP.
+        captured: the counter of captured units. All other arguments are those of the collectors.
     """
 
     def __init__(
