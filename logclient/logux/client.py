@@ -107,7 +107,6 @@ class Client(client.Client):
         return {"carriers": ()}
 
     def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        """Return the ledger's field for the meaning of acked."""
         assert isinstance(config, LoguxConfig)
         return {"ack": config.ack}
 
@@ -409,13 +408,7 @@ class Inbox:
                     self.channels[action] = self.engine.submit(action, client.level_index(URGENT), WHOLE)
 
     def _enqueue(self, action: dict[str, Any], meta: dict[str, Any], ours: bool = False) -> None:
-        """Queue an action for the callbacks.
-
-        Args:
-            action: the action.
-            meta: its meta.
-            ours: it undoes an action of ours, and is only for callbacks that name its type.
-        """
+        """Queue an action for the callbacks; one that undoes `ours` only for those that name its type."""
         if None not in self._callbacks and action.get("type") not in self._callbacks:
             return
         size = _weight(action)

@@ -27,7 +27,6 @@ _MAX_HEADER_BYTES = 16384
 
 
 def _user(value: Any) -> str:
-    """Read the first part of a node id."""
     if (
         not isinstance(value, str)
         or not 0 < len(value) <= 128

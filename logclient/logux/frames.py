@@ -65,7 +65,6 @@ def _decode(decoder: Decoder, unit: memoryview) -> Any:
 
 
 def _message(unit: memoryview, at: int, decoder: Decoder) -> Iterator[Frame]:
-    """Describe one message, which begins at `at`."""
     rows = _decode(decoder, unit)
     text = bytes(unit)
     status = rows.status[0] if len(rows) else -1

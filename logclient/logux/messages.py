@@ -270,11 +270,7 @@ _REST = bytes(c for c in range(256) if c not in b'[]{},"')
 
 
 def _check_size(raw: bytes) -> None:
-    """Check the nesting and the number of values of a text before it is parsed.
-
-    Raises:
-        ValueError: it exceeds a limit.
-    """
+    """Check the nesting and the number of values of a text before it is parsed."""
     if len(raw) <= MAX_NESTING:
         return
     if b"\\" in raw:

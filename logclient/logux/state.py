@@ -140,11 +140,7 @@ class State:
 
 
 def _checked(text: bytes) -> dict[str, Any]:
-    """Parse a file.
-
-    Raises:
-        ValueError: `State.keep` has not written it.
-    """
+    """Parse a file; raise a ValueError if `State.keep` has not written it."""
     if len(text) > _MAX_SIZE:
         raise ValueError("too long")
     found = json.loads(text)

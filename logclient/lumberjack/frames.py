@@ -104,10 +104,7 @@ def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
 def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool, Bytes | None]]:
     """Yield each frame, whether the next one can be found after it, and the content of a compressed frame.
 
-    Args:
-        view: the bytes.
-        depth: how many compressed frames are around them.
-        budget: bound on the content, in bytes.
+    `depth` is the number of compressed frames around, `budget` the bound on the content in bytes.
     """
     at = 0
     whole = True
@@ -182,10 +179,7 @@ def _count(n: int, noun: str) -> str:
 
 
 def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """Return the size of the 'data' frame at `at` and its first pairs.
-
-    The size is more than the bytes that are there when the frame is cut.
-    """
+    """Return the size of the 'data' frame at `at`, more than there is when it is cut, and its first pairs."""
     kept: list[tuple[bytes, bytes]] = []
     here = at + 10
     key = b""
@@ -206,11 +200,9 @@ def _pairs(view: memoryview, at: int, count: int) -> tuple[int, list[tuple[bytes
 
 
 def _inflated(payload: memoryview, budget: int) -> tuple[Bytes | None, int, str]:
-    """Inflate the content of a compressed frame as far as possible.
+    """Inflate a compressed frame as far as possible; return the content, the bytes behind it, and its fault.
 
-    Returns:
-        The content (None when it is more than `budget` bytes), the number of bytes behind its end, and its
-        fault.
+    The content is None when it is more than `budget` bytes.
     """
     import zlib
 

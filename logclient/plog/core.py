@@ -192,13 +192,10 @@ class Plog(CompiledCore):
         return self._next_stat, asks
 
     def _start_slowly(self, now: float, packets: int) -> float:
-        """Set the pace of the first packets through a socket.
+        """Set the pace of the first packets through a socket; return the time of the next look.
 
         Where the receive queue is visible, the full pace is allowed from the first packet on, as long as the
         queue has room.
-
-        Returns:
-            The time of the next look.
         """
         if self._slow_start is None:
             self._slow_start = SlowStart(self.options.pace)

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from logclient._ext.decoder import Events
 
 __all__ = ["DuplicateCounter"]
 
 _PAGE_BITS = 10  # 1,024 sequences in a page
 _PAGE = 1 << _PAGE_BITS
-
-
-class _Column(Protocol):
-    def tolist(self) -> list[int]: ...
-
-
-class DecodedIds(Protocol):
-    """Columns of a decoder with one row for each event."""
-
-    @property
-    def prefix_high(self) -> _Column: ...
-    @property
-    def prefix_low(self) -> _Column: ...
-    @property
-    def sequence(self) -> _Column: ...
 
 
 class DuplicateCounter:
@@ -38,7 +23,7 @@ class DuplicateCounter:
         self._once: dict[int, int] = {}  # page -> a bit for each sequence that was seen
         self._twice: dict[int, int] = {}
 
-    def add(self, decoded: DecodedIds) -> None:
+    def add(self, decoded: Events) -> None:
         """Add the ids of decoded events; sequence 0 means that an event has no id."""
         high, low, sequences = (
             column.tolist() for column in (decoded.prefix_high, decoded.prefix_low, decoded.sequence)

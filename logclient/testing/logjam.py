@@ -338,7 +338,6 @@ class Collector(CollectorBase[Counts]):
         self._close_evidence(self._capture)
 
     def _turn(self, poller: Any) -> None:
-        """Wait, read, capture, answer, publish."""
         ready = self._wait(poller.poll, self._next_timeout())
         with self._changed:
             now = time.monotonic()
@@ -612,11 +611,7 @@ class Collector(CollectorBase[Counts]):
                 monitor.close()
 
     def _send_reply(self, producer: _Producer, reply: list[bytes]) -> bool:
-        """Send an answer.
-
-        Returns:
-            False when libzmq holds as many answers as it may for this producer.
-        """
+        """Send an answer; return False when libzmq holds as many as it may for this producer."""
         zmq = self._zmq
         try:
             zeromq.send(self._router, [producer.routing_id, *reply])

@@ -273,17 +273,7 @@ class Collector(StreamCollector[Counts, _Connection]):
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__(
-            "logux",
-            Counts,
-            "captured_syncs",
-            host,
-            port,
-            evidence=evidence,
-            idle=idle,
-            max_connections=max_connections,
-            tls=tls,
-        )
+        super().__init__("logux", Counts, "captured_syncs", host, port, evidence, idle, max_connections, tls)
         if token is not None and authenticate is not None:
             raise ConfigError("authenticate: cannot be given together with token")
         if token is not None:

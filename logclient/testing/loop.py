@@ -158,7 +158,6 @@ class CollectorBase(Generic[C]):
         )
 
     def _close_evidence(self, *captures: CaptureWriter | None) -> None:
-        """Close captures and the fault log."""
         for capture in captures:
             try:
                 if capture is not None:
@@ -187,7 +186,6 @@ class CollectorBase(Generic[C]):
             self._fault_log.write(fault, ids, **more)
 
     def _count_duplicates(self) -> None:
-        """Update the counters of duplicates."""
         if self._duplicates is not None:
             self._count["duplicates"] = self._duplicates.duplicates
             self._count["copies"] = self._duplicates.copies

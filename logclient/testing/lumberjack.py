@@ -100,10 +100,7 @@ def _document(type: str, body: bytes) -> Any:
 
 
 def _event_id(type: str, body: bytes) -> str:
-    """Return the id in an event: ``@metadata._id``, else ``event.id`` as a name or in an object.
-
-    "" when none has our form.
-    """
+    """Return ``@metadata._id``, else ``event.id`` as a name or in an object; "" when none has our form."""
     try:
         document = _document(type, body)
     except (ValueError, RecursionError):
@@ -260,15 +257,7 @@ class Collector(StreamCollector[Counts, _Connection]):
     ) -> None:
         evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
         super().__init__(
-            "lumberjack",
-            Counts,
-            "captured_windows",
-            host,
-            port,
-            evidence=evidence,
-            idle=idle,
-            max_connections=max_connections,
-            tls=tls,
+            "lumberjack", Counts, "captured_windows", host, port, evidence, idle, max_connections, tls
         )
         self._keepalive = 0.0 if strict_spec else keepalive
         self._strict_spec = strict_spec

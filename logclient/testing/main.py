@@ -199,7 +199,6 @@ def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]
 
 
 def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
-    """Return a consumer of devices."""
     from logclient.logjam import consumer
     from logclient.logjam.subscriber import PORT
 

@@ -333,7 +333,6 @@ class Collector(CollectorBase[Counts]):
                 self._forwarder = None
 
     def _turn(self, opened: Datagrams, lines: socket.socket | None) -> None:
-        """Wait, read, capture, judge, answer."""
         ready = self._wait(self._selector.select, 0.0 if opened.more else self._next_timeout())
         with self._changed:
             now = time.monotonic()
@@ -490,7 +489,6 @@ class Collector(CollectorBase[Counts]):
             self._count_duplicates()
 
     def _poll_kafka(self, forwarder: Forwarder) -> None:
-        """Handle Kafka's delivery reports and errors."""
         forwarder.poll()
         for error in forwarder.errors:
             self._count_reason(error)

@@ -56,7 +56,6 @@ def log_collector_options() -> dict[str, Any]:
 
 
 def _collector(scheme: str) -> Callable[..., CollectorBase[Any]]:
-    """Return the class of a protocol's server."""
     schemes = ("lumberjack", "logjam", "plog", "logux")
     if scheme not in schemes:
         from logclient.errors import ConfigError

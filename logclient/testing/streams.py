@@ -68,7 +68,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         captured: str,
         host: str,
         port: int,
-        *,
         evidence: Evidence,
         idle: float,
         max_connections: int,
@@ -108,11 +107,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         """Run after the data of a reply was added to the output."""
 
     def _close_if_idle(self, connection: K, now: float) -> bool:
-        """Close a connection that was idle for too long.
-
-        Returns:
-            Whether it was closed.
-        """
+        """Close a connection that was idle for too long; return whether it was."""
         if not self._idle or now - connection.alive_at < self._idle:
             return False
         self._count["idle_closes"] += 1
@@ -177,7 +172,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             self._close(connection)
 
     def _turn(self, listener: socket.socket) -> None:
-        """Wait, read, capture, answer."""
         ready = self._wait(self._selector.select, self._next_timeout())
         with self._changed:
             now = time.monotonic()
@@ -333,7 +327,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             return 0
 
     def _protocol_error(self, reason: str) -> None:
-        """Count that a peer broke the protocol."""
         self._count["protocol_errors"] += 1
         self._count_reason(reason)
 
@@ -344,11 +337,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         connection.replies.append(Reply(None, count))
 
     def _admit(self, connection: K, unit: Unit[Captured, bytes], now: float) -> str:
-        """Pass a unit through the fault gate, capture it and queue its replies.
-
-        Returns:
-            The connection fault that was applied; empty: none.
-        """
+        """Pass a unit through the fault gate, capture it, queue its replies; return the connection fault."""
         decision = self._gate.admit(connection, unit, now)
         for captured in decision.captured:
             self._keep_unit(connection, captured)
