@@ -19,6 +19,7 @@ from logclient.errors import EncodeError, EncodeTypeError
 from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
+from logclient.logux.messages import MAX_NUMBER
 from logclient.logux.state import State
 
 __all__ = ["Client", "Pong"]
@@ -31,9 +32,6 @@ NO_TIME, NO_SUBPROTOCOL = -(1 << 63), -1
 SUBSCRIBE, UNDO = "logux/subscribe", "logux/undo"
 REFUSED = frozenset(("denied", "unknown_type", "rejected", "error"))
 """Reasons for which a channel is not subscribed to again."""
-
-MAX_NUMBER = 1 << 53
-"""The first whole number that JavaScript cannot distinguish from its neighbour."""
 
 MAX_WAITING = 100_000
 """Received actions that wait for callbacks, at most."""

@@ -56,6 +56,7 @@ from logclient.logux.events import Action, DebugText, Headers, Opened, Received,
 from logclient.logux.frames import Probe, frames
 from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
 from logclient.logux.messages import (
+    MAX_NUMBER,
     MIN_PROTOCOL,
     PROTOCOL,
     Connect,
@@ -86,19 +87,18 @@ from logclient.logux.messages import (
 from logclient.logux.messages import Headers as HeadersMessage
 from logclient.logux.options import Options
 
-__all__ = ["Logux", "Options", "Probe", "frames"]
+__all__ = ["ALPHABET", "Logux", "Options", "Probe", "frames"]
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
 _MAX_TEXT = 256  # characters of a server's text in our messages
 _MAX_NODE_ID = 1024  # characters of a server's node id, which becomes part of the id of each of its actions
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"
-_MAX_NUMBER = 1 << 53
+ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"  # of client ids
 
 
 def _letters(number: int, digits: int) -> str:
     """Write a number in characters that a node id may have, six bits each."""
-    return "".join(_ALPHABET[number >> 6 * place & 63] for place in range(digits))
+    return "".join(ALPHABET[number >> 6 * place & 63] for place in range(digits))
 
 
 def _name_parts(name: bytes) -> tuple[str, str]:
@@ -489,7 +489,7 @@ class Logux(CompiledCore):
             self._break(ProtocolError(f"connected: a node id of more than {_MAX_NODE_ID} characters"))
             return
         start, base = message.start, message.end
-        if base != int(base) or not 0 <= base < _MAX_NUMBER:
+        if base != int(base) or not 0 <= base < MAX_NUMBER:
             self._break(ProtocolError(f"connected: a base time of {base!r} ms"))
             return
         # The server's clock when its answer arrived: the way back took half of the time that the server did

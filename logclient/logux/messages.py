@@ -26,6 +26,7 @@ from logclient.errors import ProtocolError
 
 __all__ = [
     "MAX_NESTING",
+    "MAX_NUMBER",
     "MIN_PROTOCOL",
     "PROTOCOL",
     "WRONG_CREDENTIALS",
@@ -73,9 +74,10 @@ _RELEASES = {4: "@logux/server 0.13 and older", 5: "@logux/server 0.14", 7: "@lo
 
 MAX_NESTING = 500
 """Levels of arrays and objects, including the message itself."""
+MAX_NUMBER = 1 << 53
+"""The first whole number that JavaScript cannot distinguish from its neighbour."""
 
 _MAX_VALUES = 1_000_000  # in a message: each costs tens of bytes as a Python object
-_MAX_NUMBER = 1 << 53  # the limit of exact integers in JavaScript
 _ECHOED = 4096  # characters of a bad message that are returned to its sender
 _TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # of `connect`, quoted in a text
 
@@ -328,7 +330,7 @@ def compact(value: Any) -> bytes:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in _NUMBERS and -_MAX_NUMBER <= value <= _MAX_NUMBER
+    return type(value) in _NUMBERS and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def _is_object(value: Any) -> bool:

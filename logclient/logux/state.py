@@ -16,13 +16,12 @@ from typing import Any
 from logclient import threads
 from logclient.errors import ConfigError
 from logclient.files import open_regular
-from logclient.logux.core import Logux
+from logclient.logux.core import ALPHABET, Logux
+from logclient.logux.messages import MAX_NUMBER
 
 __all__ = ["State"]
 
 _MAX_SIZE = 4096  # bytes of the file
-_MAX_NUMBER = 1 << 53
-_LETTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-")
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -147,10 +146,10 @@ def _checked(text: bytes) -> dict[str, Any]:
     if not isinstance(found, dict) or found.keys() != {"client", "clients", "received"}:
         raise ValueError("other names")
     client, clients, received = found["client"], found["clients"], found["received"]
-    if not isinstance(client, str) or not 0 < len(client) <= 64 or not _LETTERS.issuperset(client):
+    if not isinstance(client, str) or not 0 < len(client) <= 64 or not set(client) <= set(ALPHABET):
         raise ValueError("client")
-    if type(clients) is not int or not 0 < clients < _MAX_NUMBER:
+    if type(clients) is not int or not 0 < clients < MAX_NUMBER:
         raise ValueError("clients")
-    if type(received) not in (int, float) or not 0 <= received < _MAX_NUMBER:
+    if type(received) not in (int, float) or not 0 <= received < MAX_NUMBER:
         raise ValueError("received")
     return found
