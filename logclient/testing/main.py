@@ -102,7 +102,7 @@ _LOGUX: dict[str, Callable[[str], Any]] = {
     "timeout": readers.duration(0, 86400),
     "ping": readers.duration(0, 86400),
     "max_message": readers.size(1 << 10, 1 << 30),
-    "deflate": readers.choice("off", "on"),
+    "deflate": lambda text: bool(readers.choice("off", "on")(text) == "on"),
 }
 _CONSUMER: dict[str, Callable[[str], Any]] = {
     "app_envs": readers.names,
@@ -112,6 +112,8 @@ _CONSUMER: dict[str, Callable[[str], Any]] = {
     "curve_server": readers.curve_key,
     "curve_secret": _secret,
 }
+# The arguments of a collector that have other names than the options.
+_ARGUMENTS = {"push": "push_port", "publish": "publish_port", "stats": "stats_port", "tcp": "tcp_port"}
 _OWN = {
     "logjam+sub": _CONSUMER,
     "lumberjack": _LUMBERJACK,
@@ -149,20 +151,25 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
         if "device" in own and len(given.endpoints) > 1:
             raise ConfigError("device: not allowed with several addresses, which need different numbers")
         tls = _tls(given) if given.tls else None
+        shared = {**options, "count_duplicates": True, **own}
         for host, port in given.endpoints:
             if given.protocol == "logjam":
-                numbered = {"device": len(collectors) + 1, **own}
-                collectors.append(_device(given.scheme, host, port, {**options, **numbered}))
+                numbered = {"device": len(collectors) + 1, **shared}
+                collectors.append(_device(given.scheme, host, port, numbered))
             elif given.protocol == "logux":
-                collectors.append(_logux(host, port, tls, {**options, **own}))
+                from logclient.testing import logux as logux
+
+                collectors.append(logux.Collector(host, port, tls=tls, **shared))
             elif given.scheme == "plog+tcp":
                 raise ConfigError(
                     "scheme: for lines over TCP give a plog server a port: plog://host:port?tcp=port"
                 )
             elif given.protocol == "plog":
-                collectors.append(_plog(host, port, {**options, **own}))
+                from logclient.testing import plog as plog
+
+                collectors.append(plog.Collector(host, port, **shared))
             else:
-                collectors.append(Collector(host, port, count_duplicates=True, tls=tls, **options, **own))
+                collectors.append(Collector(host, port, tls=tls, **shared))
     return collectors
 
 
@@ -176,26 +183,14 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
         if name not in readers:
             rest.append(pair)
             continue
-        if name in found:
+        argument = _ARGUMENTS.get(name, name)
+        if argument in found:
             raise ConfigError(f"{name}: given twice in the URL")
         try:
-            found[name] = readers[name](text)
+            found[argument] = readers[name](text)
         except ValueError as error:
             raise ConfigError(f"{name}: {error}") from None
     return head + ("?" if rest else "") + "&".join(rest), found
-
-
-def _plog(host: str, port: int, options: dict[str, Any]) -> plog.Collector:
-    from logclient.testing import plog as plog
-
-    return plog.Collector(host, port, tcp_port=options.pop("tcp", None), count_duplicates=True, **options)
-
-
-def _logux(host: str, port: int, tls: SSLContext | None, options: dict[str, Any]) -> logux.Collector:
-    from logclient.testing import logux as logux
-
-    deflate = options.pop("deflate", "off") == "on"
-    return logux.Collector(host, port, tls=tls, deflate=deflate, count_duplicates=True, **options)
 
 
 def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
@@ -220,21 +215,11 @@ def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logja
     """Return a device with the socket of the URL, one for consumers, and the other kind on request."""
     from logclient.testing import logjam as logjam
 
-    router: int | None = port
-    pull = options.pop("push", None)
-    if scheme == "logjam+push":
-        if pull is not None:
-            raise ConfigError("push: not with logjam+push, which has this port in the URL")
-        router, pull = None, port
-    return logjam.Collector(
-        host,
-        router,
-        push_port=pull,
-        publish_port=options.pop("publish", 0),
-        stats_port=options.pop("stats", None),
-        count_duplicates=True,
-        **options,
-    )
+    if scheme != "logjam+push":
+        return logjam.Collector(host, port, **{"push_port": None, **options})
+    if "push_port" in options:
+        raise ConfigError("push: not with logjam+push, which has this port in the URL")
+    return logjam.Collector(host, None, push_port=port, **options)
 
 
 def run(
