@@ -205,11 +205,6 @@ class CaptureWriter:
                 os.close(previous)
 
     @property
-    def next_arrival(self) -> int:
-        """The arrival of the next unit."""
-        return self._next
-
-    @property
     def pending(self) -> bool:
         """Whether units wait for ``flush``."""
         return bool(self._pending)

@@ -245,7 +245,7 @@ class Listener:
         if peer not in self.streams:
             self.streams[peer] = writer.stream(peer)
         stream, now = self.streams[peer], self.run.clock.tick(self.run.rng)
-        due, before = writer.next_arrival, self.disk.writes
+        due, before = writer._next, self.disk.writes
 
         def write() -> None:
             for raw in units:
@@ -258,7 +258,7 @@ class Listener:
         except LedgerError:
             self.streams.pop(peer, None)
             # They are there when it was the end of the segment behind them that had no room.
-            return writer.next_arrival > due, False
+            return writer._next > due, False
         except Killed as killed:
             self.die()
             # The first write has the units, what follows is the end of a segment and the next one's header.
