@@ -121,20 +121,7 @@ class Logux(CompiledCore):
     """
 
     def __init__(self, options: Options, producer: bytes) -> None:
-        codec = Codec(
-            producer,
-            compact(options.action_type),
-            window=options.window,
-            window_bytes=options.window_bytes,
-            inflight=options.inflight,
-            identity=has_ids(options.identity),
-            check=options.check,
-            synced=options.ack == "synced",
-            silence=options.silence,
-            ping=options.ping,
-            processing_timeout=options.processing_timeout,
-        )
-        super().__init__(codec)
+        super().__init__(self._make_codec(options, producer))
         self.options = options
         self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
@@ -155,6 +142,22 @@ class Logux(CompiledCore):
         self._old_form: bool | None = None  # of the subprotocol: None: not tried, False: it did not help
         self._now = 0.0
         self._begin()
+
+    def _make_codec(self, options: Options, producer: bytes) -> Any:
+        """Return the codec; a reference in the tests puts its own in this place."""
+        return Codec(
+            producer,
+            compact(options.action_type),
+            window=options.window,
+            window_bytes=options.window_bytes,
+            inflight=options.inflight,
+            identity=has_ids(options.identity),
+            check=options.check,
+            synced=options.ack == "synced",
+            silence=options.silence,
+            ping=options.ping,
+            processing_timeout=options.processing_timeout,
+        )
 
     def _make_node_id(self) -> str:
         count = f"-{self.clients}" if self.clients > 1 else ""
