@@ -25,6 +25,9 @@ from logclient._ext.jsonscan cimport (
     utf8_end,
 )
 
+cdef extern from "text.h" nogil:
+    uint8_t *lc_put_wide(uint8_t *to, uint32_t c, int *bad)
+
 cdef enum:
     MOST_NAMES = 8               # for one column
     PLAIN_KEYS = 8               # fields of a document that are compared one by one; more are hashed
@@ -66,12 +69,6 @@ ctypedef struct lc_texts:
 
 @cython.final
 cdef class Documents:
-    """Columns of documents, one row each. Texts are UTF-8.
-
-    A column of texts is a tuple of its bytes, the int32 ends of all rows (a 0 first), and a uint8 for each
-    row that is 1 where there is a value.
-    """
-
     cdef readonly Column time
     cdef readonly Column time_valid
     cdef readonly tuple level
@@ -84,26 +81,6 @@ cdef class Documents:
 
 @cython.final
 cdef class DocumentReader:
-    """Reads the time, the level, the message and all fields of documents.
-
-    A document is a JSON object. Where its member `nested` is an object, that one's members are fields too, in
-    front of equal names outside. A name ``a.b`` also finds the member ``b`` of an object ``a``.
-
-    Use one reader per thread.
-
-    Args:
-        time: names of members with the time: text as in RFC 3339, or a number of milliseconds since 1970.
-        level: names of members with the level.
-        message: names of members with the message. A list of lists gives their third elements, in lines.
-        nested: the name of the member with further fields; empty: none.
-        levels: names of the levels 0, 1, 2 and so on, at most 10.
-        pairs: whether a document may be a block of pairs of version 1 of Lumberjack.
-        text: whether anything else is a message.
-
-    Raises:
-        ValueError: there are more names than that, or more than 8 for one column.
-    """
-
     cdef lc_wanted wanted[3]
     cdef lc_span nested
     cdef bint pairs
@@ -181,20 +158,6 @@ cdef class DocumentReader:
         forget_wire(&self.fields_valid)
 
     def read(self, data, edges, *, bint fields=True):
-        """Read the documents ``data[edges[i]:edges[i + 1]]``, without the GIL.
-
-        Args:
-            data: the bytes of all documents.
-            edges: int64, rising: where each begins, and at the end where the last one ends. An empty one is
-                not a document.
-            fields: False leaves the fields out.
-
-        Returns:
-            Documents: one row for each.
-
-        Raises:
-            ValueError: `edges` do not rise inside `data`, or there is more text than a column can hold.
-        """
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(edges)
         cdef const int64_t *edge = <const int64_t *> at.b.buf
         cdef Py_ssize_t n = at.b.len // 8 - 1, i
@@ -245,16 +208,6 @@ include "documents/members.pyx"
 
 
 def join(data, offsets, lengths):
-    """Return slices of a buffer, joined: ``data[offset:offset + length]`` for each.
-
-    Args:
-        data: the bytes.
-        offsets: int64, where each slice begins.
-        lengths: int64, the bytes of each slice.
-
-    Raises:
-        ValueError: `offsets` and `lengths` differ in size, or a slice is not inside `data`.
-    """
     cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
     cdef BorrowedBuffer size = BorrowedBuffer(lengths)
     cdef Py_ssize_t n = count_units(at, size, None), i

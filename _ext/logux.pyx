@@ -125,6 +125,9 @@ cdef enum:
     WHOLE = 1                    # nibble of a kind: the body is an action
     TIMED = 2                    # ... an action behind a head
 
+cdef extern from "text.h" nogil:
+    uint8_t *lc_int(uint8_t *to, int64_t v)
+
 cdef extern from *:
     """
     #include <stdint.h>

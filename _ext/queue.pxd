@@ -253,6 +253,10 @@ cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil
 cdef bint lc_keep_chunk(lc_queue *h, lc_chunk *c) noexcept nogil
 
+# Return the chunk that begins at a place, counted over all segments from 0.
+cdef inline lc_chunk *chunk_at(lc_spool *s, uint32_t place) noexcept nogil:
+    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
+
 cdef inline uint8_t *chunk_data(lc_chunk *c) noexcept nogil:
     return <uint8_t *> (c + 1)
 

@@ -23,6 +23,7 @@ from logclient._ext.queue cimport (
     SEGMENT_HEAD,
     SIZE_CLASSES,
     EventQueue,
+    chunk_at,
     chunk_data,
     event_room,
     event_takes,
@@ -132,11 +133,6 @@ cdef bint _is_in(const uint64_t *ranges, Py_ssize_t n, uint64_t seq) noexcept no
         if ranges[2 * i] <= seq <= ranges[2 * i + 1]:
             return True
     return False
-
-
-cdef inline lc_chunk *place_chunk(lc_spool *s, uint32_t place) noexcept nogil:
-    # Return the chunk that begins at a place, counted over all segments from 0.
-    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
 
 
 cdef class Segments:
@@ -635,7 +631,7 @@ cdef class Segments:
         # Give up the places of a chunk with nothing to send. Bodies lay where other chunks may begin.
         cdef uint32_t i
         for i in range(1, n):
-            place_chunk(self.s, segment * PLACES + place + i).live = 0
+            chunk_at(self.s, segment * PLACES + place + i).live = 0
         if c.live:
             lc_publish(&c.live, 0)
         self.s.segments[segment].free |= (~(<uint64_t> 0) >> (PLACES - n)) << place

@@ -3,13 +3,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 
-cdef extern from *:
-    """
-    #include <sys/types.h>
-    """
-    ctypedef long ssize_t
-
-
 cdef extern from "openssl.h":
     ctypedef struct SSL:
         pass

@@ -23,32 +23,23 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
+from logclient._ext.sockets cimport (
+    EAGAIN,
+    EINTR,
+    EWOULDBLOCK,
+    MSG_DONTWAIT,
+    MSG_MORE,
+    MSG_NOSIGNAL,
+    errno,
+    recv,
+    send,
+)
+
 import os
 
 
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <sys/socket.h>
-    #include <unistd.h>
-    #ifdef LC_LIKE_MACOS
-    #undef MSG_NOSIGNAL
-    #endif
-    #ifndef MSG_NOSIGNAL
-    #define MSG_NOSIGNAL 0      /* macOS: the transport sets SO_NOSIGPIPE */
-    #endif
-    #ifndef MSG_MORE
-    #define MSG_MORE 0          /* only Linux has it */
-    #endif
-    static inline int lc_errno(void) { return errno; }
-    static inline void lc_clear_errno(void) { errno = 0; }
-    """
-    ssize_t send(int fd, const void *data, size_t size, int flags) nogil
-    ssize_t recv(int fd, void *data, size_t size, int flags) nogil
+cdef extern from "unistd.h":
     int getpid() nogil
-    int lc_errno() nogil
-    void lc_clear_errno() nogil
-    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_MORE
 
 cdef extern from "openssl.h":
     const char *lc_openssl_find(lc_openssl *o, void *library) nogil
@@ -174,11 +165,11 @@ cdef class TlsSocket:
             sent = send(self.fd, data, <size_t> n, flags)
             if sent >= 0:
                 self.o.BIO_nread(self.outer, &data, <int> sent)
-            elif lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+            elif errno == EAGAIN or errno == EWOULDBLOCK:
                 return 0
-            elif lc_errno() != EINTR:
+            elif errno != EINTR:
                 self.send_failed = True
-                self.error = lc_errno()
+                self.error = errno
                 return TLS_BROKEN
 
     cdef int _fill(self) noexcept nogil:
@@ -198,12 +189,12 @@ cdef class TlsSocket:
                 self.eof = True
                 self.o.BIO_ctrl(self.outer, BIO_C_SHUTDOWN_WR, 0, NULL)
                 return 1
-            if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+            if errno == EAGAIN or errno == EWOULDBLOCK:
                 return 0
-            if lc_errno() != EINTR:
+            if errno != EINTR:
                 self.failed = True
                 self.kind = SSL_ERROR_SYSCALL
-                self.error = lc_errno()
+                self.error = errno
                 return TLS_BROKEN
 
     cdef int _explain(self, int result) noexcept nogil:

@@ -104,26 +104,6 @@ cdef inline int hex4(const uint8_t *p) noexcept nogil:
     return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
 
 
-cdef inline size_t put_utf8(uint8_t *to, uint32_t c) noexcept nogil:
-    if c < 0x80:
-        to[0] = <uint8_t> c
-        return 1
-    if c < 0x800:
-        to[0] = <uint8_t> (0xC0 | c >> 6)
-        to[1] = <uint8_t> (0x80 | c & 0x3F)
-        return 2
-    if c < 0x10000:
-        to[0] = <uint8_t> (0xE0 | c >> 12)
-        to[1] = <uint8_t> (0x80 | c >> 6 & 0x3F)
-        to[2] = <uint8_t> (0x80 | c & 0x3F)
-        return 3
-    to[0] = <uint8_t> (0xF0 | c >> 18)
-    to[1] = <uint8_t> (0x80 | c >> 12 & 0x3F)
-    to[2] = <uint8_t> (0x80 | c >> 6 & 0x3F)
-    to[3] = <uint8_t> (0x80 | c & 0x3F)
-    return 4
-
-
 # Append the characters between the quotes of a string, with escapes undone. A lone surrogate, and an escape
 # that JSON does not have, becomes U+FFFD. The result is not longer, but for such. -1: out of memory.
 cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
@@ -131,7 +111,7 @@ cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogi
     cdef const uint8_t *slash = <const uint8_t *> memchr(p, c'\\', size) if size else NULL
     cdef uint8_t *out
     cdef uint8_t *first
-    cdef int c, low
+    cdef int c, low, surrogate = 0
     if slash == NULL:
         return append_bytes(to, p, size)
     # A wrong escape has at least two bytes: they become U+FFFD, three bytes, and the second character.
@@ -157,7 +137,7 @@ cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogi
                 if 0xDC00 <= low < 0xE000:
                     c = 0x10000 + ((c - 0xD800) << 10) + low - 0xDC00
                     p += 6
-            if c < 0 or 0xD800 <= c < 0xE000:
+            if c < 0:
                 c = 0xFFFD
         else:
             if p[1] == c'n':
@@ -173,7 +153,11 @@ cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogi
             elif p[1] == c'f':
                 c = 12
             p += 1 if c == 0xFFFD else 2
-        out += put_utf8(out, <uint32_t> c)
+        if c < 0x80:
+            out[0] = <uint8_t> c
+            out += 1
+        else:
+            out = lc_put_wide(out, <uint32_t> c, &surrogate)     # which it makes U+FFFD
         slash = <const uint8_t *> memchr(p, c'\\', end - p) if p < end else NULL
     to.size += out - first
     return 0

@@ -31,27 +31,6 @@ cdef int look_through(const uint8_t *p, const uint8_t *end, lc_look *o) noexcept
                 o.id.size = m.value.size - 2 * (v[0] == c'"')
 
 
-cdef inline uint8_t *put_number(uint8_t *p, int64_t value) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef uint64_t v = <uint64_t> value
-    cdef int n = 0
-    if value < 0:
-        p[0] = c'-'
-        p += 1
-        v = 0 - v
-    while True:
-        digits[n] = <uint8_t> (c'0' + v % 10)
-        n += 1
-        v //= 10
-        if v == 0:
-            break
-    while n:
-        n -= 1
-        p[0] = digits[n]
-        p += 1
-    return p
-
-
 cdef inline uint8_t *put_text(uint8_t *p, const char *text, size_t n) noexcept nogil:
     memcpy(p, text, n)
     return p + n
@@ -61,18 +40,18 @@ cdef inline uint8_t *put_meta(lc_client *w, uint8_t *p, const lc_action *a) noex
     p = put_text(p, b',{"id":', 7)
     if a.counter:
         p[0] = c'['
-        p = put_number(p + 1, a.ms - w.base)
+        p = lc_int(p + 1, a.ms - w.base)
         p[0] = c','
-        p = put_number(p + 1, <int64_t> a.counter)
+        p = lc_int(p + 1, <int64_t> a.counter)
         p[0] = c']'
         p += 1
     else:
-        p = put_number(p, a.ms - w.base)
+        p = lc_int(p, a.ms - w.base)
     p = put_text(p, b',"time":', 8)
-    p = put_number(p, a.time)
+    p = lc_int(p, a.time)
     if a.subprotocol >= 0:
         p = put_text(p, b',"subprotocol":', 15)
-        p = put_number(p, a.subprotocol)
+        p = lc_int(p, a.subprotocol)
     p[0] = c'}'
     return p + 1
 
@@ -186,7 +165,7 @@ cdef size_t begin_sync(lc_client *w, lc_wire *wire, uint32_t n) noexcept nogil:
     cdef uint8_t *p = wire_reserve(wire, HEAD + PREFIX_ROOM)
     if p == NULL:
         return 0
-    wire.size = put_number(put_text(p + HEAD, b'["sync",', 8), w.added + n) - wire.data
+    wire.size = lc_int(put_text(p + HEAD, b'["sync",', 8), w.added + n) - wire.data
     return wire.size
 
 
@@ -194,7 +173,7 @@ cdef size_t begin_sync(lc_client *w, lc_wire *wire, uint32_t n) noexcept nogil:
 # META_ROOM.
 cdef void end_sync(lc_client *w, lc_wire *wire, size_t begin, size_t first) noexcept nogil:
     cdef uint8_t prefix[PREFIX_ROOM]
-    cdef size_t size = put_number(put_text(prefix, b'["sync",', 8), w.added) - prefix
+    cdef size_t size = lc_int(put_text(prefix, b'["sync",', 8), w.added) - prefix
     cdef size_t at = begin + HEAD + size
     wire.data[wire.size] = c']'
     wire.size += 1

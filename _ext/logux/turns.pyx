@@ -183,7 +183,7 @@ cdef int say(lc_client *w, const uint8_t *text, size_t size) noexcept nogil:
 # The same for `["<type>",<number>]`.
 cdef inline int say_number(lc_client *w, const char *type, size_t size, int64_t number) noexcept nogil:
     cdef uint8_t text[48]
-    cdef uint8_t *p = put_number(put_text(text, type, size), number)
+    cdef uint8_t *p = lc_int(put_text(text, type, size), number)
     p[0] = c']'
     return say(w, text, p + 1 - text)
 

@@ -6,13 +6,6 @@ from logclient._ext.inflight cimport InflightBatches
 from logclient._ext.codec cimport lc_codec, lc_outcomes, lc_wire
 
 
-cdef extern from *:
-    """
-    #include <sys/types.h>
-    """
-    ctypedef long ssize_t
-
-
 # Results of `_write` and `_read` besides a number of bytes; 0 means: not now.
 cdef enum:
     LINK_BROKEN = -1         # see `error`

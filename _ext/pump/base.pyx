@@ -10,6 +10,7 @@ POSIX only. Elsewhere ``delivery.pump.PythonPump`` does the same with the same m
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -57,15 +58,8 @@ from logclient._ext.codec cimport lc_batch, wire_reserve
 from logclient._ext.constants import ENDS
 
 
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <unistd.h>
-    static inline int lc_errno(void) { return errno; }
-    """
+cdef extern from "unistd.h":
     ssize_t write(int fd, const void *data, size_t size) nogil
-    int lc_errno() nogil
-    int EINTR
 
 cdef enum:
     REPORT_MS = 100          # between two reports to Python
@@ -251,10 +245,10 @@ cdef class CompiledPump:
         while done < line.size:
             n = write(self.ledger_fd, line.data + done, line.size - done)
             if n < 0:
-                if lc_errno() == EINTR:
+                if errno == EINTR:
                     continue
                 # Delivery goes on without the ledger; Python reports that.
-                self.ledger_errno = lc_errno()
+                self.ledger_errno = errno
                 self.ledger_fd = -1
                 return
             done += <size_t> n

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from logclient._ext.pump.base cimport CompiledPump, ssize_t
+from logclient._ext.pump.base cimport CompiledPump
 
 
 cdef class TcpPump(CompiledPump):

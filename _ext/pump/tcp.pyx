@@ -8,26 +8,17 @@ from logclient._ext.pump.base cimport (
     POLLIN,
     POLLOUT,
     CompiledPump,
-    ssize_t,
 )
-
-
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <sys/socket.h>
-    #ifdef LC_LIKE_MACOS
-    #undef MSG_NOSIGNAL
-    #endif
-    #ifndef MSG_NOSIGNAL
-    #define MSG_NOSIGNAL 0      /* macOS: the transport sets SO_NOSIGPIPE */
-    #endif
-    static inline int lc_errno(void) { return errno; }
-    """
-    ssize_t send(int fd, const void *data, size_t size, int flags) nogil
-    ssize_t recv(int fd, void *data, size_t size, int flags) nogil
-    int lc_errno() nogil
-    int EAGAIN, EWOULDBLOCK, EINTR, MSG_NOSIGNAL, MSG_DONTWAIT
+from logclient._ext.sockets cimport (
+    EAGAIN,
+    EINTR,
+    EWOULDBLOCK,
+    MSG_DONTWAIT,
+    MSG_NOSIGNAL,
+    errno,
+    recv,
+    send,
+)
 
 
 cdef class TcpPump(CompiledPump):
@@ -39,16 +30,16 @@ cdef class TcpPump(CompiledPump):
 
     cdef ssize_t _failed(self) noexcept nogil:
         # Return the meaning of a failed call: 0 for not now, or LINK_BROKEN.
-        if lc_errno() == EAGAIN or lc_errno() == EWOULDBLOCK:
+        if errno == EAGAIN or errno == EWOULDBLOCK:
             return 0
-        self.error = lc_errno()
+        self.error = errno
         return LINK_BROKEN
 
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
         cdef ssize_t n
         while True:
             n = send(self.fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT)
-            if n >= 0 or lc_errno() != EINTR:
+            if n >= 0 or errno != EINTR:
                 return n if n >= 0 else self._failed()
 
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
@@ -57,7 +48,7 @@ cdef class TcpPump(CompiledPump):
             n = recv(self.fd, data, size, MSG_DONTWAIT)
             if n == 0:
                 return LINK_CLOSED
-            if n > 0 or lc_errno() != EINTR:
+            if n > 0 or errno != EINTR:
                 return n if n > 0 else self._failed()
 
     cdef int _interest(self, bint full, int *fd) noexcept nogil:

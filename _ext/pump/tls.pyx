@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t
 
-from logclient._ext.pump.base cimport POLLIN, POLLOUT, UNREAD, CompiledPump, ssize_t
+from logclient._ext.pump.base cimport POLLIN, POLLOUT, UNREAD, CompiledPump
 from logclient._ext.tls cimport TO_READ, TO_WRITE
 
 

@@ -17,8 +17,8 @@ from logclient._ext.pump.base cimport (
     POLLIN,
     POLLOUT,
     CompiledPump,
-    ssize_t,
 )
+from logclient._ext.sockets cimport EAGAIN, EINTR, EWOULDBLOCK, MSG_DONTWAIT, MSG_TRUNC, errno, recv
 
 from logclient._ext.constants import UDP_METHODS
 
@@ -28,17 +28,10 @@ cdef extern from *:
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE
     #endif
-    #include <errno.h>
     #include <stdint.h>
     #include <string.h>
-    #include <sys/socket.h>
     #include <sys/uio.h>
-    #ifdef LC_LIKE_MACOS
-    #undef MSG_NOSIGNAL
-    #endif
-    #ifndef MSG_NOSIGNAL
-    #define MSG_NOSIGNAL 0
-    #endif
+    #include "sockets.h"
     #if defined(__linux__) && !defined(LC_LIKE_MACOS)
     #define LC_MMSG 1
     #else
@@ -86,18 +79,14 @@ cdef extern from *:
     #endif
         return send(fd, c->iov[0].iov_base, c->iov[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -1 : 1;
     }
-    static inline int lc_udp_errno(void) { return errno; }
     """
     ctypedef struct lc_udp_call:
         int n
     void lc_udp_add(lc_udp_call *call, const uint8_t *at, size_t size, uint32_t segment) noexcept nogil
     int lc_udp_send(int fd, lc_udp_call *call, int many) noexcept nogil
-    int lc_udp_errno() noexcept nogil
     const int LC_MMSG
     enum: LC_UDP_CALL
-    ssize_t recv(int fd, void *data, size_t size, int flags) nogil
-    int EAGAIN, EWOULDBLOCK, EINTR, EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
-    int MSG_DONTWAIT, MSG_TRUNC
+    int EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOSYS, EOPNOTSUPP
 
 cdef enum:
     HEAD = 8                 # bytes of a run's head: its size and its segment
@@ -118,7 +107,6 @@ cdef class UdpPump(CompiledPump):
 
     @property
     def send_method(self):
-        """The method by which datagrams are sent now: one of `UDP_METHODS`."""
         return UDP_METHODS[self.method]
 
     def connected(self):
@@ -166,7 +154,7 @@ cdef class UdpPump(CompiledPump):
             self._gather(data + done, size - done)
             n = lc_udp_send(self.fd, &self.call, self.method)
             if n < 0:
-                error = lc_udp_errno()
+                error = errno
                 if error == EINTR:
                     continue
                 if self.method == UDP_RUNS and error in (EINVAL, EIO, EOPNOTSUPP, EMSGSIZE):
@@ -200,9 +188,9 @@ cdef class UdpPump(CompiledPump):
                 lc_put_frame(data, <uint32_t> n)
                 lc_put_frame(data + 4, <uint32_t> n)
                 return n + HEAD
-            if n >= 0 or lc_udp_errno() == EINTR:
+            if n >= 0 or errno == EINTR:
                 continue             # empty, or longer than any valid one
-            self.error = lc_udp_errno()
+            self.error = errno
             return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
 
     cdef int _sleep(self, bint full, int timeout) noexcept nogil:

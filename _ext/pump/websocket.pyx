@@ -25,7 +25,6 @@ from logclient._ext.pump.base cimport (
     CompiledPump,
     poll,
     pollfd,
-    ssize_t,
 )
 from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
 from logclient._ext.websocket cimport (

@@ -26,7 +26,6 @@ from logclient._ext.pump.base cimport (
     CompiledPump,
     poll,
     pollfd,
-    ssize_t,
 )
 
 

@@ -12,11 +12,6 @@ cdef inline uint32_t _places_of(uint64_t room) noexcept nogil:
     return <uint32_t> ((room + (PLACE - CHUNK) + PLACE - 1) // PLACE)
 
 
-cdef inline lc_chunk *_chunk_at(lc_spool *s, uint32_t place) noexcept nogil:
-    # Return the chunk that begins at a place, counted over all segments from 0.
-    return <lc_chunk *> (s.segments[place // PLACES].base + SEGMENT_HEAD + <size_t> (place % PLACES) * PLACE)
-
-
 cdef inline uint64_t _runs(uint64_t free_, uint32_t n) noexcept nogil:
     # Return the bits at which `n` free places in a row begin.
     cdef uint32_t step
@@ -64,7 +59,7 @@ cdef lc_chunk *_take_places(lc_queue *h, uint64_t room, bint kept) noexcept nogi
         s.free_touched -= n
     if s.free_touched < s.ready:
         _ask(s)
-    c = _chunk_at(s, i * PLACES + first)
+    c = chunk_at(s, i * PLACES + first)
     c.size_class = <uint8_t> SIZE_CLASSES
     c.capacity = n * PLACE - (PLACE - CHUNK)
     c.place = 1 + i * PLACES + first
@@ -83,7 +78,7 @@ cdef void lc_begin_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
     c.log_before = s.last_to_log
     c.log_behind = 0
     if s.last_to_log:
-        _chunk_at(s, s.last_to_log - 1).log_behind = c.place
+        chunk_at(s, s.last_to_log - 1).log_behind = c.place
     else:
         s.first_to_log = c.place
     s.last_to_log = c.place
@@ -93,11 +88,11 @@ cdef void lc_end_to_log(lc_spool *s, lc_chunk *c) noexcept nogil:
     # Take a chunk out of that list. Mutex held.
     c.to_log = 0
     if c.log_before:
-        _chunk_at(s, c.log_before - 1).log_behind = c.log_behind
+        chunk_at(s, c.log_before - 1).log_behind = c.log_behind
     else:
         s.first_to_log = c.log_behind
     if c.log_behind:
-        _chunk_at(s, c.log_behind - 1).log_before = c.log_before
+        chunk_at(s, c.log_behind - 1).log_before = c.log_before
     else:
         s.last_to_log = c.log_before
 
@@ -112,7 +107,7 @@ cdef void _free_places(lc_queue *h, lc_chunk *c) noexcept nogil:
         lc_end_to_log(s, c)
     # Bodies lay where other chunks may begin: there is none, for whoever reads the file.
     for i in range(1, n):
-        _chunk_at(s, first + i).live = 0
+        chunk_at(s, first + i).live = 0
     lc_publish(&c.live, 0)
     s.segments[first // PLACES].free |= _mask(first % PLACES, n)
     s.free_places += n

@@ -6,22 +6,12 @@ cdef object REDACTED_TEXT = REDACTED
 
 @cython.final
 cdef class Redaction:
-    """The names of the fields to leave out.
-
-    An entry is compared with the last part of a field's name, letters in either case (``str.casefold``);
-    ``*`` in it stands for any characters. ``message`` is the text of an event and stays.
-
-    Args:
-        names: the entries.
-    """
-
     cdef tuple entries       # exact strings, folded
 
     def __cinit__(self, names):
         self.entries = tuple([str(name).casefold() for name in names])
 
     def covers(self, str name not None):
-        """Return whether the value of a field of this name is left out."""
         cdef str exact = _exact_str(name)
         return _covers(<PyObject *> self.entries, <PyObject *> exact)
 
@@ -98,10 +88,6 @@ cdef bint _any_fits(PyObject *entries, PyObject *name, Py_ssize_t at) noexcept n
         if _fits(PyTuple_GET_ITEM(entries, i), name, at):
             return True
     return False
-
-
-cdef inline bint _is_redacted(Document *doc, PyObject *name) noexcept:
-    return doc.redacted != NULL and _covers(doc.redacted, name)
 
 
 cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):

@@ -119,7 +119,7 @@ cdef bint _copy_slice(lc_log *g, uint64_t target) noexcept nogil:
         memcpy(b + 1, s.to_log.items, s.to_log.n * sizeof(lc_outcome))
         s.to_log.n = 0
     while at:
-        c = place_chunk(s, at - 1)
+        c = chunk_at(s, at - 1)
         following = c.log_behind
         if c.live > target:
             return False
@@ -164,7 +164,7 @@ cdef void _log_all_again(lc_spool *s) noexcept nogil:
             if s.segments[i].free >> p & 1:
                 p += 1
                 continue
-            c = place_chunk(s, i * PLACES + p)
+            c = chunk_at(s, i * PLACES + p)
             c.logged = 0
             if not c.to_log:
                 lc_begin_to_log(s, c)

@@ -59,7 +59,7 @@ cdef _file_error(lc_openssl *o):
     # Return why a file cannot be used, after a call in this thread that has failed.
     import ssl
 
-    cdef int number = lc_errno()
+    cdef int number = errno
     cdef unsigned long code = o.ERR_peek_last_error()
     o.ERR_clear_error()
     if number:
@@ -157,6 +157,7 @@ cdef class TlsContext:
             OSError: a file cannot be read.
             ssl.SSLError: it holds something else.
         """
+        global errno
         cdef lc_openssl *o = &self.library.f
         cdef int done
         # Held by these names while their bytes are used.
@@ -166,7 +167,7 @@ cdef class TlsContext:
         cdef char *in_folder = NULL if capath is None else <char *> folder
         with nogil:
             o.ERR_clear_error()
-            lc_clear_errno()
+            errno = 0
             done = o.SSL_CTX_load_verify_locations(self.context, in_file, in_folder)
         if not done:
             raise _file_error(o)
@@ -185,6 +186,7 @@ cdef class TlsContext:
             ssl.SSLError: a file holds something else, or the key of another certificate.
             BaseException: what `password` has raised.
         """
+        global errno
         cdef lc_openssl *o = &self.library.f
         cdef int done
         cert = os.fsencode(certfile)
@@ -198,13 +200,13 @@ cdef class TlsContext:
         try:
             with nogil:
                 o.ERR_clear_error()
-                lc_clear_errno()
+                errno = 0
                 done = o.SSL_CTX_use_certificate_chain_file(self.context, in_cert)
                 if done == 1:
-                    lc_clear_errno()
+                    errno = 0
                     done = o.SSL_CTX_use_PrivateKey_file(self.context, in_key, SSL_FILETYPE_PEM)
                 if done == 1:
-                    lc_clear_errno()
+                    errno = 0
                     done = o.SSL_CTX_check_private_key(self.context)
             if self.failure is not None:
                 o.ERR_clear_error()

@@ -41,10 +41,10 @@ UNTAKEN = "there is always room where OpenSSL is asked to write, and it never re
 APART = {
     "self.send_failed = True": SYSTEM,
     "self.kind = SSL_ERROR_SYSCALL": SYSTEM,
-    "self.error = lc_errno()": SYSTEM,
+    "self.error = errno": SYSTEM,
     "self.failed = True": SYSTEM,
     "return TLS_BROKEN": SYSTEM,
-    "if lc_errno() != EINTR:": SYSTEM,
+    "if errno != EINTR:": SYSTEM,
     "raise self._failure()": SYSTEM,
     "if self.error:": SYSTEM,
     "return OSError(self.error, os.strerror(self.error))": SYSTEM,

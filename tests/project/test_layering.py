@@ -53,10 +53,11 @@ ARROWS: dict[str, set[str]] = {
     "_ext senders": {"_ext pump"},
     "_ext framing": {"_ext base"},
     "_ext pump": {"_ext queue", "_ext tls", "_ext framing"},
-    "_ext tls": {"_ext base"},
+    "_ext tls": {"_ext base", "_ext sockets"},
     "_ext files": {"_ext base"},
     "_ext receivers": {"_ext base"},
     "_ext queue": {"_ext base"},
+    "_ext sockets": set(),
     "_ext base": set(),
 }
 
@@ -75,6 +76,7 @@ EXT_ROOMS = {
     "_ext senders": {"pump.tcp", "pump.tls", "pump.websocket", "pump.zmq", "pump.udp"},
     "_ext framing": {"websocket"},
     "_ext tls": {"tls"},
+    "_ext sockets": {"sockets"},
     "_ext files": {"arrivals", "capture", "documents", "ledger"},
     "_ext receivers": {"udpreceive"},
 }
