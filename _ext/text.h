@@ -16,8 +16,6 @@
 #include <emmintrin.h>
 #define LC_SSE2 1
 #endif
-#define LC_THREAD __thread
-#define lc_prefetch(p) __builtin_prefetch(p)
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
 

@@ -60,7 +60,6 @@ cdef extern from *:
     #endif
     #define lc_tb(o) ((PyTracebackObject *)(o))
     #define lc_is_traceback(o) PyTraceBack_Check(o)
-    #define lc_frame_of(o) ((PyObject *)lc_tb(o)->tb_frame)
     #define lc_next_of(o) ((PyObject *)lc_tb(o)->tb_next)
     #define lc_lasti_of(o) (lc_tb(o)->tb_lasti)
     #define lc_lineno_of(o) (lc_tb(o)->tb_lineno)
@@ -110,7 +109,6 @@ cdef extern from *:
     """
     bint LC_SHARED
     bint lc_is_traceback(object o)
-    PyObject *lc_frame_of(object o)
     PyObject *lc_next_of(object o)
     int lc_lasti_of(object o)
     int lc_lineno_of(object o)

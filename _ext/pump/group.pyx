@@ -40,7 +40,7 @@ cdef struct lc_member:
 
 
 cdef class PumpGroup:
-    """Pumps whose batches come from one queue."""
+    """Pumps whose batches come from one queue; the members are those of ``CompiledPump``, for all of them."""
 
     cdef readonly tuple pumps    # own what `members` refers to
     cdef lc_member members[MOST]
@@ -70,38 +70,30 @@ cdef class PumpGroup:
 
     @property
     def windows(self):
-        """Batches put on the wire."""
         return sum([pump.windows for pump in self.pumps])
 
     @property
     def bytes_sent(self):
-        """Bytes sent over all connections."""
         return sum([pump.bytes_sent for pump in self.pumps])
 
     def stop(self):
-        """Make ``run`` return soon, and at once when called again, until ``resume``."""
         self.stopping = True
 
     def resume(self):
-        """Undo ``stop``."""
         self.stopping = False
 
     def poke(self):
-        """Make ``run`` return soon, once."""
         self.poked = True
 
     def drain_events(self):
-        """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
         return [event for pump in self.pumps for event in pump.drain_events()]
 
     def set_ledger(self, int fd):
-        """Write ``batch`` lines to this descriptor; -1: write none."""
         self.ledger_fd = fd
         for pump in self.pumps:
             pump.set_ledger(fd)
 
     def take_ledger(self):
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""
         found = [pump.take_ledger() for pump in self.pumps]
         return sum([size for size, _ in found]), next((error for _, error in found if error), 0)
 

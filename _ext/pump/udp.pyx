@@ -110,7 +110,6 @@ cdef class UdpPump(CompiledPump):
         return UDP_METHODS[self.method]
 
     def connected(self):
-        """Begin a new connection."""
         CompiledPump.connected(self)
         self.inside = 0
         self.late_error = 0

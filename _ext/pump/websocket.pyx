@@ -85,7 +85,6 @@ cdef class WebSocketPump(CompiledPump):
         return pump
 
     def connected(self):
-        """Begin a new connection."""
         CompiledPump.connected(self)
         self.carrier.connected()
         self.broken = self.drained = self.fast = False
@@ -93,7 +92,6 @@ cdef class WebSocketPump(CompiledPump):
 
     @property
     def errno(self):
-        """The system's error number behind the end ``error``."""
         return self.carrier.errno
 
     @property

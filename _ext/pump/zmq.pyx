@@ -179,7 +179,6 @@ cdef class ZmqPump(CompiledPump):
         return pump
 
     def connected(self):
-        """Begin a new connection."""
         CompiledPump.connected(self)
         self.torn = False
         self.oversized = False

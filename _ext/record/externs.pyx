@@ -1,6 +1,6 @@
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
-        const char *tp_name
+        pass
     PyTypeObject *Py_TYPE(PyObject *o) nogil
     void Py_INCREF(PyObject *o)
     void Py_XINCREF(PyObject *o)
@@ -14,14 +14,12 @@ cdef extern from "Python.h":
     int PyLong_CheckExact(PyObject *o) nogil
     int PyLong_Check(PyObject *o) nogil
     int PyFloat_CheckExact(PyObject *o) nogil
-    int PyFloat_Check(PyObject *o) nogil
     double PyFloat_AS_DOUBLE(PyObject *o) nogil
     int PyDict_CheckExact(PyObject *o) nogil
     int PyDict_Check(PyObject *o) nogil
     int PyList_CheckExact(PyObject *o) nogil
     int PyList_Check(PyObject *o) nogil
     int PyTuple_CheckExact(PyObject *o) nogil
-    int PyTuple_Check(PyObject *o) nogil
     Py_ssize_t PyList_GET_SIZE(PyObject *o) nogil
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i) nogil
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o) nogil
@@ -94,7 +92,7 @@ cdef extern from *:
 
 cdef extern from "text.h" nogil:
     """
-    static LC_THREAD lc_here lc_this_thread;
+    static __thread lc_here lc_this_thread;
     """
     enum: LC_SLACK
     enum: LC_WORST
@@ -139,7 +137,7 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)
-    void lc_prefetch(const void *p)
+    void lc_prefetch "__builtin_prefetch"(const void *p)
     uint8_t *lc_micro(uint8_t *to, uint32_t us)
     long long llrint(double v)
     double rint(double v)
