@@ -13,8 +13,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 cdef extern from *:
     """
     #include <stddef.h>
-    #include <stdint.h>
-    #include <string.h>
+    #include "bits.h"
 
     /* zlib's CRC-32 (reflected 0x04C11DB7). Where the processor multiplies polynomials, 64 bytes a step are
        folded onto the next 64 (x^512 apart), then 16 bytes onto the next 16, at last as many as the message
@@ -33,14 +32,6 @@ cdef extern from *:
                 uint32_t c = lc_crc_table[t - 1][i];
                 lc_crc_table[t][i] = (c >> 8) ^ lc_crc_table[0][c & 0xFF];
             }
-    }
-
-    static inline uint32_t lc_le32(const uint8_t *p) {
-        return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-    }
-
-    static inline uint64_t lc_le64(const uint8_t *p) {
-        return (uint64_t)lc_le32(p) | (uint64_t)lc_le32(p + 4) << 32;
     }
 
     /* Eight bytes a step; `c` is the inner state (not inverted). */

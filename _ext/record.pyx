@@ -41,6 +41,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from logclient._ext.constants cimport PUT_FORKED, PUT_FULL, PUT_UNOPENED
+from logclient._ext.ids cimport lc_put32
 from logclient._ext.jsonscan cimport (
     SCAN_PAD,
     lc_block,

@@ -352,7 +352,7 @@ cdef int read_pairs(DocumentReader d, const uint8_t *p, size_t size) noexcept no
     cdef uint64_t count
     if size < 4:
         return 0
-    count = get32(p)
+    count = lc_get32(p)
     p += 4
     while count:
         if not next_text(&p, end, &key) or not next_text(&p, end, &value):
@@ -364,15 +364,11 @@ cdef int read_pairs(DocumentReader d, const uint8_t *p, size_t size) noexcept no
     return 1 if p == end else 0
 
 
-cdef inline uint32_t get32(const uint8_t *p) noexcept nogil:
-    return <uint32_t> p[0] << 24 | <uint32_t> p[1] << 16 | <uint32_t> p[2] << 8 | p[3]
-
-
 cdef inline bint next_text(const uint8_t **at, const uint8_t *end, lc_span *text) noexcept nogil:
     cdef const uint8_t *p = at[0]
-    if end - p < 4 or <size_t> (end - p - 4) < get32(p):
+    if end - p < 4 or <size_t> (end - p - 4) < lc_get32(p):
         return False
-    text.size = get32(p)
+    text.size = lc_get32(p)
     text.at = p + 4
     at[0] = p + 4 + text.size
     return is_utf8(text.at, text.size)

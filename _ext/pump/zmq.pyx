@@ -15,6 +15,7 @@ connection that received more than `OVERSIZED` bytes without a message, heartbea
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from logclient._ext.codec cimport lc_get_frame, lc_put_frame
 from logclient._ext.constants cimport FRAME_MORE
 from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
 from logclient._ext.pump.base cimport (
@@ -35,14 +36,6 @@ cdef extern from *:
     #include <errno.h>
     /* zmq_msg_t: 64 bytes, aligned like a pointer, since 4.2. */
     typedef union { unsigned char _[64]; void *p; } lc_zmq_msg;
-    typedef int (*lc_zmq_send)(void *, const void *, size_t, int);
-    typedef int (*lc_zmq_getsockopt)(void *, int, void *, size_t *);
-    typedef int (*lc_zmq_msg_int)(lc_zmq_msg *);
-    typedef int (*lc_zmq_msg_recv)(lc_zmq_msg *, void *, int);
-    typedef void *(*lc_zmq_msg_data)(lc_zmq_msg *);
-    typedef size_t (*lc_zmq_msg_size)(const lc_zmq_msg *);
-    typedef int (*lc_zmq_errno)(void);
-    typedef void (*lc_zmq_version)(int *, int *, int *);
     #ifndef RTLD_NOLOAD
     #define RTLD_NOLOAD 0
     #endif
@@ -69,18 +62,19 @@ cdef extern from *:
     """
     ctypedef struct lc_zmq_msg:
         pass
-    ctypedef int (*lc_zmq_send)(void *, const void *, size_t, int) noexcept nogil
-    ctypedef int (*lc_zmq_getsockopt)(void *, int, void *, size_t *) noexcept nogil
-    ctypedef int (*lc_zmq_msg_int)(lc_zmq_msg *) noexcept nogil
-    ctypedef int (*lc_zmq_msg_recv)(lc_zmq_msg *, void *, int) noexcept nogil
-    ctypedef void *(*lc_zmq_msg_data)(lc_zmq_msg *) noexcept nogil
-    ctypedef size_t (*lc_zmq_msg_size)(const lc_zmq_msg *) noexcept nogil
-    ctypedef int (*lc_zmq_errno)() noexcept nogil
-    ctypedef void (*lc_zmq_version)(int *, int *, int *) noexcept nogil
     uint64_t lc_bytes_received(int fd) nogil
     void *dlopen(const char *name, int flags) nogil
     void *dlsym(void *library, const char *name) nogil
     int EAGAIN, ECONNRESET, EINTR, EMSGSIZE, RTLD_NOLOAD, RTLD_NOW
+
+ctypedef int (*lc_zmq_send)(void *, const void *, size_t, int) noexcept nogil
+ctypedef int (*lc_zmq_getsockopt)(void *, int, void *, size_t *) noexcept nogil
+ctypedef int (*lc_zmq_msg_int)(lc_zmq_msg *) noexcept nogil
+ctypedef int (*lc_zmq_msg_recv)(lc_zmq_msg *, void *, int) noexcept nogil
+ctypedef void *(*lc_zmq_msg_data)(lc_zmq_msg *) noexcept nogil
+ctypedef size_t (*lc_zmq_msg_size)(const lc_zmq_msg *) noexcept nogil
+ctypedef int (*lc_zmq_errno)() noexcept nogil
+ctypedef void (*lc_zmq_version)(int *, int *, int *) noexcept nogil
 
 # zmq.h
 cdef enum:
@@ -109,10 +103,6 @@ ctypedef struct lc_zmq:
     lc_zmq_msg_data msg_data
     lc_zmq_msg_size msg_size
     lc_zmq_errno errno_
-
-
-cdef inline uint32_t _head(const uint8_t *p) noexcept nogil:
-    return p[0] | (<uint32_t> p[1] << 8) | (<uint32_t> p[2] << 16) | (<uint32_t> p[3] << 24)
 
 
 cdef class ZmqPump(CompiledPump):
@@ -208,7 +198,7 @@ cdef class ZmqPump(CompiledPump):
         cdef uint32_t head
         cdef int flags
         while at < size and not self.torn:
-            head = _head(data + at)
+            head = lc_get_frame(data + at)
             flags = <int> ZMQ_DONTWAIT | (<int> ZMQ_SNDMORE if head & FRAME_MORE else 0)
             if self.zmq.send(self.socket, data + at + HEAD, head & ~FRAME_MORE, flags) < 0:
                 if self.zmq.errno_() == EINTR:
@@ -269,7 +259,6 @@ cdef class ZmqPump(CompiledPump):
         cdef lc_zmq_msg part
         cdef size_t done = 0
         cdef size_t n
-        cdef uint32_t head
         cdef bint more = True
         while more:
             self.zmq.msg_init(&part)
@@ -283,11 +272,7 @@ cdef class ZmqPump(CompiledPump):
                 self.zmq.msg_close(&part)
                 self.error = EMSGSIZE
                 return LINK_BROKEN
-            head = <uint32_t> n | (FRAME_MORE if more else 0)
-            data[done] = <uint8_t> head
-            data[done + 1] = <uint8_t> (head >> 8)
-            data[done + 2] = <uint8_t> (head >> 16)
-            data[done + 3] = <uint8_t> (head >> 24)
+            lc_put_frame(data + done, <uint32_t> n | (FRAME_MORE if more else 0))
             memcpy(data + done + HEAD, self.zmq.msg_data(&part), n)
             self.zmq.msg_close(&part)
             done += HEAD + n

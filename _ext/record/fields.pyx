@@ -2,22 +2,15 @@
 #
 # Every field of a JSON object begins with a comma; in the end the opening brace overwrites the first one.
 
-cdef inline void _put_u32(uint8_t *p, uint32_t v) noexcept nogil:
-    p[0] = <uint8_t> (v >> 24)
-    p[1] = <uint8_t> (v >> 16)
-    p[2] = <uint8_t> (v >> 8)
-    p[3] = <uint8_t> v
-
-
 cdef inline void _end_pair(Document *doc) noexcept nogil:
-    _put_u32(doc.base + doc.value_start - 4, <uint32_t> (<size_t> (doc.p - doc.base) - doc.value_start))
+    lc_put32(doc.base + doc.value_start - 4, <uint32_t> (<size_t> (doc.p - doc.base) - doc.value_start))
 
 
 # Write one of our keys and, for a `text` in an object, the opening quote. LC_SLACK bytes must be reserved.
 cdef inline void _open_field(Document *doc, int key, bint text) noexcept nogil:
     cdef const lc_key *k = &lc_inner_keys[key] if doc.in_error else &lc_keys[key]
     if doc.pair_block:
-        _put_u32(doc.p, k.n)
+        lc_put32(doc.p, k.n)
         memcpy(doc.p + 4, k.text + 2, k.n)
         doc.p += k.n + 8
         doc.value_start = <size_t> (doc.p - doc.base)
@@ -302,7 +295,7 @@ cdef int _write_labels_key(Document *doc, PyObject *k) noexcept nogil:
     if _reserve(doc, n + 2 * LC_SLACK) < 0:
         return -1
     if doc.pair_block:
-        _put_u32(doc.p, <uint32_t> n + 7)
+        lc_put32(doc.p, <uint32_t> n + 7)
         memcpy(doc.p + 4, b"labels.", 7)
         memcpy(doc.p + 11, PyUnicode_DATA(k), n)
         doc.p += n + 15
@@ -320,7 +313,7 @@ cdef int _write_labels_key(Document *doc, PyObject *k) noexcept nogil:
 cdef int _finish_document(Document *doc) noexcept nogil:
     # Write the braces or the count, and check the size.
     if doc.pair_block:
-        _put_u32(doc.base, doc.pairs)
+        lc_put32(doc.base, doc.pairs)
     else:
         if _reserve(doc, LC_SLACK) < 0:
             return -1

@@ -50,7 +50,7 @@ PLANTS = (
     Plant("allocation", "_ext/documents/members.pyx", "wire_reserve(&d.unescaped, 2 * size + 8)",
           "wire_reserve(&d.unescaped, (2 * size + 8) << 14)", (MEMORY,)),
     Plant("pairs", "_ext/documents/members.pyx",
-          "    if end - p < 4 or <size_t> (end - p - 4) < get32(p):", "    if end - p < 4:",
+          "    if end - p < 4 or <size_t> (end - p - 4) < lc_get32(p):", "    if end - p < 4:",
           (ASAN, MEMORY, "AssertionError")),
 )  # fmt: skip
 
