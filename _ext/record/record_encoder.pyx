@@ -27,9 +27,9 @@ cdef class Encoder:
             and pair blocks do not.
         timestamp: give mappings the field ``@timestamp``, unless they have it.
         fields: fields of every document, encoded once. The application's own win.
-        bound: the context variable with further fields, a `logclient.records.context.Fields` or None, which win over
+        bound: the context variable with further fields, a `records.context.Fields` or None, which win over
             `fields`; None: there is none.
-        spans: a `logclient.records.spans.Spans`, which finds the active span and its service; None: documents have
+        spans: a `records.spans.Spans`, which finds the active span and its service; None: documents have
             none.
         fingerprint: give records with an exception an ``error.fingerprint``.
         redact: names of fields whose values are left out, at any depth; see `Redaction`.
