@@ -612,10 +612,15 @@ TEN = """
 import threading
 import logclient
 def send():
-    client = logclient.connect({url!r})
+{wait}    client = logclient.connect({url!r})
     for n in range(10):
         client.submit("hello").result(10)
 threading.Thread(target=send).start()
+"""
+UNTIL_OPEN = """
+    import socket, time
+    while socket.socket().connect_ex(("127.0.0.1", 23456)):
+        time.sleep(0.01)
 """
 PLOG = server("plog", port=23456, keep=True)
 DEVICE = server("logjam", port=9604, keep=True)
@@ -971,7 +976,7 @@ STAGES: dict[str, list[Stage]] = {
         ),
     ],
     "docs/logjam-device.md": [
-        Stage(TEN.format(url="logjam://127.0.0.1:9604/shop-production")),
+        Stage(TEN.format(url="logjam://127.0.0.1:9604/shop-production", wait="")),
         Stage(pytest=True),
         Stage(
             server("logjam", port=9604, publish_port=9606, heartbeat=0.1) + "import threading, logclient\n"
@@ -1059,7 +1064,8 @@ STAGES: dict[str, list[Stage]] = {
         Stage(),
     ],
     "docs/plog-server.md": [
-        Stage(TEN.format(url="plog://127.0.0.1:23456")),
+        # It opens the port for lines last; what is sent by UDP before is lost.
+        Stage(TEN.format(url="plog://127.0.0.1:23456", wait=UNTIL_OPEN)),
         Stage("from logclient.testing.plog import Collector"),
     ],
     "docs/plog.md": [
