@@ -103,13 +103,13 @@ def rebuild(tree: Path, name: str) -> None:
 
 
 def affected(mutant: Mutant) -> list[str]:
-    """The extensions to rebuild: a source is in one of them, a declaration file in all."""
+    """The extensions to rebuild: those that are made from the file."""
     path = ROOT / mutant.file
     if Path(mutant.file).parts[0] != "_ext":
         return []
-    sources = extensions.modules(ROOT / "_ext")
-    mine = [name for name, pyx in sources.items() if path == pyx or path in extensions.parts(pyx)]
-    return mine or sorted(sources)
+    folder = ROOT / "_ext"
+    sources = extensions.modules(folder).items()
+    return [name for name, pyx in sources if path == pyx or path in extensions.depends(pyx, folder)]
 
 
 @contextmanager

@@ -100,6 +100,22 @@ def test_extensions_are_rebuilt_when_a_part_changes(tree: Path) -> None:
 
 
 @pytest.mark.timeout(20 * PATIENCE)
+def test_an_extension_depends_on_what_it_includes_and_declares_at_any_depth(tree: Path) -> None:
+    ext = tree / "_ext"
+    (ext / "deep.h").write_text("")
+    (ext / "near.h").write_text('#include "deep.h"\n')
+    (ext / "room" / "base.pxd").write_text('cdef extern from "near.h":\n    pass\n')
+    for name in ("user.pyx", "room/base.pyx"):
+        assert extensions.depends(ext / name, ext) == {ext / "room/base.pxd", ext / "near.h", ext / "deep.h"}
+    assert extensions.depends(ext / "whole.pyx", ext) == set(extensions.parts(ext / "whole.pyx"))
+
+
+def test_every_header_is_of_some_extension() -> None:
+    ext = ROOT / "_ext"
+    used = set().union(*(extensions.depends(pyx, ext) for pyx in extensions.modules(ext).values()))
+    assert set(ext.rglob("*.h")) <= used
+
+
 def test_a_wheel_holds_sub_packages_and_no_parts(tree: Path) -> None:
     run(tree, "setup.py", "--quiet", "bdist_wheel")
     (wheel,) = (tree / "dist").glob("*.whl")
