@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from logclient.errors import ConfigError, LedgerError, ProtocolError
 from logclient.files.capture import CaptureWriter
+from logclient.testing import sockets
 from logclient.testing.counters import Counts
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.faults import FaultLog, Faults
@@ -219,6 +220,15 @@ class CollectorBase(Generic[C]):
                     end()
                 finally:
                     self._changed.notify_all()
+
+    def _accepted(self, listener: socket.socket, most: int, now: int) -> tuple[socket.socket, Any] | None:
+        """Accept a connection beside the `now` that are open; one beyond the `most` is closed at once."""
+        accepted = sockets.accept(listener)
+        if accepted is not None and now >= most:
+            self._count_reason(TOO_MANY)
+            accepted[0].close()
+            return None
+        return accepted
 
     def _wait(self, select: Callable[[Any], list[Any]], timeout: float | None) -> list[Any]:
         """Wait for what is ready. Before a sleep, hand over the rows of replies in the capture.

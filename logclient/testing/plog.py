@@ -24,7 +24,7 @@ from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
 from logclient.testing import sockets
 from logclient.testing.counters import Counts as BaseCounts
 from logclient.testing.kafka import Forwarder
-from logclient.testing.loop import IDLE, MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
+from logclient.testing.loop import IDLE, MAX_CONNECTIONS, CollectorBase, Evidence
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
 from logclient.testing.plog_injector import Datagram, Injector
@@ -507,14 +507,10 @@ class Collector(CollectorBase[Counts]):
     # --- lines
 
     def _accept(self, listener: socket.socket, now: float) -> None:
-        accepted = sockets.accept(listener)
+        accepted = self._accepted(listener, self._max_connections, len(self._connections))
         if accepted is None:
             return
         sock, address = accepted
-        if len(self._connections) >= self._max_connections:
-            self._count_reason(TOO_MANY)
-            sock.close()
-            return
         self._count["connections"] += 1
         stream = 0 if self._line_capture is None else self._line_capture.stream(_name(address))
         connection = _Connection(sock, Lines(self._max_line), stream, now)

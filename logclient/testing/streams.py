@@ -16,7 +16,7 @@ from logclient.files.capture import TO_PEER
 from logclient.testing import sockets
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
-from logclient.testing.loop import TOO_MANY, C, CollectorBase, Evidence
+from logclient.testing.loop import C, CollectorBase, Evidence
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -215,14 +215,10 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         return due
 
     def _accept(self, listener: socket.socket, now: float) -> None:
-        accepted = sockets.accept(listener)
+        accepted = self._accepted(listener, self._max_connections, len(self._connections))
         if accepted is None:
             return
         sock, address = accepted
-        if len(self._connections) >= self._max_connections:
-            self._count_reason(TOO_MANY)
-            sock.close()
-            return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             # The first reads do the handshake.
