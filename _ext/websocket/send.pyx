@@ -4,21 +4,11 @@ cdef extern from "websocket/masks.h":
     int lc_random_bytes(uint8_t *to, size_t size) noexcept nogil
 
 
-cdef int python_random_bytes(uint8_t *to, size_t size) noexcept with gil:
-    cdef bytes found
-    try:
-        from os import urandom
-        found = urandom(size)
-    except BaseException:            # the system has no generator, or memory is out
-        return -1
-    memcpy(to, <const uint8_t *> found, size)
-    return 0
-
-
-# Return an unpredictable mask (section 10.3), or NULL. The system is asked for many at a time.
+# Return an unpredictable mask (section 10.3); NULL: the system has no generator. It is asked for many at
+# a time.
 cdef inline const uint8_t *next_key(lc_frames *f) noexcept nogil:
     if f.key == KEYS:
-        if lc_random_bytes(f.keys, KEYS) < 0 and python_random_bytes(f.keys, KEYS) < 0:
+        if lc_random_bytes(f.keys, KEYS) < 0:
             return NULL
         f.key = 0
     f.key += 4

@@ -382,10 +382,8 @@ class BalancedEngine(Engine):
             self._add_lane(in_flight, transport)
 
     def _new_pump(self) -> Any:
-        try:
-            from logclient._ext.pump.group import PumpGroup
-        except ImportError:
-            raise ConfigError("balance: this system has no compiled pump") from None
+        from logclient._ext.pump.group import PumpGroup
+
         return PumpGroup()
 
     def _new_batches(self) -> InflightBatches:

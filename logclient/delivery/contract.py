@@ -68,6 +68,9 @@ Ranges = Sequence[tuple[int, int]]
 
 FOREVER = float("inf")
 
+LONGEST = 4e6
+"""Seconds of the longest wait, some 46 days: more may overflow in the system."""
+
 TEST_PRODUCERS = bytes.fromhex("c4ec0000")
 """How producers begin whose events only test a server, so that the verifier ignores these; no others do."""
 
@@ -463,7 +466,7 @@ class Transport:
         """Import what makes the compiled pump of in-flight batches, a core with a codec and `PumpLimits`.
 
         Raises:
-            ImportError: there is none, or not on this system; the message is the reason.
+            ImportError: there is none; the message is the reason.
         """
         raise ImportError("this transport has no compiled pump")
 
@@ -481,8 +484,6 @@ class Transport:
         """Return why connections need the pump in Python; empty: cores with a codec have a compiled one."""
         try:
             self.load_pump()
-        except ModuleNotFoundError:
-            return "this system has no compiled pump"
         except ImportError as error:
             return str(error)
         return ""

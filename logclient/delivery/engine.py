@@ -37,7 +37,16 @@ from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.bookkeeping import Bookkeeper
 from logclient.delivery.connections import MOVE_WAIT, Connections
-from logclient.delivery.contract import FOREVER, TEST_PRODUCERS, Core, CoreEvent, Link, Pump, Transport
+from logclient.delivery.contract import (
+    FOREVER,
+    LONGEST,
+    TEST_PRODUCERS,
+    Core,
+    CoreEvent,
+    Link,
+    Pump,
+    Transport,
+)
 from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
@@ -45,7 +54,6 @@ from logclient.delivery.limits import Limits as Limits
 from logclient.delivery.limits import SpoolOptions as SpoolOptions
 from logclient.delivery.pump import describe_pump, make_pump
 from logclient.delivery.requests import Requests
-from logclient.delivery.sender import LONGEST
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials

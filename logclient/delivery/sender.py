@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from logclient import threads
 from logclient._ext.record import mark_sender_thread
 from logclient.delivery import error_log, hosts, lifecycle
-from logclient.delivery.contract import FOREVER
+from logclient.delivery.contract import FOREVER, LONGEST
 
 if TYPE_CHECKING:
     from threading import Lock
@@ -31,9 +31,6 @@ SLICE = 0.05
 
 START_AGAIN = 0.1
 """Seconds between two attempts to start a thread when none can be started."""
-
-LONGEST = 4e6
-"""Seconds of the longest wait, some 46 days: more may overflow in the system."""
 
 
 class Sender:

@@ -15,10 +15,10 @@ from logclient import threads
 from logclient._ext.constants import R_CLOSED
 from logclient._ext.record import mark_sender_thread
 from logclient.delivery import error_log, lifecycle
-from logclient.delivery.contract import FOREVER
+from logclient.delivery.contract import FOREVER, LONGEST
 from logclient.delivery.outcomes import Outcome
 from logclient.delivery.pump import REPORT_EVERY
-from logclient.delivery.sender import LONGEST, SLICE, Sender, held
+from logclient.delivery.sender import SLICE, Sender, held
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches

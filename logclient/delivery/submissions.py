@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from logclient import threads
+from logclient.delivery.contract import LONGEST
 from logclient.delivery.outcomes import CallbackThread, Delivery, Outcome
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 MAX_UNREPORTED_DELIVERIES = 100_000
 """Submitted events, in addition to `max_events`, whose outcome or callback is still due."""
-
-
-LONGEST = 4e6
-"""Seconds of the longest wait for the disk."""
 
 
 class Submissions:
