@@ -37,6 +37,14 @@ def prepare() -> None:
     _freeze(len(sys.modules))
 
 
+def prepare_in_task() -> None:
+    """Prepare this worker, but not a driver or a program that reads in its own process."""
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None:
+        prepare()
+
+
 @functools.cache
 def _freeze(modules: int) -> None:
     gc.freeze()

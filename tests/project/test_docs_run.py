@@ -619,7 +619,8 @@ threading.Thread(target=send).start()
 """
 UNTIL_OPEN = """
     import socket, time
-    while socket.socket().connect_ex(("127.0.0.1", 23456)):
+    deadline = time.monotonic() + 10
+    while socket.socket().connect_ex(("127.0.0.1", 23456)) and time.monotonic() < deadline:
         time.sleep(0.01)
 """
 PLOG = server("plog", port=23456, keep=True)

@@ -8,7 +8,7 @@ __all__ = ["PROTOCOLS", "Protocol", "Run"]
 
 
 class Run(NamedTuple):
-    """One run of a protocol, with one ``logging.Handler`` fed by several threads, and clients beside it.
+    """One run of a protocol: one ``logging.Handler`` that several threads use, and some clients.
 
     Small wire units give the faults enough units to hit.
     """

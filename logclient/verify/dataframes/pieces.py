@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -225,7 +224,7 @@ def _open(piece: Piece) -> tuple[SegmentReader | None, int]:
             pass
         if any(problem.offset >= before.position for problem in before.problems if problem.kind == "damage"):
             return None, 0  # nothing can be read from there on, which the piece before has said
-        first = before.position if first == start else first  # what is read again is not told again
+        first = before.position if first == start else first  # the rows before it were in an earlier batch
         start = before.position
         peers = before.peers
     reader = SegmentReader(piece.segment, start=start, end=piece.end, units=UNITS)
@@ -328,8 +327,7 @@ class CaptureReader:
         """Read the rows of a partition."""
         if not isinstance(partition, Part):  # Spark makes one when there are none
             return
-        if TaskContext.get() is not None:
-            worker.prepare()
+        worker.prepare_in_task()
         for one in partition.left_out:
             yield self.columns.problem(Segment("", 0, "", 0, one.segment), one.protocol, one.problem())
         yield from read(partition.series, self.columns, self.wanted)

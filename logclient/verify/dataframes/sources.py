@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -340,7 +339,6 @@ class _LedgerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _LedgerPart):
             return
-        if TaskContext.get() is not None:
-            worker.prepare()
+        worker.prepare_in_task()
         for batch in rows_of(partition.files, partition.words, strict=self.strict):
             yield batch.select(self.columns)
