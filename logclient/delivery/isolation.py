@@ -18,13 +18,12 @@ Events in quarantine are decided by a randomized experiment. Each *trial* is a f
 one event is sent first and alone: one of the suspects, or a *control*, the next event of the queue. A
 random draw with equal chances decides which. A suspect that is taken once is innocent and settled.
 
-- If the server did not look at events, a trial that is taken would be as likely the suspect's as the
-  control's. So `n` trials that took the control, and none that took the suspect, have a likelihood of at
-  most ``2 ** -n``, whatever the pattern of the server's breaks: every other connection, crash loops,
-  caps on requests. The random draw makes this hold; a fixed order would not.
-- In addition, the ratio of the likelihoods of the two hypotheses must exceed 10⁹ where only independent
-  breaks count: a run of breaks of the suspect counts once, and only between two innocent events that
-  were acknowledged. The rate of innocent breaks is the upper 99 % bound of the controls' rate.
+If the server did not look at events, a trial that is taken would be as likely the suspect's as the
+control's. So let the evidence against a suspect double with each control that is taken, and become 0 when the
+suspect itself is taken: for a blind server this is a martingale that begins at 1, whatever the pattern of its
+breaks (every other connection, crash loops, caps on requests). By Ville's inequality it ever reaches 10⁹, and
+condemns the suspect, with a probability of 10⁻⁹ at most, however long the trials go on. The random draw makes
+this hold; a fixed order would not.
 
 Between two trials the neighbours flow, for at least half of the time. Some of the queue is kept back as
 controls for the next trials, so a suspect can be decided although little is sent. A suspect without a
@@ -37,7 +36,6 @@ This is data only: no clock, no socket. ``delivery.trials`` asks before and afte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -52,11 +50,8 @@ BREAKS = 2
 ALONE = 3
 """Breaks in a row with one event alone on the wire before another event is tried without it."""
 
-CERTAIN = math.log(1e9)
-"""Both measures of a suspect must exceed this before it is condemned."""
-
-CONFIDENCE = 0.01
-"""The rate of innocent breaks exceeds its bound with this probability."""
+CERTAIN = 30
+"""Controls that are taken, and the suspect never: evidence of 2³⁰, more than 10⁹, condemns it."""
 
 TRIALS = 400
 """Trials, its own and those of controls, before a suspect is reported as undecided."""
@@ -97,24 +92,13 @@ class Suspect:
     def __init__(self, seq: int, now: float, pace: Backoff) -> None:
         self.seq = seq
         self.since = 0.0  # when its trials began
-        self.evidence = 0.0  # logarithm of 1 / likelihood that the server does not look at events
         self.trials = 0  # of its own
         self.controls = 0  # trials of a control that could have been its own
         self.control_breaks = 0  # of these: broken
-        self.breaks = 0  # independent ones of its own
-        self.ready = True  # an innocent event was acknowledged since its last break
-        self.open = False  # its last break still needs such an event after it
         self.slow = False  # tried at the slow pace
         self.kept = False  # condemned, and not to be failed
         self.due = now  # its next trial
         self.pace = pace
-
-    def condemned(self) -> bool:
-        """Return whether chance is ruled out as the reason of its breaks."""
-        if self.evidence < CERTAIN or not self.breaks:
-            return False
-        rate = upper_bound(self.control_breaks, self.controls)
-        return rate < 1.0 and -self.breaks * math.log(rate) > CERTAIN
 
 
 class Findings(NamedTuple):
@@ -285,33 +269,22 @@ class Isolation:
         elif kind == CONTROL:
             for suspect in self._candidates:
                 suspect.controls += 1
-                suspect.evidence += math.log(2.0)
         if self._stopped:
             rest = self._pace * self._random()
             self._flow_until = now + max(min(SHARE * (now - self._stopped), LONGEST), rest)
             self._stopped = 0.0
         if self._narrow and reached >= self._last:
             self._narrow = 0
-        return Findings(kind == PROBE, self._innocent(now) if self.suspects else ())
-
-    def _innocent(self, now: float) -> tuple[int, ...]:
-        """Note that an innocent event was taken; return the suspects that this condemns."""
-        condemned = []
-        for suspect in self.suspects.values():
-            suspect.ready = True
-            if suspect.open:
-                suspect.open = False
-                suspect.breaks += 1
-                if suspect.condemned() and not suspect.kept:
-                    condemned.append(suspect.seq)
+        condemned = tuple(
+            s.seq for s in self.suspects.values() if s.controls - s.control_breaks >= CERTAIN and not s.kept
+        )
         for seq in condemned:
-            suspect = self.suspects[seq]
             if self._keep:
-                suspect.kept = True
-                self._slow_down(suspect, now)
+                self.suspects[seq].kept = True
+                self._slow_down(self.suspects[seq], now)
             else:
                 del self.suspects[seq]
-        return tuple(condemned)
+        return Findings(kind == PROBE, condemned)
 
     def broke(self, first: int, last: int, events: int, others: int, now: float) -> int:
         """Note that the server ended a connection.
@@ -369,9 +342,6 @@ class Isolation:
             self._lone_due = now + self._lone.delay()
             return
         suspect.trials += 1
-        if suspect.ready:
-            suspect.ready = False
-            suspect.open = True
 
     def ended(self, now: float) -> None:
         """Note an end that has nothing to do with events: by a deadline, or by us."""
@@ -387,31 +357,3 @@ class Isolation:
         self.withheld = 0
         self._alone -= 1
         self._spread += max(1, self._spread // 2)
-
-
-def upper_bound(breaks: int, trials: int) -> float:
-    """Return the rate of breaks that is exceeded with a probability of 1 %, after `breaks` in `trials`.
-
-    This is the bound of Clopper and Pearson: the rate at which so few breaks have that probability.
-    """
-    if breaks >= trials:
-        return 1.0
-    low, high = breaks / trials, 1.0
-    while high - low > 1e-6:
-        rate = (low + high) / 2.0
-        if _at_most(breaks, trials, rate) > CONFIDENCE:
-            low = rate
-        else:
-            high = rate
-    return high
-
-
-def _at_most(breaks: int, trials: int, rate: float) -> float:
-    """Return the probability of at most `breaks` in `trials` at this rate."""
-    here = trials * math.log1p(-rate)
-    odds = math.log(rate) - math.log1p(-rate)
-    total = math.exp(here)
-    for n in range(1, breaks + 1):
-        here += math.log(trials - n + 1) - math.log(n) + odds
-        total += math.exp(here)
-    return total
