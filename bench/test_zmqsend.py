@@ -16,9 +16,10 @@ from bench.sink import Sink
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
+from logclient.config import parse
 from logclient.delivery.attempt import Attempt
 from logclient.delivery.pump import PythonPump
-from logclient.logjam.core import Logjam, Options
+from logclient.logjam.core import Logjam
 from logclient.transports.zmq import Zmq
 
 EVENTS = 2048
@@ -37,7 +38,7 @@ def sink() -> Iterator[Sink]:
 def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     transport = Zmq(5.0, hwm=1_000_000)
     link = transport.connect(("127.0.0.1", sink.port), Attempt())
-    core = Logjam(Options("shop-production", mode="async", compression="none"), PRODUCER)
+    core = Logjam(parse("logjam://h/shop-production", mode="async", compression="none"), PRODUCER)
     queue = EventQueue()
     in_flight = InflightBatches(queue)
     pump = transport.pump(in_flight, core) if compiled else PythonPump(in_flight, core)

@@ -231,7 +231,7 @@ class Client(FastClient):
     def _core_factory(self, config: Config) -> Callable[[bytes], Core]:
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""
         core = registry.load(registry.lookup(config.scheme).core)
-        return lambda producer: core.from_config(config, producer)
+        return lambda producer: core(config, producer)
 
     def _ledger_metadata(self, config: Config) -> dict[str, str]:
         """Return further fields of the ledger's ``open`` lines, from which the verifier knows the promise."""

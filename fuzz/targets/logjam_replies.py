@@ -15,9 +15,10 @@ from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Reply, Settled
-from logclient.logjam.core import Logjam, Options
+from logclient.logjam.core import Logjam
 from tests.oracle import logjam as oracle
 from tests.support import recordings
+from tests.support.configs import config_for
 
 EXTENSIONS = ("logjam",)
 MAX_LEN = 6000  # a reply may have 4096 bytes
@@ -157,7 +158,9 @@ def run(data: memoryview) -> None:
     if len(data) < 4:
         return
     how, pings, step, failing = data[:4]
-    core = Logjam(Options(app_env="shop-production", compression="none", inflight=INFLIGHT), bytes(range(10)))
+    core = Logjam(
+        config_for("logjam", "/shop-production", compression="none", inflight=INFLIGHT), bytes(range(10))
+    )
     for _ in range(2 if how & AGAIN else 1):
         core.connected(100.0)
         check(not core.awaited, "nothing is awaited")

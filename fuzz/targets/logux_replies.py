@@ -18,9 +18,9 @@ from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, CloseWanted, Fatal, Progress, Retry, Settled
 from logclient.logux.core import Logux
 from logclient.logux.messages import parse
-from logclient.logux.options import Options
 from tests.oracle import logux_codec as oracle
 from tests.support import recordings
+from tests.support.configs import logux_config
 
 EXTENSIONS = ("logux",)
 MAX_LEN = 4096
@@ -30,7 +30,7 @@ DOUBTS = ("new_client", "same", "drop", "new_client")
 WINDOW = 4
 PRODUCER = bytes(range(10))
 BASE = 1_795_155_088_000  # of connected, ms
-NODE = Logux(Options(token="t"), PRODUCER).node_id
+NODE = Logux(logux_config(token="t"), PRODUCER).node_id
 CONNECTED = b'["connected",5,"server:gold",[%d,%d],{"subprotocol":1}]' % (BASE, BASE)
 
 
@@ -152,7 +152,7 @@ class _Side:
     def __init__(self, kind: type[Logux], options: int) -> None:
         doubt = DOUBTS[options >> 5 & 3]
         ack = "synced" if options & SYNCED else "processed"
-        self.core = kind(Options(token="t", window=WINDOW, on_doubt=doubt, ack=ack), PRODUCER)
+        self.core = kind(logux_config(token="t", window=WINDOW, on_doubt=doubt, ack=ack), PRODUCER)
         self.core.set_wall_clock(lambda: BASE / 1e3)
         self.core.connected(100.0, lambda: 0.5)
         self.core.receive_data(CONNECTED, 100.0)

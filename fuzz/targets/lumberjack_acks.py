@@ -15,9 +15,10 @@ from fuzz.target import ASAN, MEMORY, TIMEOUT, Plant, check, pieces
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Fatal, Settled
-from logclient.lumberjack.core import Lumberjack, Options
+from logclient.lumberjack.core import Lumberjack
 from tests.oracle import lumberjack as oracle
 from tests.support import recordings
+from tests.support.configs import config_for
 
 EXTENSIONS = ("lumberjack",)
 MAX_LEN = 600
@@ -109,7 +110,7 @@ def run(data: memoryview) -> None:
     how, step, failing = data[:3]
     literal = bool(how & LITERAL)
     core = Lumberjack(
-        Options(version=1 if literal else 2, strict_spec=literal, window=10, inflight=4, compression=0),
+        config_for("lumberjack", strict_spec=literal, window=10, inflight=4, compression=0),
         bytes(range(10)),
     )
     core.connected(100.0)

@@ -53,10 +53,11 @@ core: it counts ``events``, and the pump calls ``take_events`` before it goes on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
-from logclient._ext.constants import PENDING, REASONS, STATUSES
+from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
+from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -175,19 +176,40 @@ holds, datagrams that found no room). None: unknown."""
 
 
 class Core:
-    """One protocol's state on one connection at a time."""
+    """One protocol's state on one connection at a time, around the codec of the protocol.
 
-    @classmethod
-    def from_config(cls, config: Any, producer: bytes) -> Self:
-        """Make a core from a ``logclient.config.Config``.
+    Its class is called with the client's ``Config`` and the 10 bytes that begin every id of the producer. It
+    raises ConfigError for an option that breaks a rule. One without a codec overrides all that uses it.
 
-        Args:
-            config: has the options as attributes.
-            producer: the 10 bytes that begin every id of this producer.
+    Args:
+        codec: the protocol's ``Codec``.
+    """
 
-        Raises:
-            ConfigError: an option outside its range.
-        """
+    _codec: Any = None
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+        self._events: list[CoreEvent] = []
+        self._ended = False  # `Fatal` or `CloseWanted` was reported
+        self._closing = False
+
+    @property
+    def codec(self) -> object | None:
+        """The codec for a compiled pump: a capsule "logclient.codec"; None: only Python drives this core."""
+        return None if self._codec is None else self._codec.capsule
+
+    @property
+    def compressor(self) -> str:
+        """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ...; empty: the protocol has none."""
+        return "" if self._codec is None else str(self._codec.compressor)
+
+    @property
+    def awaited(self) -> int:
+        """Units of the protocol without an answer yet."""
+        raise NotImplementedError
+
+    def describe_silence(self) -> str:
+        """Describe a silence that has lasted too long."""
         raise NotImplementedError
 
     def take_over(self, name: bytes) -> None:
@@ -197,20 +219,28 @@ class Core:
             name: 10 random bytes, for what must differ from that process.
         """
 
-    def connected(self, now: float, random: Callable[[], float]) -> None:
+    def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin a new connection, on which nothing is in flight."""
-        raise NotImplementedError
+        self._reset()
+        self._codec.connected(now)
 
     def connection_lost(self) -> None:
         """Forget everything in flight: it has no outcome and is to be sent again."""
-        raise NotImplementedError
+        self._reset()
+        self._codec.connection_lost()
+
+    def _reset(self) -> None:
+        self._codec.outcomes()
+        self._events.clear()
+        self._ended = self._closing = False
 
     def credit(self, now: float) -> tuple[int, int]:
         """Return how many (events, bytes) may be encoded now; 0 events means wait."""
-        raise NotImplementedError
+        events, size = (0, 0) if self._closing else self._codec.credit(now)
+        return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
-        """Frame up to `events` pending events of `batch`.
+        """Frame up to `events` pending events of `batch`; failures are marked in it.
 
         Returns:
             The number of events framed.
@@ -218,11 +248,14 @@ class Core:
         Raises:
             MemoryError: nothing was encoded.
         """
-        raise NotImplementedError
+        done = int(self._codec.encode(batch.capsule, events, now))
+        if done == STOP_MEMORY:
+            raise MemoryError("out of memory for encoded events")
+        return done
 
     def data_to_send(self) -> list[Wire]:
         """Return the bytes to move; valid until ``sent()``."""
-        raise NotImplementedError
+        return [Wire([buffer]) for buffer in self._codec.buffers()]
 
     def sent(self, rest: int = 0) -> None:
         """Note that the transport has all of ``data_to_send()``.
@@ -231,15 +264,45 @@ class Core:
             rest: bytes of it, whole units at its end, that the transport holds in a buffer of its own and
                 has not passed on.
         """
-        raise NotImplementedError
+        self._codec.sent()
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer."""
-        raise NotImplementedError
+        if self._codec.receive(data, now) == STOP_MEMORY:
+            raise MemoryError("out of memory for an outcome")
 
     def events_received(self) -> Iterator[CoreEvent]:
         """Return the events that received bytes and timeouts caused, and forget them."""
-        raise NotImplementedError
+        outcomes, alive, progress = self._codec.outcomes()
+        yield from self._settled(outcomes)
+        if progress:
+            yield Progress()
+        elif alive:
+            yield Alive()
+        yield from self._replies()
+        events, self._events = self._events, []
+        yield from events
+        if not self._ended and self._codec.error is not None:
+            self._ended = True
+            yield Fatal(ProtocolError(self._codec.error))
+        if self._closing and not self._ended and self.awaited == 0:
+            self._ended = True
+            yield CloseWanted()
+
+    def _settled(self, outcomes: Iterable[tuple[int, int, int, int]]) -> Iterator[CoreEvent]:
+        """Return outcomes of the codec as events."""
+        ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for first, last, status, reason in outcomes:
+            ranges.setdefault((status, reason), []).append((first, last))
+        for (status, reason), found in ranges.items():
+            if status == PENDING:
+                yield Retry(found, "undone with another")
+            else:
+                yield Settled(STATUSES[status], REASONS[reason], found)
+
+    def _replies(self) -> Iterator[CoreEvent]:
+        """Return the answers to ``call``, and forget them."""
+        return iter(())
 
     def take_events(self, in_flight: InflightBatches) -> tuple[list[CoreEvent], Fatal | None, bool]:
         """Apply the outcomes among the events received. For compiled pumps, where the codec left some.
@@ -263,27 +326,20 @@ class Core:
 
     def next_timeout(self, now: float) -> float | None:
         """Return the monotonic second at which ``handle_timeout`` must be called, if any."""
-        raise NotImplementedError
+        return self._codec.deadline() or None
 
     def handle_timeout(self, now: float) -> None:
-        """Act on a timeout that is due, usually with `Fatal`."""
-        raise NotImplementedError
+        """Act on a timeout that is due: report a silence that has lasted too long as `Fatal`."""
+        deadline = self._codec.deadline()
+        if deadline and now >= deadline and not self._ended:
+            self._ended = True
+            self._events.append(Fatal(TimeoutError(self.describe_silence())))
 
     def begin_close(self, now: float) -> None:
         """Encode no more; `CloseWanted` follows when nothing is awaited."""
-        raise NotImplementedError
+        self._closing = True
 
     # Optional parts.
-
-    @property
-    def codec(self) -> object | None:
-        """The codec for a compiled pump: a capsule "logclient.codec"; None: only Python drives this core."""
-        return None
-
-    @property
-    def compressor(self) -> str:
-        """The compressor in use: ``none``, ``isal 1``, ``zlib 3``, ...; empty: the protocol has none."""
-        return ""
 
     def receive_eof(self) -> None:
         """Note that the peer has closed its side."""
@@ -297,7 +353,7 @@ class Core:
         Raises:
             ValueError: the protocol has no such question.
         """
-        raise ValueError(f"call: this protocol has no {kind!r}")
+        raise ValueError(f"call: {type(self).__name__} has no {kind!r}")
 
     def post_command(
         self, kind: str, payload: Any, first: int, in_flight: InflightBatches | None = None

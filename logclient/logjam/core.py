@@ -37,14 +37,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from logclient._ext.logjam import Codec
-from logclient.delivery.compiled import CompiledCore, has_ids
-from logclient.delivery.contract import CoreEvent, Reply
+from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.errors import ConfigError
 from logclient.logjam.config import LogjamConfig
 from logclient.logjam.frames import COMPRESSIONS, Probe, frames
-from logclient.logjam.options import Options
 
-__all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Options", "Probe", "frames", "split_app_env"]
+__all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Probe", "frames", "split_app_env"]
 
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """The beginnings of topics, by the nibble in an event's kind."""
@@ -105,63 +103,45 @@ def _best(codec: Callable[[str], Codec]) -> Codec:
     return installed[0]  # zlib is always installed
 
 
-class Logjam(CompiledCore):
+class Logjam(Core):
     """The client's side of one connection at a time. See ``delivery.contract.Core``.
-
-    Args:
-        options: see `Options`; their ranges are checked where users write them (``logclient.config``).
-        producer: the 10 bytes that begin every id of this producer.
 
     Raises:
         ConfigError: an option breaks a rule, or the compression is not installed.
     """
 
-    def __init__(self, options: Options, producer: bytes) -> None:
-        app, env = split_app_env(options.app_env)
+    def __init__(self, config: LogjamConfig, producer: bytes) -> None:
+        app_env = config.path[1:]
+        app, env = split_app_env(app_env)
         own = f"{app}.{env}"
-        topics = [_checked_topic(options.topic or f"logs.{own}")]
+        topics = [_checked_topic(config.topic or f"logs.{own}")]
         topics += [f"{name}.{own}" if name in ("events", "javascript") else name for name in TOPICS[1:]]
-        identity = has_ids(options.identity)
-        if options.mode not in ("request", "async"):
-            raise ConfigError(f"mode: request or async, not {options.mode!r}")
-        if options.push and options.mode != "async":
+        self._push = config.scheme == "logjam+push"
+        if self._push and config.mode != "async":
             raise ConfigError("mode: logjam+push is async only: nothing comes back on such a socket")
-        if options.compression not in ("auto", *COMPRESSIONS):
-            raise ConfigError(f"compression: auto, {', '.join(COMPRESSIONS)}, not {options.compression!r}")
-        self.options = options
 
         def codec(compression: str) -> Codec:
             return Codec(
                 producer,
-                options.app_env.encode(),
+                app_env.encode(),
                 [topic.encode() for topic in topics],
-                request=options.mode == "request",
-                inflight=options.inflight,
-                batch_bytes=options.batch_bytes,
+                request=config.mode == "request",
+                inflight=config.inflight,
                 compression=COMPRESSIONS.index(compression),
                 level=_LEVEL,
-                compress_over=options.compress_over,
-                identity=identity,
-                check=options.check,
-                silence=options.silence,
+                compress_over=config.compress_over,
+                identity=config.identity != "none",
+                check=config.check,
+                silence=config.silence,
             )
 
         try:
-            made = _best(codec) if options.compression == "auto" else codec(options.compression)
+            made = _best(codec) if config.compression == "auto" else codec(config.compression)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         super().__init__(made)
         self._token = 0
         self._asked: list[int] = []  # tokens of pings without a reply
-
-    @classmethod
-    def from_config(cls, config: LogjamConfig, producer: bytes) -> Logjam:
-        """Make a core with the options of a URL.
-
-        Raises:
-            ConfigError: The path is no app-env, or an option is outside its range.
-        """
-        return cls(Options.from_config(config), producer)
 
     @property
     def awaited(self) -> int:
@@ -169,7 +149,7 @@ class Logjam(CompiledCore):
         return int(self._codec.requests)
 
     def describe_silence(self) -> str:
-        """See ``CompiledCore.describe_silence``."""
+        """Describe a silent server."""
         waiting = self.awaited
         return f"silence: no reply in time, with {waiting} request{'s'[: waiting != 1]} in flight"
 
@@ -184,15 +164,12 @@ class Logjam(CompiledCore):
     def call(self, kind: str, payload: Any = None) -> int:
         """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
 
-        Returns:
-            The token of the reply.
-
         Raises:
             ValueError: another kind than ``ping``, a PUSH socket, or too many pings without a reply.
         """
         if kind != "ping":
-            raise ValueError(f"call: Logjam has no {kind!r}")
-        if self.options.push:
+            return super().call(kind, payload)
+        if self._push:
             raise ValueError("call: nothing comes back on a PUSH socket")
         self._codec.ping()
         self._token += 1

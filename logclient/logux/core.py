@@ -47,9 +47,16 @@ from typing import Any
 from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.logux import Codec
-from logclient.config import Secret
-from logclient.delivery.compiled import CompiledCore, has_ids
-from logclient.delivery.contract import FOREVER, Batch, CloseWanted, CoreEvent, Fatal, Inbound, Reply, Wire
+from logclient.delivery.contract import (
+    FOREVER,
+    Batch,
+    CloseWanted,
+    Core,
+    CoreEvent,
+    Fatal,
+    Inbound,
+    Reply,
+)
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.config import LoguxConfig
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
@@ -85,9 +92,8 @@ from logclient.logux.messages import (
     wrong_format,
 )
 from logclient.logux.messages import Headers as HeadersMessage
-from logclient.logux.options import Options
 
-__all__ = ["ALPHABET", "Logux", "Options", "Probe", "frames"]
+__all__ = ["ALPHABET", "Logux", "Probe", "frames"]
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}
@@ -107,22 +113,12 @@ def _name_parts(name: bytes) -> tuple[str, str]:
     return _letters(number, 8), _letters(number >> 48, 6)
 
 
-class Logux(CompiledCore):
-    """The client's side of one connection at a time. See ``delivery.contract.Core``.
+class Logux(Core):
+    """The client's side of one connection at a time. See ``delivery.contract.Core``."""
 
-    The engine gives the wall clock, and calls `sample_clocks` between connections too.
-
-    Args:
-        options: see `Options`; ``logclient.config`` checks their ranges.
-        producer: the 10 bytes that begin every id of this producer.
-
-    Raises:
-        ConfigError: `identity` is not one of its values.
-    """
-
-    def __init__(self, options: Options, producer: bytes) -> None:
-        super().__init__(self._make_codec(options, producer))
-        self.options = options
+    def __init__(self, config: LoguxConfig, producer: bytes) -> None:
+        super().__init__(self._make_codec(config, producer))
+        self._config = config
         self.wall: Callable[[], float] = _no_clock
         self.server_id = ""
         """The server's node id, once there was a connection."""
@@ -143,25 +139,25 @@ class Logux(CompiledCore):
         self._now = 0.0
         self._begin()
 
-    def _make_codec(self, options: Options, producer: bytes) -> Any:
+    def _make_codec(self, config: LoguxConfig, producer: bytes) -> Any:
         """Return the codec; a reference in the tests puts its own in this place."""
         return Codec(
             producer,
-            compact(options.action_type),
-            window=options.window,
-            window_bytes=options.window_bytes,
-            inflight=options.inflight,
-            identity=has_ids(options.identity),
-            check=options.check,
-            synced=options.ack == "synced",
-            silence=options.silence,
-            ping=options.ping,
-            processing_timeout=options.processing_timeout,
+            compact(config.action_type),
+            window=config.window,
+            window_bytes=config.window_bytes,
+            inflight=config.inflight,
+            identity=config.identity != "none",
+            check=config.check,
+            synced=config.ack == "synced",
+            silence=config.silence,
+            ping=config.ping,
+            processing_timeout=config.processing_timeout,
         )
 
     def _make_node_id(self) -> str:
         count = f"-{self.clients}" if self.clients > 1 else ""
-        return f"{self.options.user}:{self.client}{count}:{self._tab}"
+        return f"{self._config.user}:{self.client}{count}:{self._tab}"
 
     def resume(self, client: str, clients: int, received: int | float) -> None:
         """Continue as the client that an earlier process was; called before the first connection.
@@ -178,14 +174,14 @@ class Logux(CompiledCore):
         self._last_received = self._reported_received = received
 
     def take_over(self, name: bytes) -> None:
-        """Continue for a producer whose process has ended; see ``delivery.contract.Core``.
+        """See ``delivery.contract.Core``.
 
         Every action that it left is in doubt, so the option ``on_doubt`` decides as after a break: `same`
         keeps the client id, all else takes another one. The ids of its actions are unknown, so that they are
         sent under new ones.
         """
         client, self._tab = _name_parts(name)
-        if self.options.on_doubt != "same":
+        if self._config.on_doubt != "same":
             self.client = client
         self.node_id = self._make_node_id()
 
@@ -194,15 +190,6 @@ class Logux(CompiledCore):
         """The last ``added`` received from the server."""
         received: int | float = max(self._last_received, self._codec.received)
         return received
-
-    @classmethod
-    def from_config(cls, config: LoguxConfig, producer: bytes) -> Logux:
-        """Make a core with the options of a URL.
-
-        Raises:
-            ConfigError: an option is outside its range.
-        """
-        return cls(Options.from_config(config), producer)
 
     def _begin(self) -> None:
         self._events.clear()
@@ -227,8 +214,8 @@ class Logux(CompiledCore):
         self._codec.connecting(now)
         self._began = now
         self._send_newest()
-        token, subprotocol = self._secret, self.options.subprotocol
-        if (self.options.strict_spec or self._old_form) and isinstance(subprotocol, int) and subprotocol:
+        token, subprotocol = self._secret, self._config.subprotocol
+        if self._old_form and isinstance(subprotocol, int):
             subprotocol = f"{subprotocol}.0.0"
         options = {"token": token, "subprotocol": subprotocol}
         kept = {name: value for name, value in options.items() if value}
@@ -236,7 +223,7 @@ class Logux(CompiledCore):
 
     def connection_lost(self) -> None:
         """Forget the actions in flight. The option ``on_doubt`` decides about actions in doubt."""
-        policy = self.options.on_doubt
+        policy = self._config.on_doubt
         self._new_client = self._new_client or self._codec.wrong == "jam"
         keep = policy == "same" and not self._new_client
         doubts, dropped = self._codec.connection_lost(keep=keep, drop=policy == "drop")
@@ -250,9 +237,9 @@ class Logux(CompiledCore):
 
         Servers of protocol 4 end it so when the subprotocol is a number.
         """
-        if self._codec.state != _CONNECTING or self._codec.over or self.options.strict_spec:
+        if self._codec.state != _CONNECTING or self._codec.over or self._config.strict_spec:
             return
-        if self._old_form is None and self.options.subprotocol:
+        if self._old_form is None and self._config.subprotocol:
             self._old_form = True
             self._break(
                 ProtocolError(
@@ -269,8 +256,8 @@ class Logux(CompiledCore):
 
     @property
     def _secret(self) -> str:
-        token = self.options.token
-        return token.reveal() if isinstance(token, Secret) else token or ""
+        token = self._config.token
+        return "" if token is None else token.reveal()
 
     @property
     def state(self) -> str:
@@ -293,7 +280,7 @@ class Logux(CompiledCore):
         return int(self._codec.awaited)
 
     def describe_silence(self) -> str:
-        """See ``CompiledCore.describe_silence``."""
+        """Describe a silent server."""
         if self._codec.state == _CONNECTING:
             return "silence: no answer to connect in time"
         return f"silence: no answer in time, with {self._codec.open} actions in flight"
@@ -309,19 +296,7 @@ class Logux(CompiledCore):
         return events, size
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
-        """Encode events of `batch` as one sync; failures are marked in the batch.
-
-        Args:
-            batch: an ``_ext.inflight.Batch``.
-            events: how many events at most.
-            now: monotonic seconds.
-
-        Returns:
-            The number of actions in the sync.
-
-        Raises:
-            MemoryError: nothing was encoded.
-        """
+        """Encode events of `batch` as one sync."""
         self._codec.wall = self.wall()
         n = super().encode(batch, events, now)
         if self._codec.wanted and self._send_wanted():
@@ -329,13 +304,9 @@ class Logux(CompiledCore):
         return n
 
     def call(self, kind: str, payload: Any = None) -> int:
-        """Send a ping. The payload of its ``Reply`` is the server's node id.
-
-        Raises:
-            ValueError: `kind` is not ``ping``.
-        """
+        """Send a ping. The payload of its ``Reply`` is the server's node id."""
         if kind != "ping":
-            raise ValueError(f"call: Logux has no {kind!r}")
+            return super().call(kind, payload)
         self._token += 1
         if self._synchronized:
             self._codec.ping(self._token, self._now)
@@ -346,19 +317,7 @@ class Logux(CompiledCore):
     def post_command(
         self, kind: str, payload: Any, first: int, in_flight: InflightBatches | None = None
     ) -> None:
-        """Set the ``headers`` of this node for the events from the sequence `first` on.
-
-        Any thread may call it, one at a time, with a `first` that does not fall.
-
-        Args:
-            kind: ``headers``.
-            payload: a JSON object. It replaces earlier headers.
-            first: a sequence.
-            in_flight: the batches, which know the events that wait and those that are settled.
-
-        Raises:
-            ValueError: another kind, or headers that are no JSON object.
-        """
+        """Set the ``headers`` of this node: a JSON object, which replaces earlier ones."""
         if kind != "headers":
             raise ValueError(f"command: Logux has no {kind!r}")
         self._history.note(payload, first, in_flight)
@@ -412,10 +371,6 @@ class Logux(CompiledCore):
             self._codec.say(text)
             self._headers = text
 
-    def data_to_send(self) -> list[Wire]:
-        """Return the messages to send; valid until `sent`."""
-        return [Wire([message]) for message in self._codec.buffers()]
-
     # -- in
 
     def receive_data(self, data: bytes, now: float) -> None:
@@ -437,7 +392,7 @@ class Logux(CompiledCore):
             self._take(parse(data), now)
         except UnknownMessage as error:
             self.unknown += 1
-            if self.options.strict_spec:
+            if self._config.strict_spec:
                 self._codec.say(pack(wrong_format(error.error.options[:_MAX_TEXT])))
         except Refused as error:
             undos = _parse_large_undo(data)
@@ -519,7 +474,7 @@ class Logux(CompiledCore):
             self._events.append(Inbound(DebugText(described)))
             self._end(CloseWanted())
         else:
-            if is_of_protocol_4(error) and not self.options.strict_spec:
+            if is_of_protocol_4(error) and not self._config.strict_spec:
                 words = f"{describe_versions(4)}: {described}"
             self._break(ProtocolError(words), forever=error.type in ("wrong-protocol", "wrong-subprotocol"))
 
@@ -581,7 +536,7 @@ class Logux(CompiledCore):
     def _replies(self) -> Iterator[CoreEvent]:
         for token in self._codec.pongs():
             yield Reply(token, self.server_id)
-        if self.options.state and self.received > self._reported_received:
+        if self._config.state and self.received > self._reported_received:
             self._reported_received = self.received
             yield Inbound(Received(self.received))
         if self._codec.wrong and not self._ended:

@@ -36,54 +36,38 @@ compiled pump drives the same object through ``codec``.
 
 from __future__ import annotations
 
-from typing import Any
-
 from logclient._ext.lumberjack import Codec
-from logclient.delivery.compiled import CompiledCore, has_ids
+from logclient.delivery.contract import Core
 from logclient.lumberjack.config import LumberjackConfig
 from logclient.lumberjack.frames import Probe, frames
-from logclient.lumberjack.options import Options
 
-__all__ = ["Lumberjack", "Options", "Probe", "frames"]
+__all__ = ["Lumberjack", "Probe", "frames"]
 
 
-class Lumberjack(CompiledCore):
+class Lumberjack(Core):
     """The writer's side of one connection at a time. See ``delivery.contract.Core``.
 
     After ``begin_close``, do not shut down one direction before ``CloseWanted``: both real servers drop the
     acknowledgements then.
-
-    Args:
-        options: see `Options`; their ranges are checked where users write them (``logclient.config``).
-        producer: the 10 bytes that begin every id of this producer.
-
-    Raises:
-        ConfigError: `identity` is not one of its values.
     """
 
-    def __init__(self, options: Options, producer: bytes) -> None:
-        self.options = options
+    def __init__(self, config: LumberjackConfig, producer: bytes) -> None:
         codec = Codec(
             producer,
-            version=options.version,
-            window=options.window,
-            window_bytes=options.window_bytes,
-            inflight=options.inflight,
-            compression=options.compression,
-            identity=has_ids(options.identity),
-            check=options.check,
-            silence=options.silence,
-            frames=options.frames,
-            strict_spec=options.strict_spec,
-            adaptive=options.adaptive,
-            inflight_bytes=options.inflight_bytes,
+            version=config.version,
+            window=config.window,
+            window_bytes=config.window_bytes,
+            inflight=config.inflight,
+            compression=config.compression,
+            identity=config.identity != "none",
+            check=config.check,
+            silence=config.silence,
+            frames=config.frames,
+            strict_spec=config.strict_spec,
+            adaptive="inflight" not in config.given and not config.strict_spec,
+            inflight_bytes=config.max_bytes // 2,
         )
         super().__init__(codec)
-
-    @classmethod
-    def from_config(cls, config: LumberjackConfig, producer: bytes) -> Lumberjack:
-        """Make a core with the options of a URL."""
-        return cls(Options.from_config(config), producer)
 
     @property
     def awaited(self) -> int:
@@ -91,16 +75,8 @@ class Lumberjack(CompiledCore):
         return int(self._codec.windows)
 
     def describe_silence(self) -> str:
-        """See ``CompiledCore.describe_silence``."""
+        """Describe a silent reader."""
         waiting = self.awaited
         return (
             f"silence: no byte from the reader in time, with {waiting} window{'s'[: waiting != 1]} in flight"
         )
-
-    def call(self, kind: str, payload: Any) -> int:
-        """Refuse the question: Lumberjack has none.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"call: Lumberjack has no {kind!r}")

@@ -26,16 +26,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
-from logclient.delivery.compiled import CompiledCore, has_ids
-from logclient.delivery.contract import CoreEvent, LookAtReceiver, Reply
+from logclient.delivery.contract import Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
 from logclient.plog.frames import Probe, frames
-from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, parse_stat
-from logclient.plog.options import Options
+from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, kafka_tags, parse_stat
 from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
 
-__all__ = ["TAGGED", "Lines", "Options", "Plog", "Probe", "frames"]
+__all__ = ["TAGGED", "Lines", "Plog", "Probe", "frames"]
 
 TAGGED = 1
 """High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""
@@ -63,34 +61,33 @@ class _Request(NamedTuple):
     commands: int
 
 
-class Plog(CompiledCore):
+class Plog(Core):
     """The client's side of one socket at a time. See ``delivery.contract.Core``.
-
-    Args:
-        options: see `Options`; ``logclient.config`` checks their ranges.
-        producer: the 10 bytes that begin every id of this producer.
 
     Raises:
         ConfigError: a tag breaks a rule, or the tags do not fit into a datagram.
     """
 
-    def __init__(self, options: Options, producer: bytes) -> None:
-        self.options = options
-        burst = self._burst(options.pace)
-        datagram = DEFAULT_DATAGRAM if options.mtu is None else options.mtu - HEADERS_IPV6
+    reply_timeout = 2.0
+    """Seconds that a command waits for its reply."""
+
+    def __init__(self, config: PlogConfig, producer: bytes) -> None:
+        self._config = config
+        burst = self._burst(config.pace)
         try:
+            own = [tag for tag in config.tags.split(",") if tag]
+            self._tags = join_tags([*kafka_tags(config.topic), *own])
             codec = Codec(
                 producer,
-                datagram=datagram,
-                tags=join_tags(options.tags),
-                unboxed=options.unboxed,
-                max_message=options.max_message,
-                batch_bytes=options.batch_bytes,
-                identity=has_ids(options.identity),
-                check=options.check,
-                packets=options.pace,
+                datagram=DEFAULT_DATAGRAM if config.mtu is None else config.mtu - HEADERS_IPV6,
+                tags=self._tags,
+                unboxed=config.unboxed,
+                max_message=config.max_event_bytes,
+                identity=config.identity != "none",
+                check=config.check,
+                packets=config.pace,
                 burst=burst,
-                size=options.pace_bytes,
+                size=config.pace_bytes,
                 size_burst=_size_burst(burst),
             )
         except ValueError as error:
@@ -121,65 +118,41 @@ class Plog(CompiledCore):
         self._uptime = 0  # the last one reported, ms
         self._late_stats = 0  # STATs given up, whose answer may still come
 
-    @classmethod
-    def from_config(cls, config: PlogConfig, producer: bytes) -> Plog:
-        """Make a core with the options of a URL.
-
-        Raises:
-            ConfigError: an option is outside its range.
-        """
-        return cls(Options.from_config(config), producer)
-
     def path_mtu(self, mtu: int, headers: int = HEADERS_IPV4) -> None:
-        """Set the MTU of the path to the server. The option ``mtu`` takes precedence.
-
-        Args:
-            mtu: bytes of an IP packet.
-            headers: bytes of the headers of IP and UDP: 28, or 48 with IPv6.
-        """
-        mtu = self.options.mtu or mtu
-        least = max(576 - HEADERS_IPV6, HEADER + len(join_tags(self.options.tags)))
+        """Set the MTU of the path to the server. The option ``mtu`` takes precedence."""
+        mtu = self._config.mtu or mtu
+        least = max(576 - HEADERS_IPV6, HEADER + len(self._tags))
         self._codec.datagram = max(least, min(mtu - headers, MAX_DATAGRAM))
 
     # -- pace
 
     def watch_receiver(self, look: LookAtReceiver) -> None:
-        """Use `look` to see the server's receive queue; called by the transport for each socket."""
+        """Use `look` to see the server's receive queue."""
         self.receiver = look
 
     def pace(self, now: float, packets: float, size: float) -> None:
-        """Set the pace.
-
-        Args:
-            now: monotonic seconds.
-            packets: packets per second; 0: unlimited.
-            size: bytes per second; 0: unlimited.
-        """
+        """Set the pace: packets and bytes per second; 0: unlimited."""
         burst = self._burst(packets)
         self._codec.pace(now, packets, size, burst=burst, size_burst=_size_burst(burst))
 
     def regulate(self, now: float) -> tuple[float, bool]:
-        """Adapt the pace to the receiver; called between two runs of a pump.
-
-        Returns:
-            The time of the next call, and whether there is a command to send.
-        """
-        if self._pace_is_final or (self.options.feedback == "none" and not self.options.pace):
+        """Adapt the pace to the receiver."""
+        if self._pace_is_final or (self._config.feedback == "none" and not self._config.pace):
             return float("inf"), False
         self._codec.ready(now)  # sets the codec's clock
         packets = int(self._codec.counts[2])
-        if self.options.feedback == "none":
+        if self._config.feedback == "none":
             return self._start_slowly(now, packets), False
         if self._by_stat is None:
-            seen = self.receiver() if self.options.feedback == "auto" and self.receiver is not None else None
+            seen = self.receiver() if self._config.feedback == "auto" and self.receiver is not None else None
             if seen is not None:
                 if self._by_queue is None:
-                    self.pace(now, 0.0, self.options.pace_bytes)
+                    self.pace(now, 0.0, self._config.pace_bytes)
                 return now + self._grant(*seen).look, False
             if self._by_queue is not None:  # the queue was visible before: the server may be gone
                 self._allow(1.0, 1.0)  # one message
                 return now + RECEIVER_RETRY, False
-            self._by_stat = ByStat(self.options.pace or UNPACED_BASE)
+            self._by_stat = ByStat(self._config.pace or UNPACED_BASE)
         self.handle_timeout(now)
         asks = self._next_stat <= now and (packets != self._packets or self._baseline is None)
         asks = asks and not any(request.kind == "stat" for request in self._requests)
@@ -188,7 +161,7 @@ class Plog(CompiledCore):
             self._own_token = self.call("stat")
         if self._next_stat <= now:
             self._next_stat = now + STAT_INTERVAL
-        self.pace(now, self._by_stat.rate, self.options.pace_bytes)
+        self.pace(now, self._by_stat.rate, self._config.pace_bytes)
         return self._next_stat, asks
 
     def _start_slowly(self, now: float, packets: int) -> float:
@@ -198,14 +171,14 @@ class Plog(CompiledCore):
         queue has room.
         """
         if self._slow_start is None:
-            self._slow_start = SlowStart(self.options.pace)
+            self._slow_start = SlowStart(self._config.pace)
             self._packets_before = packets
             self._sent_at = now  # a socket is opened when there is something to send
         elif packets != self._packets:
             self._sent_at = now
         self._packets = packets
-        rate, size = self._slow_start.rate(packets - self._packets_before), self.options.pace_bytes
-        if rate >= self.options.pace:
+        rate, size = self._slow_start.rate(packets - self._packets_before), self._config.pace_bytes
+        if rate >= self._config.pace:
             self._pace_is_final = True
             self.pace(now, rate, size)
             self._allow(0.0, 0.0)
@@ -213,13 +186,13 @@ class Plog(CompiledCore):
         look, burst = SlowStart.LOOK, min(SlowStart.BURST, self._burst(rate))
         seen = self.receiver() if self.receiver is not None else None
         if seen is not None:
-            look, burst = SlowStart.LOOK_AT_QUEUE, self._burst(self.options.pace)
+            look, burst = SlowStart.LOOK_AT_QUEUE, self._burst(self._config.pace)
             self._grant(*seen)
             if seen[0]:
                 self._sent_at = now  # only the queue may have kept us from sending
         idle = (now - self._sent_at) / 2
         if seen is not None and idle <= look:
-            rate = self.options.pace  # as long as there is room
+            rate = self._config.pace  # as long as there is room
         else:
             self._allow(0.0, 0.0)  # the next look may be far
         self._codec.pace(now, rate, size, burst=burst, size_burst=_size_burst(burst))
@@ -250,14 +223,8 @@ class Plog(CompiledCore):
         self._by_stat.answered(self._codec.now, lost, request.counts[2])
 
     def _burst(self, packets: float) -> float:
-        burst = self.options.burst
+        burst = self._config.burst
         return max(64.0, packets * 0.0064) if burst is None else burst
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Boxed messages, unboxed messages and datagrams encoded so far."""
-        boxed, simple, packets = self._codec.counts
-        return int(boxed), int(simple), int(packets)
 
     # -- the connection
 
@@ -414,7 +381,7 @@ class Plog(CompiledCore):
 
     def next_timeout(self, now: float) -> float | None:
         """Return when a reply is overdue or the pace allows the next message, whichever comes first."""
-        times = [request.at + self.options.reply_timeout for request in self._requests]
+        times = [request.at + self.reply_timeout for request in self._requests]
         ready = self._codec.ready(now)
         if ready:
             times.append(ready)
@@ -423,47 +390,30 @@ class Plog(CompiledCore):
     def handle_timeout(self, now: float) -> None:
         """Give up requests whose reply is overdue."""
         for request in list(self._requests):
-            if request.at + self.options.reply_timeout <= now:
-                self._give_up(request, f"no answer in {self.options.reply_timeout:g} s")
+            if request.at + self.reply_timeout <= now:
+                self._give_up(request, f"no answer in {self.reply_timeout:g} s")
 
 
-class Lines(CompiledCore):
+class Lines(Core):
     """plog over TCP: each message is a line.
 
     There are no commands, no answers and no acknowledgements. There is no pace either: TCP slows down a
     sender that is too fast. A message with a line end in it fails (``unencodable``): it would arrive as
     several.
 
-    Args:
-        options: of `Options`, ``max_message``, ``identity``, ``check`` and ``batch_bytes`` are used.
-        producer: the 10 bytes that begin every id of this producer.
-
-    Raises:
-        ConfigError: an option is outside its range.
     """
 
-    def __init__(self, options: Options, producer: bytes) -> None:
-        self.options = options
+    def __init__(self, config: PlogConfig, producer: bytes) -> None:
         codec = Codec(
             producer,
-            max_message=options.max_message,
-            batch_bytes=options.batch_bytes,
-            identity=has_ids(options.identity),
-            check=options.check,
+            max_message=config.max_event_bytes,
+            identity=config.identity != "none",
+            check=config.check,
             packets=0.0,
             size=0.0,
             lines=True,
         )
         super().__init__(codec)
-
-    @classmethod
-    def from_config(cls, config: PlogConfig, producer: bytes) -> Lines:
-        """Make a core with the options of a URL.
-
-        Raises:
-            ConfigError: an option is outside its range.
-        """
-        return cls(Options.from_config(config), producer)
 
     @property
     def awaited(self) -> int:

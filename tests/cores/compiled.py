@@ -112,6 +112,8 @@ def load(name: str) -> ModuleType:
 class Compiled(Core):
     """A core around a ``Codec``, which tests drive byte by byte, and pumps through ``codec``."""
 
+    compressor = ""
+
     def __init__(self, name: str, producer: bytes, *, inflight: int = 64, silence: float = 30.0) -> None:
         self._codec: Any = load(name).Codec(producer, inflight, silence)
         self.messages = name == "by_message"

@@ -17,9 +17,8 @@ _servers: list[MemoryServer] = []
 
 
 class Core(plain.Fifo):
-    @classmethod
-    def from_config(cls, config: Any, producer: bytes) -> Core:
-        return cls(producer, inflight=256, silence=config.silence)
+    def __init__(self, config: Any, producer: bytes) -> None:
+        super().__init__(producer, inflight=256, silence=config.silence)
 
 
 class Transport(MemoryTransport):

@@ -26,12 +26,13 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import LINKED, MAX_BODY, pack
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import core as logjam_core
-from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam, Options
+from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam
 from tests import support
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block
 from tests.oracle.importer import ABORTS, DROPPED, HANGS, TAKEN, treatment
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for
 from tests.support.measured_process import MIB, MeasuredProcess
 from tests.support.patience import PATIENCE
 
@@ -163,7 +164,9 @@ def test_other_decoders_open_what_we_send(how: str, method: int, monkeypatch: py
 def test_importers_accept_every_body_we_send(method: int, over: int, sent: list[bytes]) -> None:
     """No body hangs or aborts an importer, and none is dropped."""
     need(method)
-    options = Options(APP_ENV.decode(), compression=COMPRESSIONS[method], compress_over=over)
+    options = config_for(
+        "logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method], compress_over=over
+    )
     core = Logjam(options, bytes(10))
     core.connected(0.0)
     in_flight, batch = inflight_of([(body, RAW) for body in sent])
@@ -181,7 +184,7 @@ def test_no_body_unpacks_to_more_than_64_mib(method: int) -> None:
     """Beyond 64 MiB an importer loops for ever or aborts, depending on the compression."""
     need(method)
     most = MAX_BODY - 49  # room for the id
-    core = Logjam(Options(APP_ENV.decode(), compression=COMPRESSIONS[method]), bytes(10))
+    core = Logjam(config_for("logjam", f"/{APP_ENV.decode()}", compression=COMPRESSIONS[method]), bytes(10))
     core.connected(0.0)
     in_flight, batch = inflight_of([(b'{"a":"%s"}' % (b"x" * (most - 8 + n)), RAW) for n in (1, 0)])
     assert core.encode(batch, 2, 0.0) == 1
@@ -254,7 +257,7 @@ def test_auto_prefers_what_runs_without_the_gil(
                 raise ValueError("not installed")
 
     monkeypatch.setattr(logjam_core, "Codec", Codec)
-    assert Logjam(Options("a-b"), bytes(10)).compressor == chosen
+    assert Logjam(config_for("logjam", "/a-b"), bytes(10)).compressor == chosen
 
 
 @pytest.mark.parametrize("gone", [[], ["snappy"], ["lz4"], ["snappy", "lz4"], ["snappy", "lz4", "isal"]])
@@ -268,7 +271,8 @@ def test_auto_by_what_is_here(gone: list[str], monkeypatch: pytest.MonkeyPatch) 
     zlib_is = "isal 1" if "isal" in LINKED or "isal" not in gone else "zlib 3"
     there = [name for name in ("snappy", "lz4") if name in LINKED or name not in gone] + [zlib_is]
     linked = [name for name in there if name.split()[0] in LINKED]
-    assert Logjam(Options("a-b"), bytes(10)).compressor == (linked[0] if linked else f"python {there[0]}")
+    core = Logjam(config_for("logjam", "/a-b"), bytes(10))
+    assert core.compressor == (linked[0] if linked else f"python {there[0]}")
 
 
 def test_chosen_compression_is_in_stats_and_meta() -> None:

@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 
 from logclient.errors import ConfigError, EncodeError
 from logclient.logjam import Agent, Request, current, document
-from logclient.logjam.core import Logjam, Options
+from logclient.logjam.core import Logjam
 from tests.oracle import logjam as oracle
 from tests.oracle.logjam_document import EVENTS, LOGS, MOBILE, judge
 from tests.support import agent_handler, clean_environment
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE
 
@@ -983,7 +984,7 @@ def test_core_carries_each_kind_with_topic_and_id() -> None:
     agent.ajax(FULL_ID, [1, 2], action="Shop#show")
     agent.javascript("x")
     agent.mobile()
-    core = Logjam(Options(APP, compression="none"), bytes(range(10)))
+    core = Logjam(config_for("logjam", f"/{APP}", compression="none"), bytes(range(10)))
     core.connected(100.0, lambda: 0.5)
     _, batch = inflight_of(events)
     assert core.encode(batch, len(events), 100.0) == len(events)

@@ -18,10 +18,11 @@ from logclient._ext.inflight import InflightBatches
 from logclient._ext.logjam import STATUS_NAMES, Codec, Decoder
 from logclient._ext.queue import EventQueue
 from logclient.errors import ConfigError
-from logclient.logjam.core import Logjam, Options
+from logclient.logjam.core import Logjam
 from tests import support
 from tests.oracle import logjam as oracle
 from tests.support import recordings
+from tests.support.configs import config_for
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +110,13 @@ def classify(parts: list[bytes], push: bool) -> str:
     app_env, topic, body, meta = parts[request:]
     try:
         Logjam(
-            Options(app_env.decode("latin-1"), topic.decode("latin-1") or "?", compression="none"), PRODUCER
+            config_for(
+                "logjam",
+                f"/{app_env.decode('latin-1')}",
+                topic=topic.decode("latin-1") or "?",
+                compression="none",
+            ),
+            PRODUCER,
         )
     except ConfigError as error:
         return str(error).partition(":")[0] + " refused"

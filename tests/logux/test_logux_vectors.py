@@ -18,10 +18,10 @@ from logclient.delivery.contract import Alive, CoreEvent, Fatal, Inbound, Progre
 from logclient.errors import CredentialError
 from logclient.logux.core import Logux
 from logclient.logux.events import DebugText, Headers, Opened
-from logclient.logux.options import Options
 from tests.logux.test_logux_node_vectors import is_upgrade
 from tests.support import recordings
 from tests.support.batches import inflight_of
+from tests.support.configs import logux_config
 
 pytestmark = pytest.mark.unit
 
@@ -46,9 +46,9 @@ class Player:
         self.now = 100.0
 
     def make(self, options: dict[str, Any]) -> Logux:
-        subprotocol = options.get("subprotocol", 0)
+        subprotocol, self.token = options.get("subprotocol", 0), options.get("token")
         core = Logux(
-            Options(
+            logux_config(
                 token=options.get("token"), subprotocol=subprotocol, strict_spec=isinstance(subprotocol, str),
                 identity="none", on_doubt="same", inflight=64,
             ),
@@ -105,7 +105,7 @@ class Player:
             and (type(options.get("subprotocol", 0)) is int or str(options["subprotocol"]).count(".") == 2)
         )  # fmt: skip
         headers = self.headers
-        if not (self.core.node_id == node and self.core.options.token == options.get("token")):
+        if not (self.core.node_id == node and self.token == options.get("token")):
             self.core = self.make(options if makeable else {})
             if headers:
                 self.core.post_command("headers", headers, 1)

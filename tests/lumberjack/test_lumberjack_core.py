@@ -6,11 +6,13 @@ from random import random
 import pytest
 
 from logclient._ext.lumberjack import Reader
+from logclient.config import parse
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.lumberjack.core import Lumberjack, Options
+from logclient.lumberjack.core import Lumberjack
 from tests.lumberjack_inputs import pair_block
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for, record_codecs
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +24,7 @@ def ack(number: int) -> bytes:
 
 
 def connected_core(**options: object) -> Lumberjack:
-    core = Lumberjack(Options(**{"compression": 0, **options}), PRODUCER)  # type: ignore[arg-type]
+    core = Lumberjack(config_for("lumberjack", **{"compression": 0, "inflight": 2, **options}), PRODUCER)
     core.connected(100.0, random)
     return core
 
@@ -45,22 +47,21 @@ def test_core_has_the_type_and_codec_of_a_core() -> None:
 
 
 class TestOptions:
-    def test_defaults_of_all_options(self) -> None:
-        assert Options() == (2, 2048, 2, 3, "id", True, 30.0, 1 << 20, "", False, False, 1 << 25)
+    def test_unknown_identity_names_the_choices(self) -> None:
+        with pytest.raises(ConfigError, match="identity: must be one of id, own, none, got 'no'"):
+            parse("lumberjack://h?identity=no")
 
-    @pytest.mark.parametrize(("options", "words"), [
-        ({"identity": "no"}, "identity: id, own or none, not 'no'"),
-    ])  # fmt: skip
-    def test_unknown_identity_names_the_choices(self, options: dict[str, object], words: str) -> None:
-        with pytest.raises(ConfigError, match=words):
-            connected_core(**options)
-
-    def test_options_are_taken_from_the_url(self) -> None:
-        config = pytest.importorskip("logclient.config").parse(
-            "lumberjack://h?window=7&compression=0&inflight=1"
-        )
-        core = Lumberjack.from_config(config, PRODUCER)
-        assert core.options == Options(window=7, compression=0, inflight=1, frames="json")
+    def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = record_codecs(monkeypatch, "logclient.lumberjack.core")
+        for url in ("lumberjack://h", "lumberjack://h?window=7&compression=0&inflight=1&identity=none"):
+            Lumberjack(parse(url), PRODUCER)
+        default = {
+            "version": 2, "window": 2048, "window_bytes": 1 << 20, "inflight": 2, "compression": 3,
+            "identity": True, "check": True, "silence": 30.0, "frames": "json", "strict_spec": False,
+            "adaptive": True, "inflight_bytes": 1 << 25,
+        }  # fmt: skip
+        changed = {"window": 7, "compression": 0, "inflight": 1, "identity": False, "adaptive": False}
+        assert given == [(PRODUCER, default), (PRODUCER, default | changed)]
 
     def test_compressor_follows_level_and_version(self) -> None:
         assert connected_core().compressor == "none"

@@ -26,6 +26,7 @@ from logclient.config import parse
 from logclient.lumberjack.core import Lumberjack
 from tests.oracle.lumberjack_limit import FOREVER, MOST, Limit, Trip
 from tests.support.batches import inflight_of
+from tests.support.configs import record_codecs
 from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.unit
@@ -199,10 +200,10 @@ class TestFarReaders:
 
 
 class TestBytes:
-    def test_half_of_max_bytes_bounds_windows_in_flight(self) -> None:
-        config = parse("lumberjack://h?max_bytes=16MiB&window_bytes=1MiB")
-        core = Lumberjack.from_config(config, PRODUCER)
-        assert (core.options.adaptive, core.options.inflight_bytes) == (True, 8 << 20)
+    def test_half_of_max_bytes_bounds_windows_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = record_codecs(monkeypatch, "logclient.lumberjack.core")
+        Lumberjack(parse("lumberjack://h?max_bytes=16MiB&window_bytes=1MiB"), PRODUCER)
+        assert (made[0][-1]["adaptive"], made[0][-1]["inflight_bytes"]) == (True, 8 << 20)
 
     def test_bytes_in_flight_stay_within_the_bound(self) -> None:
         """Each event counts as 32 bytes, a window as 320."""
@@ -245,9 +246,12 @@ class TestNearReaders:
             assert set(run.limits) == {inflight} and run.most == inflight
 
     @pytest.mark.parametrize("options", ["inflight=2", "strict_spec=true"])
-    def test_given_number_or_literal_form_is_fixed(self, options: str) -> None:
-        core = Lumberjack.from_config(parse(f"lumberjack://h?{options}"), PRODUCER)
-        assert (core.options.inflight, core.options.adaptive, core._codec.limit) == (2, False, 2)
+    def test_given_number_or_literal_form_is_fixed(
+        self, options: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = record_codecs(monkeypatch, "logclient.lumberjack.core")
+        core = Lumberjack(parse(f"lumberjack://h?{options}"), PRODUCER)
+        assert (made[0][-1]["inflight"], made[0][-1]["adaptive"], core._codec.limit) == (2, False, 2)
 
 
 class TestSlowLogstash:

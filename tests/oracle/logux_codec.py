@@ -20,11 +20,10 @@ from logclient._ext.constants import (
     R_UNKNOWN_TYPE,
     REASONS,
 )
-from logclient.delivery.compiled import has_ids
 from logclient.delivery.contract import Batch
+from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.messages import compact
-from logclient.logux.options import Options
 from tests.oracle import logux_client
 from tests.oracle.xxh64 import xxh64
 
@@ -89,10 +88,10 @@ class PythonCodec:
 
     capsule = error = None
 
-    def __init__(self, producer: bytes, options: Options) -> None:
+    def __init__(self, producer: bytes, options: LoguxConfig) -> None:
         self.producer = producer
         self.options = options
-        self.identity = has_ids(options.identity)
+        self.identity = options.identity != "none"
         self.batch: Any = None  # of the next `encode`
         self.ids = logux_client.Ids()
         self.clocks = logux_client.Clocks()
@@ -471,9 +470,9 @@ class PythonCodec:
 class PythonLogux(Logux):
     """The core with this codec."""
 
-    def _make_codec(self, options: Options, producer: bytes) -> Any:
-        compact(options.action_type)
-        return PythonCodec(producer, options)
+    def _make_codec(self, config: LoguxConfig, producer: bytes) -> Any:
+        compact(config.action_type)
+        return PythonCodec(producer, config)
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         self._codec.batch = batch

@@ -48,7 +48,7 @@ from logclient._ext.plog import (
 from logclient.config import registry
 from logclient.delivery.contract import CloseWanted, Core, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.plog.core import TAGGED, Options, Plog
+from logclient.plog.core import TAGGED, Plog
 from logclient.plog.frames import Probe, frames
 from logclient.plog.messages import (
     Stat,
@@ -64,14 +64,15 @@ from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import plog as oracle
 from tests.plog.stat import STAT, stat_of
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for, record_codecs
 
 PRODUCER = bytes(range(10))
 UNPACED = {"pace": 0, "pace_bytes": 0}
 ID_1 = PRODUCER.hex() + "000000000001"
 
 
-def connected_core(**options: Any) -> Plog:
-    core = Plog(Options(**{**UNPACED, **options}), PRODUCER)
+def connected_core(tags: tuple[str, ...] = (), **options: Any) -> Plog:
+    core = Plog(config_for("plog", tags=",".join(tags), **{**UNPACED, **options}), PRODUCER)
     core.connected(100.0, random)
     return core
 
@@ -300,7 +301,7 @@ class TestMessages:
         assert [one[11] for one in sent(core)] == [1, 2]
 
     def test_failed_event_takes_no_number(self) -> None:
-        core = connected_core(max_message=100)
+        core = connected_core(max_event_bytes=100)
         in_flight, batch = inflight_of([(b"x" * size, BYTES) for size in (100, 101, 5)])
         assert core.encode(batch, 3, 100.0) == 2
         assert batch.statuses() == {1: "inflight", 2: "failed", 3: "inflight"}
@@ -308,7 +309,7 @@ class TestMessages:
         del in_flight
 
     def test_max_message_includes_the_inserted_id(self) -> None:
-        core = connected_core(max_message=49)
+        core = connected_core(max_event_bytes=49)
         in_flight, batch = inflight_of([(b'{"a":1}', RAW), (b'{"a":12}', RAW)])
         assert core.encode(batch, 2, 100.0) == 1
         assert batch.statuses() == {1: "inflight", 2: "failed"}
@@ -390,8 +391,8 @@ class TestMessages:
         del in_flight
 
     def test_batch_ends_at_batch_bytes(self) -> None:
-        core = connected_core(batch_bytes=100)
-        in_flight, batch = inflight_of([(b"x" * 60, BYTES)] * 3)
+        core = connected_core(max_event_bytes=1 << 20)
+        in_flight, batch = inflight_of([(b"x" * 600_000, BYTES)] * 3)
         assert core.encode(batch, 3, 100.0) == 1
         in_flight.encoded(batch)
         assert core.encode(batch, 3, 100.0) == 1
@@ -422,7 +423,7 @@ class TestHanded:
 
     def test_event_is_handed_with_its_last_datagram(self) -> None:
         core, _, rests = self.core_with_three_events()
-        assert core.counts == (1, 2, 4)
+        assert core._codec.counts == (1, 2, 4)
         assert core.awaited == 3
         assert handed(core) == []
         core.sent(rests[0] + 18)
@@ -584,17 +585,24 @@ class TestMtu:
 class TestOptions:
     @pytest.mark.parametrize(("options", "words"), [
         ({"mtu": 70}, "datagram: 25 to 65507 bytes, not 22"), ({"mtu": 70000}, "datagram: 25 to"),
-        ({"identity": "x"}, "identity: id, own or none"),
-        ({"tags": ("",)}, "tags: none may be empty"), ({"tags": ("a\0b",)}, "tags: none may be"),
+        ({"tags": ("a\0b",)}, "tags: none may be"),
         ({"tags": ("\ud800",)}, "tags: must be encodable"), ({"tags": ("kt:a", "kt:b")}, "tags: two that"),
         ({"tags": ("kt:null",)}, "topic: servers discard"), ({"tags": ("kt:a b",)}, "topic: 1 to 249"),
         ({"tags": ("kt:..",)}, "topic: 1 to 249"), ({"tags": ("pk:",)}, "tags: nothing behind pk:"),
         ({"tags": ("x" * 70000,)}, "tags: 70000 bytes"), ({"tags": ("x" * 1500,)}, "tags: 1500 bytes, and"),
-        ({"tags": (b"x",)}, "tags: each must be text"),
     ])  # fmt: skip
     def test_wrong_option_is_named(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             connected_core(**options)
+
+    def test_wrong_identity_is_named(self) -> None:
+        with pytest.raises(ConfigError, match="identity: must be one of id, own, none"):
+            config.parse("plog://h", identity="x")
+
+    @pytest.mark.parametrize(("tag", "words"), [("", "none may be empty"), (b"x", "each must be text")])
+    def test_wrong_tag_is_named(self, tag: Any, words: str) -> None:
+        with pytest.raises(ValueError, match=f"tags: {words}"):
+            join_tags([tag])
 
     def test_codec_refuses_values_that_break_its_arithmetic(self) -> None:
         for wrong in ({"producer": b"x"}, {"datagram": 10}):
@@ -615,18 +623,25 @@ class TestOptions:
 
     def test_options_are_taken_from_the_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registry.SCHEMES, "plog", registry.SCHEMES["plog"]._replace(transport="x:y"))
+        options = record_codecs(monkeypatch, "logclient.plog.core")
         given_ = config.parse("plog://h")
         assert (given_.endpoints, given_.max_event_bytes) == ((("h", 23456),), 262144)
-        assert Plog.from_config(given_, PRODUCER).options == Options()
+        Plog(given_, PRODUCER)
         url = (
             "plog://h?mtu=1400&unboxed=true&topic=orders&tags=a,pk:7&pace=0&burst=9&pace_bytes=1MiB&check=no"
         )
-        core = Plog.from_config(config.parse(url, max_event_bytes=1000), PRODUCER)
-        assert core.options == Options(
-            1400, True, ("kt:orders", "a", "pk:7"), 1000, 0, 9, 1 << 20, check=False
-        )
+        Plog(config.parse(url, max_event_bytes=1000), PRODUCER)
+        default = {
+            "datagram": 1452, "tags": b"", "unboxed": False, "max_message": 262144, "identity": True,
+            "check": True, "packets": 10_000, "burst": 64.0, "size": 64 << 20, "size_burst": 131072.0,
+        }  # fmt: skip
+        changed = {
+            "datagram": 1352, "tags": b"kt:orders\0a\0pk:7", "unboxed": True, "max_message": 1000,
+            "check": False, "packets": 0, "burst": 9, "size": 1 << 20, "size_burst": 65_507.0,
+        }  # fmt: skip
+        assert options == [(PRODUCER, default), (PRODUCER, default | changed)]
         with pytest.raises(ConfigError, match="topic: 1 to 249"):
-            Plog.from_config(config.parse("plog://h?topic=a%20b"), PRODUCER)
+            Plog(config.parse("plog://h?topic=a%20b"), PRODUCER)
         with pytest.raises(ConfigError, match="window: not an option of plog"):
             config.parse("plog://h?window=3")
 
@@ -736,7 +751,8 @@ class TestCommands:
 
     def test_overdue_questions_are_dropped_without_a_timeout(self) -> None:
         """The core drops them even if `handle_timeout` is never called."""
-        core = connected_core(reply_timeout=0.5)
+        core = connected_core()
+        core.reply_timeout = 0.5
         for n in range(100):
             core.credit(100.0 + n)
             core.call("ping")
@@ -761,7 +777,8 @@ class TestCommands:
         assert isinstance(error, ProtocolError)
 
     def test_unanswered_question_times_out(self) -> None:
-        core = connected_core(reply_timeout=0.5)
+        core = connected_core()
+        core.reply_timeout = 0.5
         ping, stat = core.call("ping", b"x"), core.call("stat")
         assert core.next_timeout(100.2) == 100.5
         core.handle_timeout(100.4)
@@ -777,7 +794,8 @@ class TestCommands:
 
     def test_late_stat_is_not_taken_for_the_next_answer(self) -> None:
         """Its uptime tells: the second question was asked when the server was at 12 s."""
-        core = connected_core(reply_timeout=0.5)
+        core = connected_core()
+        core.reply_timeout = 0.5
         first = core.call("stat")
         assert self.replies(core, stat_of(uptime=9_990), now=100.0)[0][0] == first
         core.credit(101.0)
@@ -791,7 +809,8 @@ class TestCommands:
         assert (token, found.uptime) == (third, 12_100)
 
     def test_stat_of_a_restarted_server_is_accepted(self) -> None:
-        core = connected_core(reply_timeout=0.5)
+        core = connected_core()
+        core.reply_timeout = 0.5
         core.call("stat")
         self.replies(core, stat_of(uptime=9_990), now=100.0)
         core.credit(101.0)

@@ -22,12 +22,13 @@ from logclient._ext.plog import Codec
 from logclient.cli import ping
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
-from logclient.plog.core import Lines, Options
+from logclient.plog.core import Lines
 from logclient.testing.plog import Collector
 from logclient.transports.tcp import OneWay
 from tests.lumberjack_inputs import near_objects
 from tests.oracle import plog as oracle
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 
 PRODUCER = bytes(range(10))
@@ -155,7 +156,7 @@ def test_commands_are_refused_over_tcp(url: str, capsys: pytest.CaptureFixture[s
     assert ping.run(arguments) == ExitCode.OK
     assert "but this protocol has no answers" in capsys.readouterr().out
     with pytest.raises(ValueError, match="plog over TCP has no 'ping'"):
-        Lines(Options(), PRODUCER).call("ping")
+        Lines(config_for("plog+tcp"), PRODUCER).call("ping")
 
 
 def test_collect_of_tcp_alone_names_the_right_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,11 +17,12 @@ import logclient
 from logclient import plog
 from logclient._ext.constants import K_BYTES as BYTES
 from logclient._ext.plog import HEADER, datagrams
-from logclient.plog.core import Options, Plog
+from logclient.plog.core import Plog
 from logclient.plog.pacing import ByQueue, ByStat, SlowStart
 from logclient.transports.udp import UdpLink
 from logclient.transports.udp_queue import ReceiverQueue
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 from tests.support.processes import CollectorProcess
 
@@ -40,7 +41,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the
     ("size", "mtu"), [(1, 0), (324, 0), (1400, 0), (9000, 0), (13_000, 576), (30_000, 1500)]
 )
 def test_messages_sent_fit_the_free_queue(held: int, size: int, mtu: int) -> None:
-    core = Plog(Options(feedback="auto", mtu=mtu or None, identity="none"), PRODUCER)
+    core = Plog(config_for("plog", feedback="auto", mtu=mtu or None, identity="none"), PRODUCER)
     core.path_mtu(65_536)
     core.receiver = lambda: (held, MOST, 0)
     core.connected(1.0)
@@ -105,7 +106,7 @@ def test_counters_raise_and_lower_the_pace() -> None:
 
 
 def test_pace_0_reads_no_queue_and_asks_nothing() -> None:
-    core = Plog(Options(pace=0), PRODUCER)
+    core = Plog(config_for("plog", pace=0), PRODUCER)
     core.receiver = lambda: pytest.fail("looked")
     core.connected(1.0)
     assert core.regulate(1.0) == (float("inf"), False)
@@ -133,7 +134,7 @@ class Simulated:
     ROOM = 280  # small datagrams, in what Linux gives a socket by default
 
     def __init__(self, events: int, **options: Any) -> None:
-        self.core = Plog(Options(**options), PRODUCER)
+        self.core = Plog(config_for("plog", **options), PRODUCER)
         self.core.connected(0.0)
         self.in_flight, self.batch = inflight_of([(BODY, 1)] * events)
         self.events, self.now, self.look = events, 0.0, 0.0
@@ -214,7 +215,7 @@ def test_full_queue_is_waited_for() -> None:
 
 
 def test_idle_core_reads_the_queue_rarely() -> None:
-    core, looks = Plog(Options(), PRODUCER), []
+    core, looks = Plog(config_for("plog"), PRODUCER), []
     core.receiver = lambda: looks.append(1) or (0, MOST, 0)  # type: ignore[func-returns-value]
     core.connected(0.0)
     now = 0.0
@@ -224,7 +225,7 @@ def test_idle_core_reads_the_queue_rarely() -> None:
 
 
 def test_feedback_auto_reads_the_queue_and_asks_nothing() -> None:
-    core = Plog(Options(feedback="auto"), PRODUCER)
+    core = Plog(config_for("plog", feedback="auto"), PRODUCER)
     core.receiver = lambda: (0, MOST, 0)
     core.connected(1.0)
     again, asks = core.regulate(1.0)
@@ -245,7 +246,7 @@ def test_feedback_auto_reads_the_queue_and_asks_nothing() -> None:
 
 @pytest.mark.parametrize("feedback", ["stat", "auto"])
 def test_server_is_asked_if_its_queue_is_not_visible(feedback: str) -> None:
-    core = Plog(Options(feedback=feedback), PRODUCER)
+    core = Plog(config_for("plog", feedback=feedback), PRODUCER)
     core.receiver = lambda: None if feedback == "auto" else pytest.fail("looked")
     core.connected(1.0)
     again, asks = core.regulate(1.0)

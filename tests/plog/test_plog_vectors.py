@@ -29,11 +29,12 @@ from logclient._ext.plog import (
     Reassembler,
     fragments,
 )
-from logclient.plog.core import Options, Plog
+from logclient.plog.core import Plog
 from logclient.plog.messages import command, parse_stat, split_tags
 from tests.oracle import plog as oracle
 from tests.support import recordings
 from tests.support.batches import inflight_of
+from tests.support.configs import config_for
 
 pytestmark = pytest.mark.unit
 
@@ -255,7 +256,8 @@ def test_payload_once_delivered_is_delivered_again(case: dict[str, Any]) -> None
             continue
         payload = rows.payload(row)
         core = Plog(
-            Options(identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400), bytes(10)
+            config_for("plog", identity="none", unboxed=verdict == SIMPLE, pace=0, pace_bytes=0, mtu=1400),
+            bytes(10),
         )
         core.connected(1.0)
         in_flight, batch = inflight_of([(payload, BYTES)])

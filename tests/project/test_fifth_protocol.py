@@ -31,29 +31,25 @@ from logclient.delivery.contract import CloseWanted, Core, Fatal, Progress, Sett
 
 
 class Toy(Core):
-    @classmethod
-    def from_config(cls, config, producer):
-        return cls(config.inflight)
-
-    def __init__(self, inflight):
-        self.inflight = inflight
+    def __init__(self, config, producer):
+        self.inflight = config.inflight
         self.connected(0.0, None)
 
     def connected(self, now, random):
-        self.awaited, self.out, self.events, self.buffer, self.closing = [], [], [], b"", False
+        self.waiting, self.out, self.events, self.buffer, self.closing = [], [], [], b"", False
 
     def connection_lost(self):
         self.connected(0.0, None)
 
     def credit(self, now):
-        return self.inflight - len(self.awaited), 1 << 20
+        return self.inflight - len(self.waiting), 1 << 20
 
     def encode(self, batch, events, now):
         taken = batch.pending(events)
         for event in taken:
             line = b"%d %s\\n" % (event.seq, event.body)
             batch.mark(event.seq, INFLIGHT, 0, xxh64(event.body))
-            self.awaited.append(event.seq)
+            self.waiting.append(event.seq)
             self.out.append(Wire([line]))
         return len(taken)
 
@@ -66,16 +62,16 @@ class Toy(Core):
     def receive_data(self, data, now):
         *lines, self.buffer = (self.buffer + data).split(b"\\n")
         for line in lines:
-            if not self.awaited or line != b"%d" % self.awaited[0]:
+            if not self.waiting or line != b"%d" % self.waiting[0]:
                 self.events.append(Fatal(ValueError("an answer to nothing"), False))
                 return
-            seq = self.awaited.pop(0)
+            seq = self.waiting.pop(0)
             self.events += [Settled("acked", "", [(seq, seq)]), Progress()]
 
     def events_received(self):
         events, self.events = self.events, []
         yield from events
-        if self.closing and not self.awaited:
+        if self.closing and not self.waiting:
             self.closing = False
             yield CloseWanted()
 

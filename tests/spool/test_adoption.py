@@ -14,10 +14,11 @@ import logclient
 from logclient.delivery.spool import adoption, contents, owner
 from logclient.files import open_regular
 from logclient.files.capture import CaptureReader
-from logclient.logux.core import Logux, Options
+from logclient.logux.core import Logux
 from logclient.logux.messages import Connect, Sync, parse
 from logclient.testing.logux import Collector
 from tests.spool.scene import NOBODY, Producer, Scene
+from tests.support.configs import logux_config
 from tests.support.patience import wait_until
 
 
@@ -246,7 +247,7 @@ def test_adopted_actions_come_from_a_new_client_id(tmp_path: Path) -> None:
         left = scene.run("logux://127.0.0.1:9", events=50)
         scene.drain(url=url)
         nodes, ids = _actions(tmp_path / "actions")
-        own = Logux(Options(), bytes.fromhex(left.name)).client
+        own = Logux(logux_config(), bytes.fromhex(left.name)).client
         assert nodes and own not in [node.split(":")[1] for node in nodes]
         assert sorted(ids) == [f"{left.name}{seq:012x}" for seq in sorted(left.returned())]
 

@@ -179,9 +179,7 @@ def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, RecordedUdp]:
 
     config = parse(url)
     transport = RecordedUdp(sender)
-    engine = Engine(
-        lambda producer: Plog.from_config(config, producer), transport, config.endpoints, _limits(config)
-    )
+    engine = Engine(lambda producer: Plog(config, producer), transport, config.endpoints, _limits(config))
     return engine, transport
 
 
