@@ -18,15 +18,14 @@ from logclient import threads
 from logclient._ext.constants import K_RAW, K_TOMB
 from logclient._ext.record import Encoder, FastClient, LineEncoder, failure_reason, record_level
 from logclient._ext.record import level_index as level_index
-from logclient.config import Config, parse, registry
+from logclient.config import Config, Secret, parse, registry
 from logclient.config.changes import MOVING, changed
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.contract import Core
-from logclient.delivery.engine import Engine, Limits, SpoolOptions
+from logclient.delivery.engine import Engine
 from logclient.delivery.lifecycle import flush_on_sigterm
 from logclient.delivery.outcomes import Delivery, Outcome, described
 from logclient.delivery.stats import Stats
-from logclient.delivery.watching import Watch
 from logclient.errors import ConfigError, EncodeError, QueueFull
 from logclient.files import open_to_all, private_directory
 from logclient.records import context, spans
@@ -183,7 +182,7 @@ class Client(FastClient):
                 "url": config.redacted,
                 "identity": "none" if config.identity == "none" else "id",
                 "host": node_name(),
-                **self._ledger_metadata(config),
+                **config.ledger_fields,
             }
             ledger = (private_directory(config.ledger, "ledger"), about)
         make_engine = _engine_maker(config, self._core_factory(config), self._route, ledger)
@@ -195,26 +194,23 @@ class Client(FastClient):
             "truncate": config.truncate,
             "text": None if self.documents is None else self.documents.text,
             "identity": config.identity,
-            "trust_metadata": config.options.get("trust") == "metadata",
             "fingerprint": config.error_fingerprint,
-            "redact": config.options.get("redact", ()),
-            "nested": isinstance(config, DocumentConfig) and not config.ecs_dotted,
+            **config.encoder_options,
             **self._encoder_options(config),
         }
-        pairs = config.options.get("frames") == "data"
         steps, form = _steps(config), _form(config)
         put = _putter(self._engine, config)
         if not steps and form is None:
-            encoder = Encoder(queue, pairs=pairs, **_common_fields(config), **options)
+            encoder = Encoder(queue, **_common_fields(config), **options)
         else:
             from logclient.records.revision import Revision
 
             # The steps see names with dots, whatever is made of them afterwards.
-            draft = Encoder(**_common_fields(config), **{**options, "nested": False})
+            draft = Encoder(**_common_fields(config), **{**options, "nested": False, "pairs": False})
             if form is not None:
                 steps = (*steps, form.make)
                 options.update(ecs=form.ecs, nested=form.nested)
-            encoder = Encoder(queue, pairs=pairs, **options)
+            encoder = Encoder(queue, **options)
             self.revision = Revision(draft, encoder, steps, put, partial(_report_step, self._engine))
         self._bind(
             encoder,
@@ -232,10 +228,6 @@ class Client(FastClient):
         """Return the function that makes a producer's core, also after a fork. It never holds the client."""
         core = registry.load(registry.lookup(config.scheme).core)
         return lambda producer: core(config, producer)
-
-    def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        """Return further fields of the ledger's ``open`` lines, from which the verifier knows the promise."""
-        return {}
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
         """Return arguments of `Encoder` about the names of fields in mappings."""
@@ -451,13 +443,15 @@ def _risks(config: Config) -> Iterator[tuple[str, str]]:
             "verify=none: the server's identity is not checked, so an attacker may read and change events",
         )
     options = config.options
-    in_clear = [name for name in ("token", "http_headers") if options.get(name) and not config.tls]
+    in_clear = [name for name in config.credentials if options[name] and not config.tls]
     if in_clear and not all(_is_here(host) for host, _ in config.endpoints):
         for name in in_clear:
             encrypted = f"{config.scheme}+tls encrypts"
             yield name, f"{name}: sent unencrypted, so others on the path may read and use it; {encrypted}"
-    secrets = {name: options.get(name) for name in ("tls_password", "token", "curve_secret")}
-    files = {name: s.source[5:] for name, s in secrets.items() if s is not None and s.source[:5] == "file:"}
+    secrets = {name: value.source for name, value in options.items() if isinstance(value, Secret)}
+    files: dict[str, Any] = {
+        name: source[5:] for name, source in secrets.items() if source.startswith("file:")
+    }
     if config.key or config.cert:
         files["key" if config.key else "cert"] = config.key or config.cert
     for name, path in files.items():
@@ -488,7 +482,7 @@ def _common_fields(config: Config) -> dict[str, Any]:
         "fields": fields,
         "bound": context.current,
         "spans": spans.Spans(service=config.service is None) if config.opentelemetry else None,
-        "timestamp": bool(config.options.get("timestamp")),
+        "timestamp": config.timestamp,
     }
 
 
@@ -576,18 +570,8 @@ def _engine_maker(
     ledger: tuple[str, dict[str, str]] | None,
 ) -> Callable[[Estate | None], Engine]:
     """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
-    spool = None
-    if config.spool is not None:
-        spool = SpoolOptions(
-            config.spool,
-            config.spool_mode == "always",
-            config.spool_bytes,
-            config.spool_age,
-            config.spool_sync,
-        )
-
     engine: Callable[..., Engine] = Engine
-    if config.options.get("balance"):
+    if config.balance:
         from logclient.delivery.balance import BalancedEngine
 
         engine = partial(BalancedEngine, route.make_transport)
@@ -597,40 +581,14 @@ def _engine_maker(
             make_core,
             route.make_transport(),
             route.config.endpoints,
-            _limits(config),
+            config,
             ledger=ledger,
             url=route.config.redacted,
-            spool=spool,
             make_adopter=make,
             estate=estate,
-            watch=Watch(config.on_delivery, config.on_drop, config.on_error),
-            only_tests=config.only_tests,
         )
 
     return make
-
-
-def _limits(config: Config) -> Limits:
-    events, size = config.batch_limits
-    return Limits(
-        max_events=config.max_events,
-        max_bytes=config.max_bytes,
-        max_event_bytes=config.queued_event_bytes,
-        overflow=config.overflow,
-        block_timeout=config.block_timeout,
-        keep_level=config.keep_level // 10,
-        batch_events=events,
-        batch_bytes=size,
-        linger=config.linger,
-        progress_timeout=config.progress_timeout,
-        backoff_min=config.backoff_min,
-        backoff_max=config.backoff_max,
-        auth_backoff_min=config.auth_backoff_min,
-        auth_backoff_max=config.auth_backoff_max,
-        max_age=config.max_age,
-        poison=config.poison,
-        atexit_timeout=config.atexit_timeout,
-    )
 
 
 def _encoded(encoder: Encoder, event: Event) -> tuple[bytes, int, int, int]:

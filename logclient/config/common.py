@@ -56,6 +56,10 @@ class Config:
     """Names of the options that the URL or a keyword sets."""
     only_tests: bool = False
     """Whether the events only test a server (`for_tests`)."""
+    balance: bool = False
+    """An option of protocols that can have several connections at a time."""
+    credentials: ClassVar[tuple[str, ...]] = ()
+    """The options whose secrets are sent to the server."""
 
     max_events: int = option(
         integer(1, 100_000_000),
@@ -333,6 +337,16 @@ class Config:
     def queued_event_bytes(self) -> int:
         """Bytes that the queue takes of one event: `max_event_bytes`, and what travels beside the event."""
         return self.max_event_bytes
+
+    @property
+    def ledger_fields(self) -> dict[str, str]:
+        """Further fields of the ledger's ``open`` lines, from which the verifier knows the promise."""
+        return {}
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        """The arguments of `Encoder` that options of the protocol decide."""
+        return {}
 
     @property
     def batch_limits(self) -> tuple[int, int]:

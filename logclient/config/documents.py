@@ -26,6 +26,9 @@ __all__ = ["DocumentConfig"]
 class DocumentConfig(Config):
     """The configuration of a client with ECS documents."""
 
+    timestamp: bool = False
+    """Whether mappings and texts without an @timestamp get one: an option of Lumberjack."""
+
     format: str = option(
         choice("ecs", "logstash", "otel", "gelf", "json"),
         "ecs",
@@ -116,3 +119,8 @@ class DocumentConfig(Config):
         for name, value in (("identity", "own"), ("trust", "metadata"), ("frames", "data")):
             if values.get(name) == value:
                 raise ConfigError(f"{name}: {value} needs format=ecs")
+
+    @property
+    def encoder_options(self) -> dict[str, Any]:
+        """See `Config`."""
+        return {"redact": self.redact, "nested": not self.ecs_dotted}

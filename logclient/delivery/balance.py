@@ -41,10 +41,10 @@ from logclient.errors import ConfigError
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
+    from logclient.config import Config
     from logclient.delivery.bookkeeping import Bookkeeper
     from logclient.delivery.contract import Core
     from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.limits import Limits
 
 __all__ = ["BalancedEngine"]
 
@@ -153,7 +153,7 @@ class Lane(Connections):
         core: Core,
         in_flight: InflightBatches,
         transport: Transport,
-        limits: Limits,
+        limits: Config,
         diagnostics: Diagnostics,
         poke: Callable[[], object],
     ) -> None:

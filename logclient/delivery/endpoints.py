@@ -16,8 +16,8 @@ from logclient.delivery.backoff import Backoff, random
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
+    from logclient.config import Config
     from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.limits import Limits
     from logclient.errors import CredentialError
 
 
@@ -41,7 +41,7 @@ class Endpoints:
         endpoints: tried in turn, beginning with the last one that worked.
     """
 
-    def __init__(self, endpoints: tuple[Any, ...], limits: Limits, diagnostics: Diagnostics) -> None:
+    def __init__(self, endpoints: tuple[Any, ...], limits: Config, diagnostics: Diagnostics) -> None:
         self._endpoints = endpoints
         self._limits = limits
         self._diagnostics = diagnostics

@@ -50,18 +50,17 @@ from logclient.delivery.contract import (
 from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.endpoints import Endpoints, WakingAttempt
 from logclient.delivery.intake import Intake
-from logclient.delivery.limits import Limits as Limits
-from logclient.delivery.limits import SpoolOptions as SpoolOptions
 from logclient.delivery.pump import describe_pump, make_pump
 from logclient.delivery.requests import Requests
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
 from logclient.delivery.trials import Trials
-from logclient.delivery.watching import Watch, Watcher
+from logclient.delivery.watching import Watcher
 from logclient.errors import is_shortage
 from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
+    from logclient.config import Config
     from logclient.delivery.spool.adoption import Adoption, Estate
     from logclient.delivery.spool.owner import Spool
 
@@ -86,16 +85,13 @@ class Engine(Intake, Connections):
         make_core: makes a core for a producer (10 bytes).
         transport: makes links and compiled pumps.
         endpoints: where to connect. They are tried in turn, beginning with the last one that worked.
-        limits: bounds and deadlines.
+        limits: the configuration, which has all bounds and deadlines.
         ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
         log: the error log; None: that of the process.
-        spool: where events outlive the process; None: nowhere.
         make_adopter: makes an engine for what a dead owner left in the spool.
         estate: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
-        watch: functions of the application that are told of outcomes and errors.
-        only_tests: the events only test a server, so the producer begins with `TEST_PRODUCERS`.
 
     Raises:
         ConfigError: no native thread can be started in this process.
@@ -106,17 +102,14 @@ class Engine(Intake, Connections):
         make_core: Callable[[bytes], Core],
         transport: Transport,
         endpoints: tuple[Any, ...],
-        limits: Limits,
+        limits: Config,
         *,
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         log: error_log.ErrorLog | None = None,
-        spool: SpoolOptions | None = None,
         make_adopter: Callable[[Estate], Engine] | None = None,
         estate: Estate | None = None,
         on_event: Callable[[CoreEvent], object] = lambda event: None,
-        watch: Watch | None = None,
-        only_tests: bool = False,
     ) -> None:
         threads.check()
         self.limits = limits
@@ -124,22 +117,23 @@ class Engine(Intake, Connections):
         self.error_log = log or error_log.process
         self.on_end = lambda: None
         self.on_start: Callable[[], object] = lambda: None
+        batch_events, batch_bytes = limits.batch_limits
         self.queue = EventQueue(
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
-            max_event_bytes=limits.max_event_bytes,
+            max_event_bytes=limits.queued_event_bytes,
             policy=limits.overflow,
-            keep_level=limits.keep_level,
-            full_events=limits.batch_events,
-            full_bytes=limits.batch_bytes,
+            keep_level=limits.keep_level // 10,
+            full_events=batch_events,
+            full_bytes=batch_bytes,
         )
         self.in_flight = InflightBatches(self.queue)
         self.diagnostics = Diagnostics(url, self.error_log, self.queue)
-        has_log = spool is not None and spool.sync != "none"
+        has_log = limits.spool is not None and limits.spool_sync != "none"
         self.submissions = Submissions(self.queue, limits.max_events, self.error_log, has_log)
         self.requests = Requests(on_event)
-        if watch is not None and watch:
-            self.diagnostics.watcher = Watcher(watch, self.submissions.callbacks)
+        if limits.on_delivery or limits.on_drop or limits.on_error:
+            self.diagnostics.watcher = Watcher(limits, self.submissions.callbacks)
         self.keeps_connected = False
         self.closed = False
         self.exiting = lifecycle.shutting_down()
@@ -147,16 +141,14 @@ class Engine(Intake, Connections):
         self._transport = transport
         self._endpoints = endpoints
         self._ledger_place = ledger
-        self._spool_options = spool
         self._make_adopter = make_adopter
         self._estate = estate
-        self._only_tests = only_tests
         self.spool: Spool | Adoption | None = None
         self._move: Move | None = None
         self._begin()
         if estate is not None:
             self.spool = self._adopt(estate)
-        elif spool is not None:
+        elif limits.spool is not None:
             self._open_spool()
         lifecycle.watch(self)
         memory.join(self.queue)
@@ -180,11 +172,11 @@ class Engine(Intake, Connections):
         )
         self.turns = 0
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
-        self._spool_ages = None if self._spool_options is None else Ages(self._spool_options.age)
+        self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
         self._begin_spool()
 
     def _draw_producer(self) -> bytes:
-        if self._only_tests:
+        if self.limits.only_tests:
             return TEST_PRODUCERS + os.urandom(10 - len(TEST_PRODUCERS))
         while (drawn := os.urandom(10)).startswith(TEST_PRODUCERS):
             pass
@@ -230,15 +222,12 @@ class Engine(Intake, Connections):
     def _begin_spool(self) -> None:
         """In a new client or a forked child, have the spool opened before the first event."""
         self.spool = None
-        if self._spool_options is not None and self._estate is None and not self.closed:
+        if self.limits.spool is not None and self._estate is None and not self.closed:
             from logclient.delivery.spool.owner import Spool  # only Linux has it
 
             assert self._make_adopter is not None
             ledger = self._ledger_place[0] if self._ledger_place is not None else None
-            memory = self.limits.max_bytes
-            self.spool = Spool(
-                self._spool_options, self.queue, memory, self.diagnostics, self._make_adopter, ledger
-            )
+            self.spool = Spool(self.limits, self.queue, self.diagnostics, self._make_adopter, ledger)
             self.queue.unopened = True
 
     def _open_spool(self) -> None:
@@ -249,7 +238,7 @@ class Engine(Intake, Connections):
         """Queue what a dead owner left, and continue its ledger."""
         from logclient.delivery.spool.adoption import Adoption
 
-        age = self._spool_options.age if self._spool_options is not None else None
+        age = self.limits.spool_age
         adoption = Adoption(estate, self.queue, self.in_flight, self._record, self.diagnostics, age)
         self.books.take_over(adoption.unlisted, adoption.history)
         self.core.take_over(os.urandom(10))

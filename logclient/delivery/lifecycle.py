@@ -26,14 +26,14 @@ from logclient.delivery import error_log
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
+    from logclient.config import Config
     from logclient.delivery.error_log import ErrorLog
-    from logclient.delivery.limits import Limits
 
 
 class _Engine(Protocol):
     """The methods called around forks and at exit; ``delivery.engine.Engine`` has them."""
 
-    limits: Limits
+    limits: Config
     url: str
     error_log: ErrorLog
     given_up: int

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
@@ -27,8 +28,10 @@ from logclient.delivery.contract import (
     Settled,
     Transport,
 )
-from logclient.delivery.limits import Limits
 from logclient.errors import CredentialError
+
+if TYPE_CHECKING:
+    from logclient.config import Config
 
 REPORT_EVERY = 0.1
 """Seconds between two reports to the engine."""
@@ -43,11 +46,12 @@ ACK_COALESCE_MIN_INFLIGHT = 64
 """From this many events in flight on, reads are delayed briefly, so that several answers need one wake-up."""
 
 
-def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Limits) -> Pump:
+def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limits: Config) -> Pump:
     """Make the transport's compiled pump where it has one for this core, else the one in Python."""
+    batch_events, batch_bytes = limits.batch_limits
     sizes: PumpLimits = {
-        "batch_events": limits.batch_events,
-        "batch_bytes": limits.batch_bytes,
+        "batch_events": batch_events,
+        "batch_bytes": batch_bytes,
         "linger": limits.linger,
         "progress_timeout": limits.progress_timeout,
     }

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from threading import Lock
 
     from logclient._ext.queue import EventQueue
+    from logclient.config import Config
     from logclient.delivery.contract import Pump
     from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.limits import Limits
     from logclient.delivery.submissions import Submissions
 
 SLICE = 0.05
@@ -41,7 +41,7 @@ class Sender:
         sender_ident: the thread that has the role; 0: none has.
     """
 
-    limits: Limits
+    limits: Config
     queue: EventQueue
     pump: Pump
     submissions: Submissions

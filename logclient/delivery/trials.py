@@ -16,10 +16,10 @@ from logclient.delivery.isolation import NOTHING, WITHHOLD, Isolation
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
+    from logclient.config import Config
     from logclient.delivery.bookkeeping import Bookkeeper
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.isolation import Suspect
-    from logclient.delivery.limits import Limits
 
 
 class Trials:
@@ -28,7 +28,7 @@ class Trials:
     def __init__(
         self,
         in_flight: InflightBatches,
-        limits: Limits,
+        limits: Config,
         endpoints: int,
         producer: bytes,
         books: Bookkeeper,

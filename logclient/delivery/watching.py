@@ -6,15 +6,16 @@ what happens meanwhile is gathered for its next call, so memory stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient import threads
 
 if TYPE_CHECKING:
+    from logclient.config import Config
     from logclient.delivery.outcomes import CallbackThread
 
-__all__ = ["Settlement", "Watch", "Watcher"]
+__all__ = ["Settlement", "Watcher"]
 
 LARGEST = 65_536
 """Settlements, and errors, that wait for a call; later ones are left out and counted."""
@@ -43,23 +44,6 @@ class Settlement(NamedTuple):
         return self.last - self.first + 1
 
 
-class Watch(NamedTuple):
-    """The functions of one client; None: there is none.
-
-    Attributes:
-        on_delivery: gets all settlements since its last call, as a list.
-        on_drop: gets those of events that failed or were dropped.
-        on_error: gets each error as text.
-    """
-
-    on_delivery: Callable[[list[Settlement]], object] | None = None
-    on_drop: Callable[[list[Settlement]], object] | None = None
-    on_error: Callable[[str], object] | None = None
-
-    def __bool__(self) -> bool:
-        return any(function is not None for function in self)
-
-
 class Watcher:
     """Tells the functions of one client.
 
@@ -67,8 +51,8 @@ class Watcher:
         omitted: settlements and errors that were left out because too many waited.
     """
 
-    def __init__(self, watch: Watch, callbacks: CallbackThread) -> None:
-        self._watch = watch
+    def __init__(self, config: Config, callbacks: CallbackThread) -> None:
+        self._config = config
         self._callbacks = callbacks
         self.omitted = 0
         self.begin()
@@ -82,16 +66,16 @@ class Watcher:
 
     def settled(self, producer: str, outcomes: Sequence[tuple[int, int, str, str]]) -> None:
         """Tell of outcomes: (first sequence, last sequence, status, reason)."""
-        if self._watch.on_delivery is None and self._watch.on_drop is None:
+        if self._config.on_delivery is None and self._config.on_drop is None:
             return
         some = [Settlement(producer, *outcome) for outcome in outcomes]
-        if self._watch.on_delivery is None:
+        if self._config.on_delivery is None:
             some = [one for one in some if one.status in ("failed", "dropped")]
         self._add(self._settled, some)
 
     def failed(self, text: str) -> None:
         """Tell of an error."""
-        if self._watch.on_error is not None:
+        if self._config.on_error is not None:
             self._add(self._errors, [text])
 
     def _add(self, to: list[Any], some: list[Any]) -> None:
@@ -112,16 +96,16 @@ class Watcher:
             self._settled.clear()
             self._errors.clear()
             self._queued = False
-        watch = self._watch
+        config = self._config
         try:
-            if settled and watch.on_delivery is not None:
-                watch.on_delivery(settled)
+            if settled and config.on_delivery is not None:
+                config.on_delivery(settled)
         finally:
             try:
                 lost = [one for one in settled if one.status in ("failed", "dropped")]
-                if lost and watch.on_drop is not None:
-                    watch.on_drop(lost)
+                if lost and config.on_drop is not None:
+                    config.on_drop(lost)
             finally:
-                if watch.on_error is not None:
+                if config.on_error is not None:
                     for text in errors:
-                        watch.on_error(text)
+                        config.on_error(text)

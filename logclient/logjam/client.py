@@ -40,11 +40,6 @@ class Client(client.Client):
 
     agent: Agent = client.UNMADE
 
-    def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        """Return the mode for the ledger: without replies, no order is promised."""
-        assert isinstance(config, LogjamConfig)
-        return {"mode": config.mode}
-
     def _documents(self, config: Config, engine: Engine) -> Agent:
         assert isinstance(config, LogjamConfig)
         put, lost = client.make_sink(engine)

@@ -113,3 +113,8 @@ class LogjamConfig(Config):
             raise ConfigError("curve_secret: needs curve_server")
         if scheme == "logjam+push" and "mode" not in given:
             values["mode"] = "async"
+
+    @property
+    def ledger_fields(self) -> dict[str, str]:
+        """The mode: without replies, no order is promised."""
+        return {"mode": self.mode}

@@ -104,10 +104,6 @@ class Client(client.Client):
         """Return the options of the encoder: the id is in the action, beside the event."""
         return {"carriers": ()}
 
-    def _ledger_metadata(self, config: Config) -> dict[str, str]:
-        assert isinstance(config, LoguxConfig)
-        return {"ack": config.ack}
-
     # -- to the server
 
     def add(

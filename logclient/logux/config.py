@@ -144,6 +144,7 @@ class LoguxConfig(DocumentConfig):
     """The configuration of a Logux client."""
 
     title = "Logux"
+    credentials = ("token", "http_headers")
 
     window: int = option(
         integer(1, 10_000),
@@ -255,6 +256,11 @@ class LoguxConfig(DocumentConfig):
             raise ConfigError(
                 "subprotocol: a version such as 1.0.0 goes with strict_spec, else a whole number"
             )
+
+    @property
+    def ledger_fields(self) -> dict[str, str]:
+        """What ``acked`` means."""
+        return {"ack": self.ack}
 
     @property
     def batch_limits(self) -> tuple[int, int]:

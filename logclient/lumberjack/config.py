@@ -97,6 +97,12 @@ class LumberjackConfig(DocumentConfig):
         super().complete(scheme, values, given)
 
     @property
+    def encoder_options(self) -> dict[str, Any]:
+        """See `Config`."""
+        pairs, trust = self.frames == "data", self.trust == "metadata"
+        return {**super().encoder_options, "pairs": pairs, "trust_metadata": trust}
+
+    @property
     def batch_limits(self) -> tuple[int, int]:
         """A window."""
         return self.window, self.window_bytes

@@ -21,7 +21,6 @@ from logclient.config import (
     parse_size,
     registry,
 )
-from logclient.delivery.limits import Limits
 from logclient.errors import ConfigError
 from tests.support import ROOT
 
@@ -634,9 +633,9 @@ class TestRegistry:
         assert registry.load(row.transport).__name__ == "Tcp"
 
 
-@pytest.mark.parametrize("name", sorted({*Limits._fields} - {"keep_level", "batch_events", "batch_bytes"}))
-def test_every_engine_limit_follows_its_option(name: str) -> None:
-    config = parse("lumberjack+tls://h")
-    other = {"overflow": "drop_oldest", "poison": "keep"}.get(name, 2 * (getattr(config, name, 1) or 1))
-    with open_client(config.replace(**{name: other})) as client:
-        assert getattr(client._engine.limits, name) == other
+def test_the_engine_reads_the_options_of_its_client() -> None:
+    config = parse("plog://h", keep_level="critical", max_event_bytes=5000)
+    with open_client(config) as client:
+        engine = client._engine
+        assert engine.limits is client.config is config
+        assert (config.batch_limits, config.queued_event_bytes) == ((2048, 1 << 20), 5000 + 2 + 65_507)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
-from logclient.delivery.engine import Engine, Limits
+from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
 from logclient.delivery.stats import Stats
 from logclient.files import private_directory
@@ -18,6 +18,7 @@ from tests.cores import plain
 from tests.cores.compiled import Compiled
 from tests.cores.recount import Books, recount
 from tests.cores.server import MemoryServer, MemoryTransport, Server, SocketServer
+from tests.support.configs import config_for
 from tests.support.patience import PATIENCE
 
 
@@ -96,7 +97,8 @@ class Rig:
         self.reporter = reporter or Recorder()
         self.received: list[Any] = []
         limits = {"linger": 0.001, "backoff_min": 0.001, "backoff_max": 0.02, "batch_events": 50} | limits
-        self.limits = Limits(**limits)
+        limits["window"] = limits.pop("batch_events")
+        self.limits = config_for("lumberjack").replace(**limits)  # not checked against each other
         self.engine = Engine(
             lambda producer: core_for(setup, producer, inflight=inflight, silence=silence),
             transport,

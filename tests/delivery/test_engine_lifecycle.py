@@ -323,7 +323,7 @@ def test_block_at_exit_delivers_until_there_is_room(build: Make, no_threads: lis
     rig = build(FIFO, max_events=5, overflow="block")
     rig.server.script = silent
     rig.server.down()
-    rig.engine.limits = rig.limits._replace(atexit_timeout=0.01)
+    rig.engine.limits = rig.limits.replace(atexit_timeout=0.01)
     rig.engine._patience = 0.01
     rig.many(5)
     rig.server.up()

@@ -15,10 +15,11 @@ import logclient
 from logclient import Settlement
 from logclient.delivery import watching
 from logclient.delivery.outcomes import CallbackThread
-from logclient.delivery.watching import Watch, Watcher
+from logclient.delivery.watching import Watcher
 from logclient.testing.lumberjack import Collector
 from tests.delivery.test_engine_lifecycle import needs_fork, run_in_child
 from tests.support import clean_environment
+from tests.support.configs import config_for
 from tests.support.examples import examples
 from tests.support.patience import PATIENCE, wait_until
 
@@ -122,8 +123,9 @@ def test_each_function_hears_of_its_own(outcomes: list[tuple[int, str]]) -> None
     delivered: list[Settlement] = []
     dropped: list[Settlement] = []
     thread = CallbackThread(lambda *_: None)
-    watcher = Watcher(Watch(delivered.extend, dropped.extend), thread)
-    alone = Watcher(Watch(on_drop=(alone_dropped := []).extend), thread)  # type: ignore[var-annotated]
+    watcher = Watcher(config_for("plog", on_delivery=delivered.extend, on_drop=dropped.extend), thread)
+    alone_dropped: list[Settlement] = []
+    alone = Watcher(config_for("plog", on_drop=alone_dropped.extend), thread)
     for n, status in outcomes:
         for one in (watcher, alone):
             one.settled("ab", [(n, n + 1, status, "")])

@@ -174,12 +174,11 @@ def far() -> Iterator[DatagramServer]:
 
 
 def engine_of(sender: tuple[str, bool], url: str) -> tuple[Engine, RecordedUdp]:
-    from logclient.client import _limits
     from logclient.plog.core import Plog
 
     config = parse(url)
     transport = RecordedUdp(sender)
-    engine = Engine(lambda producer: Plog(config, producer), transport, config.endpoints, _limits(config))
+    engine = Engine(lambda producer: Plog(config, producer), transport, config.endpoints, config)
     return engine, transport
 
 

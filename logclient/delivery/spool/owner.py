@@ -25,8 +25,8 @@ from logclient.files import private_directory
 
 if TYPE_CHECKING:
     from logclient._ext.queue import EventQueue
+    from logclient.config import Config
     from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.limits import SpoolOptions
 
 LOOK_EVERY = 5.0
 """Seconds between two looks for dead owners, and for segments that are not needed."""
@@ -74,23 +74,24 @@ class Spool:
     """The spool of one client.
 
     Args:
-        memory_bytes: bound on the memory of events that are not spooled.
         adopt: makes the engine for what a dead owner left.
         ledger: the directory of ledgers; None: there is none.
     """
 
     def __init__(
         self,
-        options: SpoolOptions,
+        config: Config,
         queue: EventQueue,
-        memory_bytes: int,
         diagnostics: Diagnostics,
         adopt: Callable[[Estate], Adopter],
         ledger: str | None,
     ) -> None:
-        self._options = options
+        assert config.spool is not None
+        self.directory = config.spool
+        """Where the files are."""
+        self._config = config
+        self._always = config.spool_mode == "always"
         self._queue = queue
-        self._memory_bytes = memory_bytes
         self._diagnostics = diagnostics
         self._adopt = adopt
         self._ledger = ledger
@@ -134,52 +135,52 @@ class Spool:
             finally:
                 self._queue.unopened = False
                 self._opener = 0
-        if self._segments is not None and (self._options.always or self._has_others()):
+        if self._segments is not None and (self._always or self._has_others()):
             self.start()  # else the sender does
 
     def _has_others(self) -> bool:
         """Return whether there may be something to adopt."""
         try:
-            return sum(1 for _ in owner_files.owners(self._options.directory)) > 1
+            return sum(1 for _ in owner_files.owners(self.directory)) > 1
         except OSError:
             return False
 
     def _open(self, producer: bytes) -> None:
-        options = self._options
+        directory, config = self.directory, self._config
         if not SUPPORTED:
             raise LedgerError("spool: only Linux can map its files")
-        private_directory(options.directory, "spool")
-        if words := owner_files.refusal(options.directory):
-            raise LedgerError(f"spool: {options.directory}: {words}")
-        files = OwnerFiles(options.directory, producer.hex())
+        private_directory(directory, "spool")
+        if words := owner_files.refusal(directory):
+            raise LedgerError(f"spool: {directory}: {words}")
+        files = OwnerFiles(directory, producer.hex())
         files.create()
         self._files = files
         self._producer = producer
         self._boot = owner_files.boot_id()
-        logs = options.sync != "none"
-        most = max(2, round(options.size * (SEGMENTS_SHARE if logs else 1.0) / SEGMENT))
+        logs = config.spool_sync != "none"
+        most = max(2, round(config.spool_bytes * (SEGMENTS_SHARE if logs else 1.0) / SEGMENT))
         segments = self._segments
         if segments is not None:
             segments.reopen()
         else:
             segments = self._segments = Segments(
                 self._queue,
-                options.directory,
+                directory,
                 producer,
                 self._boot,
                 os.getpid(),
                 most,
-                options.always,
-                self._memory_bytes,
+                self._always,
+                config.max_bytes,
             )
         if logs:
-            size = int(options.size * (1 - SEGMENTS_SHARE))
-            self._log = Log(segments, options.sync == "batch", size)
+            size = int(config.spool_bytes * (1 - SEGMENTS_SHARE))
+            self._log = Log(segments, config.spool_sync == "batch", size)
         if self._ending:
-            if options.always:
+            if self._always:
                 segments.grow()
             segments.limit(True)
-        elif options.always:
+        elif self._always:
             # All of them: a burst is faster than a disk that is busy.
             for _ in range(most):
                 segments.grow()
@@ -299,7 +300,7 @@ class Spool:
         """Lock and read the files of the oldest owner that has ended."""
         own = self._files.producer if self._files is not None else ""
         try:
-            found = list(owner_files.owners(self._options.directory))
+            found = list(owner_files.owners(self.directory))
         except OSError:
             return None
         for files in found:
@@ -340,11 +341,6 @@ class Spool:
                 self._complain(describe_error(error))
             finally:
                 self._stopping = False
-
-    @property
-    def directory(self) -> str:
-        """Where the files are."""
-        return self._options.directory
 
     @property
     def events(self) -> int:
