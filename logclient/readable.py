@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["BODY_KEPT", "Bytes", "Frame", "around", "escape", "fields", "hexdump", "lines", "shown"]
+__all__ = ["BODY_KEPT", "Bytes", "Frame", "Probe", "around", "escape", "fields", "hexdump", "lines", "shown"]
 
 BODY_SHOWN = 200
 """Bytes of a body that a line shows."""
@@ -46,6 +46,43 @@ class Frame(NamedTuple):
     """If something is wrong: the bytes around `offset`."""
     around_at: int = 0
     """The offset where these bytes begin."""
+
+    def marked(self, wrong: str, view: memoryview) -> Frame:
+        """Return the frame with its violation, and the bytes of `view` around it."""
+        data, begin = around(view, self.offset)
+        return self._replace(wrong=wrong, around=data, around_at=begin)
+
+
+class Probe:
+    """What ``logclient ping`` asks a server of one protocol. No question is an event."""
+
+    silence: str
+    """What a silence may mean."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, Any] = {}
+        """The server's facts about itself; ``time_ms`` is its clock."""
+
+    def ask(self) -> list[bytes]:
+        """Return the next question; none where there are no answers. Called again after an answer."""
+        raise NotImplementedError
+
+    def insist(self) -> list[bytes]:
+        """Return the bytes to send after a while without an answer."""
+        return []
+
+    def begin_again(self) -> bool:
+        """Take another form of the question, for a new connection; return whether there is one."""
+        return False
+
+    def receive_data(self, data: bytes) -> bool | None:
+        """Return True for an answer of the protocol, False for any other, None while it is incomplete.
+
+        Raises:
+            CredentialError: the server does not accept the token.
+            ProtocolError: the server refuses the connection for another reason.
+        """
+        raise NotImplementedError
 
 
 def around(data: memoryview, offset: int) -> tuple[bytes, int]:

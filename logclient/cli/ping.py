@@ -17,9 +17,10 @@ from logclient import config
 from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments, positive
 from logclient.config import registry
+from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError, ExitCode, ProtocolError
-from logclient.readable import escape, shown
+from logclient.readable import Probe, escape, shown
 
 __all__ = [
     "EndpointCheck",
@@ -165,7 +166,7 @@ class EndpointCheck:
             self.failure = error
 
     def _run(self) -> None:
-        probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
+        probe: Probe = registry.load_sibling(self.given.protocol, "Probe")(self.given)
         self._ask(probe)
         if self.status == "broken" and probe.begin_again():
             self._ask(probe)
@@ -173,7 +174,7 @@ class EndpointCheck:
             self.stage = "event"
             self._send_event()
 
-    def _ask(self, probe: Any) -> None:
+    def _ask(self, probe: Probe) -> None:
         """Connect, and ask for answers."""
         begun = time.monotonic()
         # One address of a name may use the whole time-out; all of them together get half a second more.
@@ -200,7 +201,7 @@ class EndpointCheck:
         finally:
             link.close()
 
-    def _measure(self, link: Any, probe: Any) -> None:
+    def _measure(self, link: Any, probe: Probe) -> None:
         self.security = link.facts()
         self.about = probe.about
         for _ in range(self.count):
@@ -218,7 +219,7 @@ class EndpointCheck:
                 self.about["clock_ms"] = round(self.about.pop("time_ms") - middle * 1000)
         self.status = "ok"
 
-    def _await_answer(self, link: Any, probe: Any, begun: float) -> bool:
+    def _await_answer(self, link: Any, probe: Probe, begun: float) -> bool:
         """Wait for the right answer; without it the status is set."""
         repeated = False
         while True:
@@ -238,7 +239,7 @@ class EndpointCheck:
             if not data:
                 self._broken("it closed the connection")
                 return False
-            answered: bool | None = probe.receive_data(data)
+            answered = probe.receive_data(data)
             if answered is None:
                 continue
             if not answered:
@@ -296,7 +297,7 @@ class EndpointCheck:
         # Logjam's client turns a text into a document that the importer accepts.
         text = f"logclient ping from {gethostname()}"
         event: str | dict[str, str] = text
-        if registry.lookup(self.given.scheme).document == "ecs":
+        if isinstance(self.given, DocumentConfig):
             event = {"@timestamp": timestamp(), "message": text, "tags": "logclient-ping"}
         begun = time.monotonic()
         client = open_client(self.given.replace(endpoints=(self.endpoint,)))

@@ -13,7 +13,7 @@ from logclient import config
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
 from logclient.cli.progress import ProgressLine, RateEstimate
-from logclient.config import registry
+from logclient.config.documents import DocumentConfig
 from logclient.errors import ExitCode
 from logclient.exits import Stopped, TerminationSignals
 
@@ -112,7 +112,7 @@ class _FileSender:
         if None not in sizes:
             self.total = sum(size or 0 for size in sizes) * arguments.repeat
         # The clients of other protocols turn a plain text into a document.
-        self.timestamp = timestamp if registry.lookup(given.scheme).document == "ecs" else None
+        self.timestamp = timestamp if isinstance(given, DocumentConfig) else None
         self.repeat: int = arguments.repeat
         self.rate: float | None = arguments.rate
         self.ndjson: bool = arguments.format == "ndjson"

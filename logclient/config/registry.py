@@ -1,4 +1,4 @@
-"""The core, transport and document of each URL scheme: names only, imported when used.
+"""The core, transport and client of each URL scheme: names only, imported when used.
 
 Protocols and transports never import each other; they are paired here. A new protocol is a row in `SCHEMES`
 for each of its schemes, and one in `CONFIGS`.
@@ -19,7 +19,6 @@ class Scheme(NamedTuple):
     protocol: str  # its name, which is also that of its folder
     core: str
     transport: str
-    document: str  # the default form of a LogRecord
     client: str  # the class of its clients
     port: int  # the default
     tls: bool = False
@@ -32,7 +31,6 @@ _LUMBERJACK = Scheme(
     protocol="lumberjack",
     core="logclient.lumberjack.core:Lumberjack",
     transport="logclient.transports.tcp:Tcp",
-    document="ecs",
     client="logclient.client:Client",
     port=5044,
 )
@@ -40,7 +38,6 @@ _LOGJAM = Scheme(
     protocol="logjam",
     core="logclient.logjam.core:Logjam",
     transport="logclient.transports.zmq:Zmq",
-    document="logjam",
     client="logclient.logjam.client:Client",
     port=9605,
     path=True,
@@ -49,7 +46,6 @@ _PLOG = Scheme(
     protocol="plog",
     core="logclient.plog.core:Plog",
     transport="logclient.transports.udp:Udp",
-    document="plog",
     client="logclient.plog.client:Client",
     port=23456,
 )
@@ -57,7 +53,6 @@ _LOGUX = Scheme(
     protocol="logux",
     core="logclient.logux.core:Logux",
     transport="logclient.transports.websocket:WebSocket",
-    document="ecs",
     client="logclient.logux.client:Client",
     port=31337,
     path=True,

@@ -6,10 +6,11 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
+from logclient import readable
 from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
 from logclient.logjam import messages
-from logclient.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame
 
 __all__ = ["COMPRESSIONS", "Probe", "frames"]
 
@@ -34,7 +35,7 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
         unit = bytes(view[at:end])
         if end < 0:
             wrong = f"cut inside a message: {len(view) - at:,} bytes of it"
-            yield _marked(Frame(at, 0, len(view) - at, "", {}), wrong, view)
+            yield Frame(at, 0, len(view) - at, "", {}).marked(wrong, view)
             return
         yield from _message(unit, at, spans, decoder, max_unpacked, view)
         at = end
@@ -53,11 +54,6 @@ def _spans(view: memoryview, at: int) -> tuple[list[tuple[int, int]], int]:
         if not head & FRAME_MORE:
             return spans, at
     return spans, -1
-
-
-def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
-    data, begin = around(view, frame.offset)
-    return frame._replace(wrong=wrong, around=data, around_at=begin)
 
 
 def _message(
@@ -106,7 +102,7 @@ def _message(
     if status > OK + 3 and name not in ("ping", "heartbeat"):
         wrong = _WRONG[name]
     frame = Frame(at, 0, len(unit), title, fields)
-    yield _marked(frame, wrong, view) if wrong else frame
+    yield frame.marked(wrong, view) if wrong else frame
     body_at = 2 + row.request[0]
     for place, (begin, size) in enumerate(spans):
         if known and not wrong and place != body_at:
@@ -121,7 +117,7 @@ def _message(
             words += f", {length:,} unpacked"
         inner = Frame(begin - 4, 1, 4 + size, words, {"type": "frame", "length": size}, body, length)
         if known and place == body_at and status == OK + 3:
-            inner = _marked(inner, "not one JSON object in UTF-8", view)
+            inner = inner.marked("not one JSON object in UTF-8", view)
         yield inner
 
 
@@ -152,7 +148,7 @@ _WRONG = {
 }
 
 
-class Probe:
+class Probe(readable.Probe):
     """A question that a Logjam server answers without taking it for an event: a ping.
 
     For a PUSH socket the probe only tells that the connection was made.
@@ -161,28 +157,20 @@ class Probe:
     silence = "a logjam-device answers to a ping at once"
 
     def __init__(self, config: Any) -> None:
+        super().__init__()
         self._app_env = config.path[1:].encode()
         self._push = config.scheme == "logjam+push"
         self._data = b""
-        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """Return the bytes to send; none where there are no answers. May be called again after an answer."""
+        """Return a ping; nothing for a PUSH socket."""
         self._data = b""
         if self._push:
             return []
         return [messages.unit([b"", b"ping", self._app_env, b"{}", messages.Meta().pack()])]
 
-    def insist(self) -> list[bytes]:
-        """Return nothing: a ZeroMQ connection loses no single message."""
-        return []
-
-    def begin_again(self) -> bool:
-        """Return False: there is no other form to ask in."""
-        return False
-
     def receive_data(self, data: bytes) -> bool | None:
-        """Return True for an answer of Logjam, False for any other, None while it is incomplete."""
+        """Read the answer to a ping."""
         self._data += data
         expected = messages.unit([b"ping", b"200 OK", b""])[:-4]
         if self._data[: len(expected)] != expected[: len(self._data)]:

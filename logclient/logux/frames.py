@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from os import urandom
 from typing import Any
 
+from logclient import readable
 from logclient._ext.logux import BAD_JSON, CONTROL, PING, STATUS_NAMES, Decoder
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.messages import (
@@ -174,16 +175,13 @@ _WRONG = {
 # -- the probe
 
 
-class Probe:
-    """Asks whether a Logux server listens, by `connect` and pings, which deliver no action.
-
-    Args:
-        config: the `Config` of the URL.
-    """
+class Probe(readable.Probe):
+    """Asks whether a Logux server listens, by `connect` and pings."""
 
     silence = "a Logux server answers to connect at once"
 
     def __init__(self, config: Any) -> None:
+        super().__init__()
         options: dict[str, Any] = {}
         self._secret = "" if config.token is None else config.token.reveal()
         if self._secret:
@@ -195,24 +193,14 @@ class Probe:
         self._connect = Connect(PROTOCOL, node_id, 0, options)
         self._strict = isinstance(config.subprotocol, str)  # with strict_spec
         self._asked = 0
-        self.about: dict[str, Any] = {}
-        """The server's facts about itself; ``time_ms`` is its clock."""
 
     def ask(self) -> list[bytes]:
-        """Return the next question. Callable again after an answer."""
+        """Return `connect`, afterwards a ping."""
         self._asked += 1
         return [pack(self._connect if self._asked == 1 else PingMessage(0))]
 
-    def insist(self) -> list[bytes]:
-        """Return nothing: a connection does not lose single messages."""
-        return []
-
     def begin_again(self) -> bool:
-        """Use protocol 4's form on another connection, if this one ended without an answer to `connect`.
-
-        Returns:
-            False: no other form makes sense.
-        """
+        """Use protocol 4's form, if the last connection ended without an answer to `connect`."""
         used = self._connect.options.get("subprotocol")
         if self._asked > 1 or self._strict or not isinstance(used, int):
             return False
@@ -223,16 +211,7 @@ class Probe:
         return True
 
     def receive_data(self, data: bytes) -> bool | None:
-        """Read an answer.
-
-        Returns:
-            True for the answer of a Logux server, False for one that no Logux server gives, None if the
-            answer is still missing.
-
-        Raises:
-            CredentialError: the server does not accept the token.
-            ProtocolError: the server refuses the connection for another reason.
-        """
+        """Read the answer to `connect` or to a ping."""
         try:
             message = parse(data)
         except Refused:

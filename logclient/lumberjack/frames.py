@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from logclient import readable
 from logclient._ext.lumberjack import Reader, check_json
-from logclient.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame
 
 __all__ = ["MAX_INFLATED", "Probe", "frames"]
 
@@ -37,7 +38,7 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
     for frame, whole, content in _walk(view, 0, max_inflated):
         wrong = judge.look(frame, view) if whole else ""
         if wrong:
-            frame = _marked(frame, f"{wrong}; {frame.wrong}" if frame.wrong else wrong, view)
+            frame = frame.marked(f"{wrong}; {frame.wrong}" if frame.wrong else wrong, view)
         yield frame
         if content is not None:
             yield from _inside(content, 1, max_inflated - len(content))
@@ -45,7 +46,7 @@ def frames(data: Bytes, *, max_inflated: int = MAX_INFLATED) -> Iterator[Frame]:
             return
     wrong = judge.end()
     if wrong:
-        yield _marked(Frame(len(view), 0, 0, "", {}), wrong, view)
+        yield Frame(len(view), 0, 0, "", {}).marked(wrong, view)
 
 
 class _Judge:
@@ -96,11 +97,6 @@ def _inside(content: Bytes, depth: int, budget: int) -> Iterator[Frame]:
             yield from _inside(inner, depth + 1, budget - len(inner))
 
 
-def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
-    data, begin = around(view, frame.offset)
-    return frame._replace(wrong=wrong, around=data, around_at=begin)
-
-
 def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bool, Bytes | None]]:
     """Yield each frame, whether the next one can be found after it, and the content of a compressed frame.
 
@@ -110,7 +106,7 @@ def _walk(view: memoryview, depth: int, budget: int) -> Iterator[tuple[Frame, bo
     whole = True
     while whole and at < len(view):
         frame, whole, content = _frame(view, at, depth, budget)
-        yield _marked(frame, frame.wrong, view) if frame.wrong else frame, whole, content
+        yield frame.marked(frame.wrong, view) if frame.wrong else frame, whole, content
         at += frame.size
 
 
@@ -235,7 +231,7 @@ def _inflate(
     return content, 0, ""
 
 
-class Probe:
+class Probe(readable.Probe):
     """Questions that a Lumberjack reader answers without taking them for events.
 
     The first is an empty window. Logstash acknowledges it at once, with 0. The server of go-lumber accepts it
@@ -246,25 +242,21 @@ class Probe:
     silence = "it may be one that answers only events, as go-lumber's does: try --event"
 
     def __init__(self, config: Any) -> None:
+        super().__init__()
         self._version = str(config.version).encode()
         self._data = b""
-        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """Return the bytes to send. May be called again after an answer."""
+        """Return an empty window."""
         self._data = b""
         return [self._version + b"W\0\0\0\0"]
 
     def insist(self) -> list[bytes]:
-        """Return the bytes to send after a while without an answer."""
+        """Return the head of another one."""
         return [self._version + b"W\0\0\n\n"]
 
-    def begin_again(self) -> bool:
-        """Return False: there is no other form to ask in."""
-        return False
-
     def receive_data(self, data: bytes) -> bool | None:
-        """Return True for an answer of Lumberjack, False for any other, None while it is incomplete."""
+        """Read an acknowledgement."""
         self._data = (self._data + data)[:6]
         if self._data[:1] not in (b"", b"1", b"2") or self._data[1:2] not in (b"", b"A"):
             return False

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
+from logclient import readable
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import COMMAND as IS_COMMAND
 from logclient._ext.plog import (
@@ -18,28 +19,24 @@ from logclient._ext.plog import (
     join_runs,
 )
 from logclient.plog.messages import COMMANDS, command, split_tags
-from logclient.readable import BODY_KEPT, Bytes, Frame, around
+from logclient.readable import BODY_KEPT, Bytes, Frame
 
 __all__ = ["Probe", "frames"]
 
 
-class Probe:
-    """Asks whether a plog server listens, by pings, which deliver no event.
-
-    Args:
-        config: the `Config` of the URL.
-    """
+class Probe(readable.Probe):
+    """Asks whether a plog server listens, by pings."""
 
     silence = "no server listens there, or UDP is blocked on the way"
 
     def __init__(self, config: Any) -> None:
+        super().__init__()
         self._lines = config.scheme == "plog+tcp"
         self._payload = b""
         self._asked = 0
-        self.about: dict[str, Any] = {}
 
     def ask(self) -> list[bytes]:
-        """Return the next question; empty over TCP, which has no commands. Callable again after an answer."""
+        """Return the next ping; nothing over TCP, which has no commands."""
         if self._lines:
             return []
         self._asked += 1
@@ -50,17 +47,8 @@ class Probe:
         """Return the last question again: a datagram may be lost."""
         return [join_runs([command("ping", self._payload)])]
 
-    def begin_again(self) -> bool:
-        """Return False: there is no other form to ask in."""
-        return False
-
     def receive_data(self, data: bytes) -> bool | None:
-        """Read an answer.
-
-        Returns:
-            True for the answer of a plog server, False for one that no plog server gives, None if the answer
-            is still missing.
-        """
+        """Read the answer to the last ping."""
         for datagram in datagrams(data):
             if not datagram.startswith(b"PONG"):
                 return False
@@ -76,7 +64,7 @@ def frames(data: Bytes) -> Iterator[Frame]:
     """
     view = memoryview(data)
     if len(view) > MAX_DATAGRAM:
-        yield _marked(Frame(0, 0, len(view), "", {}), f"{len(view):,} bytes are no datagram", view)
+        yield Frame(0, 0, len(view), "", {}).marked(f"{len(view):,} bytes are no datagram", view)
         return
     judged = Reassembler(max_message=(1 << 31) - 1, max_bytes=1 << 32).feed(
         view, array("q", [0]), array("q", [len(view)]), array("Q", [0]), 0.0
@@ -110,12 +98,7 @@ def frames(data: Bytes) -> Iterator[Frame]:
     wrong = _WRONG.get(name, "")
     if name == "bad_checksum":
         wrong += f": {murmur3(judged.payload(0)):08x}"
-    yield _marked(frame, wrong, view) if wrong else frame
-
-
-def _marked(frame: Frame, wrong: str, view: memoryview) -> Frame:
-    data, begin = around(view, 0)
-    return frame._replace(wrong=wrong, around=data, around_at=begin)
+    yield frame.marked(wrong, view) if wrong else frame
 
 
 _WRONG = {

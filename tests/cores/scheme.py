@@ -35,7 +35,6 @@ def served() -> Iterator[MemoryServer]:
         protocol="logux",  # whose options have a secret among them
         core=f"{__name__}:Core",
         transport=f"{__name__}:Transport",
-        document="ecs",
         client="logclient.client:Client",
         port=1,
         tls=False,

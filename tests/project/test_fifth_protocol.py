@@ -165,7 +165,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         protocol="toy",
         core="toy_protocol.core:Toy",
         transport="logclient.transports.tcp:Tcp",
-        document="ecs",
         client="logclient.client:Client",
         port=4242,
         tls=False,
