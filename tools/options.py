@@ -6,7 +6,6 @@ Run ``python -m tools.options`` after a change of an option.
 from __future__ import annotations
 
 import sys
-import textwrap
 from pathlib import Path
 
 from logclient.config import Config, Option, all_options, declared_options, registry
@@ -60,7 +59,7 @@ class Options(TypedDict, total=False):
     """The keywords of ``connect``, ``Handler`` and ``AsyncClient``, one for each option.
 
     None means the default. A duration is a number of seconds, or text such as ``200ms`` or ``5m``. A size is
-    a number of bytes, or text such as ``64KiB``. docs/options.md describes each option.
+    a number of bytes, or text such as ``64KiB``. docs/options.md describes each option, and has its default.
     """
 '''
 
@@ -84,9 +83,6 @@ KEYWORD_TYPES = {
     "version": "int | str",
 }
 """The type of a keyword, by the kind of its option."""
-
-WIDTH = 110
-INDENT = "    "
 
 
 def classes() -> list[type[Config]]:
@@ -126,31 +122,10 @@ def keyword_type(option: Option) -> str:
     return KEYWORD_TYPES[option.reader.kind]
 
 
-def scope(option: Option) -> str:
-    """Say for which schemes an option is, if not for all."""
-    shared = own_options(DocumentConfig)
-    titles = [
-        of.title
-        for of in classes()
-        if option in own_options(of) or (option in shared and issubclass(of, DocumentConfig))
-    ]
-    if option.tls_only:
-        titles.insert(0, "TLS")
-    return f"{', '.join(titles)}: " if titles else ""
-
-
 def field(options: list[Option]) -> str:
-    """Write the field of an option, which may differ between protocols, with the start of its help."""
-    types = list(dict.fromkeys(keyword_type(option) for option in options))
-    by_text: dict[str, str] = {}
-    for option in options:
-        text = f"{option.help.partition('. ')[0].rstrip('.')}. Default: {option.shown}."
-        by_text[text] = (
-            f"{by_text[text].removesuffix(': ')}, {scope(option)}" if text in by_text else scope(option)
-        )
-    words = " ".join(f"{scopes}{text}" for text, scopes in by_text.items())
-    lines = textwrap.wrap(f'"""{words}"""', WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return "\n".join([f"{INDENT}{options[0].name}: {' | '.join([*types, 'None'])}", *lines]) + "\n"
+    """Write the field of an option, which may differ between protocols."""
+    kinds = dict.fromkeys(keyword_type(option) for option in options)
+    return f"    {options[0].name}: {' | '.join([*kinds, 'None'])}\n"
 
 
 def types() -> str:
