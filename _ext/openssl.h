@@ -1,7 +1,7 @@
 /* The functions of OpenSSL that TLS needs, taken at run time from the library that Python's ssl has loaded.
  *
  * No header of OpenSSL is needed. Its types are opaque, and these functions are public and the same in 1.1.1
- * and 3.x. The numbers are from the headers of both: ssl.h, bio.h, err.h, x509_vfy.h.
+ * and 3.x. The numbers are from the headers of both: ssl.h, bio.h, err.h, x509.h, x509_vfy.h.
  */
 #ifndef LC_OPENSSL_H
 #define LC_OPENSSL_H
@@ -19,6 +19,7 @@ typedef struct ssl_ctx_st SSL_CTX;
 typedef struct ssl_method_st SSL_METHOD;
 typedef struct ssl_cipher_st SSL_CIPHER;
 typedef struct bio_st BIO;
+typedef struct bio_method_st BIO_METHOD;
 typedef struct x509_st X509;
 typedef struct X509_VERIFY_PARAM_st X509_VERIFY_PARAM;
 typedef int (*lc_password)(char *, int, int, void *);
@@ -53,7 +54,7 @@ typedef int (*lc_verify)(int, void *);
     F(int, X509_VERIFY_PARAM_set1_host, (X509_VERIFY_PARAM *, const char *, size_t)) \
     F(int, X509_VERIFY_PARAM_set1_ip_asc, (X509_VERIFY_PARAM *, const char *)) \
     F(const char *, X509_verify_cert_error_string, (long)) \
-    F(int, i2d_X509, (const X509 *, unsigned char **)) \
+    F(int, X509_print_ex, (BIO *, X509 *, unsigned long, unsigned long)) \
     F(void, X509_free, (X509 *)) \
     F(SSL *, SSL_new, (SSL_CTX *)) \
     F(void, SSL_free, (SSL *)) \
@@ -71,6 +72,8 @@ typedef int (*lc_verify)(int, void *);
     F(const SSL_CIPHER *, SSL_get_current_cipher, (const SSL *)) \
     F(const char *, SSL_CIPHER_get_name, (const SSL_CIPHER *)) \
     F(int, BIO_new_bio_pair, (BIO **, size_t, BIO **, size_t)) \
+    F(const BIO_METHOD *, BIO_s_mem, (void)) \
+    F(BIO *, BIO_new, (const BIO_METHOD *)) \
     F(int, BIO_free, (BIO *)) \
     F(long, BIO_ctrl, (BIO *, int, long, void *)) \
     F(size_t, BIO_ctrl_pending, (BIO *)) \

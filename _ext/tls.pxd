@@ -14,6 +14,8 @@ cdef extern from "openssl.h":
         pass
     ctypedef struct BIO:
         pass
+    ctypedef struct BIO_METHOD:
+        pass
     ctypedef struct X509:
         pass
     ctypedef struct X509_VERIFY_PARAM:
@@ -48,7 +50,7 @@ cdef extern from "openssl.h":
         int (*X509_VERIFY_PARAM_set1_host)(X509_VERIFY_PARAM *, const char *, size_t) noexcept nogil
         int (*X509_VERIFY_PARAM_set1_ip_asc)(X509_VERIFY_PARAM *, const char *) noexcept nogil
         const char *(*X509_verify_cert_error_string)(long) noexcept nogil
-        int (*i2d_X509)(const X509 *, unsigned char **) noexcept nogil
+        int (*X509_print_ex)(BIO *, X509 *, unsigned long, unsigned long) noexcept nogil
         void (*X509_free)(X509 *) noexcept nogil
         SSL *(*SSL_new)(SSL_CTX *) noexcept nogil
         void (*SSL_free)(SSL *) noexcept nogil
@@ -67,6 +69,8 @@ cdef extern from "openssl.h":
         const char *(*SSL_CIPHER_get_name)(const SSL_CIPHER *) noexcept nogil
         X509 *(*SSL_get1_peer_certificate)(const SSL *) noexcept nogil
         int (*BIO_new_bio_pair)(BIO **, size_t, BIO **, size_t) noexcept nogil
+        const BIO_METHOD *(*BIO_s_mem)() noexcept nogil
+        BIO *(*BIO_new)(const BIO_METHOD *) noexcept nogil
         int (*BIO_free)(BIO *) noexcept nogil
         long (*BIO_ctrl)(BIO *, int, long, void *) noexcept nogil
         size_t (*BIO_ctrl_pending)(BIO *) noexcept nogil

@@ -68,11 +68,14 @@ cdef enum:
     SSL_ERROR_SYSCALL = 5
     SSL_ERROR_ZERO_RETURN = 6
     BIO_C_SHUTDOWN_WR = 142
+    BIO_CTRL_INFO = 3
     ERR_LIB_SSL = 20
     SSL_R_CERTIFICATE_VERIFY_FAILED = 134
     SSL_R_UNEXPECTED_EOF_WHILE_READING = 294
     X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS = 4
     X509_CHECK_FLAG_NEVER_CHECK_SUBJECT = 0x20
+    NAME_FLAGS = 2 << 16 | 0x12  # XN_FLAG_SEP_CPLUS_SPC, ASN1_STRFLGS_ESC_CTRL and UTF8_CONVERT
+    CERTIFICATE_FLAGS = 0x168F   # X509_FLAG_NO_*, but for names, validity and extensions
 
 cdef enum:
     RECORD = 16384               # bytes of the longest record, decrypted
@@ -82,7 +85,6 @@ cdef enum:
     MAX_FILLS = 2                # calls of recv() in one of `read`
     MAX_STEPS = 16               # in one call of `do_handshake`
     MAX_PASSWORD = 1024
-    MAX_CERTIFICATE = 1 << 20
 
 
 include "tls/context.pyx"
@@ -461,25 +463,23 @@ cdef class TlsSocket:
         cdef const SSL_CIPHER *cipher = self.o.SSL_get_current_cipher(self.ssl)
         return None if cipher == NULL else (self.o.SSL_CIPHER_get_name(cipher).decode("ascii"),)
 
-    def getpeercert(self, bint binary_form):
-        """Return the server's certificate; None: it has shown none. Only the binary form (DER) can be had."""
-        cdef unsigned char *to
-        cdef int size
-        cdef X509 *certificate
-        if not binary_form:
-            raise ValueError("only the binary form is available")
-        certificate = self.o.SSL_get1_peer_certificate(self.ssl)
+    def getpeercert(self):
+        """Return the server's certificate as OpenSSL prints it for people; None: it has shown none."""
+        cdef char *text = NULL
+        cdef long size
+        cdef BIO *bio
+        cdef X509 *certificate = self.o.SSL_get1_peer_certificate(self.ssl)
         if certificate == NULL:
             return None
+        bio = self.o.BIO_new(self.o.BIO_s_mem())
         try:
-            size = self.o.i2d_X509(certificate, NULL)
-            if size <= 0 or size > MAX_CERTIFICATE:
-                return None
-            data = PyBytes_FromStringAndSize(NULL, size)
-            to = <unsigned char *> PyBytes_AS_STRING(data)
-            self.o.i2d_X509(certificate, &to)
-            return data
+            if bio == NULL or self.o.X509_print_ex(bio, certificate, NAME_FLAGS, CERTIFICATE_FLAGS) != 1:
+                raise MemoryError("out of memory for a certificate")
+            size = self.o.BIO_ctrl(bio, BIO_CTRL_INFO, 0, <void *> &text)
+            return text[:size].decode("utf-8", "replace")
         finally:
+            self.o.ERR_clear_error()
+            self.o.BIO_free(bio)
             self.o.X509_free(certificate)
 
     def fileno(self):

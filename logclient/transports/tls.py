@@ -27,7 +27,7 @@ from logclient.delivery.attempt import Attempt, renew
 from logclient.delivery.contract import Pump
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
-from logclient.transports.certificates import decode
+from logclient.transports.certificates import read_certificate
 from logclient.transports.tcp import Connect, Tcp
 from logclient.transports.tls_link import AnySocket, TlsLink, refused
 
@@ -333,9 +333,10 @@ class Tls(Tcp):
         try:
             wrap = self._wrap(check_hostname=False)
             with _shake(wrap, connect(), wanted, attempt, deadline) as sock:
-                names = decode(sock.getpeercert(True)).names
+                found = read_certificate(sock)
         except (OSError, ValueError):
             return ""
+        names = found.names if found is not None else []
         shown = names[:5] + ["..."] * (len(names) > 5)
         return "".join(c if c.isprintable() else "?" for c in ", ".join(shown))[:200]
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from logclient.errors import CredentialError
-from logclient.transports.certificates import decode
+from logclient.transports.certificates import read_certificate
 from logclient.transports.tcp import RECEIVE, TcpLink
 
 __all__ = ["AnySocket", "TlsLink", "refused"]
@@ -64,16 +64,14 @@ class TlsLink(TcpLink):
             "cipher": cipher[0] if cipher else None,
             "verified": self._verified,
         }
-        data = self._tls.getpeercert(True) if self._verified else None
-        if data:
-            certificate = decode(data)
-            left = certificate.not_after.timestamp() - time.time()
+        certificate = read_certificate(self._tls) if self._verified else None
+        if certificate is not None:
             found.update(
                 subject=certificate.subject,
                 issuer=certificate.issuer,
                 names=certificate.names,
-                not_after=certificate.not_after.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                days_left=int(left // 86400),
+                not_after=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(certificate.not_after)),
+                days_left=int((certificate.not_after - time.time()) // 86400),
             )
         return found
 
