@@ -62,7 +62,7 @@ from logclient.errors import ProtocolError
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from logclient._ext.inflight import Event, InflightBatches
+    from logclient._ext.inflight import Batch, InflightBatches
     from logclient.delivery.attempt import Attempt
 
 Ranges = Sequence[tuple[int, int]]
@@ -74,20 +74,6 @@ LONGEST = 4e6
 
 TEST_PRODUCERS = bytes.fromhex("c4ec0000")
 """How producers begin whose events only test a server, so that the verifier ignores these; no others do."""
-
-
-class Batch(Protocol):
-    """A view of events detached from the queue; see ``_ext.inflight.Batch``."""
-
-    @property
-    def capsule(self) -> object:
-        """The batch for a codec: a capsule "logclient.batch"."""
-
-    def pending(self, limit: int | None = None) -> list[Event]:
-        """Return the first `limit` events that wait to be sent, in rising sequence."""
-
-    def mark(self, seq: int, status: int, reason: int = 0, hash: int = 0) -> None:
-        """Set the outcome of one event (``INFLIGHT`` when it was encoded, with the hash of its body)."""
 
 
 # -- bytes to send, and events of a core --------------------------------------------------------------

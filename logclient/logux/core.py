@@ -45,11 +45,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from logclient._ext.constants import R_DENIED, R_ERROR, R_REJECTED, R_UNKNOWN_TYPE
-from logclient._ext.inflight import InflightBatches
+from logclient._ext.inflight import Batch, InflightBatches
 from logclient._ext.logux import Codec
 from logclient.delivery.contract import (
     FOREVER,
-    Batch,
     CloseWanted,
     Core,
     CoreEvent,

@@ -9,10 +9,9 @@ from typing import Any
 from logclient._ext.constants import FAILED, HANDED, INFLIGHT
 from logclient._ext.constants import R_NOT_JSON as NOT_JSON
 from logclient._ext.hash import xxh64
-from logclient._ext.inflight import Event
+from logclient._ext.inflight import Batch, Event
 from logclient.delivery.contract import (
     Alive,
-    Batch,
     CloseWanted,
     Core,
     CoreEvent,

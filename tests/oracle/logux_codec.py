@@ -20,7 +20,7 @@ from logclient._ext.constants import (
     R_UNKNOWN_TYPE,
     REASONS,
 )
-from logclient.delivery.contract import Batch
+from logclient._ext.inflight import Batch
 from logclient.logux.config import LoguxConfig
 from logclient.logux.core import Logux
 from logclient.logux.messages import compact
