@@ -14,17 +14,11 @@ _TRIES = 100
 def flip_bit(
     body: bytes, random: Random, parse: Callable[[bytes], Any], keep: Collection[str]
 ) -> bytes | None:
-    """Flip a bit of one letter or digit in a body, so that it still parses and only a value changes.
+    """Flip a bit of one letter or digit, so that the body still parses and only a value changes.
 
-    Args:
-        body: the event's body.
-        random: the generator that chooses the place.
-        parse: returns a JSON value, or the body itself if it is not JSON; a ValueError or RecursionError
-            rejects the attempt.
-        keep: members of the JSON object that must not change.
-
-    Returns:
-        The changed body; None: all of 100 attempts were rejected.
+    `parse` returns a JSON value, or the body itself if it is not JSON. It rejects an attempt by a ValueError
+    or RecursionError. The members `keep` of a JSON object do not change. None: all of 100 attempts were
+    rejected.
     """
     try:
         before = parse(body)

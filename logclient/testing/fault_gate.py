@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -30,35 +31,19 @@ D = TypeVar("D")
 """The data of a reply."""
 
 
+@dataclass(slots=True, eq=False)
 class Reply(Generic[D]):
-    """One step for a peer: send `data`, or close its connection if `data` is None.
+    """One step for a peer: send `data`, or close its connection if `data` is None."""
 
-    Args:
-        data: the bytes or messages to send.
-        count: the counter that the step increases; empty: none.
-        due: the earliest time of the step, in monotonic seconds.
-        rows: the records of the step in the capture.
-        settles: the number of events whose outcome it reports.
-    """
-
-    __slots__ = ("count", "data", "due", "rows", "settles")
-
-    def __init__(
-        self, data: D | None, count: str, due: float = 0.0, rows: tuple[bytes, ...] = (), settles: int = 0
-    ) -> None:
-        self.data = data
-        self.count = count
-        self.due = due
-        self.rows = rows
-        self.settles = settles
+    data: D | None
+    count: str  # the counter that the step increases; empty: none
+    due: float = 0.0  # the earliest time of the step, in monotonic seconds
+    rows: tuple[bytes, ...] = ()  # the records of the step in the capture
+    settles: int = 0  # the number of events whose outcome it reports
 
 
 class Peer(Generic[D]):
-    """One peer of a collector, usually a connection.
-
-    Args:
-        number: counted from 1 within the collector.
-    """
+    """One peer of a collector, usually a connection. Its number counts from 1 within the collector."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -186,13 +171,7 @@ class _Swapped(NamedTuple, Generic[P, K, D]):
 
 
 class FaultGate(Generic[P, K, D]):
-    """The gate that applies the faults of one collector to its units.
-
-    Args:
-        faults: the faults of the collector.
-        count: the collector's counters; the gate increases ``stalls`` and ``unanswered``.
-        record: called with each data fault and the ids of its events, like `FaultLog.write`.
-    """
+    """The gate that applies the faults of one collector to its units."""
 
     def __init__(
         self, faults: Faults, count: dict[str, Any], record: Callable[[str, list[str]], None]
@@ -302,7 +281,6 @@ class FaultGate(Generic[P, K, D]):
         return captured
 
     def _complete_swap(self, number: int) -> K:
-        """Release the first unit of a swap after the second one was captured."""
         swapped = self._held.release(number)
         self._record("swap", swapped.unit.event_ids())
         return self._let_pass(swapped)

@@ -126,15 +126,7 @@ NO_FAULTS = Plan()
 
 
 class Faults:
-    """The faults of one collector: call `plan` for each unit, in order.
-
-    Args:
-        spec: see the module.
-        protocol: the protocol of the units.
-
-    Raises:
-        ConfigError: an unknown fault or term, or a number that breaks its rule.
-    """
+    """The faults of one collector, by their specification (see the module): call `plan` for each unit."""
 
     def __init__(self, spec: str = "", protocol: str = "lumberjack") -> None:
         names = NAMES[protocol]
@@ -174,9 +166,7 @@ class Faults:
     def plan(self, connection: int, *, paired: bool = False) -> Plan:
         """Return the faults that apply to the next unit of a connection.
 
-        Args:
-            connection: the number of the connection, from 1 in the order of acceptance.
-            paired: whether the unit is the second of a swap, without other data or connection faults.
+        The second unit of a swap (`paired`) has no other data faults and no connection faults.
         """
         if not self.faults:
             return NO_FAULTS
@@ -276,15 +266,7 @@ def _fault(name: str, terms: list[str]) -> Fault:
 class FaultLog:
     """A file with one JSON line ``{"fault", "ids", ...}`` for each data fault that was applied.
 
-    The file is outside ledger and capture, so that it is an independent check of the verdict.
-
-    Args:
-        path: the file; lines are appended.
-        capture: the capture's directory, which must not contain the file.
-
-    Raises:
-        ConfigError: the path is in the capture's directory.
-        LedgerError: the file cannot be written.
+    It is outside ledger and capture, so that it is an independent check of the verdict.
     """
 
     def __init__(self, path: str | os.PathLike[str], capture: str | os.PathLike[str] | None = None) -> None:

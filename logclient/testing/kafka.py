@@ -27,13 +27,7 @@ _WAIT = 60.0  # seconds for room in the queue, as Kafka's own producer waits
 class Forwarder:
     """A producer that counts the results of its messages. Not thread-safe: one thread sends and polls.
 
-    Args:
-        settings: librdkafka's settings by name, with ``bootstrap.servers``.
-        topic: the topic of messages without a tag ``kt:``.
-
-    Raises:
-        MissingExtra: confluent-kafka is not installed.
-        ConfigError: an unknown setting, or a value that librdkafka rejects.
+    The settings are librdkafka's, by name; messages without a tag ``kt:`` go to `topic`.
     """
 
     def __init__(self, settings: Mapping[str, Any], topic: str) -> None:

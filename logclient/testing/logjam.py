@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from logclient.config import host_port
 from logclient.errors import ConfigError, ConnectFailed
@@ -28,7 +28,7 @@ from logclient.logjam.messages import unit
 from logclient.testing.counters import AckCounts
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
 from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
-from logclient.testing.loop import MAX_CONNECTIONS, TOO_MANY, CollectorBase, Evidence
+from logclient.testing.loop import TOO_MANY, CollectorBase, CollectorOptions
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -76,11 +76,6 @@ class Collector(CollectorBase[Counts]):
         push_port: the port of the PULL socket; None: no such socket.
         publish_port: the port of the PUB socket; None: nothing is published.
         stats_port: the port of the socket that reports each second what was published; None: no such socket.
-        capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
-        fault_log: a file for the ids of the events that data faults changed.
-        run: a name for this run, kept in the capture.
-        listener: name in the capture; default protocol, host and port.
         device: the device's number, which consumers see; 1 to 4294967295.
         allow_invalid: publish messages with an invalid meta frame, too, as the device does with ``-A``.
         recompress: compress uncompressed bodies with ``zlib``, ``snappy`` or ``lz4``, as the device does with
@@ -88,17 +83,15 @@ class Collector(CollectorBase[Counts]):
         heartbeat: seconds between heartbeats to consumers; 0 = never.
         max_bytes: bytes of one frame, the sender of a larger one is disconnected; and of a body that is
             unpacked to look for its id.
-        idle: seconds without traffic after which a producer's connection is closed, where the kernel counts
-            traffic (Linux); 0 = never. ZeroMQ's producers keep theirs open, and lose what they push then.
-        max_connections: connections open at one time, consumers included; a further one is closed at once.
         hwm: messages that libzmq holds for the device, for each connection.
         publish_hwm: messages that libzmq holds for a consumer; more are dropped, and the consumer sees a gap.
         curve_secret: the device's secret CURVE key, 40 characters of Z85: all sockets are encrypted, and open
             only to clients that know the public key in ``curve_server``; None: in clear.
         curve_clients: the public keys of accepted producers and consumers; None: any key.
-        count_duplicates: count the ids that are captured more than once.
-        keep: keep captured units in memory, for ``events``.
         clock: returns microseconds since 1970.
+        options: see `CollectorOptions`. ``max_connections`` includes consumers. ``idle`` is 0 by default, and
+            for producers where the kernel counts traffic (Linux): those of ZeroMQ keep their connections
+            open, and lose what they push then.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -115,25 +108,17 @@ class Collector(CollectorBase[Counts]):
         push_port: int | None = 0,
         publish_port: int | None = 0,
         stats_port: int | None = None,
-        capture: str | None = None,
-        faults: str | None = None,
-        fault_log: str | None = None,
-        run: str | None = None,
-        listener: str | None = None,
         device: int = 1,
         allow_invalid: bool = False,
         recompress: str = "none",
         heartbeat: float = 5.0,
         max_bytes: int = 64 << 20,
-        idle: float = 0.0,
-        max_connections: int = MAX_CONNECTIONS,
         hwm: int = 1000,
         publish_hwm: int = 100_000,
         curve_secret: str | None = None,
         curve_clients: Collection[str] | None = None,
-        count_duplicates: bool = False,
-        keep: bool = False,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        **options: Unpack[CollectorOptions],
     ) -> None:
         ports = {
             "port": port, "push_port": push_port, "publish_port": publish_port, "stats_port": stats_port
@@ -144,8 +129,7 @@ class Collector(CollectorBase[Counts]):
             raise ConfigError(f"device: {device} must be 1 to {(1 << 32) - 1}")
         if curve_clients is not None and curve_secret is None:
             raise ConfigError("curve_clients: needs curve_secret")
-        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__("logjam", Counts, host, evidence, **ports)
+        super().__init__("logjam", Counts, host, options, **ports)
         self._keys = (curve_secret, curve_clients)
         self._curve: zeromq.Curve | None = None
         self._authenticator: Any = None
@@ -155,8 +139,7 @@ class Collector(CollectorBase[Counts]):
         self._number = device
         self._heartbeat = heartbeat
         self._max_bytes = max_bytes
-        self._max_connections = max_connections
-        self._connections = zeromq.Connections(max_bytes, idle)
+        self._connections = zeromq.Connections(max_bytes, options.get("idle", 0.0))
         self._hwm = hwm
         self._publish_hwm = publish_hwm
         self._clock = clock
@@ -375,7 +358,6 @@ class Collector(CollectorBase[Counts]):
             self._changed.notify_all()
 
     def _next_timeout(self) -> int | None:
-        """Return the milliseconds until the next timer, None when there is none."""
         look_at = self._look_at if self._connections else NEVER
         due = min(self._beat_at, self._stats_at, self._gate.due, look_at)
         if not self._holding:
@@ -554,7 +536,7 @@ class Collector(CollectorBase[Counts]):
         now_ms = self._clock() // 1000 if unflushed else 0
         for _, message, raw in unflushed:
             self._count["captured_events"] += 1
-            if self._evidence.keep:
+            if self._keep:
                 self._kept.append(raw)
             if self._duplicates is not None:
                 found = event_id(message, self._max_bytes)

@@ -74,18 +74,7 @@ class Answer(NamedTuple):
 
 
 class Device:
-    """The rules of logjam-device, frames in and frames out.
-
-    Args:
-        number: the device's number, which consumers see.
-        host: the name in the answer to a ping.
-        allow_invalid: publish messages with an invalid meta frame, too (they are answered 400); ``-A``.
-        recompress: compress uncompressed bodies with this method before they are published; ``-x``.
-        sequence: the sequence of the last message published.
-
-    Raises:
-        ConfigError: an argument that breaks its rule.
-    """
+    """The rules of logjam-device, frames in and frames out. `Collector` describes the arguments."""
 
     def __init__(
         self,
@@ -108,11 +97,10 @@ class Device:
         require_library(self._recompress)  # a missing one is an error now, not later
 
     def receive(self, parts: list[bytes], *, push: bool = False) -> Answer:
-        """Return the result of one message.
+        """Return the result of one message, given without its routing id.
 
-        Args:
-            parts: its frames without the routing id; frames after the sixth may be left out.
-            push: it came to the PULL socket, which has no requests, and may lack the meta frame.
+        What is pushed came to the PULL socket, which has no requests, and may lack the meta frame. Frames
+        after the sixth may be left out.
         """
         count = len(parts)
         request = not push and not parts[0]
@@ -164,12 +152,7 @@ class Device:
         return [name, topic, body, self._meta(method, message.meta.created_ms or now_ms)]
 
     def heartbeat(self, endpoint: str, now_ms: int) -> list[bytes]:
-        """Return a heartbeat, which takes a sequence like any message.
-
-        Args:
-            endpoint: where the device publishes.
-            now_ms: milliseconds since 1970.
-        """
+        """Return a heartbeat, which takes a sequence like any message."""
         return [b"heartbeat", endpoint.encode(), b"{}", self._meta(NONE, now_ms)]
 
     def _meta(self, method: int, created_ms: int) -> bytes:
@@ -193,12 +176,7 @@ def _carrier(topic: bytes) -> str:
 
 
 def event_id(message: Message, limit: int) -> str:
-    """Return the id in a message's event, "" when it has none of our form.
-
-    Args:
-        message: a data message.
-        limit: bytes of an unpacked body; the id in a larger one is not looked for.
-    """
+    """Return the id in a message's event, "" when it has none of our form, or is larger than `limit`."""
     try:
         body = decompress(message.meta.compression, message.body, limit)
         carrier = _carrier(message.topic)
@@ -225,13 +203,7 @@ def decode(raw: bytes) -> list[Any]:
 
 
 class MessageUnit(fault_gate.Unit[Message, list[bytes]]):
-    """A message at the fault gate.
-
-    Args:
-        message: a data message.
-        reply: the answer to it; None: none is expected.
-        limit: bytes of an unpacked body.
-    """
+    """A message at the fault gate, and the answer to it, if one is expected."""
 
     __slots__ = ("_limit", "_message", "_reply")
 

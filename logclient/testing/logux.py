@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from logclient._ext.logux import FOREIGN, NO_ID, OK, Decoder
 from logclient.errors import ConfigError, MissingExtra
@@ -29,7 +29,7 @@ from logclient.testing.data_faults import flip_bit, foreign_id
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
-from logclient.testing.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.testing.loop import CollectorOptions
 from logclient.testing.streams import Captured, Connection, StreamCollector
 
 try:
@@ -142,8 +142,6 @@ class _Connection(Connection):
 
 
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    """A sync that has actions, at the fault gate."""
-
     __slots__ = ("_connection", "_decoder", "_received", "_size")
 
     def __init__(self, connection: _Connection, result: Received, size: int, decoder: Decoder) -> None:
@@ -206,11 +204,6 @@ class Collector(StreamCollector[Counts, _Connection]):
     Args:
         host: an address to listen on; IPv6 without brackets.
         port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
-        capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
-        fault_log: a file for the ids of the events that data faults changed.
-        run: a name for this run, kept in the capture.
-        listener: name in the capture; default protocol, host and port.
         node_id: the server's node id.
         token: the token that clients must send; None: any or none.
         authenticate: decides on logins, in place of `token`. It is called in the collector's thread, like
@@ -223,16 +216,13 @@ class Collector(StreamCollector[Counts, _Connection]):
         development: tell the client the reason of an error, as the real server does in development.
         keep_log: remember processed ids, and ignore a second action with one of them.
         strict_spec: follow the text literally, see ``logclient.testing.logux_node``.
-        idle: seconds without traffic after which a connection is closed; 0 = never.
-        max_connections: connections open at one time; a further one is closed at once.
         timeout: seconds in which a client must answer; 0: no limit.
         ping: seconds of silence after which the client is pinged; 0: never.
         max_message: bytes of a message; the sender of a larger one is disconnected (close code 1009).
         deflate: accept permessage-deflate where a client offers it.
-        count_duplicates: count the ids that are captured more than once.
-        keep: keep captured units in memory, for ``events``.
         tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
         clock: milliseconds since 1970.
+        options: see `CollectorOptions`.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -245,11 +235,6 @@ class Collector(StreamCollector[Counts, _Connection]):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        capture: str | None = None,
-        faults: str | None = None,
-        fault_log: str | None = None,
-        run: str | None = None,
-        listener: str | None = None,
         node_id: str = "server:logclient",
         token: str | None = None,
         authenticate: Callable[[Login], bool] | None = None,
@@ -261,19 +246,15 @@ class Collector(StreamCollector[Counts, _Connection]):
         development: bool = False,
         keep_log: bool = False,
         strict_spec: bool = False,
-        idle: float = IDLE,
-        max_connections: int = MAX_CONNECTIONS,
         timeout: float = 70.0,
         ping: float = 20.0,
         max_message: int = 16 << 20,
         deflate: bool = False,
-        count_duplicates: bool = False,
-        keep: bool = False,
         tls: SSLContext | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        **options: Unpack[CollectorOptions],
     ) -> None:
-        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__("logux", Counts, "captured_syncs", host, port, evidence, idle, max_connections, tls)
+        super().__init__("logux", Counts, "captured_syncs", host, port, tls, options)
         if token is not None and authenticate is not None:
             raise ConfigError("authenticate: cannot be given together with token")
         if token is not None:
@@ -505,7 +486,6 @@ class Collector(StreamCollector[Counts, _Connection]):
 
 
 def _token_check(token: str) -> Callable[[Login], bool]:
-    """Return a function that checks a login for this token."""
     expected = token.encode()
 
     def authenticate(login: Login) -> bool:

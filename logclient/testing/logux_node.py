@@ -127,11 +127,7 @@ class Received(NamedTuple):
 
 
 class Server:
-    """The shared state of a server's connections: connected clients, failed logins, ids of processed actions.
-
-    Raises:
-        ConfigError: a rule is not possible.
-    """
+    """What all connections of a server share: connected clients, failed logins, ids of processed actions."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         rules = Rules() if rules is None else rules
@@ -181,13 +177,7 @@ class Server:
 
 
 class ServerNode:
-    """One connection; see the module.
-
-    Args:
-        server: shared with other connections.
-        address: the client's, by which failed logins are counted.
-        now: monotonic seconds.
-    """
+    """One connection; see the module. Failed logins are counted by the client's address."""
 
     def __init__(self, server: Server, address: str, now: float) -> None:
         self._server = server
@@ -213,11 +203,9 @@ class ServerNode:
     # --- in
 
     def receive(self, raw: bytes, now: float, wall: int) -> list[Received]:
-        """Take a message.
+        """Take a message, and return its result: none if it was buffered.
 
-        Returns:
-            Its result. After a successful ``connect``, the results of the buffered messages follow. Empty if
-            the message was buffered itself.
+        After a successful ``connect``, the results of the buffered messages follow.
         """
         if self.closed:
             return []
@@ -430,15 +418,7 @@ class ServerNode:
         return self._own(compact(undo).decode(), wall)
 
     def add(self, action: dict[str, Any], now: float, wall: int) -> bytes:
-        """Send an action of the server to this client.
-
-        Returns:
-            The message to send.
-
-        Raises:
-            ValueError: a value has no form in JSON.
-            TypeError: a type has no form in JSON.
-        """
+        """Return the message that sends an action of the server to this client."""
         message = self._own(compact(action).decode(), wall)
         self.sent(1, now)
         return message
@@ -479,11 +459,7 @@ class ServerNode:
         return due
 
     def handle_timeout(self, now: float) -> list[bytes]:
-        """Send a ping or end the connection if it is time.
-
-        Returns:
-            Messages to send.
-        """
+        """Return the messages to send now: a ping, or the last words of a connection that has timed out."""
         rules = self._rules
         if self.closed:
             return []

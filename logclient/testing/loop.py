@@ -5,26 +5,22 @@ The collector of a protocol adds the sockets and the rules.
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar
 
-from logclient.errors import ConfigError, LedgerError, ProtocolError
+from logclient.errors import ConfigError, ConnectFailed, LedgerError, ProtocolError
 from logclient.files.capture import CaptureWriter
-from logclient.testing import sockets
 from logclient.testing.counters import Counts
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.faults import FaultLog, Faults
 
-__all__ = ["IDLE", "MAX_CONNECTIONS", "TOO_MANY", "CollectorBase", "Evidence"]
+__all__ = ["TOO_MANY", "CollectorBase", "CollectorOptions", "listen"]
 
-IDLE = 900.0
-"""The default of `idle`: seconds without traffic after which a connection is closed."""
-MAX_CONNECTIONS = 1000
-"""The default of `max_connections`: connections open at one time; a further one is closed at once."""
 TOO_MANY = "connections: too many"
 
 _REASONS_MAX = 1000
@@ -32,32 +28,40 @@ _REASONS_MAX = 1000
 C = TypeVar("C", bound=Counts)
 
 
-class Evidence(NamedTuple):
-    """The options of captures and faults, which all collectors share and describe."""
+class CollectorOptions(TypedDict, total=False):
+    """The options of collectors that do not depend on the protocol.
 
-    capture: str | None = None
-    faults: str | None = None
-    fault_log: str | None = None
-    run: str | None = None
-    listener: str | None = None
-    count_duplicates: bool = False
-    keep: bool = False
+    Attributes:
+        capture: directory of the capture; None: no capture.
+        faults: see ``logclient.testing.faults``.
+        fault_log: a file for the ids of the events that data faults changed.
+        run: a name for this run, kept in the capture.
+        listener: name in the capture; default protocol, host and port.
+        idle: seconds without traffic after which a connection is closed; default 900, 0 = never.
+        max_connections: connections open at one time, default 1000; a further one is closed at once.
+        count_duplicates: count the ids that are captured more than once.
+        keep: keep captured units in memory, for ``events``.
+    """
+
+    capture: str | None
+    faults: str | None
+    fault_log: str | None
+    run: str | None
+    listener: str | None
+    idle: float
+    max_connections: int
+    count_duplicates: bool
+    keep: bool
 
 
 class CollectorBase(Generic[C]):
-    """A server in its own thread. All public methods may be called from any thread.
-
-    Args:
-        protocol: the protocol's name in captures and for faults.
-        counts: the type of its counters.
-        host: the address to listen on.
-        evidence: the options of captures and faults.
-        ports: the ports to listen on, by the names of their arguments.
-    """
+    """A server in its own thread. All public methods may be called from any thread."""
 
     def __init__(
-        self, protocol: str, counts: type[C], host: str, evidence: Evidence, **ports: int | None
+        self, protocol: str, counts: type[C], host: str, options: CollectorOptions, **ports: int | None
     ) -> None:
+        if unknown := options.keys() - CollectorOptions.__optional_keys__:
+            raise TypeError(f"{min(unknown)}: not an option of a collector")
         for name, number in ports.items():
             if number is not None and not 0 <= number <= 65535:
                 raise ConfigError(f"{name}: {number} must be 0 to 65535")
@@ -65,11 +69,14 @@ class CollectorBase(Generic[C]):
         self._protocol = protocol
         self._snapshot = counts
         self._count = counts.zeros()
-        self._evidence = evidence
-        self._faults = Faults(evidence.faults or "", protocol)
+        self._options = options
+        self._idle = options.get("idle", 900.0)
+        self._max_connections = options.get("max_connections", 1000)
+        self._keep = options.get("keep", False)
+        self._faults = Faults(options.get("faults") or "", protocol)
         self._fault_log: FaultLog | None = None
         self._capture: CaptureWriter | None = None
-        self._duplicates = DuplicateCounter() if evidence.count_duplicates else None
+        self._duplicates = DuplicateCounter() if options.get("count_duplicates") else None
         self._kept: list[bytes] = []
         # The thread holds the lock for a whole turn, so that counters include an ack before its peer has it.
         self._changed = threading.Condition(threading.Lock())
@@ -143,20 +150,20 @@ class CollectorBase(Generic[C]):
     # --- evidence
 
     def _open_fault_log(self) -> None:
-        if self._evidence.fault_log is not None:
-            self._fault_log = FaultLog(self._evidence.fault_log, self._evidence.capture)
+        path = self._options.get("fault_log")
+        if path is not None:
+            self._fault_log = FaultLog(path, self._options.get("capture"))
 
     def _open_capture(
         self, port: int | None, url: str, *, protocol: str = "", suffix: str = ""
     ) -> CaptureWriter | None:
-        """Return the capture of one listener, or None without a directory for captures."""
-        if self._evidence.capture is None:
+        directory = self._options.get("capture")
+        if directory is None:
             return None
         place = re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{port}")
-        name = (self._evidence.listener or f"{self._protocol}-{place}") + suffix
-        return CaptureWriter(
-            self._evidence.capture, name, protocol or self._protocol, url=url, run=self._evidence.run
-        )
+        name = (self._options.get("listener") or f"{self._protocol}-{place}") + suffix
+        run = self._options.get("run")
+        return CaptureWriter(directory, name, protocol or self._protocol, url=url, run=run)
 
     def _close_evidence(self, *captures: CaptureWriter | None) -> None:
         for capture in captures:
@@ -221,20 +228,17 @@ class CollectorBase(Generic[C]):
                 finally:
                     self._changed.notify_all()
 
-    def _accepted(self, listener: socket.socket, most: int, now: int) -> tuple[socket.socket, Any] | None:
-        """Accept a connection beside the `now` that are open; one beyond the `most` is closed at once."""
-        accepted = sockets.accept(listener)
-        if accepted is not None and now >= most:
+    def _accepted(self, listener: socket.socket, now: int) -> tuple[socket.socket, Any] | None:
+        """Accept a connection beside the `now` that are open; one too many is closed at once."""
+        accepted = _accept(listener)
+        if accepted is not None and now >= self._max_connections:
             self._count_reason(TOO_MANY)
             accepted[0].close()
             return None
         return accepted
 
     def _wait(self, select: Callable[[Any], list[Any]], timeout: float | None) -> list[Any]:
-        """Wait for what is ready. Before a sleep, hand over the rows of replies in the capture.
-
-        Otherwise these are handed over together with the next units.
-        """
+        """Wait for what is ready; before a sleep, hand over the rows of replies in the capture."""
         if timeout != 0 and self._capture is not None and self._capture.pending:
             ready = select(0)
             if ready:
@@ -277,9 +281,7 @@ class CollectorBase(Generic[C]):
         """Start."""
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
 
@@ -349,10 +351,39 @@ class CollectorBase(Generic[C]):
             raise ProtocolError("event: nested too deep") from None
 
     def _check_kept(self) -> None:
-        if not self._evidence.keep:
+        if not self._keep:
             raise ConfigError("keep: without keep=True a collector keeps no events in memory")
 
     def clear(self) -> None:
         """Forget the events kept for ``events``."""
         with self._changed:
             self._kept.clear()
+
+
+def listen(host: str, port: int, kind: str = "port") -> socket.socket:
+    """Return a non-blocking listening socket. The error says what `kind` of port it is."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConnectFailed(f"listen: {host} {kind} {port}: {error.strerror or error}") from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]] | None:
+    """Accept a connection without blocking; return it with the peer's address, or None."""
+    try:
+        sock, address = listener.accept()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            time.sleep(0.01)  # no descriptor is left: the connection waits in the backlog
+        return None
+    sock.setblocking(False)
+    return sock, address[:2]

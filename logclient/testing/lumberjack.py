@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
@@ -25,7 +25,7 @@ from logclient.testing.counters import AckCounts
 from logclient.testing.data_faults import flip_bit, foreign_id
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan
-from logclient.testing.loop import IDLE, MAX_CONNECTIONS, Evidence
+from logclient.testing.loop import CollectorOptions
 from logclient.testing.streams import Captured, Connection, StreamCollector
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ def decode(unit: bytes) -> list[Any]:
 
 
 class _Unit(fault_gate.Unit[Captured, bytes]):
-    """A window at the fault gate."""
-
     __slots__ = ("_window",)
 
     def __init__(self, window: Window) -> None:
@@ -209,24 +207,16 @@ class Collector(StreamCollector[Counts, _Connection]):
     Args:
         host: an address to listen on; IPv6 without brackets.
         port: 0 picks a free one; ``port`` has it then, and a restart keeps it.
-        capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``.
-        fault_log: a file for the ids of the events that data faults changed.
-        run: a name for this run, kept in the capture.
-        listener: name in the capture; default protocol, host and port.
         keepalive: seconds without a byte from the collector after which a waiting writer (its window is not
             whole or not answered) gets a keep-alive; 0 = never.
-        idle: seconds without traffic after which a connection is closed; 0 = never.
-        max_connections: connections open at one time; a further one is closed at once.
         max_window: events in a window; a larger one is a protocol error.
         max_bytes: bytes of a window, on the wire and decompressed.
         check: an event that is not one JSON object in UTF-8 is a protocol error, as with Logstash.
         strict_spec: read the literal form of the protocol's text, see docs/lumberjack.md. Each frame with
             events is a unit and has its own ack. There are no keep-alives.
-        count_duplicates: count the ids that are captured more than once.
-        keep: keep captured units in memory, for ``events``.
         tls: the context for TLS, see ``logclient.transports.tls.server_context``; None: in clear.
             A certificate that is loaded into it later serves later connections.
+        options: see `CollectorOptions`.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -239,26 +229,15 @@ class Collector(StreamCollector[Counts, _Connection]):
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        capture: str | None = None,
-        faults: str | None = None,
-        fault_log: str | None = None,
-        run: str | None = None,
-        listener: str | None = None,
         keepalive: float = 5.0,
-        idle: float = IDLE,
-        max_connections: int = MAX_CONNECTIONS,
         max_window: int = 10_000,
         max_bytes: int = 64 << 20,
         check: bool = True,
-        count_duplicates: bool = False,
-        keep: bool = False,
         tls: SSLContext | None = None,
         strict_spec: bool = False,
+        **options: Unpack[CollectorOptions],
     ) -> None:
-        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__(
-            "lumberjack", Counts, "captured_windows", host, port, evidence, idle, max_connections, tls
-        )
+        super().__init__("lumberjack", Counts, "captured_windows", host, port, tls, options)
         self._keepalive = 0.0 if strict_spec else keepalive
         self._strict_spec = strict_spec
         self._max_window = max_window

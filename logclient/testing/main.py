@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
 from logclient import config
@@ -17,17 +18,14 @@ from logclient.errors import ConfigError, ExitCode, LogclientError
 from logclient.exits import signals_handled
 from logclient.files import open_to_all
 from logclient.logux.config import subprotocol_version
-from logclient.testing.lumberjack import Collector
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from logclient.logjam import consumer
-    from logclient.testing import logjam as logjam
-    from logclient.testing import logux as logux
-    from logclient.testing import plog as plog
+    from logclient.logjam.consumer import Consumer
+    from logclient.testing.loop import CollectorBase
 
-    Server = Collector | logjam.Collector | logux.Collector | plog.Collector | consumer.Consumer
+    Server = CollectorBase[Any] | Consumer
 
 __all__ = ["run"]
 
@@ -35,7 +33,6 @@ _TLS = frozenset(("ca", "cert", "key", "tls_password"))
 
 
 def _warn_if_open(path: str) -> None:
-    """Warn about the file of a secret that other users may read."""
     if open_to_all(path):
         print(f"{path}: every user of this machine may read or change it; chmod 600 it", file=sys.stderr)
 
@@ -48,7 +45,6 @@ def _secret(text: str) -> str:
 
 
 def _keys(path: str) -> frozenset[str]:
-    """Return the CURVE keys in a file, one in each line."""
     try:
         with open(path, encoding="utf-8") as file:
             found = frozenset(line.strip() for line in file if line.strip())
@@ -150,31 +146,30 @@ def _collectors(urls: Sequence[str], **options: Any) -> list[Server]:
             raise ConfigError("path: not allowed in a collector's URL")
         if "device" in own and len(given.endpoints) > 1:
             raise ConfigError("device: not allowed with several addresses, which need different numbers")
-        tls = _tls(given) if given.tls else None
+        if given.scheme == "plog+tcp":
+            raise ConfigError(
+                "scheme: for lines over TCP give a plog server a port: plog://host:port?tcp=port"
+            )
         shared = {**options, "count_duplicates": True, **own}
+        if given.tls:
+            shared["tls"] = _tls(given)
+        make = import_module(f"logclient.testing.{given.protocol}").Collector
         for host, port in given.endpoints:
-            if given.protocol == "logjam":
-                numbered = {"device": len(collectors) + 1, **shared}
-                collectors.append(_device(given.scheme, host, port, numbered))
-            elif given.protocol == "logux":
-                from logclient.testing import logux as logux
-
-                collectors.append(logux.Collector(host, port, tls=tls, **shared))
-            elif given.scheme == "plog+tcp":
-                raise ConfigError(
-                    "scheme: for lines over TCP give a plog server a port: plog://host:port?tcp=port"
-                )
-            elif given.protocol == "plog":
-                from logclient.testing import plog as plog
-
-                collectors.append(plog.Collector(host, port, **shared))
+            if given.protocol != "logjam":
+                collectors.append(make(host, port, **shared))
+                continue
+            # A device with the socket of the URL, one for consumers, and the other kind on request.
+            device = {"device": len(collectors) + 1, "push_port": None, **shared}
+            if given.scheme != "logjam+push":
+                collectors.append(make(host, port, **device))
+            elif "push_port" in shared:
+                raise ConfigError("push: not with logjam+push, which has this port in the URL")
             else:
-                collectors.append(Collector(host, port, tls=tls, **shared))
+                collectors.append(make(host, None, **{**device, "push_port": port}))
     return collectors
 
 
 def _own_options(url: str) -> tuple[str, dict[str, Any]]:
-    """Separate a URL from the options that only collectors have; return both."""
     head, _, query = url.partition("?")
     readers = _OWN.get(head.partition("://")[0].lower(), {})
     rest, found = [], {}
@@ -193,8 +188,8 @@ def _own_options(url: str) -> tuple[str, dict[str, Any]]:
     return head + ("?" if rest else "") + "&".join(rest), found
 
 
-def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
-    from logclient.logjam import consumer
+def _consumer(url: str, options: dict[str, Any]) -> Consumer:
+    from logclient.logjam.consumer import Consumer
     from logclient.logjam.subscriber import PORT
 
     _, endpoints, path, pairs = split_url(url)
@@ -208,18 +203,7 @@ def _consumer(url: str, options: dict[str, Any]) -> consumer.Consumer:
         if options.pop(name) is not None:
             raise ConfigError(f"{name}: not with logjam+sub, which only receives")
     places = [(config.dns_name(host).decode(), PORT if port is None else port) for host, port in endpoints]
-    return consumer.Consumer(places, **options)
-
-
-def _device(scheme: str, host: str, port: int, options: dict[str, Any]) -> logjam.Collector:
-    """Return a device with the socket of the URL, one for consumers, and the other kind on request."""
-    from logclient.testing import logjam as logjam
-
-    if scheme != "logjam+push":
-        return logjam.Collector(host, port, **{"push_port": None, **options})
-    if "push_port" in options:
-        raise ConfigError("push: not with logjam+push, which has this port in the URL")
-    return logjam.Collector(host, None, push_port=port, **options)
+    return Consumer(places, **options)
 
 
 def run(
@@ -239,25 +223,11 @@ def run(
     also has ``publish``, the endpoint for consumers; ``stats``, the endpoint of its statistics; ``push``, if
     it has both sockets for producers; and ``curve_server``, its public key. A plog server also has ``tcp``,
     the port for lines. A consumer has ``connects``, the endpoints of its devices, in place of ``port``.
-
-    Args:
-        urls: the URLs to listen on, with the collector's options.
-        capture: directory of the capture.
-        faults: see ``logclient.testing.faults``.
-        fault_log: a file for the ids of the events that data faults changed.
-        seconds: how long to listen; None: until a signal.
-        as_json: at the end, print the lines again with each collector's report; else a summary on stderr.
-        run_name: a name for this run, kept in the capture.
-        out: the stream for the lines; None: stdout.
+    At the end come the same lines with each collector's report (`as_json`), or a summary on stderr.
 
     Returns:
         OK; UNREACHABLE: units were not captured, which is also printed on stderr at once, or a consumer never
         reached a device.
-
-    Raises:
-        ConfigError: a URL or the specification of faults breaks a rule.
-        ConnectFailed: listening on an address failed.
-        LedgerError: the capture or the fault log is not usable.
     """
     out = sys.stdout if out is None else out
     collectors = _collectors(urls, capture=capture, faults=faults, fault_log=fault_log, run=run_name)

@@ -14,17 +14,17 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
 from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
-from logclient.testing import sockets
 from logclient.testing.counters import Counts as BaseCounts
 from logclient.testing.kafka import Forwarder
-from logclient.testing.loop import IDLE, MAX_CONNECTIONS, CollectorBase, Evidence
+from logclient.testing.loop import CollectorBase, CollectorOptions, listen
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
 from logclient.testing.plog_injector import Datagram, Injector
@@ -58,27 +58,22 @@ class Counts(BaseCounts):
     too_long: int = 0  # lines over the limit
 
 
-class _Peer:
+class _Peer(NamedTuple):
     """A sender of datagrams."""
 
-    __slots__ = ("number", "port", "stream")
-
-    def __init__(self, number: int, port: int, stream: int) -> None:
-        self.number = number
-        self.port = port
-        self.stream = stream
+    number: int
+    port: int
+    stream: int
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
     """A sender of lines."""
 
-    __slots__ = ("alive_at", "lines", "sock", "stream")
-
-    def __init__(self, sock: socket.socket, lines: Lines, stream: int, now: float) -> None:
-        self.alive_at = now
-        self.sock = sock
-        self.lines = lines
-        self.stream = stream
+    sock: socket.socket
+    lines: Lines
+    stream: int
+    alive_at: float
 
 
 def _name(address: Any) -> str:
@@ -92,24 +87,18 @@ class Collector(CollectorBase[Counts]):
         host: an address to listen on; IPv6 without brackets.
         port: the UDP port; 0 picks a free one; ``port`` has it then, and a restart keeps it.
         tcp_port: the port for lines over TCP, the same way; None: no lines.
-        capture: directory of the capture; None: no capture.
-        faults: see ``logclient.testing.faults``; they apply to datagrams, not to lines.
-        fault_log: a file for the faults that were applied, see ``logclient.testing.plog_injector``.
-        run: a name for this run, kept in the capture.
-        listener: name in the capture; default protocol, host and port. The one of lines ends with ``-lines``.
         max_size: see `Listener`.
         expire_time: see `Listener`.
         allow_kill: see `Listener`.
         max_line: bytes of a line.
-        idle: seconds without traffic after which a TCP connection is closed; 0 = never.
-        max_connections: TCP connections open at one time; a further one is closed at once.
         reply_rate: answers a second to one host that are longer than the question (STAT, ENVI); all hosts
             together get twenty times as many; 0 = no limit. The sender's address of a question may be forged.
         receive_buffer: bytes of the kernel's buffer to ask for; 0: the default.
         kafka: the broker that messages are passed on to: ``host:port``, or librdkafka's settings by name.
         kafka_topic: the topic of messages that name none.
-        count_duplicates: count the ids that are captured more than once.
-        keep: keep the messages in memory, for ``events`` and ``messages``.
+        options: see `CollectorOptions`. Faults apply to datagrams, not to lines, and
+            ``logclient.testing.plog_injector`` describes their log; ``idle`` and ``max_connections`` apply to
+            TCP. The name of lines in the capture ends with ``-lines``.
 
     Raises:
         ConfigError: an argument that breaks its rule.
@@ -124,45 +113,35 @@ class Collector(CollectorBase[Counts]):
         port: int = 0,
         *,
         tcp_port: int | None = None,
-        capture: str | None = None,
-        faults: str | None = None,
-        fault_log: str | None = None,
-        run: str | None = None,
-        listener: str | None = None,
         max_size: int = 1 << 20,
         expire_time: float = 10.0,
         allow_kill: bool = False,
         max_line: int = 1 << 20,
-        idle: float = IDLE,
-        max_connections: int = MAX_CONNECTIONS,
         reply_rate: float = 50.0,
         receive_buffer: int = 8 << 20,
         kafka: str | Mapping[str, Any] | None = None,
         kafka_topic: str = "",
-        count_duplicates: bool = False,
-        keep: bool = False,
+        **options: Unpack[CollectorOptions],
     ) -> None:
         if kafka is not None and not kafka_topic:
             raise ConfigError("kafka_topic: needed with kafka, for messages that name none")
         if kafka is None and kafka_topic:
             raise ConfigError("kafka_topic: needs kafka")
-        evidence = Evidence(capture, faults, fault_log, run, listener, count_duplicates, keep)
-        super().__init__("plog", Counts, host, evidence, port=port, tcp_port=tcp_port)
+        super().__init__("plog", Counts, host, options, port=port, tcp_port=tcp_port)
         self._port = port
         self._tcp_port = tcp_port
         self._max_size = max_size
         self._expire_time = expire_time
         self._allow_kill = allow_kill
         self._max_line = max_line
-        self._idle = idle
-        self._max_connections = max_connections
         self._reply_limit = ReplyLimit(reply_rate)
         self._receive_buffer = receive_buffer
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
         self._kafka_topic = kafka_topic
         self._decoder = Decoder(datagrams=False)
         self._drops_before = 0  # of sockets that are closed
-        self._listener = Listener(0.0, max_size=max_size, expire_time=expire_time)  # checks the arguments
+        self._make_listener = partial(Listener, max_size=max_size, expire_time=expire_time)
+        self._listener = self._make_listener(0.0)  # checks the arguments
         self._socket: Datagrams | None = None
         self._peers: OrderedDict[Any, _Peer] = OrderedDict()
         self._connections: set[_Connection] = set()
@@ -237,7 +216,7 @@ class Collector(CollectorBase[Counts]):
         try:
             self._port = opened.port
             if self._tcp_port is not None:
-                lines = sockets.listen(self.host, self._tcp_port, "TCP port")
+                lines = listen(self.host, self._tcp_port, "TCP port")
                 self._tcp_port = int(lines.getsockname()[1])
             self._open_fault_log()
             if self._kafka is not None:
@@ -254,19 +233,15 @@ class Collector(CollectorBase[Counts]):
             raise
         now = time.monotonic()
         self._socket = opened
-        self._listener = Listener(
-            now,
-            max_size=self._max_size,
-            expire_time=self._expire_time,
-            allow_kill=self._allow_kill,
-            environment=self._environment(),
+        self._listener = self._make_listener(
+            now, allow_kill=self._allow_kill, environment=self._environment()
         )
         self._injector, self._capture_listener = None, None
         if self._faults:
             # Its limits are above the server's, to find the event of each datagram that the server drops.
             self._injector = Injector(self._faults, self._record_fault, 64 << 20, 256 << 20)
             if self._injector.changes_capture:
-                self._capture_listener = Listener(now, max_size=self._max_size, expire_time=self._expire_time)
+                self._capture_listener = self._make_listener(now)
         self._run_in_thread(self._serve, opened, lines)
         return self
 
@@ -361,7 +336,6 @@ class Collector(CollectorBase[Counts]):
             self._changed.notify_all()
 
     def _next_timeout(self) -> float | None:
-        """Return the seconds until the next timer, None when there is none."""
         if self._replies and not self._holding:
             return 0.0
         due = self._injector.due if self._injector is not None else _NEVER
@@ -467,15 +441,12 @@ class Collector(CollectorBase[Counts]):
         return [{**self._forwarder.stats(), "seen_messages": self._listener.seen_messages}]
 
     def _hand_on(self, taken: Taken) -> None:
-        """Count the captured messages, and pass them on."""
         self._count["captured_events"] += len(taken.rows)
-        if not taken.rows or (
-            self._forwarder is None and self._duplicates is None and not self._evidence.keep
-        ):
+        if not taken.rows or (self._forwarder is None and self._duplicates is None and not self._keep):
             return
         messages = list(taken.messages())
         payloads = [payload for payload, _ in messages]
-        if self._evidence.keep:
+        if self._keep:
             self._kept += payloads
         self._add_ids(payloads)
         if self._forwarder is not None:
@@ -507,7 +478,7 @@ class Collector(CollectorBase[Counts]):
     # --- lines
 
     def _accept(self, listener: socket.socket, now: float) -> None:
-        accepted = self._accepted(listener, self._max_connections, len(self._connections))
+        accepted = self._accepted(listener, len(self._connections))
         if accepted is None:
             return
         sock, address = accepted
@@ -553,7 +524,7 @@ class Collector(CollectorBase[Counts]):
                 return
         self._count["events"] += len(found)
         self._count["captured_events"] += len(found)
-        if self._evidence.keep:
+        if self._keep:
             self._kept += found
         self._add_ids(found)
         if self._forwarder is not None:

@@ -63,15 +63,7 @@ class Datagrams:
     """A bound UDP socket that is read without waiting.
 
     On Linux a thread empties the socket into memory, up to 16 MiB, so that no datagram is lost while Python
-    is busy. Elsewhere it is read when `read` is called.
-
-    Args:
-        host: the address to bind; IPv6 without brackets.
-        port: the port; 0 picks a free one.
-        receive_buffer: bytes of the kernel's buffer to ask for; the kernel may give less; 0: its default.
-
-    Raises:
-        ConnectFailed: the address cannot be bound.
+    is busy. Elsewhere it is read when `read` is called. The kernel may give less than `receive_buffer` bytes.
     """
 
     _arena: memoryview
@@ -149,11 +141,7 @@ class Datagrams:
         return self._next is not None
 
     def read(self) -> Batch | None:
-        """Return a bounded batch of received datagrams, valid until the next call; None: there are none.
-
-        Raises:
-            OSError: the socket failed.
-        """
+        """Return a bounded batch of received datagrams, valid until the next call; None: there are none."""
         if self._thread is None:
             return self._read()
         if not self.more:

@@ -46,11 +46,7 @@ class _Port:
         self.min, self.max = _NEVER, -_NEVER
 
     def add(self, number: int) -> int:
-        """Add an id.
-
-        Returns:
-            Messages missing between the two lowest ids, when one of these leaves the window; else 0.
-        """
+        """Add an id; return the number of missing messages when the lowest one leaves the window."""
         if number < self.min:
             if self.min != _NEVER and self.min - number > _HOLE_MAX:
                 self.reset()
@@ -129,17 +125,10 @@ class Taken(NamedTuple):
 
 
 class Listener:
-    """The rules of one UDP listener.
+    """The rules of one UDP listener. All times are monotonic seconds.
 
-    Args:
-        now: monotonic seconds, as in all calls.
-        max_size: bytes of all incomplete messages; a message of several fragments may have a quarter of it.
-        expire_time: seconds without a further fragment after which an incomplete message is dropped.
-        allow_kill: obey KILL.
-        environment: the answer to ENVI, which anybody may ask for.
-
-    Raises:
-        ConfigError: an argument outside its range.
+    `max_size` bounds the bytes of all incomplete messages; one of several fragments may have a quarter of it.
+    After `expire_time` seconds without a further fragment an incomplete message is dropped.
     """
 
     def __init__(
@@ -178,13 +167,8 @@ class Listener:
     ) -> Taken:
         """Take a batch of datagrams, in order. A STAT among them counts all of them.
 
-        Args:
-            data: the bytes, one datagram after the other.
-            offsets: the start of each datagram in `data`.
-            lengths: the length of each datagram.
-            ports: the sender's port of each. As in the real server two hosts with the same port are one.
-            now: monotonic seconds.
-            handlers: the receivers of messages, as STAT shows them; None: one that has seen all messages.
+        As in the real server two hosts with the same port are one. The handlers are the receivers of
+        messages, as STAT shows them; None: one that has seen all messages.
         """
         judged = self._defragmenter.feed(data, offsets, lengths, array("Q", ports), now)
         verdicts = judged.verdict.tolist()
@@ -263,9 +247,6 @@ class Lines:
     """Split the bytes of a TCP connection into lines that end with LF or CRLF.
 
     A line that is too long is dropped, as is a line without an end when the connection is closed.
-
-    Args:
-        max_line: bytes of a line.
     """
 
     def __init__(self, max_line: int) -> None:
@@ -298,11 +279,7 @@ class Lines:
 
 
 class ReplyLimit:
-    """A limit of answers a second, for each host and for all hosts together.
-
-    Args:
-        rate: answers a second to one host, all hosts get twenty times as many; 0: no limit.
-    """
+    """A limit of answers a second to one host; all hosts get twenty times as many. 0: no limit."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

@@ -37,8 +37,6 @@ class Datagram(NamedTuple):
 
 
 class _Applied(NamedTuple):
-    """A fault that was applied to a datagram."""
-
     fault: str
     fragment: int  # its index
     fragments: int  # of the message; 0: an unboxed message
@@ -66,14 +64,7 @@ def event_id(payload: bytes, decoder: Decoder | None = None) -> str:
 
 
 class Injector:
-    """Apply the faults to the datagrams of one listener.
-
-    Args:
-        faults: those of the collector.
-        record: called with each fault, as `FaultLog.write` is.
-        max_message: see `Reassembler`; it finds the event of each datagram.
-        max_bytes: the same.
-    """
+    """Apply the faults to the datagrams of one listener, and record each as `FaultLog.write` does."""
 
     def __init__(self, faults: Faults, record: Record, max_message: int, max_bytes: int) -> None:
         self._faults = faults
@@ -97,11 +88,7 @@ class Injector:
         return self._held.due
 
     def feed(self, incoming: list[Datagram], now: float) -> tuple[list[Datagram], list[Datagram]]:
-        """Apply faults to datagrams, in order.
-
-        Returns:
-            The datagrams for the server, and those for the capture; the same unless a data fault applies.
-        """
+        """Apply faults to datagrams, in order; return those for the server, and those for the capture."""
         batch = batch_of([one.raw for one in incoming], [])
         ports = array("Q", [one.peer.port for one in incoming])
         judged = self._reassembler.feed(batch.data, batch.offsets, batch.lengths, ports, now)
@@ -110,14 +97,9 @@ class Injector:
         return self._taken()
 
     def expire(self, now: float, everything: bool = False) -> tuple[list[Datagram], list[Datagram]]:
-        """Release the datagrams that were held too long, unchanged.
+        """Release the datagrams that were held too long, unchanged; return them as `feed` does.
 
-        Args:
-            now: monotonic seconds.
-            everything: release all of them, and record the faults on messages that will never be whole.
-
-        Returns:
-            As `feed`.
+        With `everything` release all, and record the faults on messages that will never be whole.
         """
         for number in self._held.expired(float("inf") if everything else now):
             self._abort(number)

@@ -66,13 +66,7 @@ def choose(
 ) -> Samples:
     """Take lines of files; without files those of the system's text logs; else generated ones.
 
-    Args:
-        files: Log files, read as UTF-8; empty lines are left out.
-        near: The least and the greatest mean length in bytes for which the system's lines are taken.
-        system: The folder of the system's logs.
-
-    Returns:
-        At most 100,000 lines or 32 MiB.
+    These are at most 100,000 lines or 32 MiB. The system's are taken if their mean length in bytes is `near`.
 
     Raises:
         ConfigError: The files hold no lines.
@@ -123,7 +117,6 @@ def _read(paths: Sequence[Path], *, strict: bool) -> tuple[list[Line], int]:
 
 
 def _is_text(path: Path) -> bool:
-    """Return whether it is a readable file that begins with text, not a journal or a compressed log."""
     try:
         if not path.is_file():
             return False
@@ -244,13 +237,8 @@ class _Fields(dict[str, str]):
 def generate(count: int, seed: int = _SEED, *, awkward: bool = False) -> Iterator[Line]:
     """Make lines as programs of several kinds write them: web servers, a block store, sshd, JSON.
 
-    They have 116 bytes on average. The same arguments make the same lines.
-
-    Args:
-        count: number of lines.
-        seed: seed of the random generator.
-        awkward: make every tenth line one that is hard to preserve: empty, not ASCII, of several lines, with
-            control characters, or of 64 KiB.
+    They have 116 bytes on average. The same arguments make the same lines. If `awkward`, every tenth line is
+    hard to preserve: empty, not ASCII, of several lines, with control characters, or of 64 KiB.
     """
     draw = random.Random(seed)
     fields = _Fields(draw)

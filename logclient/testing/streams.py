@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from logclient.config import host_port
 from logclient.files.capture import TO_PEER
-from logclient.testing import sockets
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply, Unit
-from logclient.testing.loop import C, CollectorBase, Evidence
+from logclient.testing.loop import C, CollectorBase, CollectorOptions, listen
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -53,13 +52,7 @@ K = TypeVar("K", bound=Connection)
 
 
 class StreamCollector(CollectorBase[C], Generic[C, K]):
-    """The base of a collector over TCP or TLS.
-
-    Args:
-        protocol: the name in captures and for faults; also the scheme, with ``+tls`` appended for TLS.
-        counts: the type of the counters.
-        captured: the counter of captured units. All other arguments are those of the collectors.
-    """
+    """The base of a collector over TCP or TLS; `captured` is its counter of captured units."""
 
     def __init__(
         self,
@@ -68,16 +61,12 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         captured: str,
         host: str,
         port: int,
-        evidence: Evidence,
-        idle: float,
-        max_connections: int,
         tls: SSLContext | None,
+        options: CollectorOptions,
     ) -> None:
-        super().__init__(protocol, counts, host, evidence, port=port)
+        super().__init__(protocol, counts, host, options, port=port)
         self._captured = captured
         self._port = port
-        self._idle = idle
-        self._max_connections = max_connections
         self._tls = tls
         self._gate: FaultGate[K, Captured, bytes] = FaultGate(self._faults, self._count, self._record_fault)
         self._unflushed: list[tuple[K, Captured]] = []  # not yet handed to the operating system
@@ -86,7 +75,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
     # --- for protocols to implement
 
     def _new_connection(self, sock: socket.socket, peer: str, number: int, now: float) -> K:
-        """Return the state of a new connection."""
         raise NotImplementedError
 
     def _data_received(self, connection: K, data: memoryview, now: float) -> None:
@@ -94,7 +82,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         raise NotImplementedError
 
     def _add_ids(self, duplicates: DuplicateCounter, unit: bytes) -> None:
-        """Add the ids in a captured unit."""
         raise NotImplementedError
 
     def _connection_closed(self, connection: K) -> None:
@@ -139,7 +126,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
     def start(self) -> Self:
         """Listen, and return the collector itself."""
         self._check_stopped()
-        listener = sockets.listen(self.host, self._port)
+        listener = listen(self.host, self._port)
         self._port = listener.getsockname()[1]
         try:
             self._open_fault_log()
@@ -199,7 +186,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
             self._changed.notify_all()
 
     def _next_timeout(self) -> float | None:
-        """Return the seconds until the next timer; None: there is none."""
         due = self._gate.due
         for connection in self._connections.values():
             due = min(due, self._due(connection))
@@ -215,7 +201,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         return due
 
     def _accept(self, listener: socket.socket, now: float) -> None:
-        accepted = self._accepted(listener, self._max_connections, len(self._connections))
+        accepted = self._accepted(listener, len(self._connections))
         if accepted is None:
             return
         sock, address = accepted
@@ -362,7 +348,7 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         for _, unit in unflushed:
             self._count[self._captured] += 1
             self._count["captured_events"] += unit.events
-            if self._evidence.keep:
+            if self._keep:
                 self._kept.append(unit.raw)
             if self._duplicates is not None:
                 self._add_ids(self._duplicates, unit.raw)
