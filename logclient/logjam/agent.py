@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from logclient._ext.constants import K_TOPIC_SHIFT
 from logclient._ext.record import LineEncoder
@@ -19,7 +19,9 @@ from logclient.logjam.document import ERROR, INFO
 from logclient.logjam.output import DocumentOutput
 from logclient.logjam.request import Request, current, error_name, innermost, running
 
-__all__ = ["Agent", "LineFormatter"]
+__all__ = ["Agent", "AgentMethods", "LineFormatter"]
+
+R = TypeVar("R")
 
 PAGE_TIMINGS = 16
 AJAX_TIMINGS = 2
@@ -51,7 +53,178 @@ class LineFormatter(logging.Formatter):
             return f"{record.msg} % {record.args!r}"
 
 
-class Agent(DocumentOutput):
+class AgentMethods(Generic[R]):
+    """What applications call, of an `Agent` or of the client that has one."""
+
+    @property
+    def _agent(self) -> Agent:
+        raise NotImplementedError
+
+    def request(
+        self,
+        action: object = None,
+        *,
+        request_id: str | None = None,
+        trace_id: str | None = None,
+        caller_id: str | None = None,
+        caller_action: str | None = None,
+        request_info: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Begin a request. Use it in a ``with`` statement, or call its ``end``.
+
+        Args:
+            action: ``<module>#<method>``; may be set later.
+            request_id: with ``own_ids``, 32 hex digits; anything else is replaced by a new id. Without
+                ``own_ids``, it becomes the field ``labels_request_id``. None: the id of the event that
+                carries the document, unless ``Request.request_id`` is read before.
+            trace_id: id of the chain of requests that this one is part of.
+            caller_id: ``<app>-<environment>-<request_id>`` of the request that called this one.
+            caller_action: the action of that request.
+            request_info: ``method``, ``url``, ``headers``, ``query_parameters``, ``body_parameters``.
+            fields: more fields at the top of the document.
+
+        Returns:
+            The request, which has begun. It becomes ``current()`` in its ``with`` statement.
+        """
+        request = Request(self._agent, action)
+        if request_id is not None:
+            request.request_id = request_id
+        request.trace_id = trace_id
+        request.caller_id = caller_id
+        request.caller_action = caller_action
+        request.request_info.update(request_info or {})
+        request.fields.update(fields or {})
+        return request
+
+    def event(self, label: object, **fields: Any) -> R:
+        """Ship an event of the whole application, such as a deployment.
+
+        Args:
+            label: the name of the event.
+            fields: more fields of the document.
+
+        Returns:
+            The sink's result; a client's is the sequence of the document, or 0 if it was dropped at once.
+
+        Raises:
+            EncodeError: there is no label.
+        """
+        text = document.cut(document.text_of(label), document.MAX_STRING)
+        if not text:
+            raise EncodeError("label: an event needs one")
+        return self._small(EVENTS, {"label": text}, fields)
+
+    def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> R:
+        """Ship the timings of a page in a browser.
+
+        Args:
+            request_id: the X-Logjam-Request-Id header of the page's request. The importer takes each once,
+                and only after that request.
+            timings: 16 times in ms since 1970, 0 where there was none, as in the browser's PerformanceTiming:
+                navigationStart, fetchStart, domainLookupStart, domainLookupEnd, connectStart, connectEnd,
+                requestStart, responseStart, responseEnd, domLoading, domInteractive,
+                domContentLoadedEventStart, domContentLoadedEventEnd, domComplete, loadEventStart,
+                loadEventEnd. A list, or text with commas.
+            action: the action of the page's request.
+            fields: ``user_agent``, ``url`` and other fields.
+
+        Returns:
+            The sink's result; a client's is the sequence of the document, or 0 if it was dropped at once.
+
+        Raises:
+            EncodeError: the importer would drop it.
+        """
+        times = _timings(timings, PAGE_TIMINGS)
+        base = times[0] or times[1]
+        if not base:
+            raise EncodeError("timings: neither navigationStart nor fetchStart is there")
+        shown = [time and time - base for time in times]
+        steps = [shown[n] for n in (6, 7, 8, 13, 15)]
+        if steps[0] < 0 or steps != sorted(steps) or shown[10] <= 0:
+            raise EncodeError(
+                "timings: requestStart, responseStart, responseEnd, domComplete and loadEventEnd must rise, "
+                "and domInteractive be there"
+            )
+        return self._frontend(PAGE, request_id, times, action, fields)
+
+    def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> R:
+        """Ship how long a browser waited for a request of a page.
+
+        Args:
+            request_id: as for ``page``.
+            timings: begin and end, in ms since 1970. A list, or text with a comma.
+            action: as for ``page``.
+            fields: as for ``page``.
+
+        Returns:
+            The sink's result; a client's is the sequence of the document, or 0 if it was dropped at once.
+
+        Raises:
+            EncodeError: the importer would drop it.
+        """
+        times = _timings(timings, AJAX_TIMINGS)
+        if times[1] < times[0]:
+            raise EncodeError("timings: the end is before the begin")
+        return self._frontend(AJAX, request_id, times, action, fields)
+
+    def javascript(
+        self, description: object, *, action: object = None, request_id: str | None = None, **fields: Any
+    ) -> R:
+        """Ship an error in a browser's script.
+
+        Args:
+            description: the importer counts errors by it, so leave out addresses and numbers if possible.
+            action: the action of the page's request.
+            request_id: the X-Logjam-Request-Id header of that request.
+            fields: ``url``, ``line``, ``user_agent`` and other fields.
+
+        Returns:
+            The sink's result; a client's is the sequence of the document, or 0 if it was dropped at once.
+
+        Raises:
+            EncodeError: there is no description.
+        """
+        text = document.name_text(description)
+        if not text:
+            raise EncodeError("description: a javascript error needs one")
+        known = {"description": text, "logjam_action": document.action_name("" if action is None else action)}
+        if request_id is not None:
+            known["logjam_request_id"] = document.name_text(request_id)
+        return self._small(JAVASCRIPT, known, fields)
+
+    def mobile(self, **fields: Any) -> R:
+        """Ship a report of a mobile application. Importers ignore it today.
+
+        Args:
+            fields: the fields of the report.
+
+        Returns:
+            The sink's result; a client's is the sequence of the document, or 0 if it was dropped at once.
+        """
+        return self._small(MOBILE, {}, fields)
+
+    def _frontend(
+        self, topic: int, request_id: str, times: list[int], action: object, fields: dict[str, Any]
+    ) -> R:
+        if not isinstance(request_id, str) or not _FULL_ID.fullmatch(request_id):
+            raise EncodeError("request_id: must be <app>-<environment>-<32 hex digits>, as the page's header")
+        known = {
+            "logjam_request_id": request_id,
+            "logjam_action": document.action_name("" if action is None else action),
+            "rts": ",".join(map(str, times)),
+        }
+        return self._small(topic, known, fields)
+
+    def _small(self, topic: int, known: dict[str, Any], fields: Mapping[str, Any]) -> R:
+        agent = self._agent
+        made = {**known, **agent.times(time.time()), **agent.place}
+        agent.add_fields(made, fields, document.Values())
+        found: R = agent.put(made, topic, logging.INFO)
+        return found
+
+
+class Agent(DocumentOutput, AgentMethods[Any]):
     """The maker of documents of one application in one environment. A client has one.
 
     The methods ``add_fields``, ``complain``, ``complete``, ``count_moved``, ``line_encoder``, ``put``,
@@ -88,54 +261,16 @@ class Agent(DocumentOutput):
 
     formatter = LineFormatter()
 
-    def request(
-        self,
-        action: object = None,
-        *,
-        request_id: str | None = None,
-        trace_id: str | None = None,
-        caller_id: str | None = None,
-        caller_action: str | None = None,
-        request_info: Mapping[str, Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Request:
-        """Begin a request. Use it in a ``with`` statement, or call its ``end``.
-
-        Args:
-            action: ``<module>#<method>``; may be set later.
-            request_id: with ``own_ids``, 32 hex digits; anything else is replaced by a new id. Without
-                ``own_ids``, it becomes the field ``labels_request_id``. None: the id of the event that
-                carries the document, unless ``Request.request_id`` is read before.
-            trace_id: id of the chain of requests that this one is part of.
-            caller_id: ``<app>-<environment>-<request_id>`` of the request that called this one.
-            caller_action: the action of that request.
-            request_info: ``method``, ``url``, ``headers``, ``query_parameters``, ``body_parameters``.
-            fields: more fields at the top of the document.
-
-        Returns:
-            The request, which has begun. It becomes ``current()`` in its ``with`` statement.
-        """
-        request = Request(self, action)
-        if request_id is not None:
-            request.request_id = request_id
-        request.trace_id = trace_id
-        request.caller_id = caller_id
-        request.caller_action = caller_action
-        request.request_info.update(request_info or {})
-        request.fields.update(fields or {})
-        return request
+    @property
+    def _agent(self) -> Agent:
+        return self
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
         """Add a record as a line to the request of this context, or make a document of it.
 
-        Args:
-            record: the record. An exception in it is named in the request: from ERROR on in ``exceptions``,
-                below in ``soft_exceptions``.
-            made: the result of a formatter: the text of the line, or fields with the text as ``message``.
-                None: the message, with the traceback below.
-
-        Returns:
-            False if neither was possible.
+        An exception in it is named in the request: from ERROR on in ``exceptions``, below in
+        ``soft_exceptions``. `made` is the result of a formatter: the text of the line, or fields with the
+        text as ``message``; None: the message, with the traceback below. False: neither was possible.
         """
         try:
             fields: dict[str, Any] = {}
@@ -177,9 +312,6 @@ class Agent(DocumentOutput):
 
         The time is that of ``started_ms`` if there is one, else now. A ``started_at`` that the importer does
         not accept is not changed. It is reported in the error log, at most once a minute.
-
-        Args:
-            fields: the document.
         """
         now = time.time()
         started = fields.get("started_at")
@@ -205,15 +337,7 @@ class Agent(DocumentOutput):
     ) -> bool:
         """Make a document with one line of a record that was logged outside of any request.
 
-        The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on.
-
-        Args:
-            record: the record.
-            text: the text of the line; None: the record's message.
-            fields: more fields at the top of the document.
-
-        Returns:
-            Whether the document was taken.
+        The action is ``<logger>#<function>``, the code 200, or 500 from ERROR on. False: it was not taken.
         """
         try:
             severity = document.severity_of(record.levelno)
@@ -250,130 +374,6 @@ class Agent(DocumentOutput):
             reserved=document.OWN | _record_names(),
             kind=LOGS << K_TOPIC_SHIFT,
         )
-
-    def event(self, label: object, **fields: Any) -> Any:
-        """Ship an event of the whole application, such as a deployment.
-
-        Args:
-            label: the name of the event.
-            fields: more fields of the document.
-
-        Returns:
-            The sink's result.
-
-        Raises:
-            EncodeError: there is no label.
-        """
-        text = document.cut(document.text_of(label), document.MAX_STRING)
-        if not text:
-            raise EncodeError("label: an event needs one")
-        return self._small(EVENTS, {"label": text}, fields)
-
-    def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
-        """Ship the timings of a page in a browser.
-
-        Args:
-            request_id: the X-Logjam-Request-Id header of the page's request. The importer takes each once,
-                and only after that request.
-            timings: 16 times in ms since 1970, 0 where there was none, as in the browser's PerformanceTiming:
-                navigationStart, fetchStart, domainLookupStart, domainLookupEnd, connectStart, connectEnd,
-                requestStart, responseStart, responseEnd, domLoading, domInteractive,
-                domContentLoadedEventStart, domContentLoadedEventEnd, domComplete, loadEventStart,
-                loadEventEnd. A list, or text with commas.
-            action: the action of the page's request.
-            fields: ``user_agent``, ``url`` and other fields.
-
-        Returns:
-            The sink's result.
-
-        Raises:
-            EncodeError: the importer would drop it.
-        """
-        times = _timings(timings, PAGE_TIMINGS)
-        base = times[0] or times[1]
-        if not base:
-            raise EncodeError("timings: neither navigationStart nor fetchStart is there")
-        shown = [time and time - base for time in times]
-        steps = [shown[n] for n in (6, 7, 8, 13, 15)]
-        if steps[0] < 0 or steps != sorted(steps) or shown[10] <= 0:
-            raise EncodeError(
-                "timings: requestStart, responseStart, responseEnd, domComplete and loadEventEnd must rise, "
-                "and domInteractive be there"
-            )
-        return self._frontend(PAGE, request_id, times, action, fields)
-
-    def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> Any:
-        """Ship how long a browser waited for a request of a page.
-
-        Args:
-            request_id: as for ``page``.
-            timings: begin and end, in ms since 1970. A list, or text with a comma.
-            action: as for ``page``.
-            fields: as for ``page``.
-
-        Returns:
-            The sink's result.
-
-        Raises:
-            EncodeError: the importer would drop it.
-        """
-        times = _timings(timings, AJAX_TIMINGS)
-        if times[1] < times[0]:
-            raise EncodeError("timings: the end is before the begin")
-        return self._frontend(AJAX, request_id, times, action, fields)
-
-    def javascript(
-        self, description: object, *, action: object = None, request_id: str | None = None, **fields: Any
-    ) -> Any:
-        """Ship an error in a browser's script.
-
-        Args:
-            description: the importer counts errors by it, so leave out addresses and numbers if possible.
-            action: the action of the page's request.
-            request_id: the X-Logjam-Request-Id header of that request.
-            fields: ``url``, ``line``, ``user_agent`` and other fields.
-
-        Returns:
-            The sink's result.
-
-        Raises:
-            EncodeError: there is no description.
-        """
-        text = document.name_text(description)
-        if not text:
-            raise EncodeError("description: a javascript error needs one")
-        known = {"description": text, "logjam_action": document.action_name("" if action is None else action)}
-        if request_id is not None:
-            known["logjam_request_id"] = document.name_text(request_id)
-        return self._small(JAVASCRIPT, known, fields)
-
-    def mobile(self, **fields: Any) -> Any:
-        """Ship a report of a mobile application. Importers ignore it today.
-
-        Args:
-            fields: the fields of the report.
-
-        Returns:
-            The sink's result.
-        """
-        return self._small(MOBILE, {}, fields)
-
-    def _frontend(
-        self, topic: int, request_id: str, times: list[int], action: object, fields: dict[str, Any]
-    ) -> Any:
-        if not isinstance(request_id, str) or not _FULL_ID.fullmatch(request_id):
-            raise EncodeError("request_id: must be <app>-<environment>-<32 hex digits>, as the page's header")
-        known = {
-            "logjam_request_id": request_id,
-            "logjam_action": document.action_name("" if action is None else action),
-            "rts": ",".join(map(str, times)),
-        }
-        return self._small(topic, known, fields)
-
-    def _small(self, topic: int, known: dict[str, Any], fields: Mapping[str, Any]) -> Any:
-        made = {**known, **self.times(time.time()), **self.place}
-        self.add_fields(made, fields, document.Values())
-        return self.put(made, topic, logging.INFO)
 
 
 def _timings(given: Sequence[int] | str, count: int) -> list[int]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from logclient import client
 from logclient.config import Config
 from logclient.delivery.engine import Engine
-from logclient.logjam.agent import Agent
+from logclient.logjam.agent import Agent, AgentMethods
 from logclient.logjam.config import LogjamConfig
 from logclient.logjam.document import MASKED
-from logclient.logjam.request import Request
 
 __all__ = ["Client", "Pong"]
 
@@ -28,7 +26,7 @@ class Pong(NamedTuple):
     seconds: float
 
 
-class Client(client.Client):
+class Client(AgentMethods[int], client.Client):
     """The client of ``logclient.connect("logjam://...")``; an `Agent` makes its documents.
 
     ``send`` and ``submit`` take documents as mappings or as bytes. A mapping without ``started_at`` gets the
@@ -70,64 +68,9 @@ class Client(client.Client):
         names: dict[str, Any] = {"carriers": ("request_id", "uuid"), "ecs": False, "labels": "labels_"}
         return {**names, "complete": self.agent.complete}
 
-    def request(self, action: object = None, **given: Any) -> Request:
-        """Begin a request.
-
-        The arguments are those of ``Agent.request``. Use the result in a ``with`` statement, or call its
-        ``end``.
-        """
-        return self.agent.request(action, **given)
-
-    def event(self, label: object, **fields: Any) -> int:
-        """Ship an event of the whole application, such as a deployment.
-
-        Arguments and errors are those of ``Agent.event``.
-
-        Returns:
-            The sequence of the document, or 0 if it was dropped at once.
-        """
-        return int(self.agent.event(label, **fields))
-
-    def page(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """Ship the timings of a page in a browser.
-
-        Arguments and errors are those of ``Agent.page``.
-
-        Returns:
-            The sequence of the document, or 0 if it was dropped at once.
-        """
-        return int(self.agent.page(request_id, timings, action=action, **fields))
-
-    def ajax(self, request_id: str, timings: Sequence[int] | str, *, action: object, **fields: Any) -> int:
-        """Ship how long a browser waited for a request of a page.
-
-        Arguments and errors are those of ``Agent.ajax``.
-
-        Returns:
-            The sequence of the document, or 0 if it was dropped at once.
-        """
-        return int(self.agent.ajax(request_id, timings, action=action, **fields))
-
-    def javascript(self, description: object, **fields: Any) -> int:
-        """Ship an error in a browser's script.
-
-        Arguments and errors are those of ``Agent.javascript``.
-
-        Returns:
-            The sequence of the document, or 0 if it was dropped at once.
-        """
-        return int(self.agent.javascript(description, **fields))
-
-    def mobile(self, **fields: Any) -> int:
-        """Ship a report of a mobile application. Importers ignore it today.
-
-        Args:
-            fields: the fields of the report.
-
-        Returns:
-            The sequence of the document, or 0 if it was dropped at once.
-        """
-        return int(self.agent.mobile(**fields))
+    @property
+    def _agent(self) -> Agent:
+        return self.agent
 
     def ping(self, timeout: float = 5.0) -> Pong:
         """Ask the device for a sign of life, after everything sent before.
@@ -146,10 +89,5 @@ class Client(client.Client):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration. For ``logclient.AsyncClient``.
-
-        Args:
-            answer: the name of the device, or None.
-            seconds: the time until the answer.
-        """
+        """Make the result of ``ping`` from an answer and its duration. For ``logclient.AsyncClient``."""
         return Pong(answer, seconds)

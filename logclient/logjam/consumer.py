@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from logclient.config import host_port
@@ -34,31 +33,18 @@ class Counts(NamedTuple):
 
 
 class Consumer:
-    """Captures the messages of devices, in a thread of its own. A context manager.
-
-    Args:
-        endpoints: hosts and ports where devices publish.
-        capture: directory of the capture; None: no capture.
-        options: see `Subscriber`.
-
-    Attributes:
-        error: the error that ended the thread, if any.
-        capture_error: the reason for which capturing stopped; empty: it goes on.
-        counts: the counters; while the thread runs, those of a moment ago, as the next three.
-        known: the devices.
-        reasons: the reasons for which messages were refused, and how often.
-        unreached: endpoints where no device has answered yet.
-    """
+    """Captures the messages of devices, in a thread of its own. A context manager; see `Subscriber`."""
 
     def __init__(self, endpoints: Iterable[tuple[str, int]], *, capture: str | None, **options: Any) -> None:
         places = [host_port(*endpoint) for endpoint in endpoints]
         self.url = f"{SCHEME}://{','.join(places)}"
-        self.error: BaseException | None = None
-        self.capture_error = ""
+        self.error: BaseException | None = None  #: the error that ended the thread, if any
+        self.capture_error = ""  #: the reason for which capturing stopped
+        # While the thread runs, these are of a moment ago.
         self.counts = Counts()
         self.known: list[Device] = []
-        self.reasons: dict[str, int] = {}
-        self.unreached: list[str] = []
+        self.reasons: dict[str, int] = {}  #: why messages were refused, and how often
+        self.unreached: list[str] = []  #: endpoints where no device has answered yet
         self._endpoints = [f"tcp://{place}" for place in places]
         listener = re.sub(r"[^A-Za-z0-9.-]", "_", f"logjam-sub-{places[0].replace(':', '-')}")
         self._options = {"capture": capture, "listener": listener, **options}
@@ -105,9 +91,7 @@ class Consumer:
         """Start."""
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
 

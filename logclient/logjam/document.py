@@ -21,31 +21,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "LINES_DROPPED",
-    "LINE_TRUNCATED",
-    "MASKED",
-    "MAX_ALIKE",
-    "MAX_LINE",
-    "MAX_LINES",
-    "MAX_LINES_BYTES",
-    "MAX_NAME",
-    "MAX_STRING",
-    "OWN",
-    "Alike",
-    "Masks",
-    "Values",
-    "action_name",
-    "cut",
-    "line_text",
-    "local_time",
-    "name_text",
-    "severity_of",
-    "text_of",
-    "timestamp",
-    "timestamps",
-]
-
 MAX_LINE = 2048  # characters of a line below ERROR
 MAX_LINES = 10_000
 MAX_LINES_BYTES = 1 << 20  # all lines of a request, as UTF-8
@@ -154,12 +129,7 @@ def action_name(value: object) -> str:
 
 
 def local_time(seconds: float, zone: datetime.tzinfo | None) -> str:
-    """Return ``started_at``: whole seconds of the importer's local time, then the offset, which it ignores.
-
-    Args:
-        seconds: since 1970.
-        zone: the importer's time zone; None: this machine's.
-    """
+    """Return ``started_at``: whole seconds of the importer's local time, and the offset, which it ignores."""
     moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC).astimezone(zone)
     return moment.replace(microsecond=0).isoformat()
 
@@ -171,11 +141,8 @@ _APART = 48 * 3600
 class Clock:
     """The ``started_at`` of an importer: how it is written, and which values the importer accepts.
 
-    The importer reads 19 characters as its local time, and accepts them within 48 hours of its clock.
-    Results are kept for one second, because most documents come in the same second as the one before.
-
-    Args:
-        zone: the importer's time zone; None: this machine's.
+    The importer reads 19 characters as its local time, and accepts them within 48 hours of its clock. Results
+    are kept for one second, because most documents come in the same second as the one before.
     """
 
     def __init__(self, zone: datetime.tzinfo | None) -> None:
@@ -197,12 +164,7 @@ class Clock:
         return self.text(whole), timestamp(whole, self._zone)[:19]
 
     def takes(self, started: object, now: float) -> bool:
-        """Return whether the importer accepts this ``started_at``, of any type.
-
-        Args:
-            started: the value.
-            now: seconds since 1970.
-        """
+        """Return whether the importer accepts this ``started_at``, of any type."""
         text = text_of(started)  # a datetime, as it is encoded
         if not _STARTED.match(text):
             return False
@@ -245,11 +207,7 @@ _MAX_NESTED = 3  # levels of URLs in parameters of URLs
 
 
 class Masks:
-    """Decides which values must not leave the application, by their names.
-
-    Args:
-        names: as in ``MASKED``.
-    """
+    """Decides by their names, as in ``MASKED``, which values must not leave the application."""
 
     def __init__(self, names: Iterable[str] = MASKED) -> None:
         plain = [(name, _plain_name(name)) for name in names]

@@ -47,11 +47,7 @@ class Meta(NamedTuple):
 
 
 def read_meta(frame: bytes) -> tuple[Meta, bool]:
-    """Parse a meta frame.
-
-    Returns:
-        The frame's fields, and True when its size, tag and version are valid; nothing else is checked.
-    """
+    """Parse a meta frame; True: its size, tag and version are valid. Nothing else is checked."""
     if len(frame) != _META.size:
         return Meta(), False
     tag, compression, version, device, created_ms, sequence = _META.unpack(frame)
@@ -101,11 +97,7 @@ def frames(raw: bytes) -> list[bytes]:
 
 
 def require_library(method: int) -> None:
-    """Check that there is a library for a compression method: one that this build is linked to, or a package.
-
-    Raises:
-        MissingExtra: there is none.
-    """
+    """Check that there is a library for a compression method: one that is linked, or a package."""
     if method not in _PACKAGES:
         return
     try:
@@ -115,12 +107,7 @@ def require_library(method: int) -> None:
 
 
 def decompress(method: int, body: bytes, limit: int) -> bytes:
-    """Return a body as it was before it was compressed.
-
-    Args:
-        method: the number of the compression in the meta frame.
-        body: as it travelled.
-        limit: bytes of the result.
+    """Return a body as it was before it was compressed, of `limit` bytes at most.
 
     Raises:
         ProtocolError: an unknown method, another framing, damage, or more than `limit` bytes.

@@ -24,10 +24,7 @@ MAX_EVENT_BYTES = 8 << 20
 
 
 class DocumentOutput:
-    """The part of an `Agent` that completes and encodes documents and passes them to a sink.
-
-    `Agent` describes the arguments and errors.
-    """
+    """The part of an `Agent` that encodes documents and gives them to a sink; it has the arguments."""
 
     def __init__(
         self,

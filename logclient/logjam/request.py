@@ -9,7 +9,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from logclient import threads
@@ -264,9 +263,7 @@ class Request:
         innermost.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # Without a token, and only if this is the innermost: a generator or a task may end in another context
         # than it began in, or out of order, and must not affect the requests of others.
         if innermost.get() is self:

@@ -19,7 +19,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from logclient.config import dns_name, is_key
@@ -119,15 +118,7 @@ class Tracker:
     A sequence that is not higher than the one before is a restart: the messages from 1 to that sequence are
     missing. All figures are lower bounds. A restart that has overtaken the last sequence seen looks like a
     gap shorter than the real one, and the last messages before the end of a device leave no gap. Device 0 has
-    no sequences of its own and is not tracked.
-
-    Args:
-        app_envs: the chosen app-envs; none: all.
-        topics: the chosen topics; ``logs`` chooses ``logs`` and all that begin with ``logs.``; none: all.
-        gaps: this consumer receives everything that a device publishes.
-
-    Raises:
-        ConfigError: an app-env that no device would publish, or an empty topic.
+    no sequences of its own and is not tracked. `Subscriber` describes the arguments.
     """
 
     def __init__(
@@ -156,11 +147,7 @@ class Tracker:
         return list(self._gaps)
 
     def take(self, parts: list[bytes], now: float) -> Message | None:
-        """Take the frames of a message.
-
-        Returns:
-            The message, or None for a heartbeat and for one that is invalid or not chosen.
-        """
+        """Take the frames of a message; None: a heartbeat, or one that is invalid or not chosen."""
         if len(parts) != 4:
             self.refuse("frames: a message has 4")
             return None
@@ -224,16 +211,7 @@ def stat(
     curve_server: str | None = None,
     curve_secret: str | None = None,
 ) -> Stat:
-    """Return a device's statistics, from its socket for them.
-
-    Two statistics, a second apart, are needed for the rate.
-
-    Args:
-        host: the device's host.
-        port: the port of its statistics.
-        timeout: seconds to wait for them.
-        curve_server: the device's public CURVE key; None: in clear.
-        curve_secret: our secret CURVE key; None: a new one.
+    """Return a device's statistics, from its socket for them. The rate needs two of them, a second apart.
 
     Raises:
         ConfigError: an invalid key or host.
@@ -286,7 +264,6 @@ def _counters(parts: list[bytes]) -> tuple[int, int] | None:
 
 
 def _curve(server: str | None, secret: str | None) -> tuple[str, str, str] | None:
-    """Return the keys of a consumer; None: in clear."""
     if server is None:
         if secret is not None:
             raise ConfigError("curve_secret: needs curve_server")
@@ -299,7 +276,6 @@ def _curve(server: str | None, secret: str | None) -> tuple[str, str, str] | Non
 
 
 def _encrypt(sock: Any, curve: tuple[str, str, str] | None) -> None:
-    """Set the keys of a socket that is not connected yet."""
     if curve is not None:
         server, public, secret = (key.encode() for key in curve)
         sock.CURVE_SERVERKEY, sock.CURVE_PUBLICKEY, sock.CURVE_SECRETKEY = server, public, secret
@@ -546,8 +522,6 @@ class Subscriber:
         """Return the subscriber."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()

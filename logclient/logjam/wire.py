@@ -65,17 +65,7 @@ def is_of_app_envs(
     length: npt.NDArray[np.int32],
     app_envs: list[bytes],
 ) -> npt.NDArray[np.bool_]:
-    """Tell which messages are of one of these app-envs.
-
-    Args:
-        data: the bytes of all messages.
-        begin: where the app-env of each message begins in `data`.
-        length: the length of each app-env.
-        app_envs: those that are looked for.
-
-    Returns:
-        One boolean per message.
-    """
+    """Tell for each message whether it is of one of these app-envs. Its own begins at `begin` in `data`."""
     import numpy as np
 
     raw: npt.NDArray[Any] = np.frombuffer(data, np.uint8)
@@ -98,18 +88,10 @@ def message_columns(
     status: npt.NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> list[tuple[Any, npt.NDArray[np.bool_]]]:
-    """Return the fields that only Logjam messages have, for a table.
+    """Return the fields that only Logjam messages have, for a table, and where they are missing.
 
-    Args:
-        data: the bytes of all messages.
-        begin: where each message begins in `data`.
-        own: the columns `COLUMNS` of the decoder.
-        status: of each message.
-        names: of the statuses.
-
-    Returns:
-        Values, and where they are missing, of app-env, topic, whether a reply was requested, device, its
-        number of the message, and the time it was made in milliseconds since 1970.
+    These are app-env, topic, whether a reply was requested, device, its number of the message, and the time
+    it was made in milliseconds since 1970. They come from the columns `COLUMNS` of the decoder.
     """
     import numpy as np
 

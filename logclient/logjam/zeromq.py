@@ -29,11 +29,7 @@ UNREAD_MAX = 1 << 20
 
 
 def load() -> Any:
-    """Return the module ``zmq``.
-
-    Raises:
-        MissingExtra: pyzmq is not installed.
-    """
+    """Return the module ``zmq``, or raise MissingExtra."""
     try:
         import zmq
     except ImportError as error:
@@ -42,10 +38,9 @@ def load() -> Any:
 
 
 def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
-    """Receive a message without waiting. Of a message with very many frames only the first ones are kept.
+    """Receive a message without waiting: its frames, the first one as pyzmq's object, and all its bytes.
 
-    Returns:
-        The first frames, the first one as pyzmq's object, and the bytes of all frames; None: no message.
+    Of a message with very many frames only the first ones are kept.
     """
     try:
         first = sock.recv(zmq.NOBLOCK, False)
@@ -64,11 +59,7 @@ def receive(zmq: Any, sock: Any) -> tuple[list[bytes], Any, int] | None:
 
 
 def send(sock: Any, parts: list[bytes]) -> None:
-    """Send a message as a whole, without waiting.
-
-    Raises:
-        zmq.ZMQError: the message cannot be sent now, or has no receiver.
-    """
+    """Send a message as a whole, without waiting; a zmq.ZMQError says that it cannot be sent now."""
     for part in parts[:-1]:
         sock.send(part, _NOBLOCK | _SNDMORE)
     sock.send(parts[-1], _NOBLOCK)
@@ -86,12 +77,7 @@ def address_of(fd: int) -> str:
 
 
 def shut_down(fd: int, address: str) -> None:
-    """End one of libzmq's connections, unless its descriptor belongs to another one by now.
-
-    Args:
-        fd: its descriptor, or -1.
-        address: the address of its peer.
-    """
+    """End one of libzmq's connections, unless its descriptor belongs to another one by now."""
     if fd < 0 or not address or address_of(fd) != address:
         return
     try:
@@ -102,15 +88,7 @@ def shut_down(fd: int, address: str) -> None:
 
 
 class Curve:
-    """CURVE on listening sockets: encrypted, and open to clients with the right keys only.
-
-    Args:
-        secret: the server's secret key.
-        clients: the public keys of accepted clients; None: all clients that know the server's public key.
-
-    Raises:
-        ConfigError: an invalid key, or a ZeroMQ without CURVE.
-    """
+    """CURVE on listening sockets: encrypted, and open to clients with the right keys only; None: with any."""
 
     def __init__(self, secret: str, clients: Collection[str] | None) -> None:
         from logclient.transports.zmq import curve_keys
@@ -138,11 +116,7 @@ class Curve:
         return sock
 
     def answer(self, zmq: Any, sock: Any) -> bool:
-        """Answer one question on the authenticator's socket.
-
-        Returns:
-            True when the client was accepted.
-        """
+        """Answer one question on the authenticator's socket; return whether the client was accepted."""
         from zmq.utils import z85
 
         version, number, _, _, _, mechanism, *keys = sock.recv_multipart()
@@ -159,10 +133,8 @@ class EndlessMessages:
     libzmq delivers a message when it is whole and holds its frames until then, however many there are, so a
     message without end makes it grow. The kernel counts the bytes of each connection (Linux: TCP_INFO). A
     connection that has brought a MiB is watched, and is to be cut when it brings `most` more without a
-    message. The source of messages has to be looked up only while a connection is watched.
-
-    Args:
-        most: bytes, more than the longest message that is accepted.
+    message: more than the longest one that is accepted. The source of messages has to be looked up only while
+    a connection is watched.
     """
 
     def __init__(self, most: int) -> None:
@@ -201,12 +173,7 @@ class EndlessMessages:
 
 
 class Connections:
-    """The open connections behind listening sockets, as libzmq's monitors report them.
-
-    Args:
-        max_bytes: bytes of the longest frame that is accepted.
-        idle: seconds after which a producer's connection without traffic is closed; 0: never.
-    """
+    """The open connections behind listening sockets, as libzmq's monitors report them."""
 
     def __init__(self, max_bytes: int, idle: float) -> None:
         self.open: dict[int, str] = {}  # descriptor -> the peer's address
