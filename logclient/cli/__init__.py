@@ -19,16 +19,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: The arguments; None: those of the process.
-
-    Returns:
-        The exit code.
+    """Run one command, and return its exit code. All errors end as a line on stderr.
 
     Raises:
-        SystemExit: After ``--help`` and ``--version``. All errors end as a line on stderr.
+        SystemExit: After ``--help`` and ``--version``.
     """
     given = sys.argv[1:] if argv is None else argv
 

@@ -16,8 +16,6 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 class _Argument(NamedTuple):
-    """An option or a positional argument of a command."""
-
     names: list[str]  # such as --ledger; empty: a positional argument
     kind: str  # of its value: file, directory, words, any; empty: no value
     words: list[str]  # the possible values, if kind is words
@@ -96,7 +94,6 @@ def _argument(action: argparse.Action) -> _Argument:
 
 
 def _quoted(text: str) -> str:
-    """Quote a word for bash and zsh."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -20,13 +20,9 @@ __all__ = ["add_arguments", "run"]
 
 
 class _Part(NamedTuple):
-    """Bytes to decode, with their origin."""
-
     data: Bytes
-    heading: str
-    """A line to print before the frames; empty: none."""
-    fields: dict[str, Any]
-    """The origin as fields for ``--json``."""
+    heading: str  # A line to print before the frames; empty: none
+    fields: dict[str, Any]  # the origin as fields for ``--json``
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the frames of a file.
-
-    Returns:
-        BROKEN when a frame or the capture has an error, else OK.
-    """
+    """Print the frames of a file. BROKEN: a frame or the capture has an error."""
     end_with_reader()
     name: str = arguments.file
     frames = registry.load_sibling(arguments.protocol, "frames")

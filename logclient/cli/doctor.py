@@ -42,16 +42,12 @@ __all__ = ["Finding", "add_arguments", "examine", "run"]
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
-_MOST_ADDRESSES = 8
-"""The most addresses of a name that are tested."""
-_FEW_DAYS = 14
-"""A certificate that ends within this number of days is worth a warning."""
+_MOST_ADDRESSES = 8  # the most addresses of a name that are tested
+_FEW_DAYS = 14  # a certificate that ends within this number of days is worth a warning
 
-_CLOCK_MS = 1000
-"""Milliseconds by which a server's clock may differ."""
+_CLOCK_MS = 1000  # milliseconds by which a server's clock may differ
 
-_TIME_ERROR = 5
-"""The result of adjtimex(2) for a clock that is not synchronized."""
+_TIME_ERROR = 5  # the result of adjtimex(2) for a clock that is not synchronized
 
 
 class Finding(NamedTuple):
@@ -60,8 +56,7 @@ class Finding(NamedTuple):
     step: str
     status: str
     found: str
-    mend: str = ""
-    """The fix; empty: none is needed, or `found` includes it."""
+    mend: str = ""  # the fix; empty: none is needed, or `found` includes it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings for each endpoint.
-
-    Returns:
-        UNREACHABLE when a step failed, else OK.
-    """
+    """Print the findings for each endpoint. UNREACHABLE: a step failed."""
     whole = config.parse(arguments.url)
     given = whole.for_tests()
     progress = ProgressLine()
@@ -125,11 +116,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Examine one endpoint, step by step, up to the first that fails.
 
-    Args:
-        given: The configuration.
-        endpoint: The endpoint.
-        timeout: Seconds for the name look-up, for each connection and for each answer.
-        event: Send an event.
+    The time-out is for the name look-up, for each connection and for each answer.
     """
     from logclient.transports.udp import Udp
 
@@ -152,7 +139,6 @@ def examine(
 
 
 def _spool(given: config.Config) -> Iterator[Finding]:
-    """Look at the directory of the spool, if there is one."""
     directory = given.spool
     if directory is None:
         return
@@ -252,7 +238,6 @@ def _address(address: Any) -> str:
 
 
 def _fix_connection(given: config.Config, address: Any, error: OSError) -> str:
-    """Return the fix for a failed connection."""
     port = address[1]
     if error.errno == errno.ECONNREFUSED:
         return f"{_fix_server(given, port)}: nothing listens on {port} there"
@@ -303,7 +288,6 @@ def _findings(check: EndpointCheck, stream: bool) -> Iterator[Finding]:
 
 
 def _fix_handshake(check: EndpointCheck) -> str:
-    """Return the fix for a failed handshake on a connection."""
     if check.status == "refused":
         return ""  # the error includes it
     if check.given.tls:
@@ -322,7 +306,6 @@ def _security(encryption: str, facts: dict[str, Any]) -> Finding:
 
 
 def _fix_answer(check: EndpointCheck) -> str:
-    """Return the fix for a missing or wrong answer."""
     given = check.given
     if check.status == "refused":
         return ""
@@ -337,7 +320,6 @@ def _fix_answer(check: EndpointCheck) -> str:
 
 
 def _fix_datagram(check: EndpointCheck) -> str:
-    """Return the fix for a datagram with a missing or wrong answer."""
     port = check.endpoint[1]
     if check.status == "broken":
         return f"{_fix_server(check.given, port)}: nothing listens on {port} there"

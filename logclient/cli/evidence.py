@@ -21,11 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Copy what is new.
-
-    Returns:
-        OK; BROKEN when a file could not be copied. Files that are still open are no failure.
-    """
+    """Copy what is new. BROKEN: a file could not be copied; those that are still open are no failure."""
     from logclient import evidence
     from logclient.evidence.push import push
 

@@ -13,7 +13,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from logclient.errors import MissingExtra
@@ -22,12 +21,10 @@ __all__ = ["STDIN", "LogFile", "check", "display_name"]
 
 STDIN = "-"
 _BUFFER = 1 << 16
-_HEAD = 8192
-"""Bytes that are examined at the beginning of a file."""
+_HEAD = 8192  # bytes that are examined at the beginning of a file
 
 
 def _open_with(module: str, file: io.BufferedReader[io.FileIO]) -> Any:
-    """Open a compressed file with a module of the standard library."""
     from importlib import import_module
 
     return import_module(module).open(file)
@@ -63,12 +60,9 @@ _CONTROLS = bytes(range(7)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x
 
 
 def check(name: str) -> int | None:
-    """Check that a file can be read and is text, as `LogFile` does.
+    """Check that a file can be read and is text; return its stored size in bytes, None for no regular file.
 
     Standard input and named pipes are not touched: opening and closing a pipe would end its writer.
-
-    Returns:
-        The stored size in bytes; None: not a regular file.
     """
     mode = 0 if name == STDIN else os.stat(name).st_mode
     if stat.S_ISREG(mode):
@@ -86,9 +80,6 @@ def display_name(name: str) -> str:
 
 class LogFile:
     """An open file with lines of text, decompressed while it is read. A context manager.
-
-    Args:
-        name: The path, or ``-`` for standard input.
 
     Raises:
         OSError: The file cannot be read, or is not text.
@@ -155,9 +146,7 @@ class LogFile:
     def __enter__(self) -> LogFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -9,11 +9,7 @@ __all__ = ["ClientMessages"]
 
 
 class ClientMessages(logging.Handler):
-    """A log handler that keeps the messages of clients while it is entered, for a command to report.
-
-    Args:
-        prefix: A beginning that is removed from messages.
-    """
+    """A log handler that keeps the messages of clients, without the `prefix`, for a command to report."""
 
     def __init__(self, prefix: str = "") -> None:
         super().__init__()

@@ -9,18 +9,6 @@ from typing import Any, NoReturn
 from logclient import config
 from logclient.errors import ConfigError
 
-__all__ = [
-    "CommandParser",
-    "UsageError",
-    "add_endpoint_arguments",
-    "argument_type",
-    "duration",
-    "make_parser",
-    "port",
-    "positive",
-    "rate",
-]
-
 # Name, one line of help, arguments of an example.
 _COMMANDS = (
     ("demo", "ship log lines to servers with faults, and let Spark judge each run", "--out demo"),
@@ -47,8 +35,6 @@ class UsageError(ConfigError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
@@ -154,15 +140,9 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0):
-        raise ValueError(f"must be a whole number from 1, got {text[:40]!r}")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536):
-        raise ValueError(f"must be a whole number from 1 to 65535, got {text[:40]!r}")
+def _whole(text: str, most: int = 10**15 - 1, bound: str = "") -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and 0 < int(text) <= most):
+        raise ValueError(f"must be a whole number from 1{bound}, got {text[:40]!r}")
     return int(text)
 
 
@@ -178,6 +158,6 @@ def _rate(text: str) -> float:
 
 
 duration = argument_type(_duration, "duration")
-positive = argument_type(_positive, "number")
-port = argument_type(_port, "port")
+positive = argument_type(_whole, "number")
+port = argument_type(lambda text: _whole(text, 65535, " to 65535"), "port")
 rate = argument_type(_rate, "rate")

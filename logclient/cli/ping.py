@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from logclient import config
@@ -21,16 +22,6 @@ from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt
 from logclient.errors import CredentialError, ExitCode, ProtocolError
 from logclient.readable import Probe, escape, shown
-
-__all__ = [
-    "EndpointCheck",
-    "add_arguments",
-    "describe_error",
-    "describe_security",
-    "milliseconds",
-    "run",
-    "check_endpoints",
-]
 
 _GRACE_S = 1.0
 """Seconds beyond the time-out for an attempt to connect, which checks the clock only at intervals."""
@@ -57,11 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each endpoint.
-
-    Returns:
-        OK when all endpoints answer correctly, else UNREACHABLE.
-    """
+    """Print a line for each endpoint. UNREACHABLE: one does not answer correctly."""
     code = ExitCode.OK
     given = config.parse(arguments.url)
     checks = check_endpoints(given, arguments.timeout, count=arguments.count, event=arguments.event)
@@ -76,16 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 def check_endpoints(
     given: config.Config, timeout: float, *, count: int = 1, event: bool = False
 ) -> Iterator[EndpointCheck]:
-    """Test all endpoints of a configuration at once.
+    """Test all endpoints of a configuration at once; yield the checks in the order of the endpoints.
 
-    Args:
-        given: The configuration; its ledger and state file are not used.
-        timeout: Seconds for the connection, and for each answer.
-        count: Round trips to measure.
-        event: Whether to send an event, too.
-
-    Yields:
-        The finished checks, in the order of the endpoints.
+    The ledger and the state file of the configuration are not used.
     """
     given = given.for_tests().replace(connect_timeout=min(given.connect_timeout, timeout))
     transport = registry.load(registry.lookup(given.scheme).transport).from_config(given)
@@ -108,6 +88,7 @@ def check_endpoints(
         yield check
 
 
+@dataclass(eq=False)
 class EndpointCheck:
     """The check of one endpoint, and its results.
 
@@ -119,34 +100,29 @@ class EndpointCheck:
         explanation: The status in words; empty: ok.
     """
 
-    def __init__(
-        self,
-        given: config.Config,
-        endpoint: config.Endpoint,
-        transport: Any,
-        timeout: float,
-        count: int,
-        event: bool,
-    ) -> None:
-        self.given = given
-        self.endpoint = endpoint
-        self.transport = transport
-        self.timeout = timeout
-        self.count = count
-        self.event = event
-        self.connecting = True
-        self.stage = "connect"
-        self.answers_tls = False  # whether a TLS server answers, although the scheme is without TLS
-        self.failure: Exception | None = None
-        self.status = "unreachable"
-        self.explanation = ""
-        self.connect_s: float | None = None
-        self.round_trips_s: list[float] = []
-        self.event_s: float | None = None
-        self.event_outcome = ""
-        self.security: dict[str, Any] = {}
-        self.about: dict[str, Any] = {}
-        self.why_python: str = transport.why_python()
+    given: config.Config
+    endpoint: config.Endpoint
+    transport: Any
+    timeout: float
+    count: int
+    event: bool
+    connecting: bool = True
+    stage: str = "connect"
+    answers_tls: bool = False  # whether a TLS server answers, although the scheme is without TLS
+    failure: Exception | None = None
+    status: str = "unreachable"
+    explanation: str = ""
+    connect_s: float | None = None
+    round_trips_s: list[float] = field(default_factory=list)
+    event_s: float | None = None
+    event_outcome: str = ""
+    security: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def why_python(self) -> str:
+        """Why no compiled pump drives this transport; empty: one does."""
+        return str(self.transport.why_python())
 
     @property
     def pump(self) -> str:
@@ -175,7 +151,6 @@ class EndpointCheck:
             self._send_event()
 
     def _ask(self, probe: Probe) -> None:
-        """Connect, and ask for answers."""
         begun = time.monotonic()
         # One address of a name may use the whole time-out; all of them together get half a second more.
         end = begun + self.timeout + _GRACE_S / 2

@@ -8,14 +8,10 @@ from collections import deque
 
 __all__ = ["ProgressLine", "RateEstimate"]
 
-_LINE_S = 10.0
-"""Seconds between two progress lines where stderr is not a terminal."""
-_RATE_S = 10.0
-"""Seconds over which the rate is measured."""
-_RATE_FROM_S = 1.0
-"""Seconds before the first rate is shown."""
-_LONGEST_LEFT_S = 100 * 3600
-"""The longest time left that is shown, in seconds."""
+_LINE_S = 10.0  # seconds between two progress lines where stderr is not a terminal
+_RATE_S = 10.0  # seconds over which the rate is measured
+_RATE_FROM_S = 1.0  # seconds before the first rate is shown
+_LONGEST_LEFT_S = 100 * 3600  # the longest time left that is shown, in seconds
 
 
 class ProgressLine:
@@ -54,10 +50,7 @@ class RateEstimate:
     def text(self, now: float, done: int, fraction: float | None) -> str:
         """Return the beginning of a progress line, as far as it is known: ``25%, 2,500/s, 0:06 left, ``.
 
-        Args:
-            now: Seconds of a monotonic clock.
-            done: The number of events done.
-            fraction: The share of the work that is done, from 0 to 1; None: unknown.
+        The fraction is the share of the work that is done, from 0 to 1; None: unknown.
         """
         self._samples.append((now, done, fraction or 0.0))
         while now - self._samples[0][0] > _RATE_S and len(self._samples) > 2:

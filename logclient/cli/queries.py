@@ -19,20 +19,14 @@ class Answer(NamedTuple):
     """The answer of one endpoint."""
 
     title: str
-    fields: Any
-    """The answer for ``--json``."""
-    lines: list[str]
-    """The answer as text."""
+    fields: Any  # the answer for ``--json``
+    lines: list[str]  # the answer as text
 
 
 def plog_question(
     given: config.Config, name: str, subject: str, ask: Callable[[Client], Answer]
 ) -> Callable[[config.Endpoint], Answer]:
-    """Make a function that asks the plog server at an endpoint through a new client.
-
-    Raises:
-        ConfigError: The scheme is not ``plog``. It has the name of the command and the `subject`.
-    """
+    """Make a function that asks the plog server at an endpoint through a new client."""
     if given.scheme != "plog":
         raise ConfigError(f"{name}: {given.scheme} servers cannot be asked {subject}, only plog servers")
 
@@ -50,11 +44,7 @@ def plog_question(
 def print_answers(
     endpoints: Iterable[config.Endpoint], ask: Callable[[config.Endpoint], Answer], name: str, as_json: bool
 ) -> ExitCode:
-    """Ask each endpoint in turn, and print what it says; `name` is that of its fields in JSON.
-
-    Returns:
-        OK when all endpoints answer, else UNREACHABLE.
-    """
+    """Ask each endpoint in turn, and print what it says; `name` is that of its fields in JSON."""
     code = ExitCode.OK
     for endpoint in endpoints:
         place, answer, why = config.host_port(*endpoint), None, ""

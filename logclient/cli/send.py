@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_PROGRESS_S = 0.25
-"""Seconds between two checks of the client, and between two progress lines on a terminal."""
+_PROGRESS_S = 0.25  # seconds between two checks of the client, and between two progress lines on a terminal
 _COUNTERS_S = 1.0
 """Seconds to wait for a server's counters. A server that does not answer is not asked again."""
 _CLOSE_S = 5.0
 _BLOCK_BEYOND_S = 60.0
 """Seconds beyond ``--timeout`` that a caller waits for a full queue: the main thread gives up first."""
-_SHOWN_REFUSALS = 10
-"""The number of refused lines that are named on stderr; further ones are only counted."""
+_SHOWN_REFUSALS = 10  # the number of refused lines that are named on stderr; further ones are only counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Send the lines and report their outcomes.
 
-    Returns:
-        OK when every event is acknowledged or handed over, UNREACHABLE when none is, else BROKEN.
+    OK: every event is acknowledged or handed over; UNREACHABLE: none is; else BROKEN.
     """
     files = arguments.files or [STDIN]
     if STDIN in files and arguments.repeat > 1:
@@ -107,17 +104,13 @@ class _FileSender:
         self.url = given.redacted
         self.signals = signals
         self.files = files
-        self.total: int | None = None
-        """Bytes of all files; None: unknown."""
+        self.total: int | None = None  # bytes of all files; None: unknown
         if None not in sizes:
             self.total = sum(size or 0 for size in sizes) * arguments.repeat
         # The clients of other protocols turn a plain text into a document.
         self.timestamp = timestamp if isinstance(given, DocumentConfig) else None
-        self.repeat: int = arguments.repeat
-        self.rate: float | None = arguments.rate
-        self.ndjson: bool = arguments.format == "ndjson"
+        self.arguments = arguments
         self.timeout: float = arguments.timeout
-        self.as_json: bool = arguments.json
         # Longer lines are cut here: the client still reports them as too_large (or truncates them), and a
         # file without line ends need not fit into memory.
         self.longest = given.max_event_bytes + 1
@@ -129,8 +122,7 @@ class _FileSender:
         self.refused = 0
         self.reading = ""
         self.error: Exception | None = None
-        self.stopped: Stopped | None = None
-        """By which signal, if one came before every event had its outcome."""
+        self.stopped: Stopped | None = None  # by a signal before every event had its outcome
         self.stop = threading.Event()
         self.begun = time.monotonic()
         self.loss: Loss | None = None  # by the server's counters; None: unknown
@@ -182,7 +174,7 @@ class _FileSender:
         return code
 
     def _watch_counters(self) -> Watch | None:
-        """Start to watch a plog server's counters: without acknowledgements, only they show losses."""
+        """Plog servers acknowledge nothing: only their counters show losses."""
         if self.client.config.protocol != "plog":
             return None
         from logclient.plog import Client as PlogClient
@@ -263,7 +255,7 @@ class _FileSender:
 
     def _read_files(self) -> None:
         try:
-            for _ in range(self.repeat):
+            for _ in range(self.arguments.repeat):
                 for name in self.files:
                     self._read_file(name)
         except Exception as error:
@@ -272,16 +264,17 @@ class _FileSender:
     def _read_file(self, name: str) -> None:
         self.reading = name
         path = None if name == STDIN else os.path.abspath(name)
+        ndjson, rate = self.arguments.format == "ndjson", self.arguments.rate
         with LogFile(name) as file:
             self.file = file if self.total else None
             for number, raw in file.lines(self.longest):
                 if self.stop.is_set():
                     return
-                event = self._json_event(name, number, raw) if self.ndjson else self._text_event(raw, path)
+                event = self._json_event(name, number, raw) if ndjson else self._text_event(raw, path)
                 if event is None:
                     continue
-                if self.rate is not None:
-                    early = self.begun + self.sent / self.rate - time.monotonic()
+                if rate is not None:
+                    early = self.begun + self.sent / rate - time.monotonic()
                     if early > 0.002 and self.stop.wait(early):
                         return
                 try:
@@ -340,7 +333,7 @@ class _FileSender:
     def _report(self, stats: Stats, code: ExitCode) -> None:
         seconds = time.monotonic() - self.begun
         outstanding = stats.queued + stats.inflight
-        if self.as_json:
+        if self.arguments.json:
             import json
 
             result = {

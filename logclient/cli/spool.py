@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_LOOK_S = 0.25
-"""Seconds between two looks at the files while they are sent."""
+_LOOK_S = 0.25  # seconds between two looks at the files while they are sent
 _OLDEST = "365d"
 """The age of events that ``drain`` sends, unless the URL has ``spool_age``: who drains wants them all."""
 _OPTIONS = {
@@ -54,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked.
-
-    Returns:
-        OK; BROKEN: something is left, or damaged.
-    """
+    """Do what is asked. BROKEN: something is left, or damaged."""
     action: str = arguments.action
     for name in ("to", "ledger", "timeout", "owner", "yes"):
         if getattr(arguments, name) and name not in _OPTIONS.get(action, ()):

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "print_verdict", "run"]
 
-_SIGNALS_S = 0.25
-"""Seconds between two checks for signals."""
-_PATIENCE_S = 5.0
-"""Seconds after a signal for Spark to cancel its jobs, before its JVM is ended."""
+_SIGNALS_S = 0.25  # seconds between two checks for signals
+_PATIENCE_S = 5.0  # seconds after a signal for Spark to cancel its jobs, before its JVM is ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,10 +131,7 @@ def print_verdict(
     progress: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Verify, and print the verdict; `progress` and `stop` are those of `job.run`.
-
-    Returns:
-        The exit code.
+    """Verify, print the verdict and return its exit code; `progress` and `stop` are those of `job.run`.
 
     Raises:
         UnwrittenVerdict: ``--out`` cannot be written. The verdict is printed all the same.

@@ -51,11 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo.
-
-    Returns:
-        OK when every run went as expected, else BROKEN.
-    """
+    """Run the demo. OK: every run went as expected, else BROKEN."""
     from logclient.cli.demo.runs import demo
 
     return demo(

@@ -14,17 +14,6 @@ from typing import Any
 from logclient.cli.demo.scenarios import Protocol
 from logclient.errors import ExitCode
 
-__all__ = [
-    "FOUND_AS",
-    "NAMED",
-    "FaultLog",
-    "judge_honest",
-    "judge_liar",
-    "judge_network",
-    "read_fault_log",
-    "read_violations",
-]
-
 FaultLog = dict[str, list[list[str]]]
 """The faults that happened: for each kind of fault, the ids of the events at each occurrence."""
 
@@ -91,7 +80,6 @@ def judge_honest(code: int, verdict: dict[str, Any], counts: dict[str, Any], sen
 def _compare(
     protocol: Protocol, verdict: dict[str, Any], found: dict[str, set[str]], faults: FaultLog
 ) -> list[str]:
-    """Compare the ids in the verdict with those in the fault log."""
     troubles = []
     expected: dict[str, set[str]] = {word: set() for word in NAMED}
     for fault, occurrences in faults.items():

@@ -20,8 +20,7 @@ from logclient.errors import ConnectFailed, LogclientError
 
 __all__ = ["Collector", "Verifier"]
 
-_LIFE_S = 1800.0
-"""Seconds after which a collector ends, even when its demo was killed."""
+_LIFE_S = 1800.0  # seconds after which a collector ends, even when its demo was killed
 _START_S = 30.0
 _STOP_S = 30.0
 
@@ -29,12 +28,7 @@ _STOP_S = 30.0
 class Collector:
     """A collector as a separate process. A context manager that ends the process.
 
-    Args:
-        listen: The URL at which it listens.
-        faults: Its faults, as for ``logclient collect``.
-        capture: The directory of its capture.
-        fault_log: The file for the ids of the events that its faults change; None: no file.
-        folder: The directory for ``collector.log``.
+    Its arguments are those of ``logclient collect``; ``collector.log`` is in `folder`.
     """
 
     def __init__(self, listen: str, faults: str, capture: Path, fault_log: Path | None, folder: Path) -> None:
@@ -78,10 +72,7 @@ class Collector:
             file.close()
 
     def stop(self) -> dict[str, Any]:
-        """End the collector after it has closed its capture.
-
-        Returns:
-            Its counts.
+        """End the collector after it has closed its capture; return its counts.
 
         Raises:
             LogclientError: It did not stop in time, or failed.
@@ -101,9 +92,6 @@ class Verifier:
     """The verifier in one Spark session, which gets ledgers and captures but no fault log. A context manager.
 
     The session starts in a thread of its own.
-
-    Args:
-        packages: As for ``logclient verify``.
     """
 
     def __init__(self, packages: str | None = None) -> None:
@@ -115,15 +103,9 @@ class Verifier:
         self._session = self._thread.submit(job.Session, packages=packages, stop=self._stop)
 
     def verify(self, ledger: Path, out: Path, options: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Judge one run.
+        """Judge one run; return the exit code, and the counts of the verdict by word.
 
-        Args:
-            ledger: The directory of the ledger.
-            out: The directory for the verdict.
-            options: Further arguments of `logclient.verify.job.run`.
-
-        Returns:
-            The exit code, and the counts of the verdict by word.
+        The options are further arguments of `logclient.verify.job.run`.
 
         Raises:
             LogclientError: There is no verdict.
@@ -144,9 +126,7 @@ class Verifier:
         finally:
             progress.clear()
         parts = ", ".join(f"{part} {verdict.seconds[part]:.1f}s" for part in ("pack", "compare"))
-        print_line(
-            f"  verify ended with {verdict.exit_code} after {time.monotonic() - begun:.1f}s ({parts})"
-        )
+        print_line(f"  verify ended with {verdict.exit_code} after {time.monotonic() - begun:.1f}s ({parts})")
         return verdict.exit_code, verdict.to_json()["counts"]
 
     def __enter__(self) -> Self:
@@ -160,6 +140,5 @@ class Verifier:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that has text."""
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"

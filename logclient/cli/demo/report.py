@@ -32,24 +32,21 @@ class Result(NamedTuple):
     run: Run
     protocol: str
     sent: int
-    collector: dict[str, Any]
-    """The collector's counts."""
-    verdict: dict[str, Any]
-    """The counts of verify, by word."""
-    exit: int
-    """The exit code of verify."""
-    seconds: float
-    """What verify took."""
-    caught: bool
-    """The verdict names exactly the events that a lying collector discarded or changed."""
-    troubles: list[str]
-    """The deviations; empty: the run went as expected."""
+    collector: dict[str, Any]  # its counts
+    verdict: dict[str, Any]  # the counts of verify, by word
+    exit: int  # of verify
+    seconds: float  # that verify took
+    troubles: list[str]  # deviations; empty: the run went as expected
     sentence: str
     report: Path
 
+    @property
+    def caught(self) -> bool:
+        """Whether the verdict names exactly the events that a lying collector discarded or changed."""
+        return self.run.liar and not self.troubles
+
 
 def _events(faults: FaultLog, fault: str) -> int:
-    """Count the events that a fault changed."""
     return len({event_id for ids in faults.get(fault, ()) for event_id in ids})
 
 

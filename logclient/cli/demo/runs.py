@@ -43,18 +43,10 @@ def demo(
     kafka: str | None = None,
     packages: str | None = None,
 ) -> ExitCode:
-    """Run everything and print the results.
+    """Run everything and print the results; return OK when every run went as expected, else BROKEN.
 
-    Args:
-        inputs: Log files; none: the text logs in /var/log, else generated lines.
-        events: Events of an honest run. Other runs send as many as their faults need.
-        out: The directory for captures, ledgers, reports, ``index.html`` and ``verdict.json``.
-        verify: A function that judges a run in place of a `Verifier`; for tests.
-        kafka: HOST:PORT of a broker. plog's collector writes the events to it, and the verifier reads them.
-        packages: As for ``logclient verify``.
-
-    Returns:
-        OK when every run went as expected, else BROKEN.
+    `verify` judges a run in place of a `Verifier`, for tests. The events of plog's collector go through the
+    broker `kafka`. Other runs than honest ones send as many events as their faults need.
 
     Raises:
         ConfigError: There are no log lines, or `out` holds something that is not from a demo.
@@ -71,8 +63,11 @@ def demo(
     begun = time.monotonic()
     with ExitStack() as stack:
         if verify is None:
+            from logclient.verify import job
+
+            read_topic = None if kafka is None else packages or job.connector()
             # Spark starts while the first events are sent.
-            verify = stack.enter_context(Verifier(_packages(kafka, packages))).verify
+            verify = stack.enter_context(Verifier(read_topic)).verify
         results = [
             _run(protocol, run, lines, events, folder / run.name, verify, kafka) for protocol, run in runs
         ]
@@ -108,19 +103,8 @@ def _check_extras() -> None:
             raise MissingExtra(module, extra)
 
 
-def _packages(kafka: str | None, packages: str | None) -> str | None:
-    """Return the packages with which Spark reads a topic; None without Kafka."""
-    from logclient.verify import job
-
-    return (packages or job.connector()) if kafka is not None else None
-
-
 def clear(folder: Path) -> None:
-    """Make an empty folder, in place of one of an earlier demo.
-
-    Raises:
-        ConfigError: The folder holds something that is not from a demo.
-    """
+    """Make an empty folder, also in place of one of an earlier demo; any other is a ConfigError."""
     if folder.exists() and not (folder / _MARKER).exists():
         if not folder.is_dir() or any(folder.iterdir()):
             raise ConfigError(f"out: {folder} exists and is not from a demo")
@@ -182,7 +166,6 @@ def _run(
         verdict,
         code,
         seconds,
-        run.liar and not troubles,
         troubles,
         sentence(protocol, run, wanted, verdict, counts, faults, as_expected=not troubles),
         out / "report.html",

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["print_line", "ship"]
 
-_THREADS = 4
-"""The number of threads that feed the Handler."""
+_THREADS = 4  # the number of threads that feed the Handler
 _PROGRESS_S = 0.1
-_STALLED_S = 60.0
-"""Seconds without progress after which a run fails."""
+_STALLED_S = 60.0  # seconds without progress after which a run fails
 
 
 def print_line(text: str = "") -> None:
@@ -37,10 +35,8 @@ def ship(
 ) -> None:
     """Send events and wait until all of them are delivered. The lines are repeated as needed.
 
-    The log messages of the clients go to the file `log`.
-
-    Raises:
-        ConnectFailed: There was no progress for a minute.
+    The log messages of the clients go to the file `log`. Without progress for a minute, this is a
+    ConnectFailed.
     """
     from logclient.client import connect
     from logclient.handler import Handler
@@ -101,7 +97,6 @@ def ship(
 
 
 def _shares(total: int, parts: int) -> list[int]:
-    """Divide a number into parts that differ by one at most."""
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
@@ -142,7 +137,6 @@ def _send_feed(client: Any, lines: list[Line]) -> Callable[[int, int], None]:
 
 
 def _wait(clients: list[Client], threads: list[threading.Thread], events: int, run: Run) -> None:
-    """Wait until every thread is done and every event has its outcome."""
     progress = ProgressLine()
     done_before, since = -1, time.monotonic()
     while True:
