@@ -11,40 +11,24 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from logclient.integrations import http
-from logclient.logjam import Agent, Client, Request
+from logclient.logjam import Request
 
 __all__ = ["LogjamMiddleware"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class LogjamMiddleware:
+class LogjamMiddleware(http.Middleware[Application, Scope]):
     """Middleware around an ASGI application.
 
     The request is ``logjam.current()`` while the application runs, including its background tasks after the
     response; its duration ends with the last part of the response. Its action is the first of: the one that
     the application has set on ``logjam.current()``, the result of `action`, the endpoint that Starlette or
-    FastAPI has found, ``Unknown#<method>``.
-
-    Args:
-        app: the application.
-        client: a client of ``connect("logjam://...")``, or an agent.
-        action: returns the action for a scope; None or an empty string if it is not known. It is called when
-            the application has returned, and by ``caller_headers``.
+    FastAPI has found, ``Unknown#<method>``. The arguments are those of ``http.Middleware``.
     """
-
-    def __init__(
-        self,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        client: Client | Agent,
-        *,
-        action: Callable[[Scope], object] | None = None,
-    ) -> None:
-        self.app = app
-        self.agent = client if isinstance(client, Agent) else client.agent
-        self.action = action
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, within a request if the scope is HTTP."""
@@ -58,7 +42,7 @@ class LogjamMiddleware:
             self.agent.complain(error, "an ASGI request")
             await self.app(scope, receive, send)
             return
-        request.find_action = lambda: http.found_action(self.agent.complain, scope, self.action, _endpoint)
+        request.find_action = lambda: self._found_action(scope)
         try:
             with request.active():
                 await self.app(scope, wire.receive, wire.send)
@@ -74,7 +58,7 @@ class LogjamMiddleware:
             if wire.gone and not wire.whole:
                 http.disconnected(request)
             try:
-                http.named(request, scope, scope.get("method", ""), self.action, _endpoint)
+                self._name(request, scope, scope.get("method", ""))
             except Exception as error:
                 self.agent.complain(error, "an ASGI request")
             request.end()
@@ -92,6 +76,20 @@ class LogjamMiddleware:
             ],
             str(client[0]) if client else None,
         )
+
+    def _endpoint(self, context: Scope) -> str | None:
+        """Return ``<module>#<function>``, or ``<module>::<Class>#<method>`` if the endpoint is a class."""
+        endpoint = context.get("endpoint")
+        if endpoint is None:
+            return None
+        while hasattr(endpoint, "func"):  # functools.partial
+            endpoint = endpoint.func
+        module = getattr(endpoint, "__module__", "") or "app"
+        name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__).rpartition("<locals>.")[2]
+        if isinstance(endpoint, type):
+            return f"{module}::{name}#{context.get('method', '').lower()}"
+        owner, _, function = name.rpartition(".")  # the class of a method
+        return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"
 
 
 class _Wire:
@@ -130,18 +128,3 @@ class _Wire:
             self._request.code = code if isinstance(code, int) else None
         elif last:
             self._request.stop_clock()
-
-
-def _endpoint(scope: Scope) -> str | None:
-    """Return ``<module>#<function>``, or ``<module>::<Class>#<method>`` if the endpoint is a class."""
-    endpoint = scope.get("endpoint")
-    if endpoint is None:
-        return None
-    while hasattr(endpoint, "func"):  # functools.partial
-        endpoint = endpoint.func
-    module = getattr(endpoint, "__module__", "") or "app"
-    name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__).rpartition("<locals>.")[2]
-    if isinstance(endpoint, type):
-        return f"{module}::{name}#{scope.get('method', '').lower()}"
-    owner, _, function = name.rpartition(".")  # the class of a method
-    return f"{module}::{owner}#{function}" if owner else f"{module}#{function}"

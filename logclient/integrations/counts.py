@@ -11,32 +11,42 @@ from logclient.delivery import lifecycle
 if TYPE_CHECKING:
     from logclient.delivery.stats import Stats
 
-__all__ = ["COUNTERS", "GAUGES", "REASONS", "Counts", "Key", "Totals"]
+__all__ = ["COUNTERS", "GAUGES", "METRICS", "REASONS", "Counts", "Key", "Totals"]
 
-COUNTERS = {
-    "events_sent": "Events given to clients",
-    "events_acked": "Events that a server has acknowledged",
-    "events_handed": "Events that the kernel or ZeroMQ has taken",
-    "events_stored": "Events left in a spool for the next process",
-    "events_failed": "Events given up",
-    "events_dropped": "Events refused or removed because of a bound",
-    "events_filtered": "Events that an option held back before they were queued",
-    "events_refused": "Events given to a client after its close",
-    "events_resent": "Events sent again",
-    "values_sanitized": "Values changed because they have no encoding",
-    "fields_moved": "Fields moved because of their name",
-    "connects": "Connections established",
-    "disconnects": "Connections that ended before close",
-    "batches": "Batches sent",
-    "bytes_sent": "Bytes written to connections",
-}
-GAUGES = {
-    "events_queued": "Events that wait",
-    "events_in_flight": "Events sent and not yet acknowledged",
-    "queue_bytes": "Bytes that count against max_bytes",
-    "events_spooled": "Events in the files of the spool",
-    "connected": "Connections that are open",
-}
+# The name in Prometheus, a description, and the name and the unit in OpenTelemetry, of each.
+_COUNTERS = (
+    ("events_sent", "Events given to clients", "events.sent", "{event}"),
+    ("events_acked", "Events that a server has acknowledged", "events.acked", "{event}"),
+    ("events_handed", "Events that the kernel or ZeroMQ has taken", "events.handed", "{event}"),
+    ("events_stored", "Events left in a spool for the next process", "events.stored", "{event}"),
+    ("events_failed", "Events given up", "events.failed", "{event}"),
+    ("events_dropped", "Events refused or removed because of a bound", "events.dropped", "{event}"),
+    (
+        "events_filtered",
+        "Events that an option held back before they were queued",
+        "events.filtered",
+        "{event}",
+    ),
+    ("events_refused", "Events given to a client after its close", "events.refused", "{event}"),
+    ("events_resent", "Events sent again", "events.resent", "{event}"),
+    ("values_sanitized", "Values changed because they have no encoding", "values.sanitized", "{value}"),
+    ("fields_moved", "Fields moved because of their name", "fields.moved", "{field}"),
+    ("connects", "Connections established", "connections.opened", "{connection}"),
+    ("disconnects", "Connections that ended before close", "connections.lost", "{connection}"),
+    ("batches", "Batches sent", "batches.sent", "{batch}"),
+    ("bytes_sent", "Bytes written to connections", "network.sent", "By"),
+)
+_GAUGES = (
+    ("events_queued", "Events that wait", "events.queued", "{event}"),
+    ("events_in_flight", "Events sent and not yet acknowledged", "events.in_flight", "{event}"),
+    ("queue_bytes", "Bytes that count against max_bytes", "queue.size", "By"),
+    ("events_spooled", "Events in the files of the spool", "events.spooled", "{event}"),
+    ("connected", "Connections that are open", "connections.open", "{connection}"),
+)
+COUNTERS = {name: text for name, text, _, _ in _COUNTERS}
+GAUGES = {name: text for name, text, _, _ in _GAUGES}
+METRICS = {name: (f"logclient.{metric}", unit) for name, _, metric, unit in (*_COUNTERS, *_GAUGES)}
+"""Names and units in OpenTelemetry."""
 REASONS = ("events_failed", "events_dropped", "events_filtered")
 """Counters by reason."""
 

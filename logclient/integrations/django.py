@@ -80,7 +80,6 @@ class RequestContext:
 
 
 def _ending(response: Any, fields: RequestFields) -> Any:
-    """Let a response name the request, and end the request when it is closed."""
     response[REQUEST_ID] = fields.id
     close = response.close
 

@@ -17,19 +17,33 @@ if TYPE_CHECKING:
 
     from logclient.config.options import Options
 
-__all__ = ["FrontEnd", "Shipper", "add_fields", "begin", "text", "time_text"]
+__all__ = ["FrontEnd", "add_fields", "begin", "text", "time_text"]
 
 _OURS = ("@timestamp", "log.level")
 
 
-class Shipper:
-    """Sends the documents of a `FrontEnd`, and never raises.
+class FrontEnd:
+    """What another library for logging gives its records to.
+
+    Args:
+        url: the server, as for ``logclient.connect``.
+        client: a client to use instead of `url`; it is not closed.
+        options: as for ``logclient.connect``.
 
     Attributes:
+        client: the client that ships the records.
         level: records below it are not sent.
+
+    Raises:
+        ConfigError: the URL or an option breaks a rule.
+        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
     """
 
-    def __init__(self, url: str | None, client: Client | None, options: Options) -> None:
+    level = 0
+
+    def __init__(
+        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
+    ) -> None:
         check_source(url, client, options)
         self._owner = client is None
         if client is None:
@@ -37,11 +51,9 @@ class Shipper:
             client = open_client(parse(url, defaults={"overflow": "drop_oldest"}, **options))
         self.client = client
         self._sampling = client.sampling
-        self.level = 0
         client.front_ends.add(self)
-        self.format_exception = client.encoder.exceptions.format
 
-    def ship(self, document: dict[str, Any], level: int, logger: str) -> None:
+    def _ship_document(self, document: dict[str, Any], level: int, logger: str) -> None:
         """Send a document. One that cannot be sent is counted by the client, and reported once a minute.
 
         Those of the loggers of this package are left out: its own messages never end.
@@ -69,13 +81,10 @@ class Shipper:
             document[SUPPRESSED] = held
         return held >= 0
 
-    def add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
-        """Add ``error.*``.
+    def _add_error(self, document: dict[str, Any], exc_info: Any, trace: str = "") -> None:
+        """Add ``error.*`` of an exception, or of (type, exception, traceback); anything else adds nothing.
 
-        Args:
-            document: gets the fields.
-            exc_info: an exception, or (type, exception, traceback); anything else adds nothing.
-            trace: a stack trace that was formatted already; empty: it is made here.
+        The stack trace may have been formatted already; empty: it is made here.
         """
         if isinstance(exc_info, BaseException):
             exc_info = type(exc_info), exc_info, exc_info.__traceback__
@@ -83,45 +92,18 @@ class Shipper:
             document["error.type"] = text(getattr(exc_info[0], "__name__", exc_info[0]))
             document["error.message"] = text(exc_info[1])
             try:
-                trace = trace or self.format_exception(exc_info)
+                trace = trace or self.client.encoder.exceptions.format(exc_info)
             except Exception as problem:
                 trace = f"<no stack trace: {type(problem).__name__}>"
         if trace:
             document["error.stack_trace"] = trace
 
-    def close(self, timeout: float | None = None) -> None:
-        """Deliver what is queued, and end; a client that was given is flushed instead.
-
-        Args:
-            timeout: seconds at most; None: ``close_timeout``, or ``flush_timeout``.
-        """
+    def _deliver(self, timeout: float | None = None) -> None:
+        """Deliver what is queued, and end; a client that was given is flushed instead."""
         if self._owner:
             self.client.close(timeout)
         else:
             self.client.flush(timeout)
-
-
-class FrontEnd:
-    """What another library for logging gives its records to.
-
-    Args:
-        url: the server, as for ``logclient.connect``.
-        client: a client to use instead of `url`; it is not closed.
-        options: as for ``logclient.connect``.
-
-    Attributes:
-        client: the client that ships the records.
-
-    Raises:
-        ConfigError: the URL or an option breaks a rule.
-        TypeError: not exactly one of `url` and `client` is given, or options are given with a client.
-    """
-
-    def __init__(
-        self, url: str | None = None, *, client: Client | None = None, **options: Unpack[Options]
-    ) -> None:
-        self._shipper = Shipper(url, client, options)
-        self.client = self._shipper.client
 
 
 def begin(time: datetime | str, level: str, message: object, logger: str) -> dict[str, Any]:

@@ -47,11 +47,8 @@ def init_app(app: Any, *, client_ip: bool = True) -> None:
 class RequestContext:
     """Middleware around a WSGI application that binds the fields of each request.
 
-    The fields last until the response is closed, and while its chunks are made.
-
-    Args:
-        app: the application.
-        client_ip: whether events have the address of the client.
+    The fields last until the response is closed, and while its chunks are made. Without `client_ip`, events
+    do not have the address of the client.
     """
 
     def __init__(self, app: Application, *, client_ip: bool = True) -> None:

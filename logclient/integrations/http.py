@@ -6,12 +6,15 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from logclient.integrations.request_fields import trace_id
-from logclient.logjam import Agent, Request
+from logclient.logjam import Agent, Client, Request
 
-__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "begin", "disconnected", "found_action", "named", "wait_seconds"]
+__all__ = ["CLIENT_CLOSED", "REQUEST_ID", "Middleware", "begin", "disconnected", "wait_seconds"]
+
+App = TypeVar("App")
+Context = TypeVar("Context")
 
 REQUEST_ID = "X-Logjam-Request-Id"
 """Response header with the id of the request: ``<app>-<environment>-<request_id>``."""
@@ -77,40 +80,49 @@ def wait_seconds(header: str | None, now: float) -> float:
     return waited if 0.0 < waited <= LONGEST_WAIT else 0.0
 
 
-def found_action(
-    complain: Callable[[BaseException, str], object],
-    context: Any,
-    action: Callable[[Any], object] | None,
-    default: Callable[[Any], str | None],
-) -> object:
-    """Return the action by the application's callable, else by its framework; None if neither knows it."""
-    for find in (action, default):
-        if find is None:
-            continue
-        try:
-            found = find(context)
-        except Exception as error:  # an error of the application's callable must not fail the request
-            complain(error, "the action of a request")
-            continue
-        if found:
-            return found
-    return None
+class Middleware(Generic[App, Context]):
+    """What the middleware of WSGI and ASGI share.
 
-
-def named(
-    request: Request,
-    context: Any,
-    method: str,
-    action: Callable[[Any], object] | None,
-    default: Callable[[Any], str | None],
-) -> None:
-    """Set the action of the request, unless the application has.
-
-    Never use the path: the importer keeps every action in memory and in tables.
+    Args:
+        app: the application.
+        client: a client of ``connect("logjam://...")``, or an agent.
+        action: returns the action for an environ or a scope; None or an empty string if it is not known. It
+            is called when the application has begun its response (WSGI) or returned (ASGI), and by
+            ``caller_headers``.
     """
-    if request.action is None:
-        found = found_action(request.agent.complain, context, action, default)
-        request.action = found or f"Unknown#{method.lower() or 'unknown_method'}"
+
+    def __init__(
+        self, app: App, client: Client | Agent, *, action: Callable[[Context], object] | None = None
+    ) -> None:
+        self.app = app
+        self.agent = client if isinstance(client, Agent) else client.agent
+        self.action = action
+
+    def _endpoint(self, context: Context) -> str | None:
+        """Return the action by the endpoint that the application's framework has found."""
+        raise NotImplementedError
+
+    def _found_action(self, context: Context) -> object:
+        """Return the action by the application's callable, else by its framework; None: neither knows it."""
+        for find in (self.action, self._endpoint):
+            if find is None:
+                continue
+            try:
+                found = find(context)
+            except Exception as error:  # an error of the application's callable must not fail the request
+                self.agent.complain(error, "the action of a request")
+                continue
+            if found:
+                return found
+        return None
+
+    def _name(self, request: Request, context: Context, method: str) -> None:
+        """Set the action of the request, unless the application has.
+
+        Never use the path: the importer keeps every action in memory and in tables.
+        """
+        if request.action is None:
+            request.action = self._found_action(context) or f"Unknown#{method.lower() or 'unknown_method'}"
 
 
 def disconnected(request: Request) -> None:

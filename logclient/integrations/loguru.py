@@ -45,10 +45,10 @@ class Sink(FrontEnd):
             "process.thread.name": record["thread"].name,
         }
         if exception is not None:
-            self._shipper.add_error(document, (exception.type, exception.value, exception.traceback))
+            self._add_error(document, (exception.type, exception.value, exception.traceback))
         add_fields(document, record["extra"])
-        self._shipper.ship(document, level.no, record["name"] or "")
+        self._ship_document(document, level.no, record["name"] or "")
 
     def stop(self) -> None:
         """Deliver what is queued, for ``close_timeout`` at most; called when the sink is removed."""
-        self._shipper.close()
+        self._deliver()

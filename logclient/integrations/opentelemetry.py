@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from logclient.client import INFO
 from logclient.errors import MissingExtra
-from logclient.integrations.counts import COUNTERS, GAUGES, Counts, Totals
+from logclient.integrations.counts import COUNTERS, GAUGES, METRICS, Counts, Totals
 from logclient.integrations.documents import FrontEnd, add_fields, begin, text
 
 try:
@@ -70,30 +70,6 @@ ATTRIBUTES = {
 }
 """Attributes that ECS has another name for. Of two names for one field, the later one here wins."""
 
-METRICS = {
-    "events_sent": ("logclient.events.sent", "{event}"),
-    "events_acked": ("logclient.events.acked", "{event}"),
-    "events_handed": ("logclient.events.handed", "{event}"),
-    "events_stored": ("logclient.events.stored", "{event}"),
-    "events_failed": ("logclient.events.failed", "{event}"),
-    "events_dropped": ("logclient.events.dropped", "{event}"),
-    "events_filtered": ("logclient.events.filtered", "{event}"),
-    "events_refused": ("logclient.events.refused", "{event}"),
-    "events_resent": ("logclient.events.resent", "{event}"),
-    "values_sanitized": ("logclient.values.sanitized", "{value}"),
-    "fields_moved": ("logclient.fields.moved", "{field}"),
-    "connects": ("logclient.connections.opened", "{connection}"),
-    "disconnects": ("logclient.connections.lost", "{connection}"),
-    "batches": ("logclient.batches.sent", "{batch}"),
-    "bytes_sent": ("logclient.network.sent", "By"),
-    "events_queued": ("logclient.events.queued", "{event}"),
-    "events_in_flight": ("logclient.events.in_flight", "{event}"),
-    "queue_bytes": ("logclient.queue.size", "By"),
-    "events_spooled": ("logclient.events.spooled", "{event}"),
-    "connected": ("logclient.connections.open", "{connection}"),
-}
-"""Names and units in OpenTelemetry of the counts in `logclient.integrations.counts`."""
-
 _LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
 """Names of severities, four numbers each, from 1 on."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -127,24 +103,13 @@ class LogExporter(FrontEnd, _Exporter):
         return _Result.SUCCESS
 
     def shutdown(self, timeout_millis: float | None = None) -> None:
-        """Deliver what is queued, and close the client, unless it was given.
-
-        Args:
-            timeout_millis: the time at most; None: the option ``close_timeout``.
-        """
+        """Deliver what is queued, for ``close_timeout`` by default, and close a client of its own."""
         if not self._ended:
             self._ended = True
-            self._shipper.close(None if timeout_millis is None else timeout_millis / 1000)
+            self._deliver(None if timeout_millis is None else timeout_millis / 1000)
 
     def force_flush(self, timeout_millis: float = 30000) -> bool:
-        """Wait until every record that was exported has an outcome.
-
-        Args:
-            timeout_millis: the time at most.
-
-        Returns:
-            Whether every record has one.
-        """
+        """Wait until every record that was exported has an outcome; return whether every one has."""
         return self.client.flush(timeout_millis / 1000) == 0
 
     def _ship(self, item: Any) -> None:
@@ -179,7 +144,7 @@ class LogExporter(FrontEnd, _Exporter):
         if dropped := getattr(item, "dropped_attributes", 0):
             document["labels.dropped_attributes"] = dropped
         add_fields(document, fields)
-        self._shipper.ship(document, group * 10 if number else INFO, name)
+        self._ship_document(document, group * 10 if number else INFO, name)
 
     def _resource_fields(self, resource: Any) -> dict[str, Any]:
         last, fields = self._last
@@ -190,7 +155,6 @@ class LogExporter(FrontEnd, _Exporter):
 
 
 def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes under the names of ECS."""
     found = dict(attributes)
     for name in [name for name in ATTRIBUTES if name in found]:
         found[ATTRIBUTES[name]] = found.pop(name)

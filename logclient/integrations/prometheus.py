@@ -89,11 +89,9 @@ class _Files:
         """Do nothing: `Totals` counts it."""
 
     def process_ends(self) -> None:
-        """Write the last counts."""
         self.update()
 
     def update(self) -> None:
-        """Write what was counted since the last time."""
         with self._lock:
             counters, gauges = self._totals.read()
             for key, value in counters.items():

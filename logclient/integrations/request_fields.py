@@ -28,20 +28,9 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]
 
 
 class RequestFields:
-    """The fields of one request. They are bound from here on, until `end`.
+    """The fields of one request: its method, path, ids and peer. They are bound from here on, until `end`.
 
     Fields that were bound before stay, all but those of another request.
-
-    Args:
-        method: of the request; None: it has none.
-        path: of its URL, decoded.
-        given_id: its header ``X-Request-Id``.
-        traceparent: its header ``traceparent``.
-        ip: of the peer; None: leave it out.
-
-    Attributes:
-        id: of the request.
-        nested: whether another request was running in this context.
     """
 
     __slots__ = ("_before", "id", "nested")

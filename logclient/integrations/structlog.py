@@ -22,7 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from logclient.integrations.documents import FrontEnd, Shipper, add_fields, begin, text
+from logclient.integrations.documents import FrontEnd, add_fields, begin, text
 
 __all__ = ["Logger", "LoggerFactory"]
 
@@ -53,7 +53,7 @@ class LoggerFactory(FrontEnd):
 
     def __call__(self, *args: Any) -> Logger:
         """Return a logger; structlog calls this."""
-        return Logger(self._shipper, args[0] if args and isinstance(args[0], str) else "")
+        return Logger(self, args[0] if args and isinstance(args[0], str) else "")
 
 
 class Logger:
@@ -61,17 +61,17 @@ class Logger:
 
     disabled = False  # for structlog.stdlib.filter_by_level
 
-    def __init__(self, shipper: Shipper, name: str) -> None:
-        self._shipper = shipper
+    def __init__(self, factory: LoggerFactory, name: str) -> None:
+        self._factory = factory
         self.name = name
 
     def getEffectiveLevel(self) -> int:
         """Return the level below which nothing is sent; for ``structlog.stdlib.filter_by_level``."""
-        return self._shipper.level
+        return self._factory.level
 
     def isEnabledFor(self, level: int) -> bool:
         """Return whether events of a level are sent; for the same."""
-        return level >= self._shipper.level
+        return level >= self._factory.level
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         level = _LEVELS.get(method)
@@ -80,7 +80,7 @@ class Logger:
 
         def log(*rendered: Any, **event: Any) -> None:
             if rendered:
-                self._shipper.client.complain(
+                self._factory.client.complain(
                     "structlog:rendered",
                     "structlog: the last processor makes text of each event, so its fields are lost in it: "
                     "leave that processor out",
@@ -101,11 +101,13 @@ class Logger:
         document = begin(_time(event.pop("timestamp", None)), shown, event.pop("event", ""), text(name))
         traces = [event.pop(key) for key in ("exception", "stack") if isinstance(event.get(key), str)]
         exc_info = event.pop("exc_info", None)
-        self._shipper.add_error(document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces))
+        self._factory._add_error(
+            document, sys.exc_info() if exc_info is True else exc_info, "\n".join(traces)
+        )
         for key in _ORIGIN.keys() & event.keys():
             document[_ORIGIN[key]] = event.pop(key)
         add_fields(document, event)
-        self._shipper.ship(document, level, text(name))
+        self._factory._ship_document(document, level, text(name))
 
 
 def _time(given: Any) -> datetime | str:

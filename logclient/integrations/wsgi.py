@@ -12,42 +12,26 @@ from typing import Any
 
 from logclient.integrations import http
 from logclient.integrations.request_fields import wsgi_path
-from logclient.logjam import Agent, Client, Request
+from logclient.logjam import Request
 
 __all__ = ["LogjamMiddleware"]
 
 Environ = dict[str, Any]
+Application = Callable[[Environ, Any], Iterable[bytes]]
 
 KEY = "logclient.logjam.request"
 """Key of the request in the environ."""
 
 
-class LogjamMiddleware:
+class LogjamMiddleware(http.Middleware[Application, Environ]):
     """Middleware around a WSGI application.
 
     The request is ``logjam.current()`` while the application is called and while it makes the chunks of its
     response; it ends when the response is closed, or at once if the response is a list. Its action is the
     first of: the one that the application has set on ``logjam.current()``, the result of `action`, Flask's
     endpoint, ``Unknown#<method>``. An exception that Flask handles itself is included if it is logged, as
-    Flask does.
-
-    Args:
-        app: the application.
-        client: a client of ``connect("logjam://...")``, or an agent.
-        action: returns the action for an environ; None or an empty string if it is not known. It is called
-            when the response begins, and by ``caller_headers``.
+    Flask does. The arguments are those of ``http.Middleware``.
     """
-
-    def __init__(
-        self,
-        app: Callable[[Environ, Any], Iterable[bytes]],
-        client: Client | Agent,
-        *,
-        action: Callable[[Environ], object] | None = None,
-    ) -> None:
-        self.app = app
-        self.agent = client if isinstance(client, Agent) else client.agent
-        self.action = action
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Call the application within a request; return its response."""
@@ -74,7 +58,7 @@ class LogjamMiddleware:
             return write
 
         environ[KEY] = request
-        request.find_action = lambda: http.found_action(self.agent.complain, environ, self.action, _flask)
+        request.find_action = lambda: self._found_action(environ)
         try:
             with request.active():
                 chunks = self.app(environ, start)
@@ -109,10 +93,18 @@ class LogjamMiddleware:
             environ.get("REMOTE_ADDR"),
         )
 
+    def _endpoint(self, context: Environ) -> str | None:
+        """Return ``<blueprint>#<function>`` of the endpoint that Flask has found."""
+        endpoint = getattr(context.get("werkzeug.request"), "endpoint", None)
+        if not isinstance(endpoint, str) or not endpoint:
+            return None
+        blueprint, _, function = endpoint.rpartition(".")
+        return f"{blueprint or 'app'}#{function}"
+
     def _look(self, request: Request, environ: Environ) -> None:
         """Read the action and the form from the environ; Flask removes them at the end of its request."""
         try:
-            http.named(request, environ, environ.get("REQUEST_METHOD", ""), self.action, _flask)
+            self._name(request, environ, environ.get("REQUEST_METHOD", ""))
             form = _parsed_form(environ)
             if form:
                 request.request_info.setdefault("body_parameters", form)
@@ -163,7 +155,6 @@ class _Chunks:
             raise
 
     def close(self) -> None:
-        """Close the response and end the request."""
         request = self._request
         try:
             if not self._whole and not request.ended:
@@ -183,15 +174,6 @@ class _Chunks:
         request = getattr(self, "_request", None)
         if request is not None and not request.ended:
             self._middleware._end(request, self._environ)
-
-
-def _flask(environ: Environ) -> str | None:
-    """Return ``<blueprint>#<function>`` of the endpoint that Flask has found."""
-    endpoint = getattr(environ.get("werkzeug.request"), "endpoint", None)
-    if not isinstance(endpoint, str) or not endpoint:
-        return None
-    blueprint, _, function = endpoint.rpartition(".")
-    return f"{blueprint or 'app'}#{function}"
 
 
 def _parsed_form(environ: Environ) -> dict[str, Any] | None:
