@@ -13,9 +13,6 @@
 record travels in the same way, as the ECS document that other protocols ship. ``add`` sends a whole action.
 
 Keep a reference to the client while you listen: a client without references delivers what it has, and ends.
-
-Modules: ``client`` (the public classes), ``core`` (the client's side, without I/O), ``messages``, ``frames``
-(messages as text, and the probe of ``logclient ping``), ``state`` (the file of the option ``state``).
 """
 
 from __future__ import annotations

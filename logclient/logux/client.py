@@ -192,12 +192,7 @@ class Client(client.Client):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`.
-
-        Args:
-            answer: the node id of the server.
-            seconds: the time until the answer.
-        """
+        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`."""
         return Pong(answer, seconds)
 
     @property
@@ -346,7 +341,6 @@ class Inbox:
         return remove
 
     def set_headers(self, headers: dict[str, Any]) -> None:
-        """Send `headers` before the next event."""
         with self._lock:  # the engine must see the changes of two threads in the order of `self.headers`
             self.headers = headers
             self.engine.post_command("headers", headers)
@@ -421,7 +415,6 @@ class Inbox:
             self.engine.submissions.callbacks.run(self._call, action, meta, size, ours)
 
     def _call(self, action: dict[str, Any], meta: dict[str, Any], size: int, ours: bool) -> None:
-        """Call the callbacks; runs on their thread."""
         with self._lock:
             self._waiting -= 1
             self._bytes -= size
@@ -513,7 +506,6 @@ def _details(undo: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _weight(action: dict[str, Any]) -> int:
-    """Estimate the bytes of memory that an action takes."""
     size = 0
     todo: list[Any] = [action]
     while todo:

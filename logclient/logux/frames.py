@@ -116,7 +116,6 @@ def _loaded(text: bytes) -> dict[str, Any]:
 
 
 def _other(text: bytes, at: int) -> Frame:
-    """Describe any other message without a fault."""
     try:
         kind, *rest = json.loads(text.decode())
     except RecursionError:

@@ -21,8 +21,6 @@ their events travel with the next ones."""
 
 
 class _Mark(NamedTuple):
-    """Headers, and the first event that they are for."""
-
     first: int
     text: bytes
 
@@ -36,8 +34,7 @@ class HeaderHistory:
     `note` may be called by any thread, one at a time. All else is for the sender.
     """
 
-    NONE = pack(Headers({}))
-    """The message before any headers were set."""
+    NONE = pack(Headers({}))  # the message before any headers were set
 
     def __init__(self) -> None:
         self._new: deque[_Mark] = deque()  # not seen by the sender yet
@@ -46,11 +43,7 @@ class HeaderHistory:
         self._in_flight: InflightBatches | None = None
 
     def note(self, payload: Any, first: int, in_flight: InflightBatches | None) -> None:
-        """Set the headers of the events from the sequence `first` on.
-
-        Raises:
-            ValueError: `payload` is no JSON object that servers accept.
-        """
+        """Set the headers of the events from `first` on; a ValueError says why servers refuse them."""
         if not isinstance(payload, dict) or type(payload.get("length")) in (int, float, bool):
             raise ValueError("headers: a mapping, without a number as length")
         try:

@@ -24,49 +24,6 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ProtocolError
 
-__all__ = [
-    "MAX_NESTING",
-    "MAX_NUMBER",
-    "MIN_PROTOCOL",
-    "PROTOCOL",
-    "WRONG_CREDENTIALS",
-    "Connect",
-    "Connected",
-    "Debug",
-    "Error",
-    "Headers",
-    "Identity",
-    "Message",
-    "Ping",
-    "Pong",
-    "Refused",
-    "Sync",
-    "Synced",
-    "UnknownMessage",
-    "WrongFormat",
-    "compact",
-    "decode_id",
-    "describe",
-    "describe_versions",
-    "falls_below",
-    "hide",
-    "is_of_protocol_4",
-    "missed_auth",
-    "outline",
-    "pack",
-    "parse",
-    "parse_id",
-    "plain",
-    "printable",
-    "read_id",
-    "timeout",
-    "unknown_message",
-    "version",
-    "wrong_format",
-    "wrong_protocol",
-    "wrong_subprotocol",
-]
-
 PROTOCOL = 5
 MIN_PROTOCOL = 5
 
@@ -78,7 +35,7 @@ MAX_NUMBER = 1 << 53
 """The first whole number that JavaScript cannot distinguish from its neighbour."""
 
 _MAX_VALUES = 1_000_000  # in a message: each costs tens of bytes as a Python object
-_ECHOED = 4096  # characters of a bad message that are returned to its sender
+ECHOED = 4096  # characters of a bad message that are returned to its sender
 _TOKEN = re.compile(r'token\\*".*', re.DOTALL)  # of `connect`, quoted in a text
 
 _NUMBERS = (int, float)
@@ -160,34 +117,9 @@ Message = Connect | Connected | Headers | Ping | Pong | Sync | Synced | Debug | 
 WRONG_CREDENTIALS = Error("wrong-credentials")
 
 
-def wrong_protocol(supported: int, used: Number) -> Error:
-    """Refuse a version of the protocol that is too old."""
-    return Error("wrong-protocol", {"supported": supported, "used": used})
-
-
 def wrong_format(text: str) -> Error:
     """Refuse a text that is no message, and quote its beginning."""
-    return Error("wrong-format", text[:_ECHOED])
-
-
-def unknown_message(type: str) -> Error:
-    """Refuse a message of an unknown type."""
-    return Error("unknown-message", type[:_ECHOED])
-
-
-def missed_auth(text: str) -> Error:
-    """Refuse a first message other than ``connect``, ``connected`` and ``error``."""
-    return Error("missed-auth", text[:_ECHOED])
-
-
-def timeout(ms: int) -> Error:
-    """Report that no answer came for so many milliseconds."""
-    return Error("timeout", ms)
-
-
-def wrong_subprotocol(supported: Any, used: Any) -> Error:
-    """Refuse the subprotocol of an application."""
-    return Error("wrong-subprotocol", {"supported": supported, "used": used})
+    return Error("wrong-format", text[:ECHOED])
 
 
 def version(number: Number) -> str:
@@ -216,12 +148,7 @@ def hide(text: str, secret: str) -> str:
 
 
 def describe(error: Error, secret: str = "") -> str:
-    """Describe a received error in one line, cut to a safe length and without control characters.
-
-    Args:
-        error: the error.
-        secret: our token, which is removed.
-    """
+    """Describe a received error in one line of safe length, without control characters and our token."""
     options = hide(error.options, secret) if isinstance(error.options, str) else error.options
     if error.type == "wrong-protocol" and isinstance(options, dict) and _is_number(options.get("supported")):
         details = f"it wants {version(options['supported'])}, we speak {version(PROTOCOL)}"
@@ -337,9 +264,9 @@ def _is_object(value: Any) -> bool:
     return type(value) is dict and type(value.get("length")) not in _NUMBERS
 
 
-def _node_id(value: Any) -> str:
+def _node_id(name: str, value: Any) -> str:
     if type(value) is not str or " " in value:
-        raise ValueError("node id: must be a text without spaces")
+        raise ValueError(f"{name}: must be a text without spaces")
     return value
 
 
@@ -357,47 +284,21 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
+def _times(name: str, value: Any) -> list[Number]:
+    if type(value) is not list or len(value) != 2:
+        raise ValueError(f"{name}: must be two numbers")
+    return [_number("start", value[0]), _number("end", value[1])]
+
+
+def _text(name: str, value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{name}: its type must be a text")
+    return value
+
+
 def _length(message: list[Any], least: int, most: int) -> None:
     if not least <= len(message) <= most:
         raise ValueError(f"{message[0]}: {len(message)} elements")
-
-
-def _connect(message: list[Any]) -> Connect:
-    _length(message, 4, 5)
-    _, protocol, node_id, synced, *options = message
-    return Connect(
-        _number("protocol", protocol),
-        _node_id(node_id),
-        _number("synced", synced),
-        _object("options", options[0]) if options else {},
-    )
-
-
-def _connected(message: list[Any]) -> Connected:
-    _length(message, 4, 5)
-    _, protocol, node_id, times, *options = message
-    if type(times) is not list or len(times) != 2:
-        raise ValueError("times: must be two numbers")
-    return Connected(
-        _number("protocol", protocol),
-        _node_id(node_id),
-        _number("start", times[0]),
-        _number("end", times[1]),
-        _object("options", options[0]) if options else {},
-    )
-
-
-def _headers(message: list[Any]) -> Headers:
-    _length(message, 2, 2)
-    return Headers(_object("headers", message[1]))
-
-
-def _synced_by(kind: Callable[[Number], Message]) -> Callable[[list[Any]], Message]:
-    def read(message: list[Any]) -> Message:
-        _length(message, 2, 2)
-        return kind(_number(message[0], message[1]))
-
-    return read
 
 
 def _sync(message: list[Any]) -> Sync:
@@ -441,24 +342,36 @@ def _debug(message: list[Any]) -> Debug:
     return Debug("error", message[2])
 
 
-def _error(message: list[Any]) -> Error:
-    _length(message, 2, 3)
-    if type(message[1]) is not str:
-        raise ValueError("error: its type must be a text")
-    return Error(message[1], message[2] if len(message) == 3 else None)
-
-
-_READERS: dict[str, Callable[[list[Any]], Message]] = {
-    "connect": _connect,
-    "connected": _connected,
-    "debug": _debug,
-    "error": _error,
-    "headers": _headers,
-    "ping": _synced_by(Ping),
-    "pong": _synced_by(Pong),
-    "sync": _sync,
-    "synced": _synced_by(Synced),
+_OPTIONS = {"options": _object}
+_FORMS: dict[str, tuple[Callable[..., Message], dict[str, Callable[[str, Any], Any]], dict[str, Any]]] = {
+    "connect": (Connect, {"protocol": _number, "node id": _node_id, "synced": _number}, _OPTIONS),
+    "connected": (
+        lambda protocol, node_id, times, *options: Connected(protocol, node_id, *times, *options),
+        {"protocol": _number, "node id": _node_id, "times": _times},
+        _OPTIONS,
+    ),
+    "error": (Error, {"error": _text}, {"options": lambda _, value: value}),
+    "headers": (Headers, {"headers": _object}, {}),
+    "ping": (Ping, {"ping": _number}, {}),
+    "pong": (Pong, {"pong": _number}, {}),
+    "synced": (Synced, {"synced": _number}, {}),
 }
+"""Of each type the class, the elements that a message has, and those that it may have in addition."""
+
+
+def _read(message: list[Any]) -> Message | None:
+    """Return a message; None: its type is unknown."""
+    kind = message[0]
+    if kind == "sync":
+        return _sync(message)
+    if kind == "debug":
+        return _debug(message)
+    if kind not in _FORMS:
+        return None
+    make, needed, more = _FORMS[kind]
+    _length(message, 1 + len(needed), 1 + len(needed) + len(more))
+    elements = zip({**needed, **more}.items(), message[1:], strict=False)
+    return make(*(read(name, value) for (name, read), value in elements))
 
 
 def parse(raw: str | bytes | bytearray | memoryview) -> Message:
@@ -476,18 +389,19 @@ def parse(raw: str | bytes | bytearray | memoryview) -> Message:
     except (ValueError, RecursionError) as error:
         # RecursionError: the caller's stack was nearly full.
         why = "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error) or "nested too deep"
-        bad = data[: 4 * _ECHOED].decode("utf-8", "replace")
+        bad = data[: 4 * ECHOED].decode("utf-8", "replace")
         raise WrongFormat(f"message: no JSON: {why}", wrong_format(bad)) from None
     try:
         if type(message) is not list or not message or type(message[0]) is not str:
             raise ValueError("message: must be an array with a type in front")
-        reader = _READERS.get(message[0])
-        if reader is not None:
-            return reader(message)
+        found = _read(message)
+        if found is not None:
+            return found
     except ValueError as error:
         raise WrongFormat(str(error), wrong_format(compact(message).decode())) from None
     kind = message[0]
-    raise UnknownMessage(f"message: unknown type {kind[:64]!r}", unknown_message(kind), message)
+    answer = Error("unknown-message", kind[:ECHOED])
+    raise UnknownMessage(f"message: unknown type {kind[:64]!r}", answer, message)
 
 
 # --- message -> text ---------------------------------------------------------------------------
@@ -548,10 +462,8 @@ def plain(number: Number) -> Number:
 def decode_id(relative: Any, base: Number, node_id: str) -> str:
     """Convert a relative id to an absolute one (protocol text, "sync": `id`).
 
-    Args:
-        relative: ``shift``, ``[shift, counter]`` or ``[shift, node id, counter]``; see `parse`.
-        base: the second time of ``connected``, in ms.
-        node_id: the sender's, used if the id has none.
+    It is ``shift``, ``[shift, counter]`` or ``[shift, node id, counter]``, relative to the `base` in ms. The
+    node id is the sender's if it has none.
     """
     counter: Number = 0
     if type(relative) is list:
@@ -563,10 +475,9 @@ def decode_id(relative: Any, base: Number, node_id: str) -> str:
 
 
 def read_id(id: Any) -> tuple[str, int, int]:
-    """Split an action's id into node id, ms and counter.
+    """Split an action's id into node id, ms and counter. An empty node id: it is no id.
 
-    Returns:
-        An empty node id if it is no id; a counter of -1 if it is none that we could have given.
+    A counter of -1: it is none that we could have given.
     """
     parts = id.split(" ") if type(id) is str and len(id) <= 1024 else ()
     if len(parts) != 3:
@@ -585,14 +496,11 @@ _SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-
 
 
 def falls_below(used: Any, minimum: int | str, strict_spec: bool = False) -> bool:
-    """Return whether an application's subprotocol is too old.
+    """Return whether an application's subprotocol, of any type, is too old.
 
-    Args:
-        used: the value in ``connect``, of any type; ``None``: there is none.
-        minimum: the lowest that is accepted.
-        strict_spec: versions are texts in SemVer (protocol text, "connect") and are compared as such;
-            anything else is too old. Otherwise compared as the released server does, with JavaScript's ``<``:
-            neither ``"1.0.0"`` nor any other value that is not numeric is less than 3.
+    With `strict_spec`, versions are texts in SemVer (protocol text, "connect") and are compared as such;
+    anything else is too old. Otherwise compared as the released server does, with JavaScript's ``<``: neither
+    ``"1.0.0"`` nor any other value that is not numeric is less than 3.
     """
     if strict_spec:
         return _semver(used) < _semver(minimum)

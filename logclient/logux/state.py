@@ -28,9 +28,7 @@ _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 class State:
     """The file of a client, read once and written when something has changed.
 
-    Args:
-        path: the path of the file; its directory must exist.
-        complain: called with (kind, text) for errors after the start.
+    Errors after the start are reported as `complain(kind, text)`.
 
     Raises:
         ConfigError: the file cannot be used: it belongs to another user, is a link, or has no directory.
@@ -65,7 +63,6 @@ class State:
                 self._report("damaged; going on under a new client id, and nothing counts as received")
 
     def _read(self) -> bytes | None:
-        """Return the contents of the file; None if it does not exist."""
         try:
             fd = open_regular(self.path)
         except FileNotFoundError:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from logclient.errors import ConfigError
 from logclient.logux.messages import (
+    ECHOED,
     MIN_PROTOCOL,
     PROTOCOL,
     WRONG_CREDENTIALS,
@@ -47,15 +48,11 @@ from logclient.logux.messages import (
     UnknownMessage,
     compact,
     falls_below,
-    missed_auth,
     pack,
     parse,
     parse_id,
     plain,
-    timeout,
     wrong_format,
-    wrong_protocol,
-    wrong_subprotocol,
 )
 
 __all__ = ["Received", "Judge", "Login", "Rules", "Server", "ServerNode"]
@@ -87,43 +84,32 @@ class Rules(NamedTuple):
 
     node_id: str = "server:logclient"
     subprotocol: int | str = 1
-    minimum: int | str = 0
-    """The lowest subprotocol that is accepted; 0: any."""
+    minimum: int | str = 0  # the lowest subprotocol that is accepted; 0: any
     authenticate: Callable[[Login], bool] | None = None
     """None: everybody may connect, except the user ``server``."""
     judge: Judge | None = None
     """Not called for types that begin with ``logux/``: the server processes these itself."""
-    types: Collection[str] | None = None
-    """The known action types; None: all."""
-    headers: dict[str, Any] = {}
-    """Sent before ``connected``."""
-    development: bool = False
-    """Announce it in the headers, and report faults in ``debug``."""
-    keep_log: bool = False
-    """Remember the ids of processed actions, and ignore actions that repeat one."""
+    types: Collection[str] | None = None  # the known action types; None: all
+    headers: dict[str, Any] = {}  # sent before ``connected``
+    development: bool = False  # announce it in the headers, and report faults in ``debug``
+    keep_log: bool = False  # remember the ids of processed actions, and ignore actions that repeat one
     strict_spec: bool = False
-    timeout: float = 70.0
-    """Seconds to wait for ``connect``, ``synced`` and ``pong``; 0: for ever."""
-    ping: float = 20.0
-    """Seconds without a message before a ping is sent; 0: never."""
-    max_early: int = 1 << 18
-    """Bytes of messages buffered before ``connect`` is accepted, at most."""
+    timeout: float = 70.0  # seconds to wait for ``connect``, ``synced`` and ``pong``; 0: for ever
+    ping: float = 20.0  # seconds without a message before a ping is sent; 0: never
+    max_early: int = 1 << 18  # bytes of messages buffered before ``connect`` is accepted, at most
 
 
 class Received(NamedTuple):
     """The result of one received message."""
 
     raw: bytes
-    message: Message | None
-    """None: it was refused, see `reason`."""
-    answers: list[bytes]
-    """Messages to send at once, in this order: for a sync, ``synced``."""
+    message: Message | None  # None: it was refused, see `reason`
+    answers: list[bytes]  # messages to send at once, in this order: for a sync, ``synced``
     outcomes: list[tuple[bytes, ...]]
     """For each action with an outcome, its messages, the last of which is a ``sync``. Call `sent` for
     them."""
     reason: str = ""
-    undone: int = 0
-    """The number of outcomes that are ``logux/undo``."""
+    undone: int = 0  # the number of outcomes that are ``logux/undo``
 
 
 class Server:
@@ -240,7 +226,8 @@ class ServerNode:
         if isinstance(message, Connect):
             return self._connect(raw, message, now, wall)
         if self._rules.strict_spec and not isinstance(message, Connected | Error):
-            return [Received(raw, None, [pack(missed_auth(raw.decode()))], [], "missed-auth")]
+            error = Error("missed-auth", raw.decode()[:ECHOED])
+            return [Received(raw, None, [pack(error)], [], error.type)]
         if isinstance(message, Connected | Error | Debug | Headers):
             return [self._take(raw, message, wall)]
         self._early.append((raw, message))
@@ -274,12 +261,12 @@ class ServerNode:
     def _why_not(self, message: Connect, now: float) -> Error | None:
         rules = self._rules
         if message.protocol < MIN_PROTOCOL:
-            return wrong_protocol(MIN_PROTOCOL, message.protocol)
+            return Error("wrong-protocol", {"supported": MIN_PROTOCOL, "used": message.protocol})
         used = message.options.get("subprotocol")
         if used in (None, False, ""):
             used = 0
         if rules.minimum and falls_below(used, rules.minimum, rules.strict_spec):
-            return wrong_subprotocol(rules.minimum, used)
+            return Error("wrong-subprotocol", {"supported": rules.minimum, "used": used})
         if len(message.node_id) > _NODE_ID_MAX:
             return WRONG_CREDENTIALS
         user, client, _ = parse_id(message.node_id)
@@ -397,7 +384,6 @@ class ServerNode:
         return [pack(Debug("error", text))] if text and self._rules.development else []
 
     def _own(self, action: str, wall: int) -> bytes:
-        """Encode an action of the server as a message."""
         ms, counter = self._server.new_id(wall)
         shift = ms - self.base
         relative = f"[{shift},{counter}]" if counter else str(shift)
@@ -465,7 +451,7 @@ class ServerNode:
             return []
         if self._waiting and self._waiting[0][0] <= now:
             self.closed = "timeout"
-            return [pack(timeout(round(rules.timeout * 1000)))] if rules.strict_spec else []
+            return [pack(Error("timeout", round(rules.timeout * 1000)))] if rules.strict_spec else []
         if rules.ping and self.open and now >= self._active_at + rules.ping:
             self.sent(1, now)
             self._active_at = float("inf")  # only one ping until the next message

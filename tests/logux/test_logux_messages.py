@@ -295,13 +295,19 @@ class TestIds:
 @pytest.mark.parametrize(
     "error, raw",
     [
-        (logux.wrong_protocol(5, 4), '["error","wrong-protocol",{"supported":5,"used":4}]'),
+        (
+            Error("wrong-protocol", {"supported": 5, "used": 4}),
+            '["error","wrong-protocol",{"supported":5,"used":4}]',
+        ),
         (logux.wrong_format("[1,"), '["error","wrong-format","[1,"]'),
-        (logux.unknown_message("foo"), '["error","unknown-message","foo"]'),
+        (Error("unknown-message", "foo"), '["error","unknown-message","foo"]'),
         (logux.WRONG_CREDENTIALS, '["error","wrong-credentials"]'),
-        (logux.missed_auth('["ping",0]'), '["error","missed-auth","[\\"ping\\",0]"]'),
-        (logux.timeout(70000), '["error","timeout",70000]'),
-        (logux.wrong_subprotocol(1, "0"), '["error","wrong-subprotocol",{"supported":1,"used":"0"}]'),
+        (Error("missed-auth", '["ping",0]'), '["error","missed-auth","[\\"ping\\",0]"]'),
+        (Error("timeout", 70000), '["error","timeout",70000]'),
+        (
+            Error("wrong-subprotocol", {"supported": 1, "used": "0"}),
+            '["error","wrong-subprotocol",{"supported":1,"used":"0"}]',
+        ),
     ],
 )
 def test_error_is_packed_parsed_and_described(error: Error, raw: str) -> None:
