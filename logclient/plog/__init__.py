@@ -24,9 +24,6 @@ Each value is a string; other values are written in JSON. A formatter of yours r
 and bytes travel unchanged: ``send({"type": ..., "data": ...})``.
 
 Over TCP (``plog+tcp://``) each event is a line. There are no tags and no commands.
-
-Modules: ``client`` (the public classes), ``core`` (the protocol without I/O), ``messages`` (tags, commands,
-statistics), ``frames`` (datagrams as text, and the probe of ``logclient ping``), ``pacing``.
 """
 
 from __future__ import annotations

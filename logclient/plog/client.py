@@ -40,22 +40,10 @@ class EventFormatter(logging.Formatter):
 class Documents:
     """The maker of event documents. A client has one; it can also be used alone.
 
-    Args:
-        sink: takes the documents of log records, as ``sink(body, level, kind)``. Its exceptions are counted
-            and reported, never raised.
-        event_type: the ``type`` of the documents; a pipeline may know only a few.
-        host: the ``host`` of the documents; None: the name of this machine.
-        max_event_bytes: the largest document in bytes; a larger one fails.
-        truncate: cut the message of a record that is too long, and mark it in ``log.flags``.
-        fingerprint: give records with an exception an ``error.fingerprint``.
-        reporter: the error log; None: one of its own.
-        count_lost: called for each record whose document could not be made or taken.
-        count_changed: called with the number of values that JSON cannot represent as they were, and the
-            number of fields that were moved.
-
-    Attributes:
-        formatter: the formatter that a Handler shows while the application has set none.
-        failed: records whose document could not be made or taken.
+    The sink takes the documents of log records, as ``sink(body, level, kind)``. Its exceptions are counted in
+    `failed` and reported, never raised. A truncated message is marked in ``log.flags``. `count_lost` is
+    called for each record whose document could not be made or taken; `count_changed` with the number of
+    values that JSON cannot represent as they were, and the number of fields that were moved.
     """
 
     formatter = EventFormatter()
@@ -88,14 +76,9 @@ class Documents:
         self._count_changed = count_changed
 
     def ship(self, record: logging.LogRecord, made: str | dict[str, Any] | None = None) -> bool:
-        """Make the document of a log record and give it to the sink.
+        """Make the document of a log record and give it to the sink; return whether it was taken.
 
-        Args:
-            record: the log record.
-            made: the output of a formatter: ``data``, or its fields.
-
-        Returns:
-            Whether the sink took it.
+        `made` is the output of a formatter: ``data``, or its fields.
         """
         try:
             if isinstance(made, str):
@@ -128,16 +111,7 @@ class Documents:
     def document(
         self, data: Mapping[str, str] | str, *, type: str | None = None, timestamp: int | None = None
     ) -> dict[str, Any]:
-        """Return an event document without its id.
-
-        Args:
-            data: the field ``data``, unchanged.
-            type: the type; None: `event_type` of this object.
-            timestamp: milliseconds since 1970; None: now.
-
-        Returns:
-            The fields ``type``, ``host``, ``timestamp`` and ``data``.
-        """
+        """Return an event document without its id. The timestamp is in ms since 1970; None: now."""
         return {
             "type": self.event_type if type is None else type,
             "host": self.host,
@@ -146,14 +120,7 @@ class Documents:
         }
 
     def strings(self, fields: Mapping[Any, Any]) -> dict[str, str]:
-        """Return a mapping of strings to strings. Values that are not strings are written in JSON.
-
-        Args:
-            fields: any mapping.
-
-        Raises:
-            EncodeError: a cycle, nesting deeper than 128 levels, or more than ``max_event_bytes``.
-        """
+        """Return a mapping of strings to strings. Values that are not strings are written in JSON."""
         body, _, *changed = self._encoder.encode(fields)
         self._count(*changed)
         return _strings(body)
@@ -236,8 +203,6 @@ class Watch:
 
 
 class _DocumentClient(client.Client):
-    """A client that makes event documents, over UDP or TCP."""
-
     documents: Documents = client.UNMADE
 
     def _documents(self, config: Config, engine: Engine) -> Documents:
@@ -256,7 +221,6 @@ class _DocumentClient(client.Client):
         )
 
     def _encoder_options(self, config: Config) -> dict[str, Any]:
-        """Return the options of the encoder: the id is in ``uuid``, and the fields are not those of ECS."""
         return {"carriers": ("uuid",), "ecs": False}
 
     def _document(
@@ -280,20 +244,7 @@ class Lines(_DocumentClient):
         timestamp: int | None = None,
         level: int = INFO,
     ) -> int:
-        """Send an event document.
-
-        Args:
-            data: text, or fields. Values that are not strings are written in JSON.
-            type: the type of the document; None: the option ``event_type``.
-            timestamp: milliseconds since 1970; None: now.
-            level: a level of ``logging``, for ``keep_level``.
-
-        Returns:
-            The sequence of the event, or 0 if it was dropped at once.
-
-        Raises:
-            EncodeError: the data have no encoding: a cycle, too deep, too large.
-        """
+        """Send an event document, without tags; the arguments and errors are those of ``Client.event``."""
         return self.send(self._document(data, type, timestamp), level)
 
 
@@ -405,16 +356,7 @@ class Client(_DocumentClient):
 
     @staticmethod
     def pong(answer: Any, seconds: float) -> Pong:
-        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`.
-
-        Args:
-            answer: the payload of the answer, or an exception.
-            seconds: the time until the answer.
-
-        Raises:
-            ConnectFailed: there was no answer.
-            ProtocolError: the answer is wrong.
-        """
+        """Make the result of ``ping`` from an answer and its duration. For `AsyncClient`."""
         return Pong(_answered(answer), seconds)
 
     def stat(self, timeout: float = 2.0) -> Stat:
@@ -499,7 +441,6 @@ def _answered(found: Any) -> Any:
 
 
 def _strings(body: bytes) -> dict[str, str]:
-    """Parse a JSON object and write its values that are not strings in JSON again."""
     import json
 
     def text(value: object) -> str:

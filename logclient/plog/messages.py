@@ -11,19 +11,6 @@ from typing import Any, NamedTuple
 from logclient._ext.plog import HEADER, MAX_DATAGRAM
 from logclient.errors import ProtocolError
 
-__all__ = [
-    "COMMANDS",
-    "Defragmenter",
-    "Loss",
-    "Stat",
-    "command",
-    "estimate_loss",
-    "join_tags",
-    "kafka_tags",
-    "parse_stat",
-    "split_tags",
-]
-
 COMMANDS = ("ping", "stat", "envi", "kill")
 
 _TOPIC = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -86,15 +73,7 @@ def _check_topic(topic: str) -> None:
 
 
 def command(name: str, payload: bytes = b"") -> bytes:
-    """Return the datagram of a command.
-
-    Args:
-        name: one of `COMMANDS`.
-        payload: follows the command. ``ping`` sends it back; the other commands ignore it.
-
-    Raises:
-        ValueError: there is no such command.
-    """
+    """Return the datagram of a command, one of `COMMANDS`. ``ping`` sends the payload back."""
     if name not in COMMANDS:
         raise ValueError(f"command: {name!r} is none of {', '.join(COMMANDS)}")
     return b"\0\0" + name.upper().encode() + payload
@@ -273,17 +252,11 @@ class Loss(NamedTuple):
 
 
 def estimate_loss(before: Stat, after: Stat, sent: int, commands: int = 1) -> Loss:
-    """Estimate how many messages were lost between two answers to ``stat``.
+    """Estimate how many messages were lost between two answers to ``stat``, of which the client has `sent`.
 
     The counters include all clients of a listener, so the estimate needs a listener without other clients.
-    Any counter that grew by more than we sent reveals another client. The counters of holes are not used:
-    they miss gaps of ten or more messages.
-
-    Args:
-        before: the first answer.
-        after: the second answer.
-        sent: messages that we sent between the two.
-        commands: commands that we sent between the two, the second ``stat`` included.
+    Any counter that grew by more than we sent reveals another client; `commands` includes the second
+    ``stat``. The counters of holes are not used: they miss gaps of ten or more messages.
     """
     if after.uptime < before.uptime:
         return Loss(None, sent, None, "the server has restarted")

@@ -38,13 +38,9 @@ class ByQueue:
         self._idle = self._ACTIVE
 
     def look(self, held: int, most: int, drops: int, used: float) -> Grant:
-        """Compute the allowance from the state of the queue.
+        """Compute the allowance from what the queue holds, its capacity in bytes, and its drops.
 
-        Args:
-            held: bytes in the queue.
-            most: the capacity of the queue in bytes.
-            drops: datagrams that the kernel dropped for want of room, since the socket was opened.
-            used: what the queue may have been charged since the last look.
+        `used` is what it may have been charged since the last look.
         """
         if self._drops is not None and drops > self._drops:
             # Others use the queue too, or it holds less than we think.
@@ -58,11 +54,7 @@ class ByQueue:
 
 
 class ByStat:
-    """Additive increase, multiplicative decrease.
-
-    Args:
-        base: packets per second to start with; a tenth of it is the minimum.
-    """
+    """Additive increase, multiplicative decrease, from `base` packets per second and never below a tenth."""
 
     def __init__(self, base: float) -> None:
         self.base = base
@@ -74,10 +66,8 @@ class ByStat:
     def answered(self, now: float, lost: int | None, packets: int) -> None:
         """Adapt the rate to an answer of the server.
 
-        Args:
-            now: monotonic seconds.
-            lost: messages of ours that did not arrive since the start; None: unknown.
-            packets: datagrams that we sent since the start.
+        `lost` messages of ours did not arrive since the start (None: unknown), and we sent so many packets
+        since.
         """
         used = packets - self._packets
         if lost is None:
@@ -100,19 +90,12 @@ class SlowStart:
     A server that has just started reads slowly and pauses now and then. Linux gives its socket room for 280
     small datagrams, so at `FIRST` per second it may pause for half a second without loss. The pace grows with
     the packets sent, not with time, because an idle client does not warm up a server.
-
-    Args:
-        pace: packets per second at the end.
     """
 
-    FIRST = 500.0
-    """Packets per second."""
-    BURST = 16.0
-    """Packets sent at once."""
-    LOOK = 0.02
-    """Seconds between two changes of the pace; half of the idle time if that is more."""
-    LOOK_AT_QUEUE = 0.004
-    """The same where the receive queue is visible."""
+    FIRST = 500.0  # packets per second
+    BURST = 16.0  # packets sent at once
+    LOOK = 0.02  # seconds between two changes of the pace; half of the idle time if that is more
+    LOOK_AT_QUEUE = 0.004  # the same where the receive queue is visible
     _GROWTH = 1.4  # packets per second for each packet sent: twice the natural logarithm of 2
 
     def __init__(self, pace: float) -> None:
