@@ -189,7 +189,7 @@ def client(url: str, case: Case, stack: ExitStack, way: str = "gso", **options: 
     made = stack.enter_context(
         logclient.connect(url, overflow="block", pace=0, pace_bytes=0, mtu=case.mtu, **options)
     )
-    made._engine._transport.send_method = way  # type: ignore[attr-defined]
+    made._engine.lanes.first.transport.send_method = way  # type: ignore[attr-defined]
     body = body_of(case.size)
 
     def work() -> None:

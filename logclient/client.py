@@ -570,18 +570,14 @@ def _engine_maker(
     ledger: tuple[str, dict[str, str]] | None,
 ) -> Callable[[Estate | None], Engine]:
     """Return the function that makes a client's engine, or one for what a dead owner left in its spool."""
-    engine: Callable[..., Engine] = Engine
-    if config.balance:
-        from logclient.delivery.balance import BalancedEngine
-
-        engine = partial(BalancedEngine, route.make_transport)
 
     def make(estate: Estate | None) -> Engine:
-        return engine(
+        return Engine(
             make_core,
             route.make_transport(),
             route.config.endpoints,
             config,
+            make_transport=route.make_transport if config.balance else None,
             ledger=ledger,
             url=route.config.redacted,
             make_adopter=make,

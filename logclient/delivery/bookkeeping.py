@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from logclient.delivery.backoff import Backoff, random
 from logclient.delivery.diagnostics import describe_error
 
 if TYPE_CHECKING:
     from typing import Any
 
     from logclient._ext.inflight import InflightBatches
-    from logclient.delivery.contract import Pump
+    from logclient.config import Config
+    from logclient.delivery.contract import PumpGroup
     from logclient.delivery.diagnostics import Diagnostics
-    from logclient.delivery.endpoints import Endpoints
     from logclient.delivery.requests import Requests
     from logclient.delivery.submissions import Submissions
     from logclient.files.ledger import Ledger
@@ -47,7 +49,7 @@ class Bookkeeper:
     Args:
         ledger: None: there is none.
         pump: writes ``batch`` lines itself, and has the events of the core.
-        endpoints: wait when the ledger cannot be opened.
+        limits: of the waits when the ledger cannot be opened.
         producer: 20 hexadecimal digits.
     """
 
@@ -55,10 +57,10 @@ class Bookkeeper:
         self,
         ledger: Ledger | None,
         in_flight: InflightBatches,
-        pump: Pump,
+        pump: PumpGroup,
         submissions: Submissions,
         requests: Requests,
-        endpoints: Endpoints,
+        limits: Config,
         diagnostics: Diagnostics,
         producer: str,
     ) -> None:
@@ -67,7 +69,8 @@ class Bookkeeper:
         self._pump = pump
         self._submissions = submissions
         self._requests = requests
-        self._endpoints = endpoints
+        self._backoff = Backoff(limits.backoff_min, limits.backoff_max, random)
+        self.not_before = 0.0  # when to try again to open it, a monotonic second
         self._diagnostics = diagnostics
         self._producer = producer
         # By status and reason: outcomes that wait for the ledger. Nothing is sent meanwhile, so they are of
@@ -90,8 +93,10 @@ class Bookkeeper:
         except OSError as error:
             url = self._diagnostics.url
             words = f"{url}: nothing is sent, the ledger cannot be opened: {describe_error(error)}"
-            self._endpoints.failed(words, "ledger")
+            self.not_before = time.monotonic() + self._backoff.delay()
+            self._diagnostics.complain(words, "ledger")
             return False
+        self._backoff.reset()
         if ledger.stopped:
             self._complain(ledger)
         else:

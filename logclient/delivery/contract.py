@@ -626,3 +626,47 @@ class Pump(Protocol):
             ``memory``    out of memory
             ============  ============================================================
         """
+
+
+class PumpGroup(Protocol):
+    """Drives the pumps of a client's lanes in one loop."""
+
+    @property
+    def windows(self) -> int:
+        """Batches put on the wire, of all pumps."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that they sent."""
+
+    def add(self, pump: Pump) -> None:
+        """Add the pump of a lane."""
+
+    def run(self, links: Sequence[Link | None], until: float) -> list[str]:
+        """Move bytes until the monotonic second `until`, or until there is something to report.
+
+        Args:
+            links: for each pump its connection, or None.
+            until: when to return at the latest.
+
+        Returns:
+            For each pump the reason: see ``Pump.run``. It is ``report`` for one without a connection.
+        """
+
+    def stop(self) -> None:
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
+
+    def resume(self) -> None:
+        """Undo ``stop``."""
+
+    def poke(self) -> None:
+        """Make ``run`` return soon, once."""
+
+    def drain_events(self) -> list[CoreEvent]:
+        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
+
+    def set_ledger(self, fd: int) -> None:
+        """Write ``batch`` lines to this descriptor; -1: write none."""
+
+    def take_ledger(self) -> tuple[int, int]:
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""

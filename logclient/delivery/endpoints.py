@@ -8,14 +8,11 @@ at the slower pace of its own credential back-off, while the others are tried as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from logclient.delivery.attempt import STOP_CHECK_S, Attempt, sleep
 from logclient.delivery.backoff import Backoff, random
 
 if TYPE_CHECKING:
-    from logclient._ext.queue import EventQueue
     from logclient.config import Config
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.errors import CredentialError
@@ -143,27 +140,3 @@ class Endpoints:
             soon = f"{delay:.0f}" if delay >= 10 else f"{delay:.2g}"
             self._diagnostics.complain(f"{words}; next try in {soon} s", f"credentials {peer} {error}")
         self._diagnostics.last_error = words
-
-
-class WakingAttempt(Attempt):
-    """An attempt to connect whose sleep ends when a caller wakes the sender."""
-
-    def __init__(self, queue: EventQueue, stopped: Callable[[], bool], warn: Callable[[str], object]) -> None:
-        super().__init__(stopped, warn)
-        self._queue = queue
-
-    def wait(self, reading: list[int], writing: list[int], seconds: float) -> bool:
-        """Sleep until a descriptor is ready, the sender is woken, or time is over."""
-        wake = self._queue.fileno()
-        if wake >= 0:
-            self._waits_for = reading + writing
-            self._queue.enter_fork_safe()
-            try:
-                sleep([*reading, wake], writing, min(seconds, STOP_CHECK_S))
-            finally:
-                self._queue.leave_fork_safe()
-                self._waits_for = []
-            # First, so that a wake-up from now on is noticed by the next sleep.
-            self._queue.finish_wait()
-            seconds = 0.0
-        return super().wait(reading, writing, seconds)

@@ -1,84 +1,66 @@
 """The delivery of one client's events: from the queue to their outcomes.
 
-One sender at a time, normally a daemon thread, drives ``Engine.turn``. A turn connects when there is
-something to send, lets a pump move bytes, and records its report: ledger, deliveries, counters.
-
-States of the connection::
-
-    idle ──event──> connecting ──ok──> pumping ──peer closed, nothing in flight──> idle
-                        │                 │
-                        └──── failed ─────┴── lost: requeue, wait (full jitter) ──> connecting
-
-With `keeps_connected` set (a client has listeners), the engine reconnects even when the queue is empty.
-
-The first acknowledgement resets the back-off. Credential errors, the server's or ours, are reported once and
-retried at a slower pace, each endpoint on its own. Fatal errors of configuration or version end in ``fatal``:
-from then on every event fails with that reason.
-
-The parts: the caller's side in ``delivery.intake``, deliveries in ``delivery.submissions``, the thread in
-``delivery.sender``, ends in ``delivery.shutdown``, connections in ``delivery.connections``, endpoints and
-back-off in ``delivery.endpoints``, outcomes in ``delivery.bookkeeping``, the search for poison in
-``delivery.trials``. ``delivery.balance`` has the engine with several connections at a time.
+An engine has a queue, a sender, lanes, an ending and books. Callers put events into the queue. One sender at
+a time, normally a daemon thread, drives ``Engine.turn``: the lanes connect when there is something to send,
+the loop moves bytes, and its report is recorded: ledger, deliveries, counters. ``delivery.ending`` has the
+states in which delivery ends; ``delivery.lifecycle`` calls this around forks and at exit.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
-from logclient._ext.constants import R_FATAL
+from logclient._ext.constants import PUT_FORKED, PUT_FULL, PUT_UNOPENED, R_CLOSED
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
 from logclient.delivery.bookkeeping import Bookkeeper
-from logclient.delivery.connections import MOVE_WAIT, Connections
-from logclient.delivery.contract import (
-    FOREVER,
-    LONGEST,
-    TEST_PRODUCERS,
-    Core,
-    CoreEvent,
-    Link,
-    Pump,
-    Transport,
-)
+from logclient.delivery.contract import FOREVER, LONGEST, TEST_PRODUCERS, Core, CoreEvent, Transport
 from logclient.delivery.diagnostics import Diagnostics, describe_error
-from logclient.delivery.endpoints import Endpoints, WakingAttempt
-from logclient.delivery.intake import Intake
-from logclient.delivery.pump import describe_pump, make_pump
-from logclient.delivery.requests import Requests
+from logclient.delivery.ending import Ending
+from logclient.delivery.lanes import Lanes, Route
+from logclient.delivery.outcomes import Delivery, Outcome
+from logclient.delivery.pump import REPORT_EVERY, describe_pump, make_group
+from logclient.delivery.requests import Request, Requests
+from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
 from logclient.delivery.submissions import Submissions
-from logclient.delivery.trials import Trials
 from logclient.delivery.watching import Watcher
-from logclient.errors import is_shortage
+from logclient.errors import ConnectFailed, is_shortage
 from logclient.files.ledger import make_ledger
 
 if TYPE_CHECKING:
+    from logclient._ext.queue import Turn
     from logclient.config import Config
     from logclient.delivery.spool.adoption import Adoption, Estate
     from logclient.delivery.spool.owner import Spool
 
+TURN = 1.0
+"""Seconds after which a pump comes back even when nothing happened."""
+
+CHECK = 1.0
+"""Seconds after which a caller that waits checks whether there is still a sender."""
+
+GRACE = 0.1
+"""Seconds that callbacks have to run in when `close` has used up its time."""
+
+ORPHAN_TIMEOUT = 50.0
+"""Seconds in which a client without references, or with a closed handler, delivers its events."""
+
+OVERTIME = 1.0
+"""Seconds for a sender to end beyond the deadline that it was given."""
 
 ADOPTER_LINGER_S = 30.0
 """How long an engine for a dead owner's events waits for what the transport holds, once all are handed."""
 
 
-class Move(NamedTuple):
-    """A change of the server that was asked for, and by when the old connection ends."""
-
-    endpoints: tuple[Any, ...]
-    transports: tuple[Transport, ...]
-    url: str
-    deadline: float
-
-
-class Engine(Intake, Connections):
+class Engine:
     """Delivery of one client.
 
     Args:
@@ -86,6 +68,8 @@ class Engine(Intake, Connections):
         transport: makes links and compiled pumps.
         endpoints: where to connect. They are tried in turn, beginning with the last one that worked.
         limits: the configuration, which has all bounds and deadlines.
+        make_transport: for a connection to each endpoint at a time, makes the transports besides the first;
+            None: for one connection at a time.
         ledger: (directory, fields of its ``open`` lines) or None.
         url: redacted, for stats and messages.
         log: the error log; None: that of the process.
@@ -93,9 +77,16 @@ class Engine(Intake, Connections):
         estate: what a dead owner left: this engine sends that, and nothing else.
         on_event: called by the sender with unsolicited messages of the peer.
 
+    Attributes:
+        given_up: events that were not delivered in time.
+        on_start: called before the sender's thread is started.
+        on_end: called when the client has ended, before its last callbacks have run.
+
     Raises:
         ConfigError: no native thread can be started in this process.
     """
+
+    spool: Spool | Adoption | None
 
     def __init__(
         self,
@@ -104,6 +95,7 @@ class Engine(Intake, Connections):
         endpoints: tuple[Any, ...],
         limits: Config,
         *,
+        make_transport: Callable[[], Transport] | None = None,
         ledger: tuple[str, dict[str, Any]] | None = None,
         url: str = "",
         log: error_log.ErrorLog | None = None,
@@ -113,9 +105,8 @@ class Engine(Intake, Connections):
     ) -> None:
         threads.check()
         self.limits = limits
-        self.url = url
         self.error_log = log or error_log.process
-        self.on_end = lambda: None
+        self.on_end: Callable[[], object] = lambda: None
         self.on_start: Callable[[], object] = lambda: None
         batch_events, batch_bytes = limits.batch_limits
         self.queue = EventQueue(
@@ -134,18 +125,13 @@ class Engine(Intake, Connections):
         self.requests = Requests(on_event)
         if limits.on_delivery or limits.on_drop or limits.on_error:
             self.diagnostics.watcher = Watcher(limits, self.submissions.callbacks)
-        self.keeps_connected = False
-        self.closed = False
-        self.exiting = lifecycle.shutting_down()
+        self.ending = Ending(limits.atexit_timeout, handed=lifecycle.shutting_down())
         self._make_core = make_core
-        self._transport = transport
-        self._endpoints = endpoints
         self._ledger_place = ledger
         self._make_adopter = make_adopter
         self._estate = estate
-        self.spool: Spool | Adoption | None = None
-        self._move: Move | None = None
-        self._begin()
+        self._keeps_connected = False
+        self._begin(Route(endpoints, [transport], make_transport), [self.in_flight])
         if estate is not None:
             self.spool = self._adopt(estate)
         elif limits.spool is not None:
@@ -153,26 +139,37 @@ class Engine(Intake, Connections):
         lifecycle.watch(self)
         memory.join(self.queue)
 
-    def _begin(self) -> None:
-        super()._begin()
-        limits, endpoints = self.limits, self._endpoints
-        self.producer = self._draw_producer() if self._estate is None else self._estate.producer
-        self.core = self._new_core()
-        self.pump = self._new_pump()
-        self._begin_connections()
-        self.diagnostics.last_error = ""
-        self.submissions.begin(self.pump.poke)
-        if self.diagnostics.watcher is not None:
-            self.diagnostics.watcher.begin()
-        self.requests.begin()
-        self.endpoints = Endpoints(endpoints, limits, self.diagnostics)
-        self._begin_books()
-        self.trials = Trials(
-            self.in_flight, limits, len(endpoints), self.producer, self.books, self.diagnostics, self.exiting
-        )
+    def _begin(self, route: Route, batches: list[InflightBatches]) -> None:
+        """Start anew: in a new client, and in the child of a fork."""
+        limits, ending, diagnostics = self.limits, self.ending, self.diagnostics
+        self.given_up = 0
         self.turns = 0
+        self.producer = self._draw_producer() if self._estate is None else self._estate.producer
+        self.pump = make_group(route.make_transport is not None)
+        self.sender = Sender(ending, self.queue, self.pump, self.submissions.callbacks, diagnostics)
+        diagnostics.last_error = ""
+        self.submissions.begin(self.pump.poke)
+        if diagnostics.watcher is not None:
+            diagnostics.watcher.begin()
+        self.requests.begin()
+        self.books = self._new_books()
+        self.lanes = Lanes(
+            route,
+            batches,
+            partial(_new_core, self._make_core, self.producer),  # without the engine, which is to end
+            self.producer,
+            self.pump,
+            limits,
+            ending,
+            self.sender,
+            self.books,
+            self.requests,
+            diagnostics,
+            self._keeps_connected,
+        )
         self._ages = None if limits.max_age is None else Ages(limits.max_age)
         self._spool_ages = None if limits.spool is None else Ages(limits.spool_age)
+        self._refusal_reported = False
         self._begin_spool()
 
     def _draw_producer(self) -> bytes:
@@ -182,16 +179,7 @@ class Engine(Intake, Connections):
             pass
         return drawn
 
-    def _new_core(self) -> Core:
-        core = self._make_core(self.producer)
-        core.set_wall_clock(time.time)
-        core.sample_clocks(time.monotonic())  # before the first event
-        return core
-
-    def _new_pump(self) -> Pump:
-        return make_pump(self._transport, self.in_flight, self.core, self.limits)
-
-    def _begin_books(self) -> None:
+    def _new_books(self) -> Bookkeeper:
         record = None
         if self._estate is not None and self._ledger_place is not None:
             from logclient.delivery.spool.adoption import read_record
@@ -201,21 +189,452 @@ class Engine(Intake, Connections):
         ledger = make_ledger(
             self._ledger_place, self.producer, *((record.parts, record.size) if record else ())
         )
-        self.books = Bookkeeper(
+        return Bookkeeper(
             ledger,
             self.in_flight,
             self.pump,
             self.submissions,
             self.requests,
-            self.endpoints,
+            self.limits,
             self.diagnostics,
             self.producer.hex(),
         )
 
+    # -- state -------------------------------------------------------------------------------------
+
     @property
-    def lanes(self) -> Sequence[Connections]:
-        """What has connections: this engine itself, which has one at a time."""
-        return (self,)
+    def url(self) -> str:
+        """Where events go, redacted."""
+        return self.diagnostics.url
+
+    @property
+    def core(self) -> Core:
+        """The core that answers requests."""
+        return self.lanes.first.core
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more events are taken."""
+        return self.ending.closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client has ended."""
+        return self.ending.is_ended
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread is the sender."""
+        return self.ending.running
+
+    @property
+    def inline(self) -> bool:
+        """Whether callers deliver the events that they wait for, because there is no thread for it."""
+        return self.sender.inline
+
+    @property
+    def settled_all(self) -> bool:
+        """Whether every event has its outcome."""
+        return self.queue.settled >= self._last
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a sender is needed even if no event comes."""
+        if not self.ending.is_open:
+            return False
+        return not self.settled_all or self.ending.is_draining or self._keeps_connected
+
+    @property
+    def _last(self) -> int:
+        """The sequence of the last event."""
+        return self.queue.next_seq - 1
+
+    def stats(self) -> Stats:
+        """Take a snapshot of all counts that adds up."""
+        self._notice_fork()  # from C: the parent's mutex may be held for ever
+        counts = self.queue.counters()
+        dropped = dict(counts["dropped"])
+        ledger = self.books.ledger
+        lanes = list(self.lanes)
+        return Stats(
+            **{name: counts[name] for name in COUNTED},
+            refused=dropped.pop("closed", 0),
+            dropped=dropped,
+            callbacks=self.submissions.callbacks.waiting,
+            connects=sum(lane.connects for lane in lanes),
+            disconnects=sum(lane.disconnects for lane in lanes),
+            in_doubt=sum(lane.connection.doubt.events for lane in lanes),
+            in_doubt_estimate=sum(lane.connection.doubt.estimate for lane in lanes),
+            quarantined=sum(lane.trials.suspects for lane in lanes),
+            batches=self.pump.windows,
+            bytes_sent=self.pump.bytes_sent,
+            turns=self.turns,
+            last_error=self.diagnostics.last_error,
+            ledger_error=ledger.stopped if ledger is not None else "",
+            spooled=self.spool.events if self.spool is not None else 0,
+            spool_error=self.spool.error if self.spool is not None else "",
+            url=self.url,
+            tls=next((lane.tls for lane in lanes if lane.tls), ""),
+            pump=describe_pump(lanes[0].pump),
+            compressor=self.core.compressor,
+            producer=self.producer.hex(),
+        )
+
+    # -- callers: events ---------------------------------------------------------------------------
+
+    def put(self, body: bytes, level: int, kind: int) -> int:
+        """Queue one encoded event; return its sequence, or 0 when it was dropped."""
+        seq = self.queue.push(body, level, kind)
+        if seq < 0:
+            return self.put_contended(seq, body, level, kind)
+        if self.queue.needs_sender:
+            self.ensure_sender()
+        return seq
+
+    def put_contended(
+        self,
+        code: int,
+        body: bytes,
+        level: int,
+        kind: int,
+        delivery: Delivery | None = None,
+        deadline: float | None = None,
+    ) -> int:
+        """Finish a put that the queue did not take at once.
+
+        Args:
+            code: the result of ``EventQueue.push``.
+            body: the event.
+            level: logging level // 10.
+            kind: a ``K_`` number (``_ext/constants.pxd``).
+            delivery: follows the event.
+            deadline: the monotonic second at which ``block`` gives up; None: `block_timeout` from now.
+
+        Returns:
+            The event's sequence, or 0 when it was dropped.
+        """
+        if code == PUT_FORKED:
+            self.after_fork()
+            code = self.submissions.push(body, level, kind, delivery)
+        if code == PUT_UNOPENED:
+            self._open_spool()
+            code = self.submissions.push(body, level, kind, delivery)
+        if code == PUT_FULL and self.limits.overflow == "block":
+            self.ensure_sender()
+            if deadline is None:
+                deadline = self._block_until()
+            code = self._push_in_turn(body, level, kind, delivery, deadline)
+        if code in (PUT_FULL, PUT_UNOPENED):  # a signal handler logs while the spool is opened
+            self.queue.refuse()
+        if self.queue.needs_sender:
+            self.ensure_sender()
+        return max(code, 0)
+
+    def _push_in_turn(
+        self, body: bytes, level: int, kind: int, delivery: Delivery | None, deadline: float
+    ) -> int:
+        """Wait for room until the monotonic second `deadline`, first come, first served.
+
+        A caller that must not wait goes first, if there is room.
+
+        Returns:
+            The result of ``EventQueue.push``.
+        """
+        turn = self.queue.turn(len(body))
+        try:
+            if lifecycle.must_not_block(self.sender.ident):
+                return self.submissions.push(body, level, kind, delivery, turn)
+            while (left := deadline - time.monotonic()) > 0 and self._wait_room(turn, len(body), left):
+                code = self.submissions.push(body, level, kind, delivery, turn)
+                if code == PUT_FORKED:  # a signal handler has forked, from C
+                    self.after_fork()
+                elif code != PUT_FULL:
+                    return code
+            return PUT_FULL
+        finally:
+            turn.leave()
+
+    def _wait_room(self, turn: Turn, size: int, seconds: float) -> bool:
+        """Wait until a push with this turn finds room; return whether to try it."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self.inline:  # there is no other thread to make room
+                return self._drive(lambda: self.queue.fits(size), min(left, self.ending.patience))
+            # In slices: the process may begin to exit meanwhile, or the sender has ended.
+            slice_ = min(left, CHECK)
+            if threads.wait_until(turn.is_ready, slice_) if threads.is_green() else turn.wait(slice_):
+                return True
+            self.ensure_sender()
+        return False
+
+    def _block_until(self) -> float:
+        """Return when a ``block`` gives up that begins now: a monotonic second."""
+        timeout = self.limits.block_timeout
+        return FOREVER if timeout is None else time.monotonic() + timeout
+
+    def ensure_sender(self) -> None:
+        """Start a sender, or be one. Called after a put while the queue asks for it."""
+        self._notice_fork()
+        error_log.write_deferred()
+        if self.closed:
+            self._report_refusal()
+            return
+        if not self.inline and (self.start_sender() or not self.ending.threadless):
+            return
+        if not lifecycle.must_not_block(self.sender.ident):
+            self._drive_to(self._last, self.ending.patience)
+
+    def _report_refusal(self) -> None:
+        """Report once that events are dropped because they come after ``close``."""
+        if self.ended:
+            self.queue.needs_sender = False
+        if not self._refusal_reported and self.queue.counters()["dropped"].get("closed"):
+            self._refusal_reported = True
+            text = f"{self.url}: closed, so later events are dropped (stats count them as refused)"
+            self.diagnostics.complain(text, "refused")
+
+    def submit(self, body: bytes, level: int, kind: int) -> Delivery:
+        """Queue one event and follow it."""
+        self._notice_fork()
+        submissions = self.submissions
+        delivery = Delivery(0, submissions.callbacks)
+        seq, deadline = 0, None
+        # A callback makes room by its end.
+        crowded = submissions.is_crowded() and not submissions.callbacks.here
+        if crowded and self.limits.overflow == "block":
+            deadline = self._block_until()
+            crowded = not self._wait_uncrowded(deadline)
+        if crowded:
+            self.queue.refuse()
+        else:
+            seq = submissions.push(body, level, kind, delivery)
+            if seq < 0:
+                seq = self.put_contended(seq, body, level, kind, delivery, deadline)
+            elif self.queue.needs_sender:
+                self.ensure_sender()
+        if not seq:
+            full = "overflow" if self.spool is None else "spool_full"
+            delivery._settle(Outcome("dropped", "closed" if self.closed else full))
+        return delivery
+
+    def refuse(self, reason: str) -> Delivery:
+        """Return the delivery of an event that was dropped before it was queued."""
+        delivery = Delivery(0, self.submissions.callbacks)
+        delivery._settle(Outcome("dropped", reason))
+        return delivery
+
+    def _wait_uncrowded(self, deadline: float) -> bool:
+        """Wait until one more event may be submitted; return whether it may."""
+        if lifecycle.must_not_block(self.sender.ident):
+            return False
+        crowded = self.submissions.is_crowded
+        left = deadline - time.monotonic()
+        if self.inline:  # there may be no other thread to run them
+            self.submissions.callbacks.drain(time.monotonic() + min(left, self.ending.patience))
+            return self.closed or not crowded()
+        self.ensure_sender()  # a sender that ended has outcomes to report
+        return threads.wait_until(lambda: self.closed or not crowded(), left)
+
+    # -- callers: waiting --------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> int:
+        """Wait until all events sent before this call are settled; return how many are not."""
+        self._notice_fork()
+        if self.ending.is_handed:
+            timeout = min(timeout, self.ending.patience)
+        target = self._last
+        settled = self._wait_settled(target, timeout)
+        error_log.write_deferred()
+        return 0 if settled else self.unsettled(target)
+
+    def flush_if_reachable(self, timeout: float) -> int:
+        """Flush, but do not wait for a server that cannot be reached."""
+        self._notice_fork()
+        if self.ending.is_handed:
+            timeout = min(timeout, self.ending.patience)
+        deadline = time.monotonic() + timeout
+        target = self._last
+        while not self._wait_settled(target, max(0.0, min(deadline - time.monotonic(), SLICE))):
+            if time.monotonic() >= deadline or not self.lanes.may_be_reachable:
+                return self.flush(0.0)
+        return 0
+
+    def unsettled(self, target: int) -> int:
+        """Return how many events up to this sequence have no outcome."""
+        # Acks may come in any order: events beyond `settled` may have their outcome, too.
+        counts = self.queue.counters()
+        return int(max(0, min(target - counts["settled"], counts["queued"] + counts["inflight"])))
+
+    def _wait_settled(self, target: int, timeout: float) -> bool:
+        if self.queue.settled >= target:
+            return True
+        if lifecycle.cannot_wait(self.sender.ident):
+            return False
+        if not self.inline and self.start_sender():
+            self.queue.wake()
+            if threads.is_green():
+                return threads.wait_until(lambda: self._reached(target), timeout)
+            return self.queue.wait_settled(target, timeout)
+        return self._drive_to(target, timeout)
+
+    def _reached(self, target: int) -> bool:
+        """Return whether every event up to `target` has its outcome; if not, the pump returns when it has."""
+        self.queue.set_flush_target(target)
+        return self.queue.settled >= target
+
+    def _drive_to(self, target: int, timeout: float) -> bool:
+        return self._drive(lambda: self._reached(target), timeout)
+
+    def _drive(self, done: Callable[[], bool], timeout: float) -> bool:
+        return self.sender.drive(self, done, timeout)
+
+    # -- callers: requests -------------------------------------------------------------------------
+
+    def request(self, kind: str, payload: Any, timeout: float) -> tuple[Any, float]:
+        """Ask the server something, and wait `timeout` seconds at most.
+
+        Returns:
+            Its answer, and the seconds that it took.
+
+        Raises:
+            ConnectFailed: there is no answer in time, or no connection.
+            ValueError: the protocol has no such question.
+        """
+        if lifecycle.must_not_block(self.sender.ident):
+            raise ConnectFailed(f"{kind}: not from here")
+        request, begun = self.begin_request(kind, payload)
+        if begun:
+            deadline = time.monotonic() + timeout
+            # In slices: Python notices a signal that comes right before a wait only after it.
+            while not request.wait(max(0.0, min(deadline - time.monotonic(), CHECK))):
+                if time.monotonic() >= deadline:
+                    break
+                self.start_sender()  # it may have ended
+        else:
+            self._drive(lambda: request.done, timeout)
+        return self.finish_request(request, timeout)
+
+    def begin_request(
+        self, kind: str, payload: Any, when_done: Callable[[], object] = lambda: None
+    ) -> tuple[Request, bool]:
+        """Ask the server something, without waiting.
+
+        Returns:
+            The request, and whether there is a sender, which calls `when_done` after the answer.
+
+        Raises:
+            ConnectFailed: the client is closed.
+        """
+        self._notice_fork()
+        if self.closed:
+            raise ConnectFailed(f"{kind}: the client is closed")
+        request = self.requests.add(kind, payload, when_done)
+        begun = not self.inline and self.start_sender()
+        if begun:
+            self._wake()
+        return request, begun
+
+    def finish_request(self, request: Request, timeout: float) -> tuple[Any, float]:
+        """End a request that was waited for `timeout` seconds; return and raise as ``request`` does."""
+        why = self.diagnostics.last_error or "silence"
+        request.settle(error=ConnectFailed(f"{request.kind}: no answer in {timeout:g} s: {why}"))
+        if request.error is not None:
+            raise request.error
+        return request.reply, request.seconds
+
+    def post_command(self, kind: str, payload: Any) -> None:
+        """Give the core a command, which has no answer.
+
+        It holds from the next event on; events that were put before go before it. By one thread at a time.
+
+        Raises:
+            ValueError: the core does not take it.
+        """
+        self._notice_fork()
+        self.core.post_command(kind, payload, self.queue.next_seq, self.in_flight)
+        if self.running:
+            self._wake()
+
+    def keep_connected(self, on: bool) -> None:
+        """Begin or stop keeping a connection even if there is nothing to send.
+
+        In a forked child this holds from its first event on.
+        """
+        if on:
+            self._notice_fork()
+        self._keeps_connected = on and not self.closed
+        self.lanes.keep_connected(self._keeps_connected)
+        if self._keeps_connected and not self.inline and self.start_sender():
+            self.queue.wake()
+
+    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Transport], url: str) -> None:
+        """Deliver to other endpoints from now on; see ``Lanes.plan_move``."""
+        self.lanes.plan_move(endpoints, make_transport, url)
+        if self.spool is not None:
+            self.spool.move(endpoints, make_transport, url)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the sender look at once."""
+        self.pump.poke()
+        self.queue.wake()
+
+    # -- the sender --------------------------------------------------------------------------------
+
+    def start_sender(self, wait: bool = False) -> bool:
+        """Start the sender's thread unless it runs; return False when none can be started."""
+        self.on_start()
+        started = self.sender.start(self, wait)
+        if self.spool is not None and not self.ending.forking and not self.ending.is_draining:
+            self.spool.start()
+        return started
+
+    def step(self) -> bool:
+        """Deliver for a while; return False, without doing that, when draining is over."""
+        if self._drained():
+            return False
+        pause = REPORT_EVERY if self.submissions.deliveries else TURN
+        self.turn(min(time.monotonic() + pause, self.ending.hand_off_at, self.ending.deadline))
+        return True
+
+    def _drained(self) -> bool:
+        """Return whether draining is over; if not, the pump returns when it is."""
+        ending = self.ending
+        if ending.is_over(self.queue.settled, self._last, time.monotonic()):
+            return True
+        if ending.is_draining:
+            self.queue.set_flush_target(ending.goal(self._last))
+        return False
+
+    def turn(self, until: float) -> None:
+        """Deliver, until the monotonic second `until` at most; the caller holds the role.
+
+        A shortage of descriptors, threads or memory ends the connection at worst, never the sender.
+        """
+        try:
+            self.turns += 1
+            self.submissions.callbacks.ensure_thread()
+            self.queue.reopen_wake()
+            for lane in self.lanes:
+                lane.core.sample_clocks(time.monotonic())
+            if self._ages is not None:
+                until = self._expire(self._ages, until, drop=False)
+            if self._spool_ages is not None:
+                until = self._expire(self._spool_ages, until, drop=True)
+            self.lanes.deliver(until)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not is_shortage(error):
+                raise
+            self.lanes.run_short(describe_error(error))
+
+    def _expire(self, ages: Ages, until: float, drop: bool) -> float:
+        """Fail or drop events that have waited too long; return when to look again, `until` at most."""
+        now = time.monotonic()
+        old = ages.look(now, self._last)
+        if old:
+            self.in_flight.expire(old, drop)
+        waiting = any(lane.trials.unsent for lane in self.lanes)
+        return min(until, now + ages.every) if waiting else until
 
     # -- the spool ---------------------------------------------------------------------------------
 
@@ -244,251 +663,338 @@ class Engine(Intake, Connections):
         self.core.take_over(os.urandom(10))
         return adoption
 
-    def move(self, endpoints: tuple[Any, ...], make_transport: Callable[[], Transport], url: str) -> None:
-        """Deliver to other endpoints from now on. May be called from any thread.
-
-        Events in flight get their outcomes first, within `MOVE_WAIT` seconds; what has none then is sent
-        again to the new endpoints. What `make_transport` raises is raised here, and nothing has changed.
-        """
-        transports = tuple(make_transport() for _ in range(self._needed_transports(endpoints)))
-        self._move = Move(endpoints, transports, url, time.monotonic() + MOVE_WAIT)
-        if self.spool is not None:
-            self.spool.move(endpoints, make_transport, url)
-        self.pump.poke()
-        self.queue.wake()
-
-    def _needed_transports(self, endpoints: tuple[Any, ...]) -> int:
-        return 1
-
     def begin_adoption(self) -> None:
         """Send what a dead owner left, then end."""
-        self.closed = True
-        self.queue.close()
-        self._leave_until(time.monotonic() + LONGEST)
-        self._most_linger = ADOPTER_LINGER_S
+        for lane in self.lanes:
+            lane.drain_timeout = ADOPTER_LINGER_S
+        self.retire(LONGEST)
         self.end_idle()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the client has ended."""
-        return self._ended
+    # -- close -------------------------------------------------------------------------------------
 
-    def _start(self, wait: bool = False) -> bool:
-        self.on_start()
-        started = super()._start(wait)
-        if self.spool is not None and not self._forking and self._leave_by == FOREVER:
-            self.spool.start()
-        return started
+    def close(self, timeout: float) -> int:
+        """Take no more events, deliver the queued ones, and end; return how many events were given up.
+
+        A call that was interrupted may be made again: it goes on. Until then the sender goes on by
+        itself, and the end of the process waits for it.
+
+        While the interpreter exits, only the queued events are delivered: more may come from
+        later exit handlers, and are delivered in their call.
+        """
+        self._notice_fork()
+        timeout = max(0.0, min(timeout, LONGEST))
+        if self.ending.is_handed and not self.closed:
+            left = self.flush(min(timeout, self.ending.patience))
+            with self.sender.role(SLICE) as has_role:
+                if has_role:
+                    self.books.write_totals()
+            return left
+        if not self.ended:
+            self.retire(timeout)
+            if not lifecycle.cannot_wait(self.sender.ident):
+                deadline = self.ending.deadline
+                self.wait_left(deadline, OVERTIME)
+                self.drain_callbacks(max(deadline, time.monotonic() + GRACE), "when close() ended")
+        return self.remaining
+
+    @property
+    def remaining(self) -> int:
+        """The number of events that were given up, or have no outcome yet."""
+        counts = self.queue.counters()
+        # A sender that is stuck in a name look-up ends when it comes back.
+        return int(self.given_up + counts["queued"] + counts["inflight"])
+
+    def begin_close(self, timeout: float) -> bool:
+        """Begin to close, without waiting; return whether there is something to wait for."""
+        self._notice_fork()
+        self.retire(max(0.0, min(timeout, LONGEST)))
+        return not self.ended
+
+    def end_idle(self) -> None:
+        """Finish ``begin_close`` where there is no sender: all is settled, or the time is over."""
+        if not self.running:
+            self.wait_left(time.monotonic(), 0.0)
+
+    def retire(self, seconds: float) -> None:
+        """Take no more events; have the sender deliver the queued ones, for `seconds` at most, and end."""
+        self._retire(self.ending.close(time.monotonic() + seconds))
+
+    def _retire(self, begun: bool) -> None:
+        if begun:
+            self.queue.close()
+            self._keeps_connected = False
+            self.lanes.keep_connected(False)
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Have the sender deliver what is left by the deadline."""
+        self.lanes.hurry(self.ending.deadline)
+        if not self.running and not self.inline and not self.settled_all:
+            self.start_sender()
+        self._wake()
+
+    def retire_in_background(self, patience: float) -> None:
+        """Retire for a caller that may not wait for a server.
+
+        Args:
+            patience: seconds to wait at most, for a sender that ends by itself within them; 0 in finalizers,
+                which run in any thread.
+        """
+        self._notice_fork()
+        if not self.ending.is_open:
+            return
+        self._retire(self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT))
+        if self.inline:
+            if patience:
+                self.wait_left(time.monotonic() + patience, 0.0)
+            return
+        self._start_for_files()
+        if patience and self.lanes.may_be_reachable:
+            self.sender.join(patience)
+
+    def orphan(self) -> None:
+        """Deliver the queued events within `ORPHAN_TIMEOUT` seconds, then end: the client is unreferenced."""
+        if not self.ending.is_open:
+            return
+        self._retire(self.ending.close_in_background(time.monotonic() + ORPHAN_TIMEOUT))
+        if not self.inline:
+            self._start_for_files()
+        if not self.running and (self.inline or self.settled_all):
+            with self.sender.role(0.0) as has_role:
+                if has_role:
+                    self.leave()
+
+    def _start_for_files(self) -> None:
+        """Start a sender although nothing is queued: files of the spool have to go, and that takes long."""
+        if not self.running and self.spool is not None:
+            self.start_sender()
+
+    def wait_left(self, by: float, grace: float) -> bool:
+        """Wait for the end of a sender that leaves; be the sender when no thread is.
+
+        Args:
+            by: the monotonic second at which it ends.
+            grace: seconds to wait beyond that.
+
+        Returns:
+            Whether it has ended.
+        """
+        if self.running:
+            self.sender.join(by - time.monotonic() + grace)
+        if self.ending.is_open:
+            with self.sender.role(SLICE) as has_role:
+                if has_role:
+                    self._leave_inline(by)
+        return not self.ending.is_open
+
+    def _leave_inline(self, by: float) -> None:
+        """Do the rest of a sender's work in the calling thread, which holds the role."""
+        with self.sender.acting(by):
+            self.ending.finish_alone()  # or one client would take the time of the next
+            while not self._drained() and (now := time.monotonic()) < by:
+                self.turn(min(by, now + SLICE))
+            if self._drained():
+                self.leave()
+
+    def leave(self) -> None:
+        """End, or leave the role to callers at exit. The caller holds the role."""
+        if not self.ending.is_open:
+            return
+        if self.ending.hand_over():
+            self._hand_over()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """End, and fail the events without an outcome."""
+        deadline = self.ending.deadline
+        self.queue.close()
+        left = self._settle_rest()
+        self.books.record()
+        self.submissions.settle_rest(Outcome("failed", "closed"))
+        self.books.close()
+        self._give_up(left)
+        self.lanes.close(deadline)
+        if self.spool is not None:
+            self.spool.close(deadline)
+        self.ending.end()
+        self.queue.needs_sender = True
+        self.queue.release()
+        self.on_end()
+
+    def _settle_rest(self) -> int:
+        """Leave the events that have no outcome in the spool, or fail them; return how many failed."""
+        if self.spool is None or not self.spool.is_open:
+            return self.lanes.fail(R_CLOSED)
+        self.spool.make_room()
+        before = self.queue.counters()
+        self.in_flight.keep()
+        self.in_flight.commit()
+        after = self.queue.counters()
+        if stored := after["stored"] - before["stored"]:
+            what = error_log.counted(stored, "event")
+            where = self.spool.directory
+            how = f"the next client that opens it sends them, or: logclient spool drain {where} --to URL"
+            text = f"{self.url}: {what} left in the spool {where}: {how}"
+            self.diagnostics.complain(text, "stored")
+        return int(after["failed"].get("closed", 0) - before["failed"].get("closed", 0))
+
+    def _give_up(self, events: int) -> None:
+        """Count and report events that were not delivered in time; at exit, one line for all clients."""
+        self.given_up += events
+        if events and self.ending.exit_by == FOREVER:
+            what = error_log.counted(events, "event")
+            text = f"{self.url}: {what} given up: the client ended before delivery"
+            self.diagnostics.last_error = text
+            lifecycle.given_up(self.error_log, events, text)
+
+    def drain_callbacks(self, deadline: float, when: str = "before exit") -> int:
+        """Have callbacks run until the monotonic `deadline`; report and return how many have not."""
+        left = self.submissions.callbacks.drain(deadline)
+        if left:
+            calls = "callback" if left == 1 else "callbacks"
+            words = "did not run" if when == "before exit" else "had not run"
+            more = "" if when == "before exit" else "; that goes on while the process lives"
+            self.error_log.complain("callbacks", f"{self.url}: {left} {calls} {words} {when}{more}", 40)
+        return left
+
+    # -- exit (called by lifecycle) ----------------------------------------------------------------
+
+    def begin_exit(self, deadline: float) -> bool:
+        """Have the sender end by the monotonic `deadline`; return whether there is one to wait for.
+
+        Called for all clients first.
+        """
+        self._notice_fork()
+        begun = self.ending.exit(deadline, time.monotonic(), self._last)
+        if begun:
+            self._hurry()
+        return begun
+
+    def finish(self, deadline: float) -> None:
+        """Exit alone: deliver until the monotonic `deadline`; events that are left then fail.
+
+        The sender's thread ends here. Later events are delivered in the call that logs them.
+        """
+        lifecycle.finish([self], lambda engine: deadline)
+
+    def _hand_over(self) -> None:
+        """Leave the role to callers at exit; queued events have the rest of the time."""
+        deadline = self.ending.deadline
+        self._let_callers_deliver()
+        # Daemon threads may log on: this thread delivers their events so far, they deliver later ones.
+        target = self._last
+        while not self._reached(target) and (now := time.monotonic()) < deadline:
+            self.turn(min(deadline, now + SLICE))
+        if self.queue.settled < target:
+            self._give_up(self._settle_rest())
+        self.lanes.drain(deadline)
+        self.books.record()
+        self.books.write_totals()
+        self.ending.handed_over(time.monotonic())
+
+    def _let_callers_deliver(self) -> None:
+        self.lanes.stop_trials()
+        self.queue.needs_sender = True
+
+    def turned_at_exit(self, done: Callable[[], bool], deadline: float) -> None:
+        """Finish a turn of a caller that delivers while the process ends."""
+        if done():
+            self.lanes.drain(deadline)
+        self.books.write_totals()
+        if self.spool is not None and self.settled_all:
+            self.spool.leave()
+
+    def leave_spool(self) -> None:
+        """Keep only the files of the spool that events lie in. Called when delivery at exit is over."""
+        if self.spool is not None and not self.ended:
+            with self.sender.role(0.0) as has_role:
+                if has_role:
+                    self.spool.leave()
+
+    def undelivered(self, before: int) -> int:
+        """Return how many events were given up since `given_up` was `before`, after the wait at exit."""
+        if not self.ending.is_open:
+            return self.given_up - before
+        # Its thread is stuck in a name look-up. Later events are delivered in the call that logs them.
+        stuck = self.lanes.holds_sender
+        self.ending.abandon(stuck)
+        self._let_callers_deliver()
+        left = self._last - self.queue.settled
+        if stuck:
+            # It touches nothing else: its events fail here, and are listed.
+            left = self._settle_rest()
+            self.books.open()
+            self.books.record()
+            self.books.write_totals()
+        return left
+
+    # -- a fork (called by lifecycle) --------------------------------------------------------------
 
     def park(self, pause: bool) -> None:
         """Before a fork: ask all threads to end; see ``Sender.park``."""
         if self.spool is not None:
             self.spool.park()
-        super().park(pause)
+        self.sender.park(pause)
+        self.submissions.callbacks.park()
+        for lane in self.lanes:
+            lane.park()
 
     def wait_parked(self, deadline: float) -> None:
         """Wait, until the monotonic `deadline`, for the threads that were asked to end."""
-        super().wait_parked(deadline)
+        self.sender.wait_parked(deadline - time.monotonic())
+        self.submissions.callbacks.wait_parked(deadline - time.monotonic())
         if self.spool is not None:
             self.spool.wait_parked(deadline - time.monotonic())
+        for lane in self.lanes:
+            lane.wait_parked(deadline - time.monotonic())
 
     def unpark(self) -> bool:
         """Go on in the parent after a fork; return whether a sender has work."""
-        has_work = super().unpark()
+        self.sender.unpark()
+        has_work = self.has_work
         if self.spool is not None:
             self.spool.unpark()
         return has_work
 
-    # -- a turn ------------------------------------------------------------------------------------
+    def restart(self) -> bool:
+        """Have a sender again after a fork; return whether its thread was started."""
+        if self.inline:
+            self.ensure_sender()
+            return False
+        return not self.running and self.start_sender() and self.running
 
-    def turn(self, until: float) -> None:
-        """Deliver, until the monotonic second `until` at most; the caller holds the role.
-
-        A shortage of descriptors, threads or memory ends the connection at worst, never the sender.
-        """
-        try:
-            self._turn(until)
-        except (OSError, MemoryError, RuntimeError) as error:
-            if not is_shortage(error):
-                raise
-            lost = [lane for lane in self.lanes if lane.link is not None]
-            for lane in lost:
-                assert lane.link is not None
-                lane._lost(lane.link, describe_error(error))
-            if not lost:
-                self.endpoints.failed(f"{self.url}: {describe_error(error)}", "shortage")
-
-    def _turn(self, until: float) -> None:
-        self.turns += 1
-        self.submissions.callbacks.ensure_thread()
-        self.queue.reopen_wake()
-        for lane in self.lanes:
-            lane.core.sample_clocks(time.monotonic())
-        if self._move is not None:
-            until = self._plan_move(self._move, until)
-        if self._ages is not None:
-            until = self._expire(self._ages, until, drop=False)
-        if self._spool_ages is not None:
-            until = self._expire(self._spool_ages, until, drop=True)
-        if self.fatal is not None:
-            self.in_flight.fail(R_FATAL)
-            self.in_flight.commit()
-            self.books.record()
-            self._rest(until)
-            return
-        self._deliver(until)
-
-    def _deliver(self, until: float) -> None:
-        """Connect if there is a use for it, and move bytes until the monotonic second `until` at most."""
-        link = self.link if self.link is not None else self._connect(until)
-        if link is None:
-            self._commit_gaps()
-            return
-        until = self._regulate(until, self.requests.start(self.core))
-        self._conclude(link, self.pump.run(link, until))
-        self.in_flight.report_gaps()
-        self.books.record()
-
-    @property
-    def _is_moving(self) -> bool:
-        return self._move is not None
-
-    def _plan_move(self, move: Move, until: float) -> float:
-        """Leave the old endpoints once that is possible; return when to ask again, `until` at most."""
-        now = time.monotonic()
-        waits = False
-        for lane in self.lanes:
-            if lane.link is not None and lane.in_flight.inflight and now < move.deadline:
-                waits = True
-            elif lane.link is not None:
-                lane._leave_link(lane.link)
-        if waits:
-            return min(until, move.deadline)
-        if self._move is move:
-            self._move = None
-        self._apply_move(move)
-        return until
-
-    def _apply_move(self, move: Move) -> None:
-        self._transport.close()
-        self._transport, self._endpoints = move.transports[0], move.endpoints
-        self.url = self.diagnostics.url = move.url
-        self.endpoints.replace(move.endpoints)
-        self.fatal = None
-
-    def _commit_gaps(self) -> None:
-        """Record events that were dropped from the queue."""
-        self.in_flight.report_gaps()
-        self.in_flight.commit()
-        self.books.record()
-
-    def _expire(self, ages: Ages, until: float, drop: bool) -> float:
-        """Fail or drop events that have waited too long; return when to look again, `until` at most."""
-        now = time.monotonic()
-        old = ages.look(now, self.queue.next_seq - 1)
-        if old:
-            self.in_flight.expire(old, drop)
-        waiting = any(lane.trials.unsent for lane in self.lanes)
-        return min(until, now + ages.every) if waiting else until
-
-    def _rest(self, until: float) -> None:
-        """Sleep until an event comes, a caller wakes the sender, or `until`."""
-        if self.queue.prepare_wait(True):
-            self.queue.wait_for_wake(max(0.0, until - time.monotonic()))
-        self.queue.finish_wait()
-
-    # -- connecting ---------------------------------------------------------------------------------
-
-    def _connect(self, until: float) -> Link | None:
-        """Connect if there is a use for it and the back-off is over."""
-        now = time.monotonic()
-        if not self._wants_connection(now):
-            if self.trials.isolation.withheld:  # the others were dropped meanwhile
-                self.trials.give_back()
-            else:
-                trial = self.trials.isolation.next_trial(0)
-                self._rest(until if trial is None else min(until, trial))
-            return None
-        if now < self.endpoints.not_before:
-            self.queue.wait_for_wake(min(until, self.endpoints.not_before) - now)
-            if time.monotonic() < self.endpoints.not_before:
-                return None
-        if not self.books.open():
-            return None
-        link = self._attempt_connection(now)
-        if link is None:
-            return None
-        if self._bypassed:
-            link.close()
-            return None
-        self._connected(link)
-        return link
-
-    def _wants_connection(self, now: float) -> bool:
-        if self.trials.unsent or self.requests.waiting:
-            return True
-        return (self.keeps_connected and not self.closed and not self._orphaned) or self.trials.is_due(now)
-
-    def _attempt_connection(self, now: float) -> Link | None:
-        """Try the next endpoint."""
-        self.endpoints.skip_refused(now)
-        endpoint = self.endpoints.current
-        self.endpoints.attempt_at = now
-        try:
-            warn = partial(self.diagnostics.warn, self.url)
-            self._attempt = WakingAttempt(self.queue, self._called_off, warn)
-            return self._try(endpoint, partial(self._transport.connect, endpoint, self._attempt))
-        finally:
-            self._attempt = None  # it holds us
-            self.endpoints.attempt_at = 0.0
-
-    def _called_off(self) -> bool:
-        """Return whether to stop connecting. Asked many times a second.
-
-        An attempt may take long, so events that are dropped meanwhile are recorded here.
-        """
-        if self._bypassed:
-            return True
-        self._commit_gaps()
-        return self._gives_up()
-
-    def _gives_up(self) -> bool:
-        return self._stopped or self._move is not None
-
-    # -- state -------------------------------------------------------------------------------------
-
-    @property
-    def may_be_reachable(self) -> bool:
-        """Whether the server is reachable as far as is known; True before the first attempt."""
-        return self.link is not None or self.fatal is not None or self.endpoints.hopeful
-
-    def stats(self) -> Stats:
-        """Take a snapshot of all counts that adds up."""
-        if self.queue.forked:  # from C: the parent's mutex may be held for ever
+    def _notice_fork(self) -> None:
+        """Start anew in the child of a fork that no hook has seen."""
+        if self.queue.forked:
             self.after_fork()
-        counts = self.queue.counters()
-        dropped = dict(counts["dropped"])
-        ledger = self.books.ledger
-        return Stats(
-            **{name: counts[name] for name in COUNTED},
-            refused=dropped.pop("closed", 0),
-            dropped=dropped,
-            callbacks=self.submissions.callbacks.waiting,
-            connects=sum(lane.connects for lane in self.lanes),
-            disconnects=sum(lane.disconnects for lane in self.lanes),
-            in_doubt=self.connection.doubt.events,
-            in_doubt_estimate=self.connection.doubt.estimate,
-            quarantined=sum(lane.trials.suspects for lane in self.lanes),
-            batches=self.pump.windows,
-            bytes_sent=self.pump.bytes_sent,
-            turns=self.turns,
-            last_error=self.diagnostics.last_error,
-            ledger_error=ledger.stopped if ledger is not None else "",
-            spooled=self.spool.events if self.spool is not None else 0,
-            spool_error=self.spool.error if self.spool is not None else "",
-            url=self.url,
-            tls=next((lane._tls for lane in self.lanes if lane._tls), ""),
-            pump=describe_pump(self.pump),
-            compressor=self.core.compressor,
-            producer=self.producer.hex(),
-        )
+
+    def after_fork(self) -> None:
+        """Start anew in the child: empty queue, new producer, no connection. The parent keeps its own."""
+        ledger, deliveries, parents = self.books.ledger, self.submissions.deliveries, list(self.lanes)
+        route, batches = self.lanes.route, self.lanes.batches
+        self.error_log.after_fork()
+        self.submissions.callbacks.after_fork()
+        if self.spool is not None:
+            self.spool.abandon()
+        self.queue.renew()
+        for in_flight in batches:
+            in_flight.renew()
+        self.ending = Ending(self.limits.atexit_timeout, closed=self.closed, handed=self.ending.is_handed)
+        self._begin(route, batches)
+        if self.closed:
+            self.queue.close()
+            self.queue.release()
+        for lane in parents:
+            lane.abandon()
+        if ledger is not None:
+            ledger.abandon()
+        for delivery in deliveries.values():
+            delivery._after_fork(Outcome("failed", "forked"))
+
+
+def _new_core(make_core: Callable[[bytes], Core], producer: bytes) -> Core:
+    core = make_core(producer)
+    core.set_wall_clock(time.time)
+    core.sample_clocks(time.monotonic())  # before the first event
+    return core

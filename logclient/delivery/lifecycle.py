@@ -34,11 +34,12 @@ class _Engine(Protocol):
     """The methods called around forks and at exit; ``delivery.engine.Engine`` has them."""
 
     limits: Config
-    url: str
     error_log: ErrorLog
     given_up: int
     queue: EventQueue
 
+    @property
+    def url(self) -> str: ...
     @property
     def running(self) -> bool: ...
 

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logclient import threads
 from logclient._ext.inflight import InflightBatches
@@ -28,7 +28,7 @@ from logclient.delivery.contract import (
     Settled,
     Transport,
 )
-from logclient.errors import CredentialError
+from logclient.errors import ConfigError, CredentialError
 
 if TYPE_CHECKING:
     from logclient.config import Config
@@ -63,6 +63,40 @@ def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limi
     else:
         why = transport.why_python() or "the transport has none for this core"
     return PythonPump(in_flight, core, why=why, **sizes)
+
+
+class OnePump:
+    """A group with room for one pump, of any kind."""
+
+    def __init__(self) -> None:
+        self._pump: Any = None
+        self._stopping = False
+
+    def add(self, pump: Pump) -> None:
+        """Add a pump."""
+        if self._pump is not None:
+            raise ConfigError("balance: needs a compiled pump")
+        self._pump = pump
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pump, name)
+
+    def run(self, links: list[Link | None], until: float) -> list[str]:
+        """Move bytes."""
+        return [self._pump.run(links[0], until)]
+
+    def poke(self) -> None:
+        """Make ``run`` return soon, once."""
+        self._pump.poke()
+
+
+def make_group(several: bool) -> Any:
+    """Make a group for several pumps, or one."""
+    if several:
+        from logclient._ext.pump.group import PumpGroup
+
+        return PumpGroup()
+    return OnePump()
 
 
 def describe_pump(pump: Pump) -> str:

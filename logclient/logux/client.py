@@ -271,11 +271,11 @@ class Client(client.Client):
             the server speaks another version of the protocol, or requires another subprotocol. Nothing more
             is sent; see ``stats().last_error``
         """
-        engine = self._engine
-        if engine.fatal is not None:
+        lane = self._engine.lanes.first
+        if lane.fatal is not None:
             return "stopped"
-        if engine.link is None:
-            return "denied" if engine.endpoints.all_refused and not engine.closed else "disconnected"
+        if lane.link is None:
+            return "denied" if lane.endpoints.all_refused and not self.closed else "disconnected"
         return self._core.state
 
     @property

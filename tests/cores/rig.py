@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from logclient._ext.hash import xxh64
+from logclient.delivery.ending import State
 from logclient.delivery.engine import Engine
 from logclient.delivery.error_log import ErrorLog
 from logclient.delivery.stats import Stats
@@ -181,6 +182,10 @@ class Rig:
         assert not wrong and looks > 1
 
     # -- the end
+
+    def reopen(self) -> None:
+        """After the exit of its engine, let it be closed for good."""
+        self.engine.ending.state = State.RUNNING
 
     def finish(self, timeout: float = PATIENCE) -> Stats:
         """Close the engine, and check the conditions of every run."""

@@ -65,7 +65,7 @@ def connected(client: logclient.Client, n: int) -> None:
 
 
 def lanes(client: logclient.Client) -> Any:
-    return client._engine.lanes
+    return list(client._engine.lanes)
 
 
 def numbers(*servers: Collector) -> Counter[int]:

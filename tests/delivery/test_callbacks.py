@@ -281,7 +281,7 @@ def test_exit_runs_waiting_callbacks_or_reports_them(build: Make) -> None:
     rig.engine.finish(time.monotonic() + PATIENCE)
     rig.engine.drain_callbacks(time.monotonic() + PATIENCE)
     assert len(ran) == 10
-    rig.engine.exiting = False
+    rig.reopen()
     for _ in range(3):
         submit(rig).add_done_callback(gate)
     wait_until(lambda: rig.stats().callbacks == 2)

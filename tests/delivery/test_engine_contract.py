@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from logclient.delivery import connection, endpoints, shutdown
+from logclient.delivery import connection, endpoints
+from logclient.delivery import engine as engine_module
 from logclient.delivery.backoff import Backoff
 from logclient.delivery.stats import Stats
 from tests.cores.plain import POISON
@@ -687,7 +688,7 @@ def test_many_small_batches_are_sent_without_another_turn(
 ) -> None:
     # More batches than a pump sends between two looks; the last one must not stay behind until some
     # deadline makes the pump look again.
-    monkeypatch.setattr(shutdown, "TURN", 3600.0)
+    monkeypatch.setattr(engine_module, "TURN", 3600.0)
     rig = make(inflight=256, batch_events=1)
     rig.server.script = silent
     stop_listening(rig)
@@ -863,7 +864,7 @@ def test_a_proven_connection_resets_the_backoff(
     monkeypatch.setattr(endpoints, "random", lambda: 1.0)  # the longest waits
     rig = make(backoff_min=0.01, backoff_max=1000.0)
     # It was down for long: the next wait would be one of 40 s.
-    rig.engine.endpoints.backoff.attempts = 12
+    rig.engine.lanes.first.endpoints.backoff.attempts = 12
     pause = threading.Event()
     for number in range(1, 8):
         rig.put()
@@ -959,7 +960,7 @@ def test_flush_does_not_wait_for_the_linger(make: Make) -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutdown, "TURN", 0.02)
+    monkeypatch.setattr(engine_module, "TURN", 0.02)
 
 
 @pytest.mark.usefixtures("short_turns")
@@ -1018,7 +1019,7 @@ def test_a_fatal_answer_ends_sending_for_good(make: Make, setup: Setup) -> None:
     rig.many(10)
     rig.until(lambda s: s.failed or not acks(setup))
     if not acks(setup):
-        rig.until(lambda s: rig.engine.fatal is not None)
+        rig.until(lambda s: rig.engine.lanes.fatal is not None)
     rig.many(10)
     stats = rig.settle()
     assert stats.connects == 1

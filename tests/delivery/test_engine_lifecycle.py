@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from logclient import threads
-from logclient.delivery import lifecycle, shutdown
+from logclient.delivery import engine as engine_module
+from logclient.delivery import lifecycle
 from logclient.delivery import pump as pump_module
 from logclient.delivery.outcomes import Delivery, Outcome
 from tests.cores.rig import SETUPS, Rig, Setup
@@ -226,7 +227,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
     rig.engine.finish(time.monotonic() + PATIENCE)
     stats = rig.stats()
     assert stats.acked + stats.handed == 100
-    assert rig.engine._thread is not None and not rig.engine._thread.is_alive()
+    assert rig.engine.sender.thread is not None and not rig.engine.sender.thread.is_alive()
     books = rig.books()
     assert books.closed is not None and books.closed["last"] == 100
     for i in range(5):
@@ -239,7 +240,7 @@ def test_after_exit_each_call_delivers_its_event(build: Make, setup: Setup) -> N
     assert books.outcomes[105][0] in ("acked", "handed")
     assert rig.engine.close(1.0) == 0
     assert len(list(rig.ledger.iterdir() if rig.ledger else [])) == 1, "still the same part"
-    rig.engine.exiting = False  # for the rig: close for good
+    rig.reopen()
 
 
 def test_exit_with_a_dead_server_reports_the_loss_once(build: Make, setup: Setup) -> None:
@@ -250,7 +251,7 @@ def test_exit_with_a_dead_server_reports_the_loss_once(build: Make, setup: Setup
     assert rig.stats().failed == {"closed": 7}
     assert rig.lines.of("exit") == ["test://server: 7 events were not delivered before exit"]
     assert rig.put() == 8  # has no patience left, and returns
-    rig.engine.exiting = False
+    rig.reopen()
 
 
 def test_the_exit_budget_counts_only_our_own_waits(build: Make) -> None:
@@ -261,7 +262,7 @@ def test_the_exit_budget_counts_only_our_own_waits(build: Make) -> None:
     time.sleep(0.6)
     rig.put()
     assert rig.stats().acked == 4
-    rig.engine.exiting = False
+    rig.reopen()
 
 
 @pytest.fixture
@@ -290,7 +291,7 @@ def test_without_threads_each_call_delivers_its_event(
     assert rig.engine.flush(1.0) == 0
     rig.engine.finish(time.monotonic() + 1.0)
     assert rig.stats().failed == {}
-    rig.engine.exiting = False
+    rig.reopen()
 
 
 def test_the_sender_starts_once_threads_are_available(
@@ -324,11 +325,11 @@ def test_block_at_exit_delivers_until_there_is_room(build: Make, no_threads: lis
     rig.server.script = silent
     rig.server.down()
     rig.engine.limits = rig.limits.replace(atexit_timeout=0.01)
-    rig.engine._patience = 0.01
+    rig.engine.ending.patience = 0.01
     rig.many(5)
     rig.server.up()
     rig.server.script = acknowledge
-    rig.engine._patience = PATIENCE
+    rig.engine.ending.patience = PATIENCE
     assert rig.many(3) == [6, 7, 8]
     assert rig.settle().acked == 8
 
@@ -348,7 +349,7 @@ def test_a_dead_sender_is_replaced(build: Make) -> None:
         raise RuntimeError("a bug")
 
     rig.engine.core.encode = broken  # type: ignore[method-assign]
-    thread = rig.engine._thread
+    thread = rig.engine.sender.thread
     assert thread is not None
     rig.put()
     thread.join(PATIENCE)
@@ -387,13 +388,13 @@ def test_a_failed_fork_leaves_the_sender_running(build: Make, setup: Setup) -> N
 def test_an_orphaned_engine_delivers_and_ends(
     build: Make, setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutdown, "TURN", 0.02)
+    monkeypatch.setattr(engine_module, "TURN", 0.02)
     rig = build(setup)
     rig.server.down()
     rig.many(10)
     rig.engine.orphan()
     rig.server.up()
-    thread = rig.engine._thread
+    thread = rig.engine.sender.thread
     assert thread is not None
     thread.join(PATIENCE)
     assert not thread.is_alive() and rig.engine.closed
@@ -404,7 +405,7 @@ def test_an_orphaned_engine_delivers_and_ends(
 
 def test_an_orphan_has_the_full_time_at_exit(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that ends the program drops its client just before."""
-    monkeypatch.setattr(shutdown, "ORPHAN_TIMEOUT", 1.0)
+    monkeypatch.setattr(engine_module, "ORPHAN_TIMEOUT", 1.0)
     rig = build(FIFO)
     rig.server.script = silent
     rig.many(5)
@@ -476,7 +477,7 @@ def test_keep_connected_backs_off_when_cut_at_once(build: Make) -> None:
     server = MemoryServer("by_id")
     rig = build(Setup("by_id"), server=server, transport=Rude(server), backoff_max=30.0)
     rig.engine.keep_connected(True)
-    rig.until(lambda _: rig.engine.endpoints.backoff.bound > 0.03)
+    rig.until(lambda _: rig.engine.lanes.first.endpoints.backoff.bound > 0.03)
     assert server.attempts < 30
 
 
@@ -505,7 +506,7 @@ def test_an_orphaned_engine_ends_despite_keep_connected(build: Make) -> None:
     rig.engine.keep_connected(True)
     wait_for_peer(rig, 1)
     rig.engine.orphan()
-    rig.until(lambda _: rig.engine.closed and not rig.engine._running)
+    rig.until(lambda _: rig.engine.closed and not rig.engine.running)
 
 
 def test_the_close_line_counts_only_settled_events(build: Make) -> None:
@@ -573,9 +574,9 @@ def submit_event(rig: Rig) -> Delivery:
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender makes no periodic reports: outcomes are reported only because a caller waits."""
-    for module in (shutdown, pump_module):
+    for module in (engine_module, pump_module):
         monkeypatch.setattr(module, "REPORT_EVERY", 1000.0)
-    monkeypatch.setattr(shutdown, "TURN", 1000.0)
+    monkeypatch.setattr(engine_module, "TURN", 1000.0)
 
 
 @pytest.mark.usefixtures("no_reports")
@@ -655,7 +656,7 @@ def test_many_threads_may_submit(build: Make, setup: Setup) -> None:
 
 def test_memory_is_bounded_while_submits_overlap(build: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `block` some submit is always running; all collections stay bounded meanwhile."""
-    monkeypatch.setattr(shutdown, "REPORT_EVERY", 0.002)
+    monkeypatch.setattr(engine_module, "REPORT_EVERY", 0.002)
     rig = build(FIFO, max_events=8, overflow="block", batch_events=4)
     rig.server.script = lambda peer: (time.sleep(0.001), acknowledge(peer))
     sizes: list[int] = []
@@ -664,7 +665,12 @@ def test_memory_is_bounded_while_submits_overlap(build: Make, monkeypatch: pytes
     def call() -> None:
         while not over.is_set():
             rig.engine.submit(b"x", 2, 0)
-            parts = [rig.engine, rig.engine.submissions, rig.engine.requests, rig.engine.endpoints]
+            parts = [
+                rig.engine,
+                rig.engine.submissions,
+                rig.engine.requests,
+                rig.engine.lanes.first.endpoints,
+            ]
             found = [pair for part in parts for pair in vars(part).items()]
             kept = {name: len(value) for name, value in found if isinstance(value, (dict, list, deque))}
             # Until the sender reports their outcomes: `MAX_UNREPORTED_DELIVERIES` of them at most.

@@ -522,7 +522,7 @@ def test_a_client_without_references_delivers_its_queue(server: MemoryServer) ->
     for i in range(50):
         client.send(str(i))
     engine = client._engine
-    thread = engine._thread
+    thread = engine.sender.thread
     assert thread is not None
     del client
     server.up()

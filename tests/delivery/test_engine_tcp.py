@@ -171,7 +171,7 @@ def test_the_next_endpoint_is_tried_and_then_kept(tmp_path: Path) -> None:
     transport = TwoEndpoints(server)
     transport.dead = {"a"}
     rig = Rig(FIFO, tmp_path / "run", server=server, transport=transport)
-    rig.engine.endpoints._endpoints = ("a", "b")
+    rig.engine.lanes.first.endpoints._endpoints = ("a", "b")
     rig.many(3)
     rig.settle()
     assert transport.asked == ["a", "b"]

@@ -89,7 +89,8 @@ def trace(kind: str, transport: Tcp, folder: Path, script: Callable[[Peer], None
         patch.setattr(os, "urandom", lambda n: PRODUCER[:n])  # the same ids
         options: dict[str, Any] = {"inflight": 25, "batch_events": 25, "linger": 0.0}
         rig = Rig(Setup(kind, True), folder, transport=transport, **options)
-    assert isinstance(rig.engine.pump, PythonPump if isinstance(transport, Interpreted) else TcpPump)
+    pump = rig.engine.lanes.first.pump
+    assert isinstance(pump, PythonPump if isinstance(transport, Interpreted) else TcpPump)
     rig.server.asked = set()  # type: ignore[attr-defined]
     rig.server.script = script
     rig.server.down()

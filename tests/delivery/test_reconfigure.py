@@ -66,9 +66,9 @@ class TestServers:
         _move_often("lumberjack", 1000, tmp_path)
 
     def test_events_that_get_no_answer_are_sent_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from logclient.delivery import engine
+        from logclient.delivery import lanes
 
-        monkeypatch.setattr(engine, "MOVE_WAIT", 0.05)
+        monkeypatch.setattr(lanes, "MOVE_WAIT", 0.05)
         with (
             Collector(faults="stall=every:1") as silent,
             Collector(keep=True) as server,

@@ -24,7 +24,8 @@ import pytest
 
 import logclient
 from logclient import threads
-from logclient.delivery import lifecycle, shutdown
+from logclient.delivery import engine as engine_module
+from logclient.delivery import lifecycle
 from logclient.testing import lumberjack as collector
 from tests.cores.rig import Rig, Setup
 from tests.cores.scheme import URL, served
@@ -115,7 +116,7 @@ class TestInterruptedClose:
         assert rig.put() == 0
         rig.server.peers[0].ack()
         assert rig.engine.close(PATIENCE) == 0
-        thread = rig.engine._thread
+        thread = rig.engine.sender.thread
         assert thread is not None and not thread.is_alive()
         assert rig.finish().acked == 5
 
@@ -130,7 +131,7 @@ class TestInterruptedClose:
         rig.server.peers[0].ack()
         outcome = delivery.result(PATIENCE)
         assert outcome is not None and outcome.status == "acked"
-        thread = rig.engine._thread
+        thread = rig.engine.sender.thread
         assert thread is not None
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a sender with nothing to do ends by itself"
@@ -214,7 +215,7 @@ def senders() -> list[threading.Thread]:
 def test_unreferenced_clients_end_beside_dead_servers(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutdown, "ORPHAN_TIMEOUT", 0.3)
+    monkeypatch.setattr(engine_module, "ORPHAN_TIMEOUT", 0.3)
     with Refusing() as dead, BlackHole() as hole:
         descriptors, before = len(os.listdir("/dev/fd")), len(senders())
         for url in (dead.url, hole.url) * 5:
@@ -292,7 +293,7 @@ def test_a_handler_that_a_configuration_takes_away_ends(server: MemoryServer, lo
     client = logger.handlers[0].client  # type: ignore[attr-defined]
     logger.info("before")
     logging.config.dictConfig(config)
-    wait_until(lambda: client._engine._ended)
+    wait_until(lambda: client._engine.ended)
     assert client.closed and client.stats().acked == 1
     logger.handlers[0].close()
 
@@ -401,7 +402,7 @@ def test_a_closed_handler_delivers_in_the_background(server: MemoryServer) -> No
     assert handler.client.closed and handler.client.stats().inflight == 5
     server.peers[0].ack()
     wait_until(lambda: handler.client.stats().acked == 5)
-    wait_until(lambda: handler.client._engine._ended)
+    wait_until(lambda: handler.client._engine.ended)
 
 
 def test_flush_of_a_handler_waits_for_a_slow_server(server: MemoryServer) -> None:
@@ -496,14 +497,14 @@ def test_a_fork_does_not_wait_for_hanging_connections(black_hole: str) -> None:
     try:
         for client in clients:
             client.send("one")
-        wait_until(lambda: all(client._engine.sender_ident for client in clients))
+        wait_until(lambda: all(client._engine.sender.ident for client in clients))
 
         def fork() -> None:
             lifecycle._before_fork()
             lifecycle._in_parent()
 
         assert seconds_of_fastest_run(fork) < 0.5
-        wait_until(lambda: all(client._engine.sender_ident for client in clients))  # all of them go on
+        wait_until(lambda: all(client._engine.sender.ident for client in clients))  # all of them go on
     finally:
         for client in clients:
             client.close(0.0)

@@ -373,11 +373,11 @@ class TestReceiving:
         sleeps, rest = threading.Event(), Engine._rest
 
         def watched(engine: Engine, until: float) -> None:
-            if engine.link is None:
+            if engine.lanes.first.link is None:
                 sleeps.set()
             rest(engine, until)
 
-        monkeypatch.setattr("logclient.delivery.shutdown.TURN", 100 * PATIENCE)
+        monkeypatch.setattr("logclient.delivery.engine.TURN", 100 * PATIENCE)
         monkeypatch.setattr(Engine, "_rest", watched)
         with connect(peer) as client:
             assert client.submit("first").result(PATIENCE) == OK
@@ -597,7 +597,7 @@ class TestLifetime:
         del client
         gc.collect()
         assert found() is None
-        until(lambda: engine.closed and not engine._running)
+        until(lambda: engine.closed and not engine.running)
         assert len(peer.actions) == 1
 
     def test_callback_may_send_actions(self, peer: LoguxPeer) -> None:

@@ -327,7 +327,7 @@ def test_server_that_reads_nothing_drops_nothing(feedback: str) -> None:
         while client.stats().turns < 400 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert client.stats().turns >= 400  # it has read the queue that often
-        link = client._engine.link
+        link = client._engine.lanes.first.link
         assert isinstance(link, UdpLink)
         seen = link.receiver()
         assert seen is not None and seen[0] > 0.9 * seen[1] and seen[2] == 0
@@ -360,7 +360,7 @@ def test_server_that_pauses_loses_nothing(size: int, mtu: int, buffer: int, coun
                     head = server.recv(65_536)[:HEADER]
                     fragments = int.from_bytes(head[2:4], "big")
                     missing[head[8:12]] = missing.get(head[8:12], fragments) - 1
-        link = client._engine.link
+        link = client._engine.lanes.first.link
         assert isinstance(link, UdpLink)
         seen = link.receiver()
         assert seen is not None and seen[2] == 0  # the kernel dropped nothing
@@ -398,7 +398,7 @@ class Shipment:
             if another is not None:
                 another.flush(PATIENCE)
             self.loss = watch.loss()
-            link = client._engine.link
+            link = client._engine.lanes.first.link
             assert isinstance(link, UdpLink)
             seen = link.receiver()
             assert seen is not None and seen[1] == int(Path(DEFAULT).read_text())

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logclient
-from logclient.delivery import shutdown
+from logclient.delivery import engine as engine_module
 from logclient.errors import CredentialError
 from tests.cores import messages
 from tests.cores.rig import Rig, Setup
@@ -263,11 +263,9 @@ def test_cuts_lose_and_reorder_no_event(make: Callable[..., Rig]) -> None:
     assert first == list(range(1, 1501))
 
 
-def test_a_cut_wakes_the_pump(
-    make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_wakes_the_pump(make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noticed neither at the pump's next turn nor by polling."""
-    monkeypatch.setattr(shutdown, "TURN", 1000.0)
+    monkeypatch.setattr(engine_module, "TURN", 1000.0)
     rig = make()
     rig.server.script = lambda peer: peer.ack() if len(rig.server.peers) > 1 or len(peer.got) == 1 else None
     rig.put()
