@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import logclient
-from logclient.delivery.engine import Engine
+from logclient.delivery.lanes import Lanes
 from logclient.delivery.outcomes import Outcome
 from logclient.errors import ConnectFailed, EncodeError, EncodeTypeError
 from logclient.logux import Client
@@ -370,15 +370,15 @@ class TestReceiving:
         self, peer: LoguxPeer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The sender sleeps without a connection and without events. A callback must connect it at once."""
-        sleeps, rest = threading.Event(), Engine._rest
+        sleeps, rest = threading.Event(), Lanes._rest
 
-        def watched(engine: Engine, until: float) -> None:
-            if engine.lanes.first.link is None:
+        def watched(lanes: Lanes, until: float) -> None:
+            if lanes.first.link is None:
                 sleeps.set()
-            rest(engine, until)
+            rest(lanes, until)
 
         monkeypatch.setattr("logclient.delivery.engine.TURN", 100 * PATIENCE)
-        monkeypatch.setattr(Engine, "_rest", watched)
+        monkeypatch.setattr(Lanes, "_rest", watched)
         with connect(peer) as client:
             assert client.submit("first").result(PATIENCE) == OK
             sleeps.clear()
