@@ -6,7 +6,7 @@ in their own process, whose share of a core is printed.
 Every run is a separate process. Most calls are `logger.log(...)` as in a program; one in 61 builds its record
 first and times only `handler.handle(record)`, between two clock reads whose own cost is measured and
 subtracted. No event may be dropped, and the sink must have counted exactly the logged events. `turns` is the
-number of times that the sender returned to Python, each of which takes the GIL. A pump in Python also takes
+number of times that the sender returned to Python, each of which takes the GIL. A link in Python also takes
 it for each window, so there the windows count as well: a lower bound.
 
 The same program with a handler whose `emit` is empty, and with one whose `handle` is empty (without the
@@ -44,7 +44,7 @@ P99_BOUND = 4.0
 TURNS_BOUND = 15.0  # a second
 PEERS = {"none": EmptyHandle, "empty": EmptyHandler}
 OURS = "logclient.Handler"
-PYTHON = "at least, as the pump in Python takes it for each window"
+PYTHON = "at least, as the link in Python takes it for each window"
 
 
 class Kind(NamedTuple):
@@ -195,10 +195,8 @@ def _total(x: Any) -> int:
 
 def _turns(client: Any) -> tuple[int, bool]:
     # How often the sender has taken the GIL, and whether that is only a lower bound.
-    from logclient.delivery.pump import PythonPump
-
     stats = client.stats()
-    python = isinstance(client._engine.pump, PythonPump)
+    python = stats.pump != "compiled"
     return max(stats.turns, stats.batches) if python else stats.turns, python
 
 

@@ -1,4 +1,4 @@
-"""The compiled pump for ZeroMQ against the one in Python; run by `make bench ROW=functions`.
+"""The compiled pump for ZeroMQ against the link in Python; run by `make bench ROW=functions`.
 
 A round: 2048 async messages of 300 bytes from a batch, encoded and passed to ZeroMQ, which keeps all of them.
 """
@@ -15,10 +15,11 @@ from bench.lumberjack import event
 from bench.sink import Sink
 from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump.adapters import LinkPump
+from logclient._ext.pump.group import PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.config import parse
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.pump import PythonPump
 from logclient.logjam.core import Logjam
 from logclient.transports.zmq import Zmq
 
@@ -41,8 +42,9 @@ def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     core = Logjam(parse("logjam://h/shop-production", mode="async", compression="none"), PRODUCER)
     queue = EventQueue()
     in_flight = InflightBatches(queue)
-    pump = transport.pump(in_flight, core) if compiled else PythonPump(in_flight, core)
-    assert pump is not None
+    pump = transport.load_pump()(in_flight, core) if compiled else LinkPump(in_flight, core)
+    group = PumpGroup()
+    group.add(pump)
     core.connected(time.monotonic())
     pump.connected()
     sent = 0
@@ -59,7 +61,7 @@ def test_pump(benchmark: Any, sink: Sink, compiled: bool) -> None:
     def run() -> None:
         until = time.monotonic() + 10.0
         while queue.settled < sent:
-            assert pump.run(link, until) in ("target", "report")
+            assert group.run([link], until)[0] in ("target", "report")
 
     try:
         benchmark.pedantic(run, setup=setup, rounds=50, warmup_rounds=5)

@@ -28,12 +28,10 @@ cdef enum:
     AGAIN = -3               # there may be something to send: look again at once
     ALL = -1                 # of `_send`: as many batches as the credit allows
     MORE = 2                 # of `_send`: it has sent so many batches, and the link may take another
-    UNREAD = 1 << 16         # of `_interest`: bytes that were received already wait
+    PUMP_FDS = 2             # descriptors that a link waits for, at most
 
-# Results of `_sleep`: flags for the causes of its end.
-cdef enum:
-    WOKEN_BY_PEER = 1        # something to read, room to write, or the connection is over
-    WOKEN_BY_CALLER = 2      # the wake-up of the queue
+
+cdef int append_ready(core, lc_wire *wire) except -1
 
 
 cdef class CompiledPump:
@@ -48,29 +46,37 @@ cdef class CompiledPump:
     cdef uint64_t batch_bytes
     cdef double linger
     cdef double progress_timeout
+    cdef double report_every
+    cdef size_t coalesce     # bytes of windows for one write, where each is expensive; 0: each is one
+    cdef int gather_ms       # milliseconds for answers to gather; 0: none
     cdef double linger_end
     cdef bint waited_for_credit     # credit was used up since the last batch: then the sender does not linger
+    cdef bint drained        # something was received, and nothing is left
+    cdef bint fast           # the peer settles events too fast to gather its answers
+    cdef double counted_at   # when that was found, and how much progress there was then
+    cdef uint64_t counted
     cdef double last_report
     cdef double last_progress
-    cdef int stopping
-    cdef int poked
     cdef bint has_events
-    cdef list found              # events of the core that the engine has not taken
-    cdef object fatal_event
+    cdef list found          # events of the core that the engine has not taken
     cdef int ledger_fd
     cdef int ledger_errno
     cdef uint64_t ledger_bytes
     cdef int error           # errno behind the end `error`
+    cdef readonly object failure
+    cdef readonly object fatal
     cdef readonly uint64_t windows
     cdef readonly uint64_t bytes_sent
     cdef readonly uint64_t progress
+    cdef public str why
 
     # Implemented by subclasses. `_use_link` keeps the needed parts of a link until the next call.
     cdef int _use_link(self, link) except -1
     cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil
-    cdef int _interest(self, bint full, int *fd) noexcept nogil
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil
+    cdef bint _is_readable(self, const pollfd *fds) noexcept nogil
+    cdef object _find_failure(self)
 
     cdef void _write_ledger(self) noexcept nogil
     cdef bint _should_take(self, double now) noexcept nogil
@@ -79,8 +85,9 @@ cdef class CompiledPump:
     cdef int _send(self, double now, uint64_t batches) noexcept nogil
     cdef int _receive(self, double now) noexcept nogil
     cdef int _give(self, const uint8_t *data, size_t size, double now) noexcept nogil
-    cdef int _look(self, double now, double until, bint reached) noexcept nogil
-    cdef int _plan(self, double now, int full, bint *takes, double *limit) noexcept nogil
-    cdef int _run(self, double until) noexcept nogil
+    cdef bint _gathers(self, const pollfd *fds, int timeout) noexcept nogil
+    cdef bint _is_fast(self) noexcept nogil
+    cdef bint _is_behind(self) noexcept nogil
+    cdef int _look(self, double now, int common) noexcept nogil
+    cdef int _plan(self, double now, bint full, bint *takes, double *limit) noexcept nogil
     cdef int _finish(self, int end) except -1
-    cdef int _wait(self, int fd, int events, int timeout) noexcept nogil

@@ -1,12 +1,7 @@
-"""The compiled pump, which detaches, encodes, writes the ledger, sends and receives without the GIL.
+"""The pump of one connection: it detaches, encodes, writes the ledger, sends and receives without the GIL.
 
-It returns to Python when there is something to report and the last report is 100 ms old, when the flush
-target is reached, when the connection is over, or at its deadline. A sender that takes the GIL once for each
-window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
-
-Subclasses move the bytes (``pump.tcp``, ``pump.zmq``, ``pump.udp``): they implement four methods.
-
-POSIX only. Elsewhere ``delivery.pump.PythonPump`` does the same with the same methods.
+``pump.group`` has the loop that drives pumps. Subclasses move the bytes (``pump.tcp``, ``pump.zmq``,
+``pump.udp``, ...): they implement four methods.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -23,9 +18,7 @@ from logclient._ext.constants cimport (
     END_REPORT,
     END_SILENCE,
     END_STALLED,
-    END_STOPPED,
     END_TARGET,
-    END_UNTIL,
     STOP_MEMORY,
 )
 from logclient._ext.inflight cimport (
@@ -40,30 +33,32 @@ from logclient._ext.inflight cimport (
     inflight_take,
     lc_inflight,
 )
-from logclient._ext.queue cimport (
-    SENDER_BUSY,
-    SENDER_IDLE,
-    SENDER_LINGERING,
-    lc_queue,
-    lc_monotonic,
-    lc_wall_us,
-    lc_mutex_lock,
-    lc_mutex_unlock,
-    lc_leave_fork_safe,
-    lc_wake_clear,
-    lc_wake_fd,
-)
+from logclient._ext.queue cimport lc_queue, lc_monotonic, lc_wall_us
 from logclient._ext.codec cimport lc_batch, wire_reserve
-
-from logclient._ext.constants import ENDS
 
 
 cdef extern from "unistd.h":
     ssize_t write(int fd, const void *data, size_t size) nogil
 
 cdef enum:
-    REPORT_MS = 100          # between two reports to Python
     MAX_SENDS_PER_TURN = 64  # windows sent between two checks of acknowledgements, stop and clock
+    GATHER_LEAST = 64        # events in flight from which on answers are gathered
+    GATHER_SHARE = 4         # they are not when more than a fourth of those is settled meanwhile
+
+
+cdef int append_ready(core, lc_wire *wire) except -1:
+    # Append what a core has to send to the wire.
+    cdef const uint8_t[::1] view
+    cdef uint8_t *to
+    for ready in core.data_to_send():
+        for buffer in ready.buffers:
+            view = buffer
+            to = wire_reserve(wire, <size_t> view.shape[0])
+            if to == NULL:
+                raise MemoryError
+            memcpy(to, &view[0], <size_t> view.shape[0])
+            wire.size += <size_t> view.shape[0]
+    return 0
 
 
 cdef class CompiledPump:
@@ -72,11 +67,7 @@ cdef class CompiledPump:
     Args:
         in_flight: the batches; new ones come from its queue.
         core: an object whose ``codec`` is a capsule "logclient.codec"; it is kept alive.
-        batch_events: events of the largest batch that is detached at once.
-        batch_bytes: its bytes.
-        linger: seconds between two looks at the queue while events flow.
-        progress_timeout: seconds without an acknowledgement that settles something, after which a
-            connection is stalled.
+        limits: see ``delivery.contract.PumpLimits``.
     """
 
     # -- implemented by subclasses -----------------------------------------------------------------
@@ -90,22 +81,26 @@ cdef class CompiledPump:
     cdef ssize_t _read(self, uint8_t *data, size_t size) noexcept nogil:
         return LINK_BROKEN
 
-    cdef int _interest(self, bint full, int *fd) noexcept nogil:
-        # Set the descriptor of the link. Return for which events to wait, with UNREAD if there is no need to.
-        return 0
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
+        # Set for which events of which descriptors to wait, two at most, and `limit` to when to look again at
+        # the latest. Return whether there is something to read already.
+        return False
 
     # -- may be replaced by subclasses -------------------------------------------------------------
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        cdef int fd = -1
-        cdef int wanted = self._interest(full, &fd)
-        cdef int woken = self._wait(fd, wanted & ~UNREAD, 0 if wanted & UNREAD else timeout)
-        return woken | (WOKEN_BY_PEER if wanted & UNREAD else 0)
+    cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
+        # Return whether a wait has shown that there may be something to read.
+        return fds[0].revents or fds[1].revents
+
+    cdef object _find_failure(self):
+        # Return the exception behind the end `error`; None: there is only `error`.
+        return None
 
     # -- shared by all pumps -----------------------------------------------------------------------
 
     def __cinit__(self, InflightBatches in_flight not None, core, *, uint32_t batch_events=2048,
-                  uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0):
+                  uint64_t batch_bytes=1 << 20, double linger=0.005, double progress_timeout=300.0,
+                  double report_every=0.1):
         self.in_flight = in_flight
         self.core = core
         self.codec = <lc_codec *> PyCapsule_GetPointer(core.codec, b"logclient.codec")
@@ -113,6 +108,8 @@ cdef class CompiledPump:
         self.batch_bytes = batch_bytes
         self.linger = linger
         self.progress_timeout = progress_timeout
+        self.report_every = report_every
+        self.why = ""
         self.ledger_fd = -1
         self.found = []
         memset(&self.wire, 0, sizeof(lc_wire))
@@ -130,38 +127,17 @@ cdef class CompiledPump:
         """Begin a new connection: forget partly sent bytes, and restart the deadlines."""
         self.wire.size = 0
         self.offset = 0
-        self.waited_for_credit = False
+        self.waited_for_credit = self.drained = self.fast = False
         self.linger_end = 0
         self.last_progress = lc_monotonic()
         self.found = []
-        self.fatal_event = None
-
-    def stop(self):
-        """Make ``run`` return soon, and at once when called again, until ``resume``."""
-        self.stopping = True
-
-    def resume(self):
-        """Undo ``stop``."""
-        self.stopping = False
-
-    def poke(self):
-        """Make ``run`` return soon, once."""
-        self.poked = True
+        self.fatal = self.failure = None
 
     def send_ready(self):
         """Have the next run send the core's messages that are not events."""
-        cdef const uint8_t[::1] view
-        cdef uint8_t *to
         if self.codec.answers != NULL:
             return
-        for ready in self.core.data_to_send():
-            for buffer in ready.buffers:
-                view = buffer
-                to = wire_reserve(&self.wire, <size_t> view.shape[0])
-                if to == NULL:
-                    raise MemoryError
-                memcpy(to, &view[0], <size_t> view.shape[0])
-                self.wire.size += <size_t> view.shape[0]
+        append_ready(self.core, &self.wire)
         self.core.sent(self.wire.size - self.offset)
         self.has_events = True       # a request may need no reply
 
@@ -176,9 +152,9 @@ cdef class CompiledPump:
     cdef int _take_events(self) except -1:
         # Have the core read what the codec left to it. Return the end that this means, or -2.
         self.has_events = False
-        events, self.fatal_event, closed = self.core.take_events(self.in_flight)
+        events, self.fatal, closed, _ = self.core.take_events(self.in_flight)
         self.found += events
-        if self.fatal_event is not None:
+        if self.fatal is not None:
             return END_PROTOCOL
         return END_CLOSED if closed else NO_END
 
@@ -198,35 +174,11 @@ cdef class CompiledPump:
         """The system's error number behind the end ``error``."""
         return self.error
 
-    @property
-    def failure(self):
-        """None: there is only `errno`."""
-        return None
-
-    @property
-    def fatal(self):
-        """The core's report behind the end ``protocol``; None: the core has not been asked yet."""
-        return self.fatal_event
-
-    def run(self, link, double until):
-        """Move bytes until the monotonic second `until`, or until there is something to report.
-
-        Args:
-            link: the connection.
-            until: when to return at the latest.
-
-        Returns:
-            The name of the end; see ``delivery.pump.Pump``.
-        """
-        cdef int end
-        self._use_link(link)
-        with nogil:
-            end = self._run(until)
-        return ENDS[self._finish(end)]
-
     cdef int _finish(self, int end) except -1:
         # Have the core read what a run left to it. Return the end that follows.
         cdef int found
+        if end == END_ERROR:
+            self.failure = self._find_failure()      # a link that is closed cannot tell it any more
         if end == END_CLOSED:
             self.core.receive_eof()
         # A codec with messages of its own also has reports that are not worth a return.
@@ -266,12 +218,15 @@ cdef class CompiledPump:
 
     cdef int _ask_credit(self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
         # Set how much may be encoded, and take the messages that are not events. Return 0, or STOP_MEMORY.
+        cdef int waits = 0
         if self.codec.sample != NULL:
             self.codec.sample(self.codec.self, now, <double> lc_wall_us() * 1e-6)
         self.codec.credit(self.codec.self, now, events, size)
         if self.codec.answers != NULL:
-            return self.codec.answers(self.codec.self, &self.wire)
-        return 0
+            waits = self.codec.answers(self.codec.self, &self.wire)
+            if waits > 0:
+                self.has_events = True
+        return min(waits, 0)
 
     cdef int _send(self, double now, uint64_t batches) noexcept nogil:
         # Fill the link, with so many batches at most. Return 0 when there is nothing more to do now, 1 when
@@ -279,13 +234,15 @@ cdef class CompiledPump:
         cdef lc_inflight *f = &self.in_flight.f
         cdef lc_batch *b
         cdef ssize_t n
-        cdef int encoded
+        cdef int encoded = 0
         cdef uint32_t events = 0
         cdef uint64_t size = 0
         cdef uint64_t last = self.windows + batches
         cdef int _sends
         for _sends in range(MAX_SENDS_PER_TURN):
-            while self.offset < self.wire.size:
+            # Where a write is expensive, another window goes into the same one.
+            while self.offset < self.wire.size and (
+                    encoded == 0 or self.wire.size >= self.coalesce or self.windows == last):
                 n = self._write(self.wire.data + self.offset, self.wire.size - self.offset)
                 if n > 0:
                     self.offset += <size_t> n
@@ -298,8 +255,9 @@ cdef class CompiledPump:
                     return 1
                 else:
                     return -(END_CLOSED if n == LINK_CLOSED else END_ERROR)
-            self.wire.size = 0
-            self.offset = 0
+            if self.offset == self.wire.size:
+                self.wire.size = self.offset = 0
+            encoded = 0
             if self.windows == last:
                 return MORE
             if self._ask_credit(now, &events, &size) < 0:
@@ -375,31 +333,40 @@ cdef class CompiledPump:
             return -(END_MEMORY if stop == STOP_MEMORY else END_PROTOCOL)
         return 0
 
-    cdef int _wait(self, int fd, int events, int timeout) noexcept nogil:
-        # Sleep until the descriptor has one of these events, or a caller wakes the sender. Return flags.
-        cdef pollfd fds[2]
-        fds[0].fd = fd
-        fds[0].events = <short> events
-        fds[1].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-        fds[1].events = <short> POLLIN
-        fds[0].revents = fds[1].revents = 0
-        poll(fds, 2, timeout)
-        return (WOKEN_BY_PEER if fds[0].revents else 0) | (WOKEN_BY_CALLER if fds[1].revents else 0)
+    cdef bint _gathers(self, const pollfd *fds, int timeout) noexcept nogil:
+        # Return whether the peer's answers may gather during this sleep: each would be a wake-up of its own.
+        return (self.gather_ms and self.drained and timeout > self.gather_ms
+                and not (fds[0].events | fds[1].events) & POLLOUT
+                and self.in_flight.f.inflight >= GATHER_LEAST
+                and not (self._is_fast() and self._is_behind()))
 
-    cdef int _look(self, double now, double until, bint reached) noexcept nogil:
-        # Return the end if a run is over, AGAIN, or NO_END.
+    cdef bint _is_fast(self) noexcept nogil:
+        # Return whether gathering would leave the peer with too little to do.
+        cdef double now = lc_monotonic()
+        cdef double turns = (now - self.counted_at) * 1000.0 / self.gather_ms
+        if turns >= 1.0:
+            self.fast = (<double> (self.progress - self.counted) * GATHER_SHARE
+                         > turns * self.in_flight.f.inflight)
+            self.counted_at = now
+            self.counted = self.progress
+        return self.fast
+
+    cdef bint _is_behind(self) noexcept nogil:
+        # Return whether more than a window of events waits. The reads race with callers.
+        cdef lc_inflight *f = &self.in_flight.f
+        return f.queue.queued_events + f.main.staged_events > f.queue.full_events
+
+    cdef int _look(self, double now, int common) noexcept nogil:
+        # Return the end if a run is over, AGAIN, or NO_END. `common` is the end for all pumps of the loop.
         cdef lc_inflight *f = &self.in_flight.f
         cdef double deadline
         cdef int end
-        if reached or (f.draining and f.inflight == 0):
+        if f.draining and f.inflight == 0:
             return END_TARGET
-        if self.stopping:
-            return END_STOPPED
-        if now >= until:
-            return END_UNTIL
-        if (self.poked or self.has_events
-                or f.report.n and (f.prompt or now - self.last_report >= REPORT_MS / 1000.0)):
-            self.poked = False
+        if common != NO_END and common != END_REPORT:
+            return common
+        if (common == END_REPORT or self.has_events
+                or f.report.n and (f.prompt or now - self.last_report >= self.report_every)):
             self.last_report = now
             return END_REPORT
         deadline = self.codec.deadline(self.codec.self)
@@ -414,14 +381,14 @@ cdef class CompiledPump:
             return END_STALLED
         return NO_END
 
-    cdef int _plan(self, double now, int full, bint *takes, double *limit) noexcept nogil:
+    cdef int _plan(self, double now, bint full, bint *takes, double *limit) noexcept nogil:
         # Decide how long to sleep, and whether a batch may be taken then. Return an end, AGAIN, or NO_END.
         cdef lc_inflight *f = &self.in_flight.f
         cdef double deadline = self.codec.deadline(self.codec.self)
         cdef uint32_t events = 0
         cdef uint64_t size = 0
         if f.report.n:
-            limit[0] = min(limit[0], self.last_report + REPORT_MS / 1000.0)
+            limit[0] = min(limit[0], self.last_report + self.report_every)
         if deadline > 0:
             limit[0] = min(limit[0], deadline)
         if f.inflight:
@@ -429,65 +396,10 @@ cdef class CompiledPump:
         if not full:
             if self._ask_credit(now, &events, &size) < 0:
                 return END_MEMORY
-            if self.wire.size:
+            if self.wire.size or self.has_events:
                 return AGAIN
             if events == 0 and self.codec.ready != NULL:
                 limit[0] = min(limit[0], self.codec.ready(self.codec.self, now))
             inflight_limit_credit(f, &events)
         takes[0] = not full and events != 0
         return NO_END
-
-    cdef int _run(self, double until) noexcept nogil:
-        # Return an END_ number.
-        cdef lc_inflight *f = &self.in_flight.f
-        cdef lc_queue *h = f.queue
-        cdef double now, limit
-        cdef int full, end, timeout, woken
-        cdef bint sleep, reached, takes = False
-        while True:
-            now = lc_monotonic()
-            full = self._send(now, <uint64_t> ALL)
-            reached = inflight_commit(f)
-            if full < 0:
-                return -full
-            end = self._look(now, until, reached)
-            limit = until
-            if end == NO_END:
-                end = self._plan(now, full, &takes, &limit)
-            if end == AGAIN:
-                continue
-            if end != NO_END:
-                return end
-            sleep = True
-            lc_mutex_lock(&h.mutex)
-            if not takes:
-                h.sender_state = SENDER_BUSY     # only the peer or the time can change anything
-            elif (h.queued_events or f.main.staged_events) and self._should_take(now):
-                sleep = False
-            elif now < self.linger_end:
-                h.sender_state = SENDER_LINGERING
-                limit = min(limit, self.linger_end)
-            else:
-                h.sender_state = SENDER_IDLE
-            h.fork_safe = True
-            lc_mutex_unlock(&h.mutex)
-            timeout = 0
-            if sleep and limit > now:
-                # Rounded up: waking a moment early would spin.
-                timeout = <int> (min(limit - now, 1000.0) * 1000.0 + 0.999)
-            woken = self._sleep(full, timeout)
-            now = lc_monotonic()
-            lc_mutex_lock(&h.mutex)
-            lc_leave_fork_safe(h)
-            h.sender_state = SENDER_BUSY
-            if not woken & WOKEN_BY_CALLER and now >= self.linger_end:
-                h.urgent_wake_used = False   # a full linger: an error may end the next one early
-            lc_mutex_unlock(&h.mutex)
-            if woken & WOKEN_BY_CALLER:
-                lc_wake_clear(&h.wake)
-                self.linger_end = 0
-            if woken & WOKEN_BY_PEER:
-                end = self._receive(now)
-                if end < 0:
-                    inflight_commit(f)
-                    return -end

@@ -1,4 +1,4 @@
-"""Several compiled pumps in one thread."""
+"""The loop of the sender."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +9,7 @@ class PumpGroup:
     pumps: tuple[CompiledPump, ...]
     windows: int
     bytes_sent: int
+    why: str
     def add(self, pump: CompiledPump) -> None: ...
     def stop(self) -> None: ...
     def resume(self) -> None: ...

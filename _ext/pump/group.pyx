@@ -1,13 +1,17 @@
-"""Drive several compiled pumps in one thread, over a connection each, without the GIL.
+"""The loop of the sender: it drives pumps over a connection each, in one thread, without the GIL.
 
-They take from one queue, batch by batch: the next one goes where the fewest bytes are in flight, and among
-equals to the connection whose last batch is the oldest. A server that is slow has more in flight, so it gets
-less.
+It returns to Python when there is something to report and the last report is 100 ms old, when the flush
+target is reached, when a connection is over, or at its deadline. A sender that takes the GIL once for each
+window waits 5 to 10 ms each time while other Python threads are busy, and then cannot keep up.
+
+Several pumps take from one queue, batch by batch: the next one goes where the fewest bytes are in flight, and
+among equals to the connection whose last batch is the oldest. A server that is slow has more in flight, so it
+gets less.
 """
 
 from libc.stdint cimport uint64_t
 
-from logclient._ext.constants cimport END_REPORT
+from logclient._ext.constants cimport END_REPORT, END_STOPPED, END_TARGET, END_UNTIL
 from logclient._ext.inflight cimport inflight_bytes, inflight_commit
 from logclient._ext.queue cimport (
     SENDER_BUSY,
@@ -21,7 +25,17 @@ from logclient._ext.queue cimport (
     lc_wake_clear,
     lc_wake_fd,
 )
-from logclient._ext.pump.base cimport AGAIN, MORE, NO_END, POLLIN, UNREAD, CompiledPump, poll, pollfd
+from logclient._ext.pump.base cimport (
+    AGAIN,
+    ALL,
+    MORE,
+    NO_END,
+    POLLIN,
+    PUMP_FDS,
+    CompiledPump,
+    poll,
+    pollfd,
+)
 
 from logclient._ext.constants import ENDS
 
@@ -34,17 +48,20 @@ cdef struct lc_member:
     bint used                # it has a connection in this run
     bint busy                # it may send more in this turn
     bint takes               # it has credit for another batch
-    int full                 # its link takes no more now
+    bint full                # its link takes no more now
+    bint unread              # there is something to read without a wait
+    bint gathers             # the peer's answers may gather during this sleep
     int end
     uint64_t sent            # when it sent its last batch: a number that rises with every batch of the group
 
 
 cdef class PumpGroup:
-    """Pumps whose batches come from one queue; the members are those of ``CompiledPump``, for all of them."""
+    """Pumps whose batches come from one queue, and the loop that drives them."""
 
     cdef readonly tuple pumps    # own what `members` refers to
     cdef lc_member members[MOST]
     cdef int n
+    cdef int used                # how many have a connection in this run
     cdef uint64_t sent
     cdef int stopping
     cdef int poked
@@ -70,30 +87,42 @@ cdef class PumpGroup:
 
     @property
     def windows(self):
+        """Batches put on the wire."""
         return sum([pump.windows for pump in self.pumps])
 
     @property
     def bytes_sent(self):
         return sum([pump.bytes_sent for pump in self.pumps])
 
+    @property
+    def why(self):
+        """Why the GIL is taken for every batch; empty: it is not."""
+        return next((pump.why for pump in self.pumps if pump.why), "")
+
     def stop(self):
+        """Make ``run`` return soon, and at once when called again, until ``resume``."""
         self.stopping = True
 
     def resume(self):
+        """Undo ``stop``."""
         self.stopping = False
 
     def poke(self):
+        """Make ``run`` return soon, once."""
         self.poked = True
 
     def drain_events(self):
+        """Return what was received besides outcomes: replies, and unsolicited messages of the peers."""
         return [event for pump in self.pumps for event in pump.drain_events()]
 
     def set_ledger(self, int fd):
+        """Write ``batch`` lines to this descriptor; -1: write none."""
         self.ledger_fd = fd
         for pump in self.pumps:
             pump.set_ledger(fd)
 
     def take_ledger(self):
+        """Return (bytes written since the last call, errno of the write that failed or 0)."""
         found = [pump.take_ledger() for pump in self.pumps]
         return sum([size for size, _ in found]), next((error for _, error in found if error), 0)
 
@@ -105,8 +134,20 @@ cdef class PumpGroup:
             until: when to return at the latest.
 
         Returns:
-            For each pump the name of the end; see ``delivery.pump.Pump``. It is ``report`` for one without a
-            connection.
+            For each pump the reason; ``report`` for one without a connection.
+
+            ============  ============================================================
+            ``until``     the deadline
+            ``report``    outcomes or replies are due, or ``poke`` was called
+            ``target``    the events are settled that a caller waits for
+            ``stopped``   ``stop`` was called
+            ``closed``    the peer closed the connection, or `CloseWanted`
+            ``error``     the system reports an error: see the pump's `failure` and `errno`
+            ``protocol``  the peer broke the protocol, or the core gave up: see the pump's `fatal`
+            ``silence``   no byte from a peer that owes an answer
+            ``stalled``   no progress
+            ``memory``    out of memory
+            ============  ============================================================
 
         Raises:
             ValueError: there is no pump, or another number of links.
@@ -118,11 +159,13 @@ cdef class PumpGroup:
             raise ValueError("links: one for each pump")
         if self.n == 0:
             raise ValueError("a group without a pump")
+        self.used = 0
         for i in range(self.n):
             pump = self.pumps[i]
             self.members[i].used = links[i] is not None
             self.members[i].end = NO_END
             if self.members[i].used:
+                self.used += 1
                 pump._use_link(links[i])
         with nogil:
             self._run(until)
@@ -141,7 +184,7 @@ cdef class PumpGroup:
         cdef int i, result, _sends
         for i in range(self.n):
             self.members[i].busy = self.members[i].used
-            self.members[i].full = 0
+            self.members[i].full = False
         for _sends in range(SENDS_PER_TURN * self.n):
             best = NULL
             for i in range(self.n):
@@ -154,7 +197,7 @@ cdef class PumpGroup:
             if best == NULL:
                 return
             windows = (<CompiledPump> best.pump).windows
-            result = (<CompiledPump> best.pump)._send(now, 1)
+            result = (<CompiledPump> best.pump)._send(now, 1 if self.used > 1 else <uint64_t> ALL)
             if (<CompiledPump> best.pump).windows != windows:
                 self.sent += 1
                 best.sent = self.sent
@@ -182,15 +225,25 @@ cdef class PumpGroup:
         # Find the ends of this run, and decide how long to sleep. Return the number of ends, or AGAIN.
         cdef lc_member *m
         cdef int i, end
+        cdef int common = NO_END     # the end for all
         cdef int ends = 0
         cdef bint again = False
+        if reached:
+            common = END_TARGET
+        elif self.stopping:
+            common = END_STOPPED
+        elif now >= until:
+            common = END_UNTIL
+        elif self.poked:
+            self.poked = False
+            common = END_REPORT
         for i in range(self.n):
             m = &self.members[i]
             if not m.used:
                 continue
             if m.end == NO_END:
                 m.takes = False
-                end = (<CompiledPump> m.pump)._look(now, until, reached)
+                end = (<CompiledPump> m.pump)._look(now, common)
                 if end == NO_END:
                     end = (<CompiledPump> m.pump)._plan(now, m.full, &m.takes, limit)
                 if end == AGAIN:
@@ -199,85 +252,96 @@ cdef class PumpGroup:
                     m.end = end
                 m.takes = m.takes and not (<CompiledPump> m.pump).in_flight.f.takes_none
             ends += m.end != NO_END
-        return AGAIN if again and not ends else ends
+        return AGAIN if again and not ends else max(ends, <int> (common != NO_END))
 
     cdef void _run(self, double until) noexcept nogil:
-        cdef lc_queue *h = (<CompiledPump> self.members[0].pump).in_flight.f.queue
-        cdef double now, limit, lingers
-        cdef int i, ends
-        cdef bint sleep, reached, woken, takes
-        cdef pollfd fds[MOST + 1]
-        cdef bint unread[MOST]
-        while True:
+        cdef double now, limit
+        cdef int ends = 0
+        cdef bint reached
+        while ends == 0 or ends == AGAIN:
             now = lc_monotonic()
             self._send(now)
             reached = inflight_commit(&(<CompiledPump> self.members[0].pump).in_flight.f)
-            takes = False
             limit = until
             ends = self._check(now, until, reached, &limit)
-            if ends > 0 or self.stopping or self.poked:
-                self.poked = False
-                return
-            if ends == AGAIN:
-                continue
-            for i in range(self.n):
-                takes = takes or (self.members[i].used and self.members[i].takes)
-            lingers = (<CompiledPump> self.members[0].pump).linger_end
-            sleep = True
-            lc_mutex_lock(&h.mutex)
-            if not takes:
-                h.sender_state = SENDER_BUSY     # only the peers or the time can change anything
-            elif (h.queued_events or self._staged()) and self._should_take(now):
-                sleep = False
-            elif now < lingers:
-                h.sender_state = SENDER_LINGERING
-                limit = min(limit, lingers)
-            else:
-                h.sender_state = SENDER_IDLE
-            h.fork_safe = True
-            lc_mutex_unlock(&h.mutex)
-            for i in range(self.n):
-                fds[i].fd = -1                   # poll leaves it out
-                fds[i].events = fds[i].revents = 0
-                unread[i] = False
-                if self.members[i].used:
-                    ends = (<CompiledPump> self.members[i].pump)._interest(self.members[i].full, &fds[i].fd)
-                    fds[i].events = <short> (ends & ~UNREAD)
-                    unread[i] = ends & UNREAD != 0
-                    sleep = sleep and not unread[i]
-            fds[self.n].fd = lc_wake_fd(&h.wake)
-            fds[self.n].events = <short> POLLIN
-            fds[self.n].revents = 0
-            # Rounded up: waking a moment early would spin.
-            poll(fds, <unsigned long> self.n + 1,
-                 <int> (min(limit - now, 1000.0) * 1000.0 + 0.999) if sleep and limit > now else 0)
-            woken = fds[self.n].revents != 0
-            now = lc_monotonic()
-            lc_mutex_lock(&h.mutex)
-            lc_leave_fork_safe(h)
-            h.sender_state = SENDER_BUSY
-            if not woken and now >= lingers:
-                h.urgent_wake_used = False   # a full linger: an error may end the next one early
-            lc_mutex_unlock(&h.mutex)
-            if woken:
-                lc_wake_clear(&h.wake)
-                self._set_linger(0)
-            if not self._receive(now, fds, unread):
+            if ends == 0 and not self._sleep(now, limit):
                 inflight_commit(&(<CompiledPump> self.members[0].pump).in_flight.f)
                 return
+
+    cdef bint _sleep(self, double now, double limit) noexcept nogil:
+        # Sleep until there may be something to do, and read what has arrived. Return whether all connections
+        # go on.
+        cdef lc_queue *h = (<CompiledPump> self.members[0].pump).in_flight.f.queue
+        cdef double lingers = (<CompiledPump> self.members[0].pump).linger_end
+        cdef pollfd fds[PUMP_FDS * MOST + 1]
+        cdef pollfd *wake = &fds[PUMP_FDS * self.n]
+        cdef lc_member *m
+        cdef int i, timeout
+        cdef bint takes = False
+        cdef bint sleep = True
+        for i in range(PUMP_FDS * self.n):
+            fds[i].fd = -1                   # poll leaves it out
+            fds[i].events = fds[i].revents = 0
+        for i in range(self.n):
+            m = &self.members[i]
+            if m.used:
+                m.unread = (<CompiledPump> m.pump)._interest(m.full, &fds[PUMP_FDS * i], &limit)
+                sleep = sleep and not m.unread
+                takes = takes or m.takes
+        lc_mutex_lock(&h.mutex)
+        if not takes:
+            h.sender_state = SENDER_BUSY     # only the peers or the time can change anything
+        elif (h.queued_events or self._staged()) and self._should_take(now):
+            sleep = False
+        elif now < lingers:
+            h.sender_state = SENDER_LINGERING
+            limit = min(limit, lingers)
+        else:
+            h.sender_state = SENDER_IDLE
+        h.fork_safe = True
+        lc_mutex_unlock(&h.mutex)
+        # Rounded up: waking a moment early would spin.
+        timeout = <int> (min(limit - now, 1000.0) * 1000.0 + 0.999) if sleep and limit > now else 0
+        for i in range(self.n):
+            m = &self.members[i]
+            m.gathers = m.used and (<CompiledPump> m.pump)._gathers(&fds[PUMP_FDS * i], timeout)
+            if m.gathers:
+                fds[PUMP_FDS * i].fd = fds[PUMP_FDS * i + 1].fd = -1
+                timeout = (<CompiledPump> m.pump).gather_ms
+        wake.fd = lc_wake_fd(&h.wake)
+        wake.events = <short> POLLIN
+        wake.revents = 0
+        poll(fds, <unsigned long> (PUMP_FDS * self.n + 1), timeout)
+        now = lc_monotonic()
+        lc_mutex_lock(&h.mutex)
+        lc_leave_fork_safe(h)
+        h.sender_state = SENDER_BUSY
+        if not wake.revents and now >= lingers:
+            h.urgent_wake_used = False       # a full linger: an error may end the next one early
+        lc_mutex_unlock(&h.mutex)
+        if wake.revents:
+            lc_wake_clear(&h.wake)
+            self._set_linger(0)
+        return self._receive(now, fds, wake.revents != 0)
 
     cdef uint64_t _staged(self) noexcept nogil:
         return (<CompiledPump> self.members[0].pump).in_flight.f.main.staged_events
 
-    cdef bint _receive(self, double now, pollfd *fds, bint *unread) noexcept nogil:
+    cdef bint _receive(self, double now, const pollfd *fds, bint woken) noexcept nogil:
         # Read the bytes that have arrived. Return whether all connections go on.
+        cdef lc_member *m
         cdef bint goes_on = True
         cdef int i, end
         for i in range(self.n):
-            if not fds[i].revents and not unread[i]:
+            m = &self.members[i]
+            if not m.used or (m.gathers and woken):
+                continue                     # it goes on gathering
+            (<CompiledPump> m.pump).drained = False
+            if m.gathers or not (
+                    (<CompiledPump> m.pump)._is_readable(&fds[PUMP_FDS * i]) or m.unread):
                 continue
-            end = (<CompiledPump> self.members[i].pump)._receive(now)
+            end = (<CompiledPump> m.pump)._receive(now)
             if end < 0:
-                self.members[i].end = -end
+                m.end = -end
                 goes_on = False
         return goes_on

@@ -1,4 +1,4 @@
-"""The compiled pump for TCP."""
+"""The pump for TCP."""
 
 from logclient._ext.pump.base import CompiledPump
 

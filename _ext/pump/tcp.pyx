@@ -1,4 +1,4 @@
-"""The compiled pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS."""
+"""The pump for TCP: moves bytes over a connected, non-blocking stream socket without TLS."""
 
 from libc.stdint cimport uint8_t
 
@@ -8,6 +8,7 @@ from logclient._ext.pump.base cimport (
     POLLIN,
     POLLOUT,
     CompiledPump,
+    pollfd,
 )
 from logclient._ext.sockets cimport (
     EAGAIN,
@@ -51,6 +52,7 @@ cdef class TcpPump(CompiledPump):
             if n > 0 or errno != EINTR:
                 return n if n > 0 else self._failed()
 
-    cdef int _interest(self, bint full, int *fd) noexcept nogil:
-        fd[0] = self.fd
-        return POLLIN | POLLOUT if full else POLLIN
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
+        fds[0].fd = self.fd
+        fds[0].events = <short> (POLLIN | POLLOUT if full else POLLIN)
+        return False

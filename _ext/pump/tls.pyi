@@ -1,9 +1,5 @@
-"""The compiled pump for TLS."""
+"""The pump for TLS."""
 
 from logclient._ext.pump.base import CompiledPump
 
-class TlsPump(CompiledPump):
-    @property
-    def errno(self) -> int: ...
-    @property
-    def failure(self) -> OSError | None: ...
+class TlsPump(CompiledPump): ...

@@ -1,4 +1,4 @@
-"""The compiled pump for UDP."""
+"""The pump for UDP."""
 
 from logclient._ext.pump.base import CompiledPump
 

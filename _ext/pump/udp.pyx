@@ -1,4 +1,4 @@
-"""The compiled pump for UDP: moves runs of datagrams over a connected, non-blocking socket.
+"""The pump for UDP: moves runs of datagrams over a connected, non-blocking socket.
 
 Of three methods to send it uses the first that the system supports. ``gso`` gives whole runs to the kernel,
 many to a call, and the kernel cuts them into datagrams (UDP_SEGMENT). ``mmsg`` gives many datagrams to a
@@ -17,7 +17,9 @@ from logclient._ext.pump.base cimport (
     POLLIN,
     POLLOUT,
     CompiledPump,
+    pollfd,
 )
+from logclient._ext.queue cimport lc_monotonic
 from logclient._ext.sockets cimport EAGAIN, EINTR, EWOULDBLOCK, MSG_DONTWAIT, MSG_TRUNC, errno, recv
 
 from logclient._ext.constants import UDP_METHODS
@@ -192,7 +194,11 @@ cdef class UdpPump(CompiledPump):
             self.error = errno
             return 0 if self.error in (EAGAIN, EWOULDBLOCK) else LINK_BROKEN
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        if full and self.no_buffers:
-            return self._wait(self.fd, POLLIN, min(timeout, 1))      # no event reports that it has some again
-        return self._wait(self.fd, POLLIN | POLLOUT if full else POLLIN, timeout)
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
+        fds[0].fd = self.fd
+        fds[0].events = <short> POLLIN
+        if full and self.no_buffers:         # no event reports that the system has some again
+            limit[0] = min(limit[0], lc_monotonic() + 0.001)
+        elif full:
+            fds[0].events = <short> (POLLIN | POLLOUT)
+        return False

@@ -1,4 +1,4 @@
-"""The compiled pump for WebSocket."""
+"""The pump for WebSocket."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -10,9 +10,5 @@ class WebSocketPump(CompiledPump):
     @classmethod
     def over(
         cls, carrier: Callable[..., Any], in_flight: InflightBatches, core: Any, **limits: Any
-    ) -> Self | None: ...
+    ) -> Self: ...
     def connected(self) -> None: ...
-    @property
-    def errno(self) -> int: ...
-    @property
-    def failure(self) -> OSError | None: ...

@@ -1,9 +1,9 @@
-"""The compiled pump for WebSocket: messages of a codec as frames, over the pump of the connection below.
+"""The pump for WebSocket: messages of a codec as frames, over the pump of the connection below.
 
 The codec gives its messages each behind its length (``codec.pxd``), and gets each received message by itself,
 an empty one as a space. The frames are in a ``ClientFrames`` of the link, which goes on with it when the
-connection is closed. The bytes move through another compiled pump, the *carrier*, of which only the methods
-for bytes are used.
+connection is closed. The bytes move through another pump, the *carrier*, of which only the methods for bytes
+are used.
 
 Short messages are gathered and written when nothing else is to be done, or when there are many. The peer's
 answers may gather for a moment, too, unless events wait, and answers come so fast that the peer would soon
@@ -14,19 +14,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from logclient._ext.codec cimport lc_get_frame
 from logclient._ext.constants cimport END_CLOSED, END_ERROR, END_MEMORY, FRAME_SIZE
-from logclient._ext.inflight cimport lc_inflight
-from logclient._ext.pump.base cimport (
-    LINK_CLOSED,
-    MAX_READS_PER_TURN,
-    POLLIN,
-    RECEIVE,
-    WOKEN_BY_CALLER,
-    WOKEN_BY_PEER,
-    CompiledPump,
-    poll,
-    pollfd,
-)
-from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
+from logclient._ext.pump.base cimport LINK_CLOSED, MAX_READS_PER_TURN, RECEIVE, CompiledPump, pollfd
 from logclient._ext.websocket cimport (
     NO_STATUS,
     OVER_CLOSED,
@@ -44,9 +32,7 @@ from logclient._ext.websocket cimport (
 cdef enum:
     HEAD = 4                     # bytes of a message's length
     MAX_BUFFERED = 65536         # bytes of frames that are gathered for one write
-    GATHER_MS = 1                # for answers to gather: each would be a wake-up of its own
-    GATHER_LEAST = 64            # events in flight from which on they are gathered
-    GATHER_SHARE = 4             # they are not when more than a fourth of those is settled in GATHER_MS
+    GATHER_MS = 1                # for answers to gather
 
 
 cdef class WebSocketPump(CompiledPump):
@@ -56,10 +42,6 @@ cdef class WebSocketPump(CompiledPump):
     cdef object link
     cdef ClientFrames frames
     cdef bint broken             # a write has failed
-    cdef bint drained            # something was received, and nothing is left
-    cdef bint fast               # the peer settles events too fast to gather its answers
-    cdef double counted_at       # when that was found, and how much progress there was then
-    cdef uint64_t counted
     cdef const uint8_t *rest     # received bytes that wait until the core has taken its events
     cdef const uint8_t *rest_end
 
@@ -68,38 +50,27 @@ cdef class WebSocketPump(CompiledPump):
         """Make a pump over a carrier.
 
         Args:
-            carrier: makes the compiled pump of the connection below.
+            carrier: makes the pump of the connection below.
             in_flight: the batches.
             core: see `CompiledPump`.
             **limits: see `CompiledPump`.
-
-        Returns:
-            None when there is no carrier on this system.
         """
-        cdef WebSocketPump pump
-        below = carrier(in_flight, core, **limits)
-        if below is None:
-            return None
-        pump = cls(in_flight, core, **limits)
-        pump.carrier = below
+        cdef WebSocketPump pump = cls(in_flight, core, **limits)
+        pump.carrier = carrier(in_flight, core, **limits)
+        pump.gather_ms = GATHER_MS
         return pump
 
     def connected(self):
         CompiledPump.connected(self)
         self.carrier.connected()
-        self.broken = self.drained = self.fast = False
+        self.broken = False
         self.rest = self.rest_end = NULL
 
-    @property
-    def errno(self):
-        return self.carrier.errno
-
-    @property
-    def failure(self):
-        """The exception behind the end ``error``; None: there is only `errno`."""
-        if self.frames is not None and self.frames.f.over != OVER_NOT:
+    cdef object _find_failure(self):
+        if self.frames.f.over != OVER_NOT:
             return self.link.error
-        return self.carrier.failure
+        self.error = self.carrier.error
+        return self.carrier._find_failure()
 
     cdef int _use_link(self, link) except -1:
         self.link = link
@@ -199,34 +170,5 @@ cdef class WebSocketPump(CompiledPump):
             return -END_CLOSED
         return -END_ERROR
 
-    cdef bint _is_fast(self) noexcept nogil:
-        # Return whether gathering for GATHER_MS would leave the peer with too little to do.
-        cdef double now = lc_monotonic()
-        cdef double turns = (now - self.counted_at) * 1000.0 / GATHER_MS
-        if turns >= 1.0:
-            self.fast = (<double> (self.progress - self.counted) * GATHER_SHARE
-                         > turns * self.in_flight.f.inflight)
-            self.counted_at = now
-            self.counted = self.progress
-        return self.fast
-
-    cdef bint _is_behind(self) noexcept nogil:
-        # Return whether more than a window of events waits. The reads race with callers.
-        cdef lc_inflight *f = &self.in_flight.f
-        return f.queue.queued_events + f.main.staged_events > f.queue.full_events
-
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
-        cdef pollfd wake
-        if self.broken or self._has_rest():
-            return self.carrier._sleep(full, 0) | WOKEN_BY_PEER
-        if (self.drained and not full and timeout > GATHER_MS
-                and self.in_flight.f.inflight >= GATHER_LEAST
-                and not (self._is_fast() and self._is_behind())):
-            wake.fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-            wake.events = <short> POLLIN
-            wake.revents = 0
-            if poll(&wake, 1, GATHER_MS) > 0:
-                return WOKEN_BY_CALLER
-            timeout -= GATHER_MS
-        self.drained = False
-        return self.carrier._sleep(full, timeout)
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
+        return self.carrier._interest(full, fds, limit) or self.broken or self._has_rest()

@@ -1,4 +1,4 @@
-"""The compiled pump for ZeroMQ."""
+"""The pump for ZeroMQ."""
 
 from typing import Any
 

@@ -1,9 +1,8 @@
-"""The compiled pump for ZeroMQ: moves whole batches of messages through the libzmq that pyzmq has loaded.
+"""The pump for ZeroMQ: moves whole batches of messages through the libzmq that pyzmq has loaded.
 
 Sending a message takes a few calls of ``zmq_send`` and no Python between them. The functions are looked up in
 the library that pyzmq uses, because a second copy in the process could not use its sockets, and only where
-its version is the one that pyzmq reports. Otherwise there is no compiled pump, and ``delivery.pump`` goes
-through pyzmq.
+its version is the one that pyzmq reports. Otherwise there is no such pump, and the messages go through pyzmq.
 
 Messages consist of frames, each behind its head; the form is described in ``codec.pxd``.
 
@@ -17,17 +16,8 @@ from libc.string cimport memcpy
 
 from logclient._ext.codec cimport lc_get_frame, lc_put_frame
 from logclient._ext.constants cimport FRAME_MORE
-from logclient._ext.queue cimport lc_monotonic, lc_wake_fd
-from logclient._ext.pump.base cimport (
-    LINK_BROKEN,
-    LINK_CLOSED,
-    POLLIN,
-    WOKEN_BY_CALLER,
-    WOKEN_BY_PEER,
-    CompiledPump,
-    poll,
-    pollfd,
-)
+from logclient._ext.queue cimport lc_monotonic
+from logclient._ext.pump.base cimport LINK_BROKEN, LINK_CLOSED, POLLIN, CompiledPump, pollfd
 
 
 cdef extern from *:
@@ -297,29 +287,21 @@ cdef class ZmqPump(CompiledPump):
             return ZMQ_POLLIN
         return events
 
-    cdef int _sleep(self, bint full, int timeout) noexcept nogil:
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
         # ZeroMQ's descriptors are edge-triggered, and re-armed by asking for the state of the socket.
-        cdef pollfd fds[3]
         cdef int wanted = <int> ZMQ_POLLIN | (<int> ZMQ_POLLOUT if full else 0)
-        cdef int woken = 0
-        if self._events(self.socket) & wanted or self.monitor_ready:
-            woken = WOKEN_BY_PEER
-            timeout = 0
-        elif self.tcp >= 0:
-            if self._is_oversized():
-                return WOKEN_BY_PEER
-            if timeout > CHECK_MS:
-                timeout = CHECK_MS
         fds[0].fd = self.fd
         fds[1].fd = self.monitor_fd
-        fds[2].fd = lc_wake_fd(&self.in_flight.f.queue.wake)
-        fds[0].events = fds[1].events = fds[2].events = <short> POLLIN
-        fds[0].revents = fds[1].revents = fds[2].revents = 0
-        poll(fds, 3, timeout)
+        fds[0].events = fds[1].events = <short> POLLIN
+        if self._events(self.socket) & wanted or self.monitor_ready:
+            return True
+        if self.tcp >= 0:
+            if self._is_oversized():
+                return True
+            limit[0] = min(limit[0], lc_monotonic() + CHECK_MS / 1000.0)
+        return False
+
+    cdef bint _is_readable(self, const pollfd *fds) noexcept nogil:
         if fds[1].revents:
             self.monitor_ready = True
-        if fds[0].revents or fds[1].revents:
-            woken |= <int> WOKEN_BY_PEER
-        if fds[2].revents:
-            woken |= <int> WOKEN_BY_CALLER
-        return woken
+        return CompiledPump._is_readable(self, fds)

@@ -207,7 +207,7 @@ class EndpointCheck:
                 repeated = True
                 if again := probe.insist():
                     link.send(again)
-            link.wait(-1, min(self.timeout - waited, 0.05), False)
+            link.wait(min(self.timeout - waited, 0.05), False)
             data = link.receive()
             if data is None:
                 continue

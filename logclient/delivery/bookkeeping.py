@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from logclient._ext.inflight import InflightBatches
+    from logclient._ext.pump.group import PumpGroup
     from logclient.config import Config
-    from logclient.delivery.contract import PumpGroup
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.requests import Requests
     from logclient.delivery.submissions import Submissions

@@ -1,13 +1,14 @@
 """The contract between engine, pumps, transports and protocol cores.
 
-The engine (``delivery.engine``) decides when to connect, resend and end. It drives a `Pump`, which moves
-bytes between a `Core` and a `Link` until there is something to report:
+The engine (``delivery.engine``) decides when to connect, resend and end. It drives a loop of pumps
+(``_ext/pump``). Each `Pump` moves bytes between a `Core` and a `Link` until there is something to report:
 
 - a `Core` is the state of one protocol on one connection, without I/O: bytes in, events out. It opens no
   socket, reads no clock, draws no random number and starts no thread; ``now`` (monotonic seconds) and
   ``random`` are arguments.
 - a `Transport` makes connections of one kind, each of them a `Link`.
-- a `Pump` is compiled where the transport and the core allow it, else ``delivery.pump.PythonPump``.
+- a `Pump` is compiled. Adapters (``_ext/pump/adapters.pyx``) call a link that only Python can drive, and a
+  core that has no codec.
 
 Base classes hold the defaults of optional parts, so that callers never ask whether a part is there.
 
@@ -22,8 +23,8 @@ The way of a batch::
     for event in core.events_received(): ...    Settled, Alive, Progress, Retry, Reply, ...
     core.connection_lost()                      events without an outcome are pending again
 
-A compiled pump does not call these methods. It calls function pointers of the codec, the compiled half of
-the core (``lc_codec`` in ``_ext/codec.pxd``, passed as the capsule `Core.codec`), without the GIL:
+A pump does not call these methods. It calls function pointers of the codec, the compiled half of the core
+(``lc_codec`` in ``_ext/codec.pxd``, passed as the capsule `Core.codec`), without the GIL:
 
 =========================  ====================================================================
 ``Core``                   ``lc_codec``
@@ -290,15 +291,15 @@ class Core:
         """Return the answers to ``call``, and forget them."""
         return iter(())
 
-    def take_events(self, in_flight: InflightBatches) -> tuple[list[CoreEvent], Fatal | None, bool]:
-        """Apply the outcomes among the events received. For compiled pumps, where the codec left some.
+    def take_events(self, in_flight: InflightBatches) -> tuple[list[CoreEvent], Fatal | None, bool, int]:
+        """Apply the outcomes among the events received. For pumps, where the codec left some.
 
         Returns:
-            The events besides outcomes and signs of life, `Fatal` if there was one, and whether `CloseWanted`
-            was there.
+            The events besides outcomes and signs of life, `Fatal` if there was one, whether `CloseWanted` was
+            there, and the number of `Progress`.
         """
         others: list[CoreEvent] = []
-        fatal, closed = None, False
+        fatal, closed, progress = None, False, 0
         for event in self.events_received():
             if isinstance(event, (Settled, Retry)):
                 event.apply(in_flight)
@@ -306,9 +307,11 @@ class Core:
                 fatal = event
             elif isinstance(event, CloseWanted):
                 closed = True
-            elif not isinstance(event, (Alive, Progress)):
+            elif isinstance(event, Progress):
+                progress += 1
+            elif not isinstance(event, Alive):
                 others.append(event)
-        return others, fatal, closed
+        return others, fatal, closed, progress
 
     def next_timeout(self, now: float) -> float | None:
         """Return the monotonic second at which ``handle_timeout`` must be called, if any."""
@@ -409,6 +412,8 @@ class Link:
     drains_on_close: bool = False
     """True for transports without acknowledgements. Bytes that the link has not passed on (`unsent`), or
     holds when it is closed, are then worth a wait, because their loss would be silent."""
+    takes_messages: bool = False
+    """True where each ``send`` is one message, whose length the codec has put before it."""
     max_buffered: int = 0
     """Units that the link may hold after it has taken them, besides the kernel's buffers."""
 
@@ -458,15 +463,25 @@ class Link:
         """
         raise NotImplementedError
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep until the link is readable (if asked, writable), `wake` is readable, or time is over.
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what to wait for until ``receive``, or ``flush``, can go on.
 
         Args:
-            wake: a descriptor; -1: there is none.
-            seconds: how long at most.
             writable: whether to wait for room, too.
+
+        Returns:
+            Descriptors to become readable, and to become writable, two in all at most, and the seconds after
+            which to ask again; 0: it can go on now.
         """
         raise NotImplementedError
+
+    def wait(self, seconds: float, writable: bool) -> None:
+        """Sleep for so many seconds at most until the link is readable; if asked, or writable."""
+        from logclient.delivery.attempt import sleep  # cores import this module, and load no `select`
+
+        reading, writing, most = self.waits_for(writable)
+        if most > 0:
+            sleep(reading, writing, min(seconds, most))
 
     def close(self, linger: float = 0.0) -> None:
         """End the connection; with `drains_on_close`, wait up to `linger` seconds for the bytes it holds."""
@@ -512,10 +527,14 @@ class Transport:
         """
         raise ImportError("this transport has no compiled pump")
 
-    def pump(self, in_flight: InflightBatches, core: Core, **limits: Unpack[PumpLimits]) -> Pump | None:
-        """Make the compiled pump for this transport; None: there is none for it and this core."""
-        if core.codec is None:
-            return None
+    def pump(self, in_flight: InflightBatches, core: Any, **limits: Unpack[PumpLimits]) -> Pump | None:
+        """Make the compiled pump for this transport; None: there is none.
+
+        Args:
+            in_flight: the batches.
+            core: a core with a codec, or a ``CoreCodec``.
+            **limits: sizes and times.
+        """
         try:
             make = self.load_pump()
         except ImportError:
@@ -523,7 +542,7 @@ class Transport:
         return make(in_flight, core, **limits)
 
     def why_python(self) -> str:
-        """Return why connections need the pump in Python; empty: cores with a codec have a compiled one."""
+        """Return why the links are driven by Python; empty: there is a compiled pump for them."""
         try:
             self.load_pump()
         except ImportError as error:
@@ -550,26 +569,30 @@ class PumpLimits(TypedDict):
         linger: seconds between two looks at the queue while events flow.
         progress_timeout: seconds without an acknowledgement that settles something, after which the
             connection is stalled.
+        report_every: seconds between two reports to the engine.
     """
 
     batch_events: int
     batch_bytes: int
     linger: float
     progress_timeout: float
+    report_every: float
 
 
 GOES_ON = frozenset({"until", "report", "target", "stopped"})
-"""Ends of ``Pump.run`` after which the connection goes on."""
+"""Ends of a run of the loop after which the connection goes on; see ``PumpGroup.run``."""
 
 
 class Pump(Protocol):
-    """Moves bytes between a core and a link; driven by the engine."""
+    """Moves bytes between a core and a link; driven by a ``PumpGroup``."""
 
     windows: int
     """Batches put on the wire."""
     bytes_sent: int
     progress: int
     """Acknowledgements that settled something."""
+    why: str
+    """Why the GIL is taken for every batch; empty: it is not."""
 
     @property
     def errno(self) -> int:
@@ -586,87 +609,5 @@ class Pump(Protocol):
     def connected(self) -> None:
         """Begin a new connection: forget partly sent bytes, and restart the deadlines."""
 
-    def stop(self) -> None:
-        """Make ``run`` return soon, and at once when called again, until ``resume``."""
-
-    def resume(self) -> None:
-        """Undo ``stop``."""
-
-    def poke(self) -> None:
-        """Make ``run`` return soon, once."""
-
     def send_ready(self) -> None:
         """Have the next run send the core's messages that are not events."""
-
-    def drain_events(self) -> list[CoreEvent]:
-        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
-
-    def set_ledger(self, fd: int) -> None:
-        """Write ``batch`` lines to this descriptor; -1: write none."""
-
-    def take_ledger(self) -> tuple[int, int]:
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""
-
-    def run(self, link: Any, until: float) -> str:
-        """Move bytes until the monotonic second `until`, or until there is something to report.
-
-        Returns:
-            The reason:
-
-            ============  ============================================================
-            ``until``     the deadline
-            ``report``    outcomes or replies are due, or ``poke`` was called
-            ``target``    the events are settled that a caller waits for
-            ``stopped``   ``stop`` was called
-            ``closed``    the peer closed the connection, or `CloseWanted`
-            ``error``     the system reports an error: see `failure` and `errno`
-            ``protocol``  the peer broke the protocol, or the core gave up: see `fatal`
-            ``silence``   no byte from a peer that owes an answer
-            ``stalled``   no progress
-            ``memory``    out of memory
-            ============  ============================================================
-        """
-
-
-class PumpGroup(Protocol):
-    """Drives the pumps of a client's lanes in one loop."""
-
-    @property
-    def windows(self) -> int:
-        """Batches put on the wire, of all pumps."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes that they sent."""
-
-    def add(self, pump: Pump) -> None:
-        """Add the pump of a lane."""
-
-    def run(self, links: Sequence[Link | None], until: float) -> list[str]:
-        """Move bytes until the monotonic second `until`, or until there is something to report.
-
-        Args:
-            links: for each pump its connection, or None.
-            until: when to return at the latest.
-
-        Returns:
-            For each pump the reason: see ``Pump.run``. It is ``report`` for one without a connection.
-        """
-
-    def stop(self) -> None:
-        """Make ``run`` return soon, and at once when called again, until ``resume``."""
-
-    def resume(self) -> None:
-        """Undo ``stop``."""
-
-    def poke(self) -> None:
-        """Make ``run`` return soon, once."""
-
-    def drain_events(self) -> list[CoreEvent]:
-        """Return what was received besides outcomes: replies, and unsolicited messages of the peer."""
-
-    def set_ledger(self, fd: int) -> None:
-        """Write ``batch`` lines to this descriptor; -1: write none."""
-
-    def take_ledger(self) -> tuple[int, int]:
-        """Return (bytes written since the last call, errno of the write that failed or 0)."""

@@ -58,7 +58,7 @@ def explain_end(
     """Describe the end of a connection.
 
     Args:
-        end: the result of ``Pump.run``, or a text of its own.
+        end: the result of ``PumpGroup.run``, or a text of its own.
         core: has the violation that it found.
         pump: has the error behind the end.
         unanswered: events in flight, where the server acknowledges events.

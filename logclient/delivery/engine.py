@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from logclient import threads
 from logclient._ext.constants import PUT_FORKED, PUT_FULL, PUT_UNOPENED, R_CLOSED
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump.group import PumpGroup
 from logclient._ext.queue import EventQueue
 from logclient.delivery import error_log, lifecycle, memory
 from logclient.delivery.ages import Ages
@@ -26,7 +27,7 @@ from logclient.delivery.diagnostics import Diagnostics, describe_error
 from logclient.delivery.ending import Ending
 from logclient.delivery.lanes import Lanes, Route
 from logclient.delivery.outcomes import Delivery, Outcome
-from logclient.delivery.pump import REPORT_EVERY, describe_pump, make_group
+from logclient.delivery.pump import REPORT_EVERY, describe_pump
 from logclient.delivery.requests import Request, Requests
 from logclient.delivery.sender import SLICE, Sender
 from logclient.delivery.stats import COUNTED, Stats
@@ -145,7 +146,7 @@ class Engine:
         self.given_up = 0
         self.turns = 0
         self.producer = self._draw_producer() if self._estate is None else self._estate.producer
-        self.pump = make_group(route.make_transport is not None)
+        self.pump = PumpGroup()
         self.sender = Sender(ending, self.queue, self.pump, self.submissions.callbacks, diagnostics)
         diagnostics.last_error = ""
         self.submissions.begin(self.pump.poke)

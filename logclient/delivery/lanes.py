@@ -17,9 +17,10 @@ from logclient.delivery.lane import MOVE_WAIT, Lane
 from logclient.errors import ConfigError
 
 if TYPE_CHECKING:
+    from logclient._ext.pump.group import PumpGroup
     from logclient.config import Config
     from logclient.delivery.bookkeeping import Bookkeeper
-    from logclient.delivery.contract import Core, Link, PumpGroup, Transport
+    from logclient.delivery.contract import Core, Link, Transport
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.ending import Ending
     from logclient.delivery.requests import Requests

@@ -19,8 +19,8 @@ from logclient.delivery import hosts, lifecycle
 from logclient.delivery.contract import FOREVER, LONGEST
 
 if TYPE_CHECKING:
+    from logclient._ext.pump.group import PumpGroup
     from logclient._ext.queue import EventQueue
-    from logclient.delivery.contract import PumpGroup
     from logclient.delivery.diagnostics import Diagnostics
     from logclient.delivery.ending import Ending
     from logclient.delivery.outcomes import CallbackThread

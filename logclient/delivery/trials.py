@@ -141,7 +141,7 @@ class Trials:
     def broke(self, end: str, first: int, last: int, events: int) -> int:
         """Draw the conclusions from the end of a connection, after the requeue: see ``Isolation.broke``.
 
-        `end` is the result of ``Pump.run``; empty: it has nothing to do with events.
+        `end` is the result of ``PumpGroup.run``; empty: it has nothing to do with events.
         """
         now = time.monotonic()
         verdict = NOTHING

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from logclient.config import dns_name
-from logclient.delivery.attempt import Attempt, sleep
-from logclient.delivery.contract import Link, Pump, Transport
+from logclient.delivery.attempt import Attempt
+from logclient.delivery.contract import FOREVER, Link, Pump, Transport
 from logclient.errors import CredentialError
 from logclient.threads import original
 
@@ -85,14 +85,10 @@ class TcpLink(Link):
         except (BlockingIOError, InterruptedError):
             return None
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep until the socket is readable (if asked, writable), `wake` is readable, or time is over."""
-        reading = [self._socket.fileno()]
-        if wake >= 0:
-            reading.append(wake)
-        else:
-            seconds = min(seconds, 0.005)  # nothing can wake us: look again soon
-        sleep(reading, reading[:1] if writable else [], seconds)
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what to wait for: see `Link`."""
+        fds = [self._socket.fileno()]
+        return fds, fds if writable else [], FOREVER
 
     def close(self, linger: float = 0.0) -> None:
         """Close the socket; the kernel goes on sending the bytes it has."""

@@ -266,7 +266,7 @@ class Tls(Tcp):
         """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)
-        from logclient.transports.tls_pump import TlsPump
+        from logclient._ext.pump.tls import TlsPump
 
         return TlsPump
 

@@ -126,9 +126,9 @@ class TlsLink(TcpLink):
             return OSError(error.errno, words + "does the server want a client certificate (cert, key)?")
         return error
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep until TLS can go on, `wake` is readable, or time is over."""
-        super().wait(wake, seconds, (writable and not self._reads_first) or self._writes_first)
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what TLS has to wait for: see `Link`."""
+        return super().waits_for((writable and not self._reads_first) or self._writes_first)
 
     def close(self, linger: float = 0.0) -> None:
         """Send close_notify, without waiting for the peer's, and close the socket."""

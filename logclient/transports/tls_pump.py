@@ -1,17 +1,15 @@
-"""TLS for the compiled pump: settings, links and the pump itself, over ``_ext/tls.pyx``."""
+"""TLS for the compiled pump: settings and links, over ``_ext/tls.pyx``."""
 
 from __future__ import annotations
 
 import os
 import ssl
 
-from logclient._ext.pump.tls import TlsPump as CompiledTlsPump
 from logclient._ext.tls import OpenSsl, TlsContext, TlsSocket
-from logclient.delivery.attempt import sleep
-from logclient.transports.refusals import RefusalPump
+from logclient.delivery.contract import FOREVER
 from logclient.transports.tls_link import TlsLink
 
-__all__ = ["CompiledTlsLink", "TlsPump", "find", "make_context"]
+__all__ = ["CompiledTlsLink", "find", "make_context"]
 
 
 def find() -> OpenSsl:
@@ -52,18 +50,11 @@ class CompiledTlsLink(TlsLink):
         except OSError as error:
             raise self._reason_of(error) from None
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep until TLS can go on, `wake` is readable, or time is over."""
-        if self.tls_socket.has_unread:
-            return
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what TLS has to wait for: see `Link`."""
         reads, writes = self.tls_socket.waits_for(writable)
         fds = [self.tls_socket.fileno()]
-        reading = fds if reads else []
-        if wake >= 0:
-            reading = [*reading, wake]
-        else:
-            seconds = min(seconds, 0.005)  # nothing can wake us: look again soon
-        sleep(reading, fds if writes else [], seconds)
+        return fds if reads else [], fds if writes else [], 0.0 if self.tls_socket.has_unread else FOREVER
 
     def failure(self) -> OSError | None:
         """Return why the pump could not go on; None: it could. To be asked before the link is closed."""
@@ -74,7 +65,3 @@ class CompiledTlsLink(TlsLink):
                 is_tls = isinstance(error, ssl.SSLError)
                 self._failure = self._explain(error) if is_tls else self._reason_of(error)
         return self._failure
-
-
-class TlsPump(RefusalPump, CompiledTlsPump):
-    """The compiled pump; either side may refuse the other's certificate."""

@@ -1,7 +1,7 @@
 """WebSocket (RFC 6455) over TCP or TLS: each send is one message, each message is received as one.
 
 ``websockets`` does the opening handshake, in its sans-IO form. Everything after it is done by
-``_ext.websocket``. The compiled pump drives that object and the link below without the GIL
+``_ext.websocket``. Its pump drives that object and the link below without the GIL
 (``_ext/pump/websocket.pyx``); the link here does so elsewhere, and closes the connection in both cases.
 
 Messages are written when there are many bytes of them, or when there is nothing else to do, so that many
@@ -64,6 +64,7 @@ class WebSocketLink(Link):
     """
 
     ack_coalesce_delay = 0.001
+    takes_messages = True
 
     def __init__(
         self, inner: TcpLink, frames: ClientFrames, max_message: int, hide: Callable[[str], str] = str
@@ -155,13 +156,14 @@ class WebSocketLink(Link):
             return ConnectionError(f"the server closed the connection: {words}")
         return ConnectionError(f"the server broke the WebSocket protocol: {_describe(frames.code, reason)}")
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Write the buffered bytes, then sleep unless received bytes are to be looked at."""
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Write the buffered bytes; return what to wait for: see `Link`."""
         if self.frames.ready or self.frames.over:
-            return
+            return [], [], 0.0
         full = not self.flush()
-        if self._broken is None:
-            self.inner.wait(wake, seconds, writable or full)
+        if self._broken is not None:
+            return [], [], 0.0
+        return self.inner.waits_for(writable or full)
 
     def close(self, linger: float = 0.0) -> None:
         """Send the buffered bytes and a close frame, as far as possible at once or within `linger` seconds.
@@ -174,7 +176,7 @@ class WebSocketLink(Link):
             if not frames.over:
                 frames.close(CloseCode.NORMAL_CLOSURE)
             while not self.flush() and (left := now + linger - time.monotonic()) > 0:
-                self.inner.wait(-1, left, True)
+                self.inner.wait(left, True)
             over = now + min(linger, CLOSE_TIMEOUT)
             while self._broken is None:
                 while frames.next_message() is not None:
@@ -186,7 +188,7 @@ class WebSocketLink(Link):
                 if data:
                     frames.receive_data(data)
                 elif data is None:
-                    self.inner.wait(-1, left, False)
+                    self.inner.wait(left, False)
                 else:
                     break
         except OSError:
@@ -264,7 +266,7 @@ class WebSocket(Transport):
         if self._extensions and not LINKED:
             raise ImportError("deflate=on needs a build that is linked to zlib")
         carrier = self._carrier.load_pump()
-        from logclient.transports.websocket_pump import WebSocketPump
+        from logclient._ext.pump.websocket import WebSocketPump
 
         return partial(WebSocketPump.over, carrier)
 

@@ -33,8 +33,8 @@ from typing import Any
 
 from logclient._ext.constants import FRAME_MORE
 from logclient.config import Secret
-from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew, sleep
-from logclient.delivery.contract import Link, Pump, Transport
+from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew
+from logclient.delivery.contract import FOREVER, Link, Pump, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
@@ -266,19 +266,13 @@ class ZmqLink(Link):
                 return True
         return False
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        """Sleep as ``Link.wait`` says; check the state first: ZeroMQ's descriptors are edge-triggered."""
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        """Return what to wait for; check the state first: ZeroMQ's descriptors are edge-triggered."""
         wanted = zmq.POLLIN | (zmq.POLLOUT if writable else 0)
-        if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN:
-            return
-        reading = [self.fileno(), int(self.monitor.FD)] + ([wake] if wake >= 0 else [])
-        if wake < 0:
-            seconds = min(seconds, 0.005)  # nothing can wake us: look again soon
-        if self.tcp >= 0:
-            if self._is_oversized():
-                return
-            seconds = min(seconds, _CHECK_S)
-        sleep(reading, [], seconds)
+        reading = [self.fileno(), int(self.monitor.FD)]
+        if int(self.socket.EVENTS) & wanted or self.monitor.EVENTS & zmq.POLLIN or self._is_oversized():
+            return reading, [], 0.0
+        return reading, [], FOREVER if self.tcp < 0 else _CHECK_S
 
     def close(self, linger: float = 0.0) -> None:
         """Close the socket; wait up to `linger` seconds for messages that ZeroMQ has not written yet."""

@@ -7,7 +7,6 @@ may also take a `Peer`, one connection, and send anything on it.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import threading
@@ -16,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.contract import Link, Transport
+from logclient.delivery.contract import FOREVER, Link, Transport
 from tests.support.patience import PATIENCE
 
 
@@ -266,13 +265,9 @@ class MemoryLink(Link):
             raise ConnectionResetError(104, "reset")
         return b"" if self._gone else None
 
-    def wait(self, wake: int, seconds: float, writable: bool) -> None:
-        if self._in or self._gone or (writable and not self._server.stuck):
-            return
-        if wake < 0:  # no descriptor to be woken by: like the TCP link, look again soon
-            select.select([self._read], [], [], min(seconds, 0.005))
-        else:
-            select.select([self._read, wake], [], [], seconds)
+    def waits_for(self, writable: bool) -> tuple[list[int], list[int], float]:
+        ready = self._in or self._gone or (writable and not self._server.stuck)
+        return [self._read], [], 0.0 if ready else FOREVER
 
     def close(self, linger: float = 0.0) -> None:
         with self._lock:

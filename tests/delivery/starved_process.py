@@ -106,10 +106,10 @@ def zmq_breaks(kind: str, address: str) -> None:
         with descriptors(0):
             end = time.monotonic() + PATIENCE
             while (found := link.receive()) is None and time.monotonic() < end:
-                link.wait(-1, 0.1, False)
+                link.wait(0.1, False)
             assert found == b"", "the connection is over"
             for _ in range(20):  # libzmq tells itself a little later, and acts when it is asked the next time
-                link.wait(-1, 0.1, False)
+                link.wait(0.1, False)
             link.close()
             transport.close()
 

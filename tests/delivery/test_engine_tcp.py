@@ -16,7 +16,7 @@ from logclient.delivery.attempt import Attempt
 from logclient.transports.tcp import Tcp, TcpLink
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import MemoryServer, MemoryTransport, acknowledge
-from tests.support.patience import PATIENCE, assert_returns
+from tests.support.patience import PATIENCE
 
 FIFO = Setup("fifo")
 
@@ -46,10 +46,10 @@ def test_bytes_travel_both_ways_until_the_end(pair: tuple[TcpLink, socket.socket
     assert link.send([b"one ", memoryview(b"two "), b"", b"three"])
     assert far.recv(100) == b"one two three"
     far.sendall(b"answer")
-    link.wait(-1, PATIENCE, False)
+    link.wait(PATIENCE, False)
     assert link.receive() == b"answer"
     far.shutdown(socket.SHUT_WR)
-    link.wait(-1, PATIENCE, False)
+    link.wait(PATIENCE, False)
     assert link.receive() == b""
 
 
@@ -72,20 +72,9 @@ def test_bytes_that_do_not_fit_are_copied_and_kept(pair: tuple[TcpLink, socket.s
     thread = threading.Thread(target=read)
     thread.start()
     while not link.flush():
-        link.wait(-1, PATIENCE, True)
+        link.wait(PATIENCE, True)
     thread.join(PATIENCE)
     assert done.is_set() and received == b"x" * sent
-
-
-def test_wait_returns_when_the_wake_descriptor_is_ready(pair: tuple[TcpLink, socket.socket]) -> None:
-    link, _ = pair
-    read, write = os.pipe()
-    try:
-        os.write(write, b"x")
-        assert_returns(lambda: link.wait(read, 1000 * PATIENCE, False), "the wake-up is ignored")
-    finally:
-        os.close(read)
-        os.close(write)
 
 
 def test_a_refused_connection_raises() -> None:

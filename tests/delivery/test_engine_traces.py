@@ -1,8 +1,7 @@
 """Compiled and Python parts behave alike: the same script gives the same bytes, outcomes and ledger.
 
-The Python pump and the C pump drive the same compiled core over the same kind of socket. The compiled
-cores equal the Python ones byte by byte: so what the contract suite shows of a plain core on the Python
-pump holds for its compiled reference, too.
+The loop drives compiled cores, and plain ones through an adapter, over the same kind of socket: in C, and
+through the adapter for links in Python. The compiled cores equal the plain ones byte by byte, too.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump.adapters import LinkPump
 from logclient._ext.pump.tcp import TcpPump
 from logclient._ext.queue import EventQueue
 from logclient.delivery.contract import Alive, Fatal, Progress, Retry, Settled
-from logclient.delivery.pump import PythonPump
 from logclient.transports.tcp import Tcp
 from tests.cores.compiled import Compiled
 from tests.cores.plain import POISON, Refused
 from tests.cores.rig import PLAIN, Rig, Setup
-from tests.cores.server import Peer
+from tests.cores.server import Peer, SocketServer
 
 PRODUCER = bytes(range(10))
 BAD = [i for i in range(150) if i % 17 == 5]
@@ -33,7 +32,7 @@ GOOD = 150 - len(BAD)
 
 
 class Interpreted(Tcp):
-    """TCP without its compiled pump."""
+    """TCP whose links only Python can drive."""
 
     def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
         return None
@@ -84,13 +83,14 @@ SCRIPTS: dict[str, Callable[[Peer], None]] = {
 }
 
 
-def trace(kind: str, transport: Tcp, folder: Path, script: Callable[[Peer], None]) -> Trace:
+def trace(setup: Setup, transport: Tcp, folder: Path, script: Callable[[Peer], None]) -> Trace:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "urandom", lambda n: PRODUCER[:n])  # the same ids
         options: dict[str, Any] = {"inflight": 25, "batch_events": 25, "linger": 0.0}
-        rig = Rig(Setup(kind, True), folder, transport=transport, **options)
-    pump = rig.engine.lanes.first.pump
-    assert isinstance(pump, PythonPump if isinstance(transport, Interpreted) else TcpPump)
+        rig = Rig(setup, folder, server=SocketServer(setup.kind), transport=transport, **options)
+    (pump,) = rig.engine.pump.pumps
+    assert isinstance(pump, LinkPump if isinstance(transport, Interpreted) else TcpPump)
+    assert bool(pump.why) == (isinstance(transport, Interpreted) or not setup.compiled)
     rig.server.asked = set()  # type: ignore[attr-defined]
     rig.server.script = script
     rig.server.down()
@@ -105,11 +105,18 @@ def trace(kind: str, transport: Tcp, folder: Path, script: Callable[[Peer], None
     return Trace(wire, books.outcomes, books.hashes, counts)
 
 
+ADAPTED = {"link": (True, Interpreted), "core": (False, Tcp), "link and core": (False, Interpreted)}
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", ["fifo", "by_id"])
-def test_both_pumps_leave_equal_traces(kind: str, script: str, tmp_path: Path) -> None:
-    ours = trace(kind, Interpreted(5.0), tmp_path / "python", SCRIPTS[script])
-    theirs = trace(kind, Tcp(5.0), tmp_path / "c", SCRIPTS[script])
+@pytest.mark.parametrize("adapted", ADAPTED)
+def test_links_in_c_and_adapters_leave_equal_traces(
+    adapted: str, kind: str, script: str, tmp_path: Path
+) -> None:
+    compiled, transport = ADAPTED[adapted]
+    ours = trace(Setup(kind, compiled), transport(5.0), tmp_path / "python", SCRIPTS[script])
+    theirs = trace(Setup(kind, True), Tcp(5.0), tmp_path / "c", SCRIPTS[script])
     if script == "whole windows":
         assert ours == theirs
     else:

@@ -72,7 +72,7 @@ EXT_ROOMS = {
     "_ext queue": {"queue", "inflight", "spool"},
     "_ext records": {"record", "tracebacks"},
     "_ext codecs": PROTOCOLS,
-    "_ext pump": {"pump", "pump.base", "pump.group"},
+    "_ext pump": {"pump", "pump.adapters", "pump.base", "pump.group"},
     "_ext senders": {"pump.tcp", "pump.tls", "pump.websocket", "pump.zmq", "pump.udp"},
     "_ext framing": {"websocket"},
     "_ext tls": {"tls"},

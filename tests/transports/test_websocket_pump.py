@@ -1,4 +1,4 @@
-"""WebSocket through an engine: the compiled pump and the pump in Python leave equal traces and words."""
+"""WebSocket through an engine: the link in C and the adapter for it leave equal traces and words."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ pump = pytest.importorskip("logclient._ext.pump.websocket", reason="no compiled 
 
 from logclient._ext import websocket  # noqa: E402
 from logclient._ext.inflight import InflightBatches  # noqa: E402
+from logclient._ext.pump.adapters import LinkPump  # noqa: E402
+from logclient._ext.pump.group import PumpGroup  # noqa: E402
 from logclient._ext.pump.tcp import TcpPump  # noqa: E402
 from logclient._ext.queue import EventQueue  # noqa: E402
 from logclient.delivery.attempt import Attempt  # noqa: E402
-from logclient.delivery.pump import PythonPump  # noqa: E402
 from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402
@@ -73,7 +74,7 @@ def running(
     more = {name: options.pop(name) for name in ("deflate", "max_message") if name in options}
     transport = KINDS[kind](carrier or Tcp(PATIENCE), **more)
     rig = Rig(Setup("by_message", True), ledger, server=server, transport=transport, **options)
-    assert isinstance(rig.engine.pump, PythonPump if kind == "python" else pump.WebSocketPump)
+    assert isinstance(rig.engine.pump.pumps[0], LinkPump if kind == "python" else pump.WebSocketPump)
     try:
         yield rig
     finally:
@@ -97,7 +98,7 @@ def squeezed(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("form", ["plain", "fragments", "deflate"])
-def test_both_pumps_leave_equal_traces(script: str, form: str, tmp_path: Path) -> None:
+def test_c_and_the_adapter_leave_equal_traces(script: str, form: str, tmp_path: Path) -> None:
     traces = []
     for kind in KINDS:
         server = WebSocketServer(*[DEFLATE] * (form == "deflate"))
@@ -257,6 +258,8 @@ class TestTheEnd:
         in_flight = InflightBatches(queue)
         core = Compiled("by_message", bytes(10))
         driven = pump.WebSocketPump.over(TcpPump, in_flight, core)
+        group = PumpGroup()
+        group.add(driven)
         with socket.create_server((HOST, 0)) as listener:
             accepted: list[socket.socket] = []
 
@@ -274,7 +277,7 @@ class TestTheEnd:
         driven.connected()
         for _ in range(10):
             queue.push(b"event")
-        assert driven.run(link, time.monotonic()) == "until"
+        assert group.run([link], time.monotonic()) == ["until"]
         assert far.recv(65536, socket.MSG_PEEK)
         far.sendall(b"".join(server_frame(BINARY, b"k" + n.to_bytes(8, "big")) for n in range(1, 5)))
         far.close()  # with bytes unread: a reset
@@ -284,7 +287,7 @@ class TestTheEnd:
         assert gone.poll(PATIENCE * 1000)
         for _ in range(10):
             queue.push(b"event")
-        assert driven.run(link, time.monotonic() + PATIENCE) == "error"
+        assert group.run([link], time.monotonic() + PATIENCE) == ["error"]
         assert driven.errno in (errno.ECONNRESET, errno.EPIPE) and driven.failure is None
         assert [line[:3] for line in in_flight.take_report()] == [(1, 4, "acked")]
         link.close()

@@ -1,0 +1,16 @@
+"""Links and cores that are written in Python, for the loop."""
+
+from typing import Any
+
+from logclient._ext.inflight import InflightBatches
+from logclient._ext.pump.base import CompiledPump
+
+class LinkPump(CompiledPump):
+    def connected(self) -> None: ...
+
+class CoreCodec:
+    def __init__(self, core: Any, in_flight: InflightBatches) -> None: ...
+    @property
+    def codec(self) -> object: ...
+    def receive_eof(self) -> None: ...
+    def take_events(self, in_flight: InflightBatches) -> tuple[list[Any], Any, bool, int]: ...
