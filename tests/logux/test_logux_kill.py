@@ -167,7 +167,7 @@ class TestServerKilled:
         """The control: clients that take a broken connection for an ack must be caught by the verifier."""
         server = KilledServer(tmp_path)
         figures = ship_through_kills(
-            tmp_path, [server], event, monkeypatch, requeue=forget, clients=2, kills=FEW, **OPTIONS
+            tmp_path, [server], event, monkeypatch, take_back=forget, clients=2, kills=FEW, **OPTIONS
         )
         verdict = verify(tmp_path, server, spark)
         assert figures.resent == 0

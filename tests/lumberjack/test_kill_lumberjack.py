@@ -72,7 +72,7 @@ def test_lumberjack_client_without_resend_is_judged_lossy(
 ) -> None:
     """The control: a client that takes a broken connection for an ack must be caught by the verifier."""
     collector = CollectorProcess(tmp_path / "capture", FAULTS)
-    figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, requeue=forget, window=200)
+    figures = ship_through_kills(tmp_path, [collector], event, monkeypatch, take_back=forget, window=200)
     verdict = verify(tmp_path / "ledger", tmp_path / "capture", spark=spark)
     assert figures.resent == 0
     assert verdict.counts.lost > 0

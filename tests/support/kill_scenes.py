@@ -19,7 +19,7 @@ import pytest
 
 import logclient
 from logclient._ext.constants import ACKED
-from logclient.delivery.engine import Engine
+from logclient.delivery.lane import Lane
 from tests.support import clean_environment
 from tests.support.patience import PATIENCE
 from tests.support.processes import Killable, url_of
@@ -49,9 +49,10 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
         threading.Event().wait(0.001)
 
 
-def forget(engine: Engine) -> None:
-    """In the place of ``Engine._requeue``: takes a broken connection for an ack."""
-    engine.in_flight.apply([(1, 1 << 48)], ACKED)
+def forget(lane: Lane) -> None:
+    """In the place of ``Lane._take_back``: takes a broken connection for an ack."""
+    lane.core.connection_lost()
+    lane.in_flight.apply([(1, 1 << 48)], ACKED)
 
 
 class Fleet:
@@ -129,7 +130,7 @@ def ship_through_kills(
     event: Callable[[int], Any],
     monkeypatch: pytest.MonkeyPatch,
     *,
-    requeue: Callable[[Engine], None] = Engine._requeue,
+    take_back: Callable[[Lane], None] = Lane._take_back,
     clients: int = 1,
     events: int = 0,
     between: int = 500,
@@ -142,18 +143,18 @@ def ship_through_kills(
     used is killed, and stays dead until the others have taken over.
 
     Args:
-        requeue: what a client does with what was under way.
+        take_back: what a client does with what was under way.
         between: events that are settled between two kills.
         meanwhile: what else happens to them before each kill.
     """
     randomly = random.Random(SEED)
     broken: list[int] = []  # events in flight, at each connection that broke
 
-    def watched(engine: Engine) -> None:
-        broken.append(engine.in_flight.inflight)
-        requeue(engine)
+    def watched(lane: Lane) -> None:
+        broken.append(lane.in_flight.inflight)
+        take_back(lane)
 
-    monkeypatch.setattr(Engine, "_requeue", watched)
+    monkeypatch.setattr(Lane, "_take_back", watched)
     hits = 0
     with ExitStack() as running:
         for collector in collectors:
