@@ -8,7 +8,7 @@ was handed to the operating system. plog, which has neither acks nor connections
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from logclient.testing.faults import Act, Faults, Plan
 
 __all__ = [
     "ALIVE", "NEVER", "SILENT", "Decision", "FaultGate", "HeldUnits", "Peer", "Reply", "ReplyPlan", "Unit",
+    "flip_bit", "foreign_id",
 ]  # fmt: skip
 
 NEVER = float("inf")
@@ -253,7 +254,6 @@ class FaultGate(Generic[P, K, D]):
     def _capture(
         self, peer: P, unit: Unit[K, D], act: Act | None, replies: list[Reply[D]], now: float
     ) -> list[K]:
-        """Return the units to capture in place of a unit, and record the data fault."""
         name = "" if act is None else act.fault.name
         if act is None:
             return [unit.original()]
@@ -290,3 +290,49 @@ class FaultGate(Generic[P, K, D]):
         if swapped.ack is not None:
             swapped.ack.due = 0.0
         return swapped.unit.original()
+
+
+# --- the bodies that data faults make, for all protocols
+
+_TRIES = 100
+
+
+def flip_bit(
+    body: bytes, random: Random, parse: Callable[[bytes], Any], keep: Collection[str]
+) -> bytes | None:
+    """Flip a bit of one letter or digit, so that the body still parses and only a value changes.
+
+    `parse` returns a JSON value, or the body itself if it is not JSON. It rejects an attempt by a ValueError
+    or RecursionError. The members `keep` of a JSON object do not change. None: all of 100 attempts were
+    rejected.
+    """
+    try:
+        before = parse(body)
+    except (ValueError, RecursionError):
+        return None
+    for at in random.choices(range(len(body)), k=_TRIES) if body else ():
+        changed = bytes((body[at] ^ 1,))
+        if not (body[at : at + 1].isalnum() and changed.isalnum()):
+            continue
+        tried = body[:at] + changed + body[at + 1 :]
+        try:
+            if _differs_in_a_value(before, parse(tried), keep):
+                return tried
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _differs_in_a_value(before: Any, after: Any, keep: Collection[str]) -> bool:
+    if isinstance(before, bytes):
+        return isinstance(after, bytes) and before != after and before[:1] == after[:1]
+    if not isinstance(before, dict) or not isinstance(after, dict) or before.keys() != after.keys():
+        return False
+    return before != after and all(before.get(name) == after.get(name) for name in keep)
+
+
+def foreign_id(old: str, random: Random) -> str:
+    """Return an id that was never sent: of the same producer far ahead, or of an unknown producer."""
+    if random.random() < 0.5:
+        return old[:20] + f"{(1 << 48) - 1 - random.getrandbits(20):012x}"
+    return f"{random.getrandbits(80):020x}{random.randrange(1, 1000):012x}"

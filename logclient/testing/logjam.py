@@ -25,10 +25,9 @@ from logclient.errors import ConfigError, ConnectFailed
 from logclient.files.capture import TO_PEER
 from logclient.logjam import zeromq
 from logclient.logjam.messages import unit
-from logclient.testing.counters import AckCounts
 from logclient.testing.fault_gate import NEVER, FaultGate, Peer, Reply
 from logclient.testing.logjam_device import Device, Message, MessageUnit, counter_of, decode, event_id
-from logclient.testing.loop import TOO_MANY, CollectorBase, CollectorOptions
+from logclient.testing.loop import TOO_MANY, AckCounts, CollectorBase, CollectorOptions
 
 __all__ = ["Collector", "Counts", "decode"]
 
@@ -366,7 +365,6 @@ class Collector(CollectorBase[Counts]):
         return None if due == NEVER else max(0, int((due - time.monotonic()) * 1000) + 1)
 
     def _connections_changed(self, monitor: Any) -> None:
-        """Handle the monitor's reports of connections that were accepted or ended."""
         zmq = self._zmq
         while True:
             try:
@@ -488,7 +486,6 @@ class Collector(CollectorBase[Counts]):
             self._close_after_replies(producer)
 
     def _admit(self, producer: _Producer, message: MessageUnit, first: Any, now: float) -> None:
-        """Pass a message through the fault gate, capture it and queue its replies."""
         decision = self._gate.admit(producer, message, now)
         for captured in decision.captured:
             self._keep_unit(producer, captured)

@@ -27,8 +27,7 @@ from logclient.logjam.messages import (
     require_library,
 )
 from logclient.testing import fault_gate
-from logclient.testing.data_faults import flip_bit, foreign_id
-from logclient.testing.fault_gate import Reply, ReplyPlan
+from logclient.testing.fault_gate import Reply, ReplyPlan, flip_bit, foreign_id
 
 __all__ = ["Answer", "Device", "Message", "MessageUnit", "counter_of", "decode", "event_id"]
 
@@ -171,7 +170,6 @@ _LAST_ID = re.compile(rb'"(request_id|uuid)":"([0-9a-f]{32})"\}\s*$')  # the pla
 
 
 def _carrier(topic: bytes) -> str:
-    """Return the member of a document that carries the event's id."""
     return "request_id" if topic.startswith(b"logs") else "uuid"
 
 

@@ -24,12 +24,10 @@ from logclient.errors import ConfigError, MissingExtra
 from logclient.logux.frames import masked
 from logclient.logux.messages import Connect, Ping, Sync, compact, parse
 from logclient.testing import fault_gate
-from logclient.testing.counters import AckCounts
-from logclient.testing.data_faults import flip_bit, foreign_id
 from logclient.testing.duplicates import DuplicateCounter
-from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan
+from logclient.testing.fault_gate import NEVER, SILENT, Reply, ReplyPlan, flip_bit, foreign_id
 from logclient.testing.logux_node import Judge, Login, Received, Rules, Server, ServerNode
-from logclient.testing.loop import CollectorOptions
+from logclient.testing.loop import AckCounts, CollectorOptions
 from logclient.testing.streams import Captured, Connection, StreamCollector
 
 try:

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
-from logclient.testing.counters import AckCounts
-from logclient.testing.data_faults import flip_bit, foreign_id
 from logclient.testing.duplicates import DuplicateCounter
-from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan
-from logclient.testing.loop import CollectorOptions
+from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
+from logclient.testing.loop import AckCounts, CollectorOptions
 from logclient.testing.streams import Captured, Connection, StreamCollector
 
 if TYPE_CHECKING:
@@ -166,7 +164,6 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
         return None
 
     def with_added(self, random: Random) -> tuple[list[Captured], list[str]]:
-        """Append a copy of one event under an id that was never sent."""
         frames = _frames(self._window)
         _, body, type = random.choice(frames)
         old = _event_id(type, body)
@@ -188,7 +185,6 @@ class _Unit(fault_gate.Unit[Captured, bytes]):
 
 
 def _reply(data: bytes, count: str, settles: int = 0, due: float = 0.0) -> Reply[bytes]:
-    """Return a reply that is one row of the capture."""
     return Reply(data, count, due, (data,), settles)
 
 

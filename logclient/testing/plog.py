@@ -22,9 +22,9 @@ from logclient._ext.plog import EMPTY, Decoder
 from logclient.config import host_port
 from logclient.errors import ConfigError, LogclientError
 from logclient.files.capture import FROM_PEER, TO_PEER, CaptureWriter
-from logclient.testing.counters import Counts as BaseCounts
 from logclient.testing.kafka import Forwarder
 from logclient.testing.loop import CollectorBase, CollectorOptions, listen
+from logclient.testing.loop import Counts as BaseCounts
 from logclient.testing.plog_datagrams import Batch, Datagrams, batch_of
 from logclient.testing.plog_device import Lines, Listener, ReplyLimit, Taken, hole_settings
 from logclient.testing.plog_injector import Datagram, Injector
@@ -68,8 +68,6 @@ class _Peer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A sender of lines."""
-
     sock: socket.socket
     lines: Lines
     stream: int
@@ -392,7 +390,6 @@ class Collector(CollectorBase[Counts]):
         return peer
 
     def _keep_batch(self, batch: Batch, peers: list[_Peer], now: float) -> None:
-        """Capture a batch, then handle the messages in it."""
         capture = self._capture
         if capture is not None:
             data, unit = batch.data, capture.unit
@@ -409,7 +406,6 @@ class Collector(CollectorBase[Counts]):
         self._hand_on(taken)
 
     def _judge(self, batch: Batch, peers: list[_Peer], now: float) -> Taken:
-        """Pass a batch to the server's rules, and queue the replies."""
         ports = [peer.port for peer in peers]
         listener = self._listener
         kills = listener.kills

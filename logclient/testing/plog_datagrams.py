@@ -175,7 +175,6 @@ class Datagrams:
             begin = stop[-1]
 
     def _name(self, raw: bytes) -> Any:
-        """Return an address in the form of the socket module."""
         found = self._names.get(raw)
         if found is None:
             if len(self._names) >= _NAMES_MAX:

@@ -70,7 +70,6 @@ class _Port:
         return hole if gone != _LOWEST and 0 < hole <= _HOLE_MAX else 0
 
     def holes(self) -> int:
-        """Return the number of missing messages between all ids in the window."""
         found = 0
         for one, two in zip(self.ids, self.ids[1:], strict=False):
             if one != _LOWEST and 0 < two - one - 1 <= _HOLE_MAX:

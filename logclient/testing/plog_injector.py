@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from logclient._ext.hash import murmur3
 from logclient._ext.plog import FRAGMENT, HEADER, MESSAGE, SIMPLE, Decoder, Judged, Reassembler
-from logclient.testing.data_faults import flip_bit, foreign_id
-from logclient.testing.fault_gate import HeldUnits
+from logclient.testing.fault_gate import HeldUnits, flip_bit, foreign_id
 from logclient.testing.faults import Act, Faults
 from logclient.testing.plog_datagrams import batch_of
 
@@ -43,8 +42,6 @@ class _Applied(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A datagram that waits for the next one of its sender."""
-
     datagram: Datagram
     event: str
     applied: _Applied
@@ -204,14 +201,12 @@ class Injector:
         self._record(applied.fault, ids, event=event, index=applied.fragment, count=applied.fragments)
 
     def _overtaken(self, number: int, single: bool) -> None:
-        """Release a held datagram after the next one."""
         held = self._held.release(number)
         self._let_pass(held)
         alone = single and held.applied.fragments <= 1
         self._record_applied(held.applied, [held.event] if held.event and alone else [], held.event)
 
     def _abort(self, number: int) -> None:
-        """Release a held datagram without a next one."""
         held = self._held.abort(number)
         if held is not None:
             self._let_pass(held)

@@ -94,7 +94,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         """Run after the data of a reply was added to the output."""
 
     def _close_if_idle(self, connection: K, now: float) -> bool:
-        """Close a connection that was idle for too long; return whether it was."""
         if not self._idle or now - connection.alive_at < self._idle:
             return False
         self._count["idle_closes"] += 1
@@ -192,7 +191,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         return None if due == NEVER else max(0.0, due - time.monotonic())
 
     def _due(self, connection: K) -> float:
-        """Return the monotonic time of the connection's next timer."""
         due = NEVER
         if connection.replies and not self._holding and not connection.out:
             due = connection.replies[0].due
@@ -223,7 +221,6 @@ class StreamCollector(CollectorBase[C], Generic[C, K]):
         self._watch(connection)
 
     def _watch(self, connection: K) -> None:
-        """Register with the selector the events for which the connection waits now."""
         events = 0
         if not connection.closing and not connection.eof and len(connection.out) < _OUT_MAX:
             events |= selectors.EVENT_READ
