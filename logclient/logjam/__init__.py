@@ -20,10 +20,6 @@ cut or left out, within the limits of ``document``.
 
 `Subscriber` is the other side: it reads the messages that a device publishes. `MASKED` has the names, and
 parts of names, of headers and parameters whose values are masked.
-
-Modules: ``client``, ``agent`` and ``request`` (the public classes), ``core`` (the client without I/O) and its
-``options``, ``document`` (the rules for documents), ``frames`` (messages as frames that people can read, and
-the probe of ``logclient ping``).
 """
 
 from __future__ import annotations

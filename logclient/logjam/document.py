@@ -270,7 +270,6 @@ def _plain_name(name: str) -> str:
 
 
 def _words(plain: str) -> list[str]:
-    """Split a name at brackets and dots."""
     return [plain] if plain.isalnum() else _BRACKETS.split(plain)
 
 

@@ -22,10 +22,6 @@ def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:
     """Yield the messages of one direction, each followed by its frames, with bodies unpacked.
 
     Faults are those that the decoder of captures finds. Replies are recognized by their form.
-
-    Args:
-        data: the bytes, or some of them.
-        max_unpacked: bound on the size of a body that is unpacked.
     """
     view = memoryview(data)
     decoder = Decoder(max_unpacked=max_unpacked)

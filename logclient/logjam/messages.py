@@ -37,8 +37,7 @@ class Meta(NamedTuple):
 
     compression: int = NONE
     device: int = 0
-    created_ms: int = 0
-    """Milliseconds since 1970; 0: not given."""
+    created_ms: int = 0  # milliseconds since 1970; 0: not given
     sequence: int = 0
 
     def pack(self) -> bytes:

@@ -458,7 +458,6 @@ def _new_id() -> str:
 
 
 def _header_text(text: str) -> str:
-    """Return the text as one line of ASCII, as a header can carry it."""
     return re.sub(r"[^ -~]", "?", text)
 
 

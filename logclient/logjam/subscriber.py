@@ -49,10 +49,8 @@ class Message(NamedTuple):
 
     app_env: str
     topic: str
-    payload: bytes
-    """The body on the wire."""
-    compression: int
-    """0 none, 1 zlib, 2 snappy, 3 lz4; devices pass other numbers on."""
+    payload: bytes  # the body on the wire
+    compression: int  # 0 none, 1 zlib, 2 snappy, 3 lz4; devices pass other numbers on
     device: int
     created_ms: int
     sequence: int
@@ -104,8 +102,7 @@ class Device(NamedTuple):
 class Stat(NamedTuple):
     """The statistics that a device sends each second."""
 
-    device: int
-    """The device's number."""
+    device: int  # the device's number
     sequence: int
     """The sequence of its last message, heartbeats included: the number of messages since its start."""
     per_second: float | None
@@ -355,8 +352,8 @@ class Subscriber:
         if not self.endpoints:
             raise ConfigError("endpoints: none is given")
         self._tracker = Tracker(app_envs, topics, gaps=gaps)
-        self.taken = 0  #: messages that came, of any kind
-        self.captured = 0  #: those of them that are in the capture
+        self.taken = 0
+        self.captured = 0
         self._ready: deque[Message] = deque()
         self._streams: dict[int, int] = {}
         zmq = self._zmq = zeromq.load()
