@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logclient.client import Client, Event, Level, open_client
@@ -92,46 +91,20 @@ class AsyncClient:
         self._awaited: Delivery | None = None
 
     def send(self, event: Event, level: Level = INFO) -> int:
-        """Queue one event without waiting; see ``logclient.Client.send``.
-
-        Args:
-            event: a mapping, a string or bytes.
-            level: a level of ``logging``, as a number or by its name, for ``keep_level``.
-
-        Returns:
-            The event's sequence, or 0 if it was dropped at once.
-
-        Raises:
-            EncodeError: the event cannot be encoded; it is counted as failed.
-            ConfigError: there is no such level.
-            QueueFull: with ``overflow=raise``.
-        """
+        """Queue one event without waiting. Arguments and errors are those of ``logclient.Client.send``."""
         return int(self.client.send(event, level))
 
     async def submit(self, event: Event, level: Level = INFO) -> Outcome:
-        """Send an event and await its outcome.
+        """Send an event and await its outcome, also if it has failed or was dropped.
 
-        Args:
-            event: as for ``send``.
-            level: as for ``send``.
-
-        Returns:
-            The outcome, also if the event has failed or was dropped.
-
-        Raises:
-            EncodeError: the event cannot be encoded; it is counted as failed.
-            ConfigError: there is no such level.
+        Arguments and errors are those of ``logclient.Client.submit``.
         """
         return await self._outcome(self.client.submit(event, level))
 
     async def flush(self, timeout: float | None = None) -> int:
         """Wait until all events sent before this call have an outcome.
 
-        Args:
-            timeout: seconds; None: the option ``flush_timeout``.
-
-        Returns:
-            How many of these events have no outcome yet; 0 if all have one.
+        Argument and result are those of ``logclient.Client.flush``.
         """
         engine = self.client._engine
         if engine.inline:
@@ -143,11 +116,7 @@ class AsyncClient:
     async def close(self, timeout: float | None = None) -> int:
         """Deliver the queued events and end. May be called again.
 
-        Args:
-            timeout: seconds; None: the option ``close_timeout``.
-
-        Returns:
-            How many events were given up.
+        Argument and result are those of ``logclient.Client.close``.
         """
         engine = self.client._engine
         if engine.inline:
@@ -347,9 +316,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -361,10 +328,6 @@ class Actions:
 
     The iteration ends when this or its client is closed. Actions that are not fetched wait here,
     `MAX_WAITING` of them; later ones are dropped and counted in ``missed``.
-
-    Args:
-        on: registers a callback, and returns a function that ends this.
-        type: of the actions; None: every type.
     """
 
     def __init__(self, on: Callable[..., Callable[[], None]], type: str | None) -> None:

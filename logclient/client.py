@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logclient import threads
@@ -97,9 +96,8 @@ def open_client(config: Config) -> Client:
 def make_sink(engine: Engine) -> tuple[Callable[[bytes, int, int], int], Callable[[], object]]:
     """Make the functions that an implementation of `Documents` needs. They hold the engine, never the client.
 
-    Returns:
-        ``put(body, level, kind)``, which ships a document and returns its sequence, or 0 if it was dropped;
-        and ``count_lost()``, which counts one that could not be made.
+    ``put(body, level, kind)`` ships a document and returns its sequence, or 0 if it was dropped;
+    ``count_lost()`` counts one that could not be made.
     """
 
     def put(body: bytes, level: int, kind: int) -> int:
@@ -284,11 +282,7 @@ class Client(FastClient):
         return self._engine.flush(self.config.flush_timeout if timeout is None else timeout)
 
     def flush_if_reachable(self) -> int:
-        """Flush for the Handler, without waiting for a server that cannot be reached.
-
-        Returns:
-            How many events have no outcome yet.
-        """
+        """Flush for the Handler, without waiting for a server that cannot be reached; see `flush`."""
         return self._engine.flush_if_reachable(self.config.flush_timeout)
 
     def close(self, timeout: float | None = None) -> int:
@@ -307,11 +301,7 @@ class Client(FastClient):
         return self._engine.close(self.config.close_timeout if timeout is None else timeout)
 
     def retire(self, patience: float = RETIRE_WAIT) -> None:
-        """Close for the Handler: take no more events, and deliver the queued ones in the background.
-
-        Args:
-            patience: seconds to wait at most, for a client that is about to end.
-        """
+        """Close for the Handler: take no more events, and deliver the queued ones in the background."""
         self._engine.retire_in_background(patience)
 
     def reconfigure(
@@ -386,28 +376,11 @@ class Client(FastClient):
         return f"{self.producer}{seq:012x}"
 
     def put_contended(self, code: int, body: bytes, level: int, kind: int) -> int:
-        """Put an event of the Handler that the queue did not take at once. Never raises.
-
-        Args:
-            code: the result of the first attempt.
-            body: the encoded event.
-            level: the level, as the queue keeps it: 0 to 5.
-            kind: the kind of the body.
-
-        Returns:
-            The event's sequence, or 0 if it was dropped.
-        """
+        """Put an event of the Handler that the queue did not take at once, with that `code`. Never raises."""
         return self._engine.put_contended(code, body, level, kind)
 
     def complain(self, kind: str, text: str) -> None:
-        """Write a line to the error log, at most once a minute for each kind.
-
-        The line never goes through a Handler of this package.
-
-        Args:
-            kind: the kind of the error.
-            text: the line.
-        """
+        """Write a line to the error log, at most once a minute for each kind, never through our Handlers."""
         watcher = self._engine.diagnostics.watcher
         if watcher is not None:
             watcher.failed(text)
@@ -424,9 +397,7 @@ class Client(FastClient):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -487,7 +458,6 @@ def _common_fields(config: Config) -> dict[str, Any]:
 
 
 def _steps(config: Config) -> tuple[Step, ...]:
-    """Return what documents go through before they are sent."""
     if not isinstance(config, DocumentConfig):
         return ()
     found: list[Step] = []
@@ -501,7 +471,6 @@ def _steps(config: Config) -> tuple[Step, ...]:
 
 
 def _form(config: Config) -> Form | None:
-    """Return what makes documents of another form than ECS."""
     if not isinstance(config, DocumentConfig) or config.format == "ecs":
         return None
     from logclient.records.formats import form
@@ -519,11 +488,7 @@ def _sampling(config: Config, count: Callable[[int], object]) -> Sampling | None
 
 
 def level_number(level: Level) -> int:
-    """Return a level of ``logging`` as a number.
-
-    Raises:
-        ConfigError: there is no such level.
-    """
+    """Return a level of ``logging`` as a number; a ConfigError: there is no such level."""
     if isinstance(level, str):
         from logging import getLevelNamesMapping
 
@@ -538,7 +503,6 @@ def _transport_options(config: Config) -> tuple[Any, ...]:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether a connection to the host stays on this machine."""
     from ipaddress import IPv6Address, ip_address
 
     name = host.rstrip(".").lower()

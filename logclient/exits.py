@@ -39,19 +39,10 @@ class Stopped(KeyboardInterrupt):
 def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
     """Run the work of a command, and turn every end of it into an exit code.
 
-    An error is one line on stderr. SIGINT and SIGTERM raise `Stopped` in the work, unless it handles them. A
-    reader of the output that ends first, as ``head`` does, changes neither the work nor its exit code, except
-    after `end_with_reader`.
-
-    Args:
-        work: Returns the exit code.
-        debug: Print the traceback of an error, too.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        SystemExit: The work has raised it.
+    An error is one line on stderr, with `debug` after its traceback. SIGINT and SIGTERM raise `Stopped` in
+    the work, unless it handles them. A reader of the output that ends first, as ``head`` does, changes
+    neither the work nor its exit code, except after `end_with_reader`. A SystemExit of the work is not
+    changed.
     """
     with _readers_may_end() as output:
         try:
@@ -83,7 +74,6 @@ def run_command(work: Callable[[], int], *, debug: bool = False) -> int:
 
 
 def _report(code: ExitCode, reason: str, debug: bool) -> ExitCode:
-    """Print the reason of a failure in one line, and return the exit code."""
     if debug:
         import traceback
 
@@ -150,8 +140,7 @@ class _Output(io.FileIO):
     """A standard stream of the process, whose reader may end first."""
 
     ended = False
-    raises = False
-    """Whether the end of the reader is an error."""
+    raises = False  # whether the end of the reader is an error
 
     def write(self, data: Any) -> int:
         if not self.ended:

@@ -19,12 +19,8 @@ def lazy_names(
 
         __getattr__, __dir__ = lazy_names(__name__, {"Client": "client"})
 
-    The package still imports these names under ``TYPE_CHECKING``, for type checkers.
-
-    Args:
-        package: the name of the package.
-        modules: for each public name, the module that defines it, relative to the package: ``client``, or
-            ``.logjam.subscriber`` for a module of the package around it.
+    The package still imports these names under ``TYPE_CHECKING``, for type checkers. A module is relative to
+    the package: ``client``, or ``.logjam.subscriber`` for a module of the package around it.
     """
 
     def load(name: str) -> object:

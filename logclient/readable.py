@@ -26,26 +26,16 @@ Pairs = Sequence[tuple[bytes, bytes]]
 class Frame(NamedTuple):
     """One frame, or bytes in the place of a frame that are not one."""
 
-    offset: int
-    """Of the first byte in the given bytes; of an inner frame: in the content of the outer frame."""
-    depth: int
-    """The number of frames around it."""
-    size: int
-    """Bytes, with the header."""
-    title: str
-    """A description of the kind of frame; empty: the bytes are not a frame."""
-    fields: dict[str, Any]
-    """The same for programs."""
-    body: bytes | Pairs = b""
-    """The content or its pairs, at most the first `BODY_KEPT` bytes."""
-    length: int = 0
-    """Bytes of the whole body, which ends where the frame ends."""
-    wrong: str = ""
-    """The frame's violation of the protocol; empty: there is none."""
-    around: bytes = b""
-    """If something is wrong: the bytes around `offset`."""
-    around_at: int = 0
-    """The offset where these bytes begin."""
+    offset: int  # of the first byte in the given bytes; of an inner frame: in the content of the outer frame
+    depth: int  # the number of frames around it
+    size: int  # bytes, with the header
+    title: str  # a description of the kind of frame; empty: the bytes are not a frame
+    fields: dict[str, Any]  # the same for programs
+    body: bytes | Pairs = b""  # the content or its pairs, at most the first `BODY_KEPT` bytes
+    length: int = 0  # bytes of the whole body, which ends where the frame ends
+    wrong: str = ""  # the frame's violation of the protocol; empty: there is none
+    around: bytes = b""  # if something is wrong: the bytes around `offset`
+    around_at: int = 0  # the offset where these bytes begin
 
     def marked(self, wrong: str, view: memoryview) -> Frame:
         """Return the frame with its violation, and the bytes of `view` around it."""
@@ -86,11 +76,7 @@ class Probe:
 
 
 def around(data: memoryview, offset: int) -> tuple[bytes, int]:
-    """Cut out the bytes around an error.
-
-    Returns:
-        The bytes, and the offset where they begin, a multiple of 16.
-    """
+    """Cut out the bytes around an error; return them, and the offset where they begin, a multiple of 16."""
     begin = max(0, offset - _BEFORE) & ~15
     return bytes(data[begin : offset + _AFTER]), begin
 
@@ -110,13 +96,7 @@ def escape(text: str) -> str:
 
 
 def shown(body: bytes, limit: int = BODY_SHOWN, length: int = 0) -> str:
-    r"""Write bytes in one line: escaped, and invalid UTF-8 as ``\xff``.
-
-    Args:
-        body: The bytes.
-        limit: How many of them to show.
-        length: How many there are in all, if `body` is only the first of them.
-    """
+    r"""Write bytes in one line: escaped, and invalid UTF-8 as ``\xff``; `length` of them are there in all."""
     length = max(length, len(body))
     if length <= limit:
         return escape(body.decode("utf-8", "backslashreplace"))
@@ -148,12 +128,7 @@ def hexdump(data: bytes, begin: int = 0) -> list[str]:
 
 
 def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
-    """Write a frame for people: one line, and for an error its reason and a hexdump.
-
-    Args:
-        frame: The frame.
-        limit: Bytes of a body to show.
-    """
+    """Write a frame for people: one line, and for an error its reason and a hexdump."""
     indent = " " * 10 + "    " * frame.depth
     out = []
     if frame.title:
@@ -172,13 +147,8 @@ def lines(frame: Frame, limit: int = BODY_SHOWN) -> list[str]:
 def fields(frame: Frame, limit: int = BODY_KEPT) -> dict[str, Any]:
     """Write a frame for programs.
 
-    Args:
-        frame: The frame.
-        limit: Bytes of a body to keep.
-
-    Returns:
-        ``offset``, ``depth``, ``size``, the frame's own fields, then ``body`` (text; ``body_hex`` if it is
-        not UTF-8) or ``pairs``, and ``wrong`` (None: nothing is).
+    ``offset``, ``depth``, ``size``, the frame's own fields, then ``body`` (text; ``body_hex`` if it is not
+    UTF-8) or ``pairs``, and ``wrong`` (None: nothing is).
     """
     found: dict[str, Any] = {"offset": frame.offset, "depth": frame.depth, "size": frame.size, **frame.fields}
     if not isinstance(frame.body, bytes):

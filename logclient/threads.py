@@ -23,29 +23,6 @@ from typing import Any
 
 from logclient.errors import ConfigError
 
-__all__ = [
-    "Event",
-    "Lock",
-    "RLock",
-    "AnyThread",
-    "NativeThread",
-    "acquire",
-    "caller_ident",
-    "check",
-    "get_ident",
-    "in_hub",
-    "in_main_thread",
-    "is_alien",
-    "is_green",
-    "join",
-    "make_thread",
-    "original",
-    "patched",
-    "sleep",
-    "wait_until",
-    "without_switching",
-]
-
 SENDER, CALLBACKS, SPOOL, CONNECT = NAMES = (
     "logclient-sender",
     "logclient-callbacks",
@@ -54,17 +31,10 @@ SENDER, CALLBACKS, SPOOL, CONNECT = NAMES = (
 )
 """The names of our threads, as debuggers show them."""
 
-SHORTEST = 0.0005
-"""Seconds between the first two polls of a greenlet that waits."""
-
-LONGEST = 0.02
-"""Seconds between two polls, at most; more when many greenlets wait."""
-
-CROWD = 40
-"""Greenlets that may poll that often; more of them share this rate, so that others get their turn."""
-
-GONE = 0.25
-"""Seconds to wait until a thread that has ended for Python ends for the system; it takes microseconds."""
+SHORTEST = 0.0005  # seconds between the first two polls of a greenlet that waits
+LONGEST = 0.02  # seconds between two polls, at most; more when many greenlets wait
+CROWD = 40  # greenlets that may poll that often; more of them share this rate, so that others get their turn
+GONE = 0.25  # seconds until a thread that has ended for Python ends for the system; it takes microseconds
 
 
 def _of(module: str, name: str) -> Any:
@@ -79,11 +49,7 @@ def patched() -> bool:
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """Return an attribute of a module of the standard library as it was before gevent patched it.
-
-    Raises:
-        AttributeError: this system has none.
-    """
+    """Return an attribute of a module of the standard library as it was before gevent patched it."""
     get_original = _of("gevent.monkey", "get_original")
     if get_original is not None and sys.modules["gevent.monkey"].is_module_patched(module.__name__):
         return get_original(module.__name__, name)
@@ -91,11 +57,7 @@ def original(module: ModuleType, name: str) -> Any:
 
 
 def check() -> None:
-    """Check that native threads can be started.
-
-    Raises:
-        ConfigError: threads are replaced by something that hides the original ones.
-    """
+    """Check that native threads can be started, which a ConfigError denies."""
     # Not `start_new_thread`: debuggers wrap it, and it still starts threads.
     found = original(_thread, "get_ident")
     if not isinstance(found, BuiltinFunctionType):
@@ -310,11 +272,7 @@ class NativeThread:
         self._ended = Event()
 
     def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: no thread can be started (any more).
-        """
+        """Start the thread; a RuntimeError: no thread can be started (any more)."""
         original(_thread, "start_new_thread")(self._run, ())
         self._begun = True
 

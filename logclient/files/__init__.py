@@ -21,16 +21,7 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a regular file.
-
-    No link is followed, and a FIFO is not waited for.
-
-    Args:
-        path: of the file.
-        flags: as for ``os.open``.
-
-    Returns:
-        Its descriptor.
+    """Open a regular file, and return its descriptor. No link is followed, and a FIFO is not waited for.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file; ``strerror`` has the reason.
@@ -47,17 +38,10 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def private_directory(path: str | os.PathLike[str], what: str) -> str:
-    """Make a directory with mode 0700, or check an existing one.
+    """Make a directory with mode 0700, or check an existing one; return its name.
 
     Only this user may put files into it and choose its place: a link is followed when it belongs to this
-    user or root.
-
-    Args:
-        path: of the directory.
-        what: ``ledger``, ``capture`` ..., for error messages.
-
-    Returns:
-        Its name.
+    user or root. The errors say `what` it is for.
 
     Raises:
         LedgerError: it cannot be made, is no directory, belongs to another user, or others may write there.

@@ -114,7 +114,6 @@ def _records(file: BinaryIO) -> Iterator[_Record]:
 
 
 def _is_valid(payload: bytes) -> bool:
-    """Return whether a record is valid for its type."""
     head = {SEGMENT: _HEAD, STREAM: _STREAM, UNIT: _UNIT, END: _END}.get(payload[0])
     if head is None or len(payload) < head.size:
         return False
@@ -147,15 +146,9 @@ class CaptureWriter:
     killed, the torn record is cut off and its segment gets ``end(recovered)``. If it closed the segment, the
     end record becomes ``end(resumed)``. So the end of each segment except the last announces a next one.
 
-    Args:
-        directory: the directory; a new one has mode 0700.
-        listener: the name of the listener, the same over restarts; the first part of segment names.
-        protocol: the protocol of the units, such as ``lumberjack``.
-        url: the redacted URL of the collector; several URLs are joined by commas.
-        source: the origin of the order of units: ``producers`` that sent them, or ``devices`` that published
-            them.
-        run: a name for this run, kept in each segment.
-        segment_bytes: the size at which a segment is closed and the next one begins.
+    The listener's name is the same over restarts, and the first part of segment names; several URLs are
+    joined by commas. The `source` has the order of units: ``producers`` that sent them, or ``devices`` that
+    published them.
 
     Raises:
         ConfigError: the listener's name cannot be a file name.
@@ -301,7 +294,6 @@ class CaptureWriter:
             self._next = arrival
 
     def _resume(self, fd: int) -> None:
-        """Change the end record of a closed segment to announce a next one."""
         try:
             os.lseek(fd, self._closed_at, os.SEEK_SET)
             os.write(fd, self._end("resumed"))
@@ -313,7 +305,6 @@ class CaptureWriter:
         return _record(_END.pack(END, self._next) + reason.encode())
 
     def _begin(self) -> None:
-        """Open the next segment and write its header."""
         number = self._number + 1
         name = f"{self.listener}-{number:06d}.cap"
         header = {
@@ -353,16 +344,9 @@ class CaptureWriter:
     def unit(
         self, stream: int, raw: bytes | memoryview, direction: int = FROM_PEER, received_us: int = 0
     ) -> int:
-        """Append one whole wire unit, which is written by ``flush``.
+        """Append one whole wire unit, which is written by ``flush`` and must not change before.
 
-        Args:
-            stream: see `stream`.
-            raw: the unit's bytes, which must not change before ``flush``.
-            direction: FROM_PEER or TO_PEER.
-            received_us: microseconds since 1970, 0 = now.
-
-        Returns:
-            The unit's arrival, from 1 and without gaps.
+        The time is in microseconds since 1970; 0: now. Return the unit's arrival, from 1 and without gaps.
         """
         if stream not in self._announced:
             self._announced.add(stream)
@@ -480,10 +464,8 @@ class CaptureReader:
     """An iterator over the units of a capture, listener by listener in the order of arrival.
 
     It skips unreadable parts and lists them in ``problems``, which is complete after the iteration. It can
-    read a capture that is still being written; the last segment is then unclosed.
-
-    Args:
-        path: a capture's directory, or one segment.
+    read a capture that is still being written; the last segment is then unclosed. `path` is a capture's
+    directory, or one segment.
 
     Raises:
         LedgerError: there is no such file, or it is not a regular file.

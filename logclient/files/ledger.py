@@ -21,13 +21,9 @@ ROTATE_AT = 256 << 20
 def make_ledger(
     place: tuple[str, dict[str, Any]] | None, producer: bytes, parts: int | None = None, size: int = 0
 ) -> Ledger | None:
-    """Make the ledger of a producer, or continue it.
+    """Make the ledger of a producer, or continue one of so many parts and bytes of another process.
 
-    Args:
-        place: the directory, and the fields of the ``open`` lines; None: there is no ledger.
-        producer: 10 bytes.
-        parts: how many another process has written, whose producer it was; None: it is ours.
-        size: their bytes.
+    Its place is the directory, and the fields of the ``open`` lines; None: there is no ledger.
     """
     if place is None:
         return None
@@ -40,16 +36,8 @@ def make_ledger(
 class Ledger:
     """One producer's ledger: one part at a time, created when the first line is written.
 
-    Args:
-        directory: of all parts.
-        producer: 20 hexadecimal digits.
-        about: fields of the ``open`` lines.
-        parts: how many parts there are.
-        size: their bytes.
-
-    Attributes:
-        fd: the descriptor of the part; -1: there is none.
-        stopped: the reason for which no more is written; empty: it goes on.
+    `about` has the fields of the ``open`` lines. `fd` is the descriptor of the part, -1 if there is none;
+    `stopped` the reason for which no more is written, empty while it goes on.
     """
 
     def __init__(
@@ -84,7 +72,6 @@ class Ledger:
         return self.fd
 
     def _next(self) -> None:
-        """Begin the next part."""
         path = os.path.join(self.directory, f"{self.producer}-{self._part + 1:04d}.ledger")
         try:
             _remove_empty(path)
@@ -123,12 +110,7 @@ class Ledger:
         return self._earlier + self._size
 
     def wrote(self, size: int, error: int) -> None:
-        """Count the bytes written by the pump; stop, or begin a new part where that is due.
-
-        Args:
-            size: bytes.
-            error: the errno that stopped it, or 0.
-        """
+        """Count the bytes written by the pump; stop by its errno, or begin a new part where that is due."""
         self._size += size
         if error:
             self.stop(error)
