@@ -22,7 +22,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from logclient import config
-from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments
 from logclient.cli.ping import (
     EndpointCheck,
@@ -31,7 +30,7 @@ from logclient.cli.ping import (
     describe_security,
     milliseconds,
 )
-from logclient.cli.progress import ProgressLine
+from logclient.cli.progress import ClientMessages, ProgressLine
 from logclient.config import registry
 from logclient.errors import ExitCode, LedgerError
 from logclient.files import private_directory

@@ -141,7 +141,8 @@ def _duration(text: str) -> float:
 
 
 def _whole(text: str, most: int = 10**15 - 1, bound: str = "") -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 16 and 0 < int(text) <= most):
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    if not (digits and 0 < int(text) <= most):
         raise ValueError(f"must be a whole number from 1{bound}, got {text[:40]!r}")
     return int(text)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logclient import config
-from logclient.cli.messages import ClientMessages
 from logclient.cli.parser import add_endpoint_arguments, positive
+from logclient.cli.progress import ClientMessages
 from logclient.config import registry
 from logclient.config.documents import DocumentConfig
 from logclient.delivery.attempt import Attempt

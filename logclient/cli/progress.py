@@ -1,12 +1,13 @@
-"""Progress lines of commands, with the rate and the time left."""
+"""What commands tell while they run: progress lines with the rate and the time left, messages of clients."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import deque
 
-__all__ = ["ProgressLine", "RateEstimate"]
+__all__ = ["ClientMessages", "ProgressLine", "RateEstimate"]
 
 _LINE_S = 10.0  # seconds between two progress lines where stderr is not a terminal
 _RATE_S = 10.0  # seconds over which the rate is measured
@@ -63,6 +64,33 @@ class RateEstimate:
                 left = (1.0 - fraction) * (now - since) / (fraction - fraction_then)
                 text += f"{_clock(left)} left, " if left < _LONGEST_LEFT_S else ""
         return text
+
+
+class ClientMessages(logging.Handler):
+    """A log handler that keeps the messages of clients, without the `prefix`, for a command to report."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.kept: list[str] = []
+
+    def __enter__(self) -> ClientMessages:
+        logging.getLogger("logclient").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("logclient").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self.kept.append(record.getMessage().removeprefix(self.prefix))
+
+    def print(self, skip: str = "") -> None:
+        """Print the kept messages, but for those that contain `skip`, and clear them."""
+        for text in self.kept:
+            if not skip or skip not in text:
+                print(f"logclient: {text}", file=sys.stderr, flush=True)
+        self.kept.clear()
 
 
 def _clock(seconds: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from logclient import config
-from logclient.cli.messages import ClientMessages
+from logclient.cli.progress import ClientMessages
 from logclient.errors import ConfigError, ExitCode, LogclientError, MissingExtra
 from logclient.plog import Client
 from logclient.readable import escape

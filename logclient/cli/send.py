@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from logclient import config
 from logclient.cli.log_files import STDIN, LogFile, check, display_name
 from logclient.cli.parser import UsageError, duration, positive, rate
-from logclient.cli.progress import ProgressLine, RateEstimate
+from logclient.cli.progress import ClientMessages, ProgressLine, RateEstimate
 from logclient.config.documents import DocumentConfig
 from logclient.errors import ExitCode
 from logclient.exits import Stopped, TerminationSignals
 
 if TYPE_CHECKING:
-    from logclient.cli.messages import ClientMessages
     from logclient.client import Client, Stats
     from logclient.plog import Loss, Watch
 
@@ -129,8 +128,6 @@ class _FileSender:
 
     def run(self) -> int:
         """Send everything and print the report; returns the exit code."""
-        from logclient.cli.messages import ClientMessages
-
         reader = threading.Thread(target=self._read_files, name="logclient-send", daemon=True)
         progress = ProgressLine()
         with ClientMessages(f"{self.url}: ") as messages:

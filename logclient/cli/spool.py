@@ -136,7 +136,7 @@ def _drain(arguments: argparse.Namespace) -> int:
     if not arguments.to:
         raise UsageError("drain: needs --to URL")
     from logclient import config
-    from logclient.cli.messages import ClientMessages
+    from logclient.cli.progress import ClientMessages
     from logclient.client import connect
 
     given = config.parse(arguments.to, ledger=arguments.ledger)
