@@ -143,7 +143,8 @@ ctypedef struct lc_codec:
     # thread-safe: call only between calls of the other functions.
     void (*pace)(void *self, double now, double packets, double size) noexcept nogil
     # Append the messages that wait and are not events (answers, pings) to the wire, which is empty. Called
-    # after `credit`, which may add some. Return 0, or STOP_MEMORY. NULL: `Core.data_to_send` has them.
+    # after `credit`, which may add some. Return 0, 1 when the core has events, or STOP_MEMORY. NULL:
+    # `Core.data_to_send` has them.
     int (*answers)(void *self, lc_wire *wire) noexcept nogil
     # Act on the deadline, which is over. Return 0 when that was all, 1 when the peer was silent for too long,
     # or a STOP_ number. NULL: it was always too long.

@@ -143,9 +143,9 @@ cdef class Batch:
 cdef class InflightBatches:
     """The batches that are not settled, for one connection at a time.
 
-    The pump in Python and tests call these methods; compiled pumps call the C functions behind them. The
-    methods ``fail``, ``expire``, ``commit`` and ``take_report`` and the property ``listed`` are about all
-    connections with the same queue, the others about one.
+    The engine and tests call these methods; pumps call the C functions behind them. The methods ``fail``,
+    ``expire``, ``commit`` and ``take_report`` and the property ``listed`` are about all connections with the
+    same queue, the others about one.
 
     Args:
         queue: the queue that events come from.
@@ -622,11 +622,6 @@ cdef class InflightBatches:
     def inflight(self):
         """Number of events in flight."""
         return self.f.inflight
-
-    @property
-    def flush_wanted(self):
-        """Whether a caller waits for the outcome of an event that no batch has taken."""
-        return inflight_flush_wanted(&self.f)
 
     @property
     def to_send(self):

@@ -60,11 +60,7 @@ cdef class LinkPump(CompiledPump):
         self.gather_ms = <int> (link.ack_coalesce_delay * 1000.0 + 0.999)
         return 0
 
-    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept nogil:
-        with gil:
-            return self._pass_on(data, size)
-
-    cdef ssize_t _pass_on(self, const uint8_t *data, size_t size) noexcept:
+    cdef ssize_t _write(self, const uint8_t *data, size_t size) noexcept with gil:
         # Return how many bytes were taken. Those that the link keeps are not: they are named again.
         cdef bint done = False
         cdef size_t taken = 0
@@ -95,11 +91,7 @@ cdef class LinkPump(CompiledPump):
             done = self.link.send([message])
         return done
 
-    cdef int _receive(self, double now) noexcept nogil:
-        with gil:
-            return self._read_on(now)
-
-    cdef int _read_on(self, double now) noexcept:
+    cdef int _receive(self, double now) noexcept with gil:
         cdef bytes data
         cdef const uint8_t *at
         cdef size_t size
@@ -125,11 +117,7 @@ cdef class LinkPump(CompiledPump):
                 return end
         return 0
 
-    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept nogil:
-        with gil:
-            return self._ask(full, fds, limit)
-
-    cdef bint _ask(self, bint full, pollfd *fds, double *limit) noexcept:
+    cdef bint _interest(self, bint full, pollfd *fds, double *limit) noexcept with gil:
         cdef double seconds
         cdef int n = 0
         if self.raised is not None:
@@ -228,81 +216,75 @@ cdef class CoreCodec:
         return STOP_PROTOCOL
 
 
-cdef void core_credit(void *codec, double now, uint32_t *events, uint64_t *size) noexcept nogil:
-    with gil:
-        self = <CoreCodec> codec
-        events[0] = 0
-        size[0] = 0
-        try:
-            found, room = self.core.credit(now)
-            events[0] = <uint32_t> min(found, 0xFFFFFFFF)
-            size[0] = <uint64_t> room
-        except BaseException as error:
-            self._failed(error)
+cdef void core_credit(void *codec, double now, uint32_t *events, uint64_t *size) noexcept with gil:
+    self = <CoreCodec> codec
+    events[0] = 0
+    size[0] = 0
+    try:
+        found, room = self.core.credit(now)
+        events[0] = <uint32_t> min(found, 0xFFFFFFFF)
+        size[0] = <uint64_t> room
+    except BaseException as error:
+        self._failed(error)
 
 
 cdef int core_encode(void *codec, lc_batch *batch, uint32_t events, double now, lc_wire *wire,
-                     lc_outcomes *out) noexcept nogil:
+                     lc_outcomes *out) noexcept with gil:
     cdef int done
-    with gil:
-        self = <CoreCodec> codec
-        try:
-            done = self.core.encode(self.in_flight._batch(batch), events, now)
-            append_ready(self.core, wire)
-            self.core.sent()
-            return done
-        except BaseException as error:
-            return self._failed(error)
+    self = <CoreCodec> codec
+    try:
+        done = self.core.encode(self.in_flight._batch(batch), events, now)
+        append_ready(self.core, wire)
+        self.core.sent()
+        return done
+    except BaseException as error:
+        return self._failed(error)
 
 
 cdef int core_receive(void *codec, const uint8_t *data, size_t size, double now,
-                      lc_outcomes *out) noexcept nogil:
-    with gil:
-        self = <CoreCodec> codec
-        try:
-            self.core.receive_data(data[:size], now)
-            self._collect()
-            out.progress += self.progress
-            self.progress = 0
-            if self._has_events():
-                out.events += 1
+                      lc_outcomes *out) noexcept with gil:
+    self = <CoreCodec> codec
+    try:
+        self.core.receive_data(data[:size], now)
+        self._collect()
+        out.progress += self.progress
+        self.progress = 0
+        if self._has_events():
+            out.events += 1
+        return 0
+    except BaseException as error:
+        return self._failed(error)
+
+
+cdef double core_deadline(void *codec) noexcept with gil:
+    self = <CoreCodec> codec
+    try:
+        found = self.core.next_timeout(lc_monotonic())
+        return 0 if found is None else found
+    except BaseException as error:
+        self._failed(error)
+        return 0
+
+
+cdef int core_answers(void *codec, lc_wire *wire) noexcept with gil:
+    self = <CoreCodec> codec
+    try:
+        self._collect()
+        append_ready(self.core, wire)
+        self.core.sent()
+        return self._has_events()
+    except BaseException as error:
+        self._failed(error)
+        return STOP_MEMORY
+
+
+cdef int core_timeout(void *codec, double now) noexcept with gil:
+    self = <CoreCodec> codec
+    try:
+        self.core.handle_timeout(now)
+        self._collect()
+        if self.fatal is None:
             return 0
-        except BaseException as error:
-            return self._failed(error)
-
-
-cdef double core_deadline(void *codec) noexcept nogil:
-    with gil:
-        self = <CoreCodec> codec
-        try:
-            found = self.core.next_timeout(lc_monotonic())
-            return 0 if found is None else found
-        except BaseException as error:
-            self._failed(error)
-            return 0
-
-
-cdef int core_answers(void *codec, lc_wire *wire) noexcept nogil:
-    with gil:
-        self = <CoreCodec> codec
-        try:
-            self._collect()
-            append_ready(self.core, wire)
-            self.core.sent()
-            return self._has_events()
-        except BaseException as error:
-            self._failed(error)
-            return STOP_MEMORY
-
-
-cdef int core_timeout(void *codec, double now) noexcept nogil:
-    with gil:
-        self = <CoreCodec> codec
-        try:
-            self.core.handle_timeout(now)
-            self._collect()
-            if self.fatal is None:
-                return 0
-            return 1 if isinstance(self.fatal.error, TimeoutError) else STOP_PROTOCOL
-        except BaseException as error:
-            return self._failed(error)
+        return 1 if isinstance(self.fatal.error, TimeoutError) else STOP_PROTOCOL
+    except BaseException as error:
+        return self._failed(error)

@@ -1,4 +1,4 @@
-# The C side of the compiled pump, for its subclasses.
+# The C side of a pump, for its subclasses.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -121,8 +121,8 @@ cdef class ZmqPump(CompiledPump):
             library: the path of pyzmq's extension.
             **limits: see `CompiledPump`.
 
-        Returns:
-            None when that libzmq cannot be used.
+        Raises:
+            ImportError: that libzmq cannot be used.
         """
         cdef ZmqPump pump
         cdef void *found
@@ -136,7 +136,7 @@ cdef class ZmqPump(CompiledPump):
         name = library.encode()
         found = dlopen(name, RTLD_NOLOAD | RTLD_NOW) if name else NULL
         if found == NULL:
-            return None
+            raise ImportError("pyzmq's libzmq cannot be reached")
         pump = cls(in_flight, core, **limits)
         z = &pump.zmq
         version = <lc_zmq_version> dlsym(found, b"zmq_version")
@@ -152,10 +152,10 @@ cdef class ZmqPump(CompiledPump):
         if (version == NULL or z.send == NULL or z.getsockopt == NULL or z.msg_init == NULL
                 or z.msg_close == NULL or z.msg_more == NULL or z.msg_recv == NULL or z.msg_data == NULL
                 or z.msg_size == NULL or z.errno_ == NULL):
-            return None
+            raise ImportError("pyzmq's libzmq lacks a function")
         version(&major, &minor, &patch)
         if (major, minor, patch) != tuple(zmq_version_info()) or (major, minor) < (4, 2):
-            return None
+            raise ImportError("pyzmq's libzmq has another version than pyzmq reports, or is older than 4.2")
         return pump
 
     def connected(self):

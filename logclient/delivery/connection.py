@@ -9,7 +9,7 @@ from logclient.delivery.doubt import Doubt
 
 if TYPE_CHECKING:
     from logclient._ext.inflight import InflightBatches
-    from logclient.delivery.contract import Pump
+    from logclient._ext.pump.base import CompiledPump
 
 PROVEN = 1.0
 """Seconds after which a connection that works has proved that its server is up."""
@@ -25,7 +25,7 @@ class ConnectionRecord:
         doubt: the estimated losses of connections that broke.
     """
 
-    def __init__(self, in_flight: InflightBatches, pump: Pump) -> None:
+    def __init__(self, in_flight: InflightBatches, pump: CompiledPump) -> None:
         self.doubt = Doubt()
         self._in_flight = in_flight
         self._pump = pump

@@ -1,14 +1,14 @@
 """The contract between engine, pumps, transports and protocol cores.
 
 The engine (``delivery.engine``) decides when to connect, resend and end. It drives a loop of pumps
-(``_ext/pump``). Each `Pump` moves bytes between a `Core` and a `Link` until there is something to report:
+(``_ext/pump``). Each moves bytes between a `Core` and a `Link` until there is something to report:
 
 - a `Core` is the state of one protocol on one connection, without I/O: bytes in, events out. It opens no
   socket, reads no clock, draws no random number and starts no thread; ``now`` (monotonic seconds) and
   ``random`` are arguments.
 - a `Transport` makes connections of one kind, each of them a `Link`.
-- a `Pump` is compiled. Adapters (``_ext/pump/adapters.pyx``) call a link that only Python can drive, and a
-  core that has no codec.
+- a pump is compiled. Adapters (``_ext/pump/adapters.pyx``) call a link that only Python can drive, and a core
+  that has no codec.
 
 Base classes hold the defaults of optional parts, so that callers never ask whether a part is there.
 
@@ -61,7 +61,7 @@ from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
     from logclient._ext.inflight import Batch, InflightBatches
     from logclient.delivery.attempt import Attempt
@@ -519,27 +519,13 @@ class Transport:
 
     # Optional parts.
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import what makes the compiled pump of in-flight batches, a core with a codec and `PumpLimits`.
 
         Raises:
             ImportError: there is none; the message is the reason.
         """
         raise ImportError("this transport has no compiled pump")
-
-    def pump(self, in_flight: InflightBatches, core: Any, **limits: Unpack[PumpLimits]) -> Pump | None:
-        """Make the compiled pump for this transport; None: there is none.
-
-        Args:
-            in_flight: the batches.
-            core: a core with a codec, or a ``CoreCodec``.
-            **limits: sizes and times.
-        """
-        try:
-            make = self.load_pump()
-        except ImportError:
-            return None
-        return make(in_flight, core, **limits)
 
     def why_python(self) -> str:
         """Return why the links are driven by Python; empty: there is a compiled pump for them."""
@@ -581,33 +567,3 @@ class PumpLimits(TypedDict):
 
 GOES_ON = frozenset({"until", "report", "target", "stopped"})
 """Ends of a run of the loop after which the connection goes on; see ``PumpGroup.run``."""
-
-
-class Pump(Protocol):
-    """Moves bytes between a core and a link; driven by a ``PumpGroup``."""
-
-    windows: int
-    """Batches put on the wire."""
-    bytes_sent: int
-    progress: int
-    """Acknowledgements that settled something."""
-    why: str
-    """Why the GIL is taken for every batch; empty: it is not."""
-
-    @property
-    def errno(self) -> int:
-        """The system's error number behind the end ``error``; 0: unknown."""
-
-    @property
-    def failure(self) -> OSError | None:
-        """The exception behind the end ``error``; None: there is only `errno`."""
-
-    @property
-    def fatal(self) -> Fatal | None:
-        """The core's report behind the end ``protocol``; None: the core has not been asked yet."""
-
-    def connected(self) -> None:
-        """Begin a new connection: forget partly sent bytes, and restart the deadlines."""
-
-    def send_ready(self) -> None:
-        """Have the next run send the core's messages that are not events."""

@@ -9,8 +9,9 @@ from logclient.delivery import error_log
 from logclient.delivery.contract import Fatal
 
 if TYPE_CHECKING:
+    from logclient._ext.pump.base import CompiledPump
     from logclient._ext.queue import EventQueue
-    from logclient.delivery.contract import Core, Pump
+    from logclient.delivery.contract import Core
     from logclient.delivery.error_log import ErrorLog
     from logclient.delivery.watching import Watcher
 
@@ -53,7 +54,7 @@ class Diagnostics:
 
 
 def explain_end(
-    end: str, core: Core, pump: Pump, unanswered: int, acknowledged: bool
+    end: str, core: Core, pump: CompiledPump, unanswered: int, acknowledged: bool
 ) -> tuple[str, Exception | None, bool]:
     """Describe the end of a connection.
 

@@ -33,13 +33,13 @@ def make_pump(transport: Transport, in_flight: InflightBatches, core: Core, limi
 
         codec = CoreCodec(core, in_flight)
         why = "the protocol's core has no compiled half"
-    made: Any = transport.pump(in_flight, codec, **sizes)
-    if made is None:
+    try:
+        pump: CompiledPump = transport.load_pump()(in_flight, codec, **sizes)
+    except ImportError as error:
         from logclient._ext.pump.adapters import LinkPump
 
-        made = LinkPump(in_flight, codec, **sizes)
-        why = why or transport.why_python() or "the transport has none for this core"
-    pump: CompiledPump = made
+        pump = LinkPump(in_flight, codec, **sizes)
+        why = why or str(error)
     pump.why = why
     return pump
 

@@ -56,7 +56,7 @@ class Stats(NamedTuple):
         url: the URL, without secrets.
         tls: protection of the newest connection: version, cipher, and whether the certificate is not
             verified.
-        pump: ``compiled``, or ``python`` and the reason. The pump in Python holds the GIL for every batch.
+        pump: ``compiled``, or ``python`` and the reason; that takes the GIL for every batch.
         compressor: the name of the compressor, such as ``none``, ``isal 1`` or ``lz4``. A name that begins
             with ``python`` means that it holds the GIL.
         producer: the first 20 hexadecimal digits of every id.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from logclient.config import dns_name
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.contract import FOREVER, Link, Pump, Transport
+from logclient.delivery.contract import FOREVER, Link, Transport
 from logclient.errors import CredentialError
 from logclient.threads import original
 
@@ -261,7 +261,7 @@ class Tcp(Transport):
         """
         return self.link(connect(), peer)
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.tcp import TcpPump
 

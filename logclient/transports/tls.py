@@ -1,4 +1,4 @@
-"""TLS over TCP, and the pump in Python for it, with the standard library's ``ssl``.
+"""TLS over TCP, and the link in Python for it, with the standard library's ``ssl``.
 
 Where the OpenSSL that ``ssl`` has loaded can be reached, connections are made with it directly, for the
 compiled pump (``tls_pump``). Both have the same settings, and end with the same errors.
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logclient.config import Secret, dns_name
 from logclient.delivery.attempt import Attempt, renew
-from logclient.delivery.contract import Pump
 from logclient.errors import ConfigError, CredentialError, is_shortage
 from logclient.threads import original
 from logclient.transports.certificates import read_certificate
@@ -262,7 +261,7 @@ class Tls(Tcp):
         _identify(context, *self._own)
         return partial(TlsSocket, context)
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
         if self._library is None:
             raise ImportError(self._why)

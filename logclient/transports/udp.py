@@ -17,7 +17,7 @@ from typing import Any
 
 from logclient._ext.constants import UDP_METHODS
 from logclient.delivery.attempt import Attempt
-from logclient.delivery.contract import Pump, Transport
+from logclient.delivery.contract import Transport
 from logclient.errors import ConfigError
 from logclient.threads import original
 from logclient.transports.tcp import TcpLink, resolve
@@ -172,7 +172,7 @@ class Udp(Transport):
                 failure = error
         raise failure or OSError(f"{host} has no address")
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.udp import UdpPump
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from logclient._ext.websocket import LINKED, ClientFrames
 from logclient.config import Secret
 from logclient.delivery.attempt import Attempt, renew
-from logclient.delivery.contract import Link, Pump, Transport
+from logclient.delivery.contract import Link, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.transports.http import REFUSALS, Proxy, ask, printable
 from logclient.transports.tcp import Connect, Endpoint, Tcp, TcpLink, connect_any
@@ -261,7 +261,7 @@ class WebSocket(Transport):
             find_proxy=None if proxy is None else find_proxy,
         )
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump, over that of the carrier; see `Transport`."""
         if self._extensions and not LINKED:
             raise ImportError("deflate=on needs a build that is linked to zlib")

@@ -34,7 +34,7 @@ from typing import Any
 from logclient._ext.constants import FRAME_MORE
 from logclient.config import Secret
 from logclient.delivery.attempt import STOP_CHECK_S, Attempt, renew
-from logclient.delivery.contract import FOREVER, Link, Pump, Transport
+from logclient.delivery.contract import FOREVER, Link, Transport
 from logclient.errors import ConfigError, CredentialError, MissingExtra
 from logclient.threads import AnyThread, Event, make_thread, wait_until
 from logclient.threads import join as join_thread
@@ -485,7 +485,7 @@ class Zmq(Transport):
             else:
                 failed = True
 
-    def load_pump(self) -> Callable[..., Pump | None]:
+    def load_pump(self) -> Callable[..., Any]:
         """Import the factory of the compiled pump; see `Transport`."""
         from logclient._ext.pump.zmq import ZmqPump
 

@@ -6,7 +6,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -14,6 +13,7 @@ from websockets.server import ServerProtocol
 from logclient.transports.websocket import WebSocket
 from tests.cores.server import Peer, SocketServer
 from tests.support.patience import PATIENCE
+from tests.support.pumps import refuse_pump
 from tests.support.websocket import BINARY, TEXT, accept_answer, read_request, server_frame
 
 FAR = logging.Logger("far", 60)
@@ -23,8 +23,7 @@ DEFLATE = "Sec-WebSocket-Extensions: permessage-deflate"
 class Interpreted(WebSocket):
     """WebSocket without its compiled pump."""
 
-    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
-        return None
+    load_pump = refuse_pump("a test needs the link in Python")
 
 
 class WebSocketServer(SocketServer):

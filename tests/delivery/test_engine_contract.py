@@ -1,7 +1,7 @@
-"""The contract of delivery, held against every kind of acknowledgement and both pumps.
+"""The contract of delivery, held against every kind of acknowledgement, in C and through both adapters.
 
-Each test runs six times: four cores in Python on the Python pump, in memory; two compiled ones on the
-C pump, over sockets. Whatever a test looks at itself, every run ends with ``Rig.finish``: each event
+Each test runs six times: four cores in Python over links in memory, through the adapters; two compiled ones
+over sockets, in C. Whatever a test looks at itself, every run ends with ``Rig.finish``: each event
 has exactly one outcome, the counts add up, an independent recount of the ledger gives the same numbers,
 and what arrived is what was sent, byte by byte, under the hash in the ledger.
 """

@@ -25,6 +25,7 @@ from tests.cores.compiled import Compiled
 from tests.cores.plain import POISON, Refused
 from tests.cores.rig import PLAIN, Rig, Setup
 from tests.cores.server import Peer, SocketServer
+from tests.support.pumps import refuse_pump
 
 PRODUCER = bytes(range(10))
 BAD = [i for i in range(150) if i % 17 == 5]
@@ -34,8 +35,7 @@ GOOD = 150 - len(BAD)
 class Interpreted(Tcp):
     """TCP whose links only Python can drive."""
 
-    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
-        return None
+    load_pump = refuse_pump("a test needs the link in Python")
 
 
 class Trace(NamedTuple):

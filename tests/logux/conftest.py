@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support import need
-from tests.support.websocket import refuse_pump, why_python
+from tests.support.pumps import refuse_pump
+from tests.support.websocket import why_python
 
 WHY = "a test needs the pump in Python"
 

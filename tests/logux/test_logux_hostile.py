@@ -38,7 +38,7 @@ import logclient
 why, url, n, options = json.loads(sys.argv[1])
 if why:
     from logclient.transports.websocket import WebSocket
-    from tests.support.websocket import refuse_pump
+    from tests.support.pumps import refuse_pump
 
     WebSocket.load_pump = refuse_pump(why)
 client = logclient.connect(url, token="secret", backoff_min=0.01, backoff_max=0.05, **options)

@@ -6,8 +6,6 @@ import base64
 import hashlib
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -43,15 +41,6 @@ def server_frame(opcode: int, data: bytes = b"", fin: bool = True, bits: int = 0
     if size < 65536 and form != 127:
         return head + b"\x7e" + struct.pack("!H", size) + data
     return head + b"\x7f" + struct.pack("!Q", size) + data
-
-
-def refuse_pump(why: str) -> Callable[..., Any]:
-    """Return a `WebSocket.load_pump` for a system without the compiled pump, for this reason."""
-
-    def load_pump(self: Any) -> Any:
-        raise ImportError(why)
-
-    return load_pump
 
 
 def why_python() -> str:

@@ -27,6 +27,7 @@ from tests.cores import messages
 from tests.cores.rig import Rig, Setup
 from tests.cores.server import Peer, silent
 from tests.support.patience import PATIENCE
+from tests.support.pumps import refuse_pump
 
 zmq = pytest.importorskip("zmq")
 
@@ -212,10 +213,10 @@ class RecordedZmq(Zmq):
         super().__init__(5.0)
         self._compiled = compiled
 
-    def pump(self, in_flight: Any, core: Any, **limits: Any) -> Any:
-        found = super().pump(in_flight, core, **limits) if self._compiled else None
-        assert (found is not None) is self._compiled
-        return found
+    def load_pump(self) -> Any:
+        if not self._compiled:
+            raise ImportError("the test is about the link")
+        return super().load_pump()
 
 
 @pytest.fixture(params=SETUPS, ids=str)
@@ -227,6 +228,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
         rig = Rig(
             setup, tmp_path / "run", server=RouterServer(), transport=RecordedZmq(setup.compiled), **options
         )
+        assert (rig.stats().pump == "compiled") is setup.compiled
         made.append(rig)
         return rig
 
@@ -343,7 +345,8 @@ def test_a_forked_child_has_its_own_sockets(make: Callable[..., Rig]) -> None:
 def test_the_compiled_pump_needs_the_same_libzmq() -> None:
     from logclient._ext.pump.zmq import ZmqPump
 
-    assert ZmqPump.find(None, None, "/no/such/library.so") is None  # type: ignore[arg-type]
+    with pytest.raises(ImportError, match="cannot be reached"):
+        ZmqPump.find(None, None, "/no/such/library.so")  # type: ignore[arg-type]
 
 
 # -- a frame that is refused --------------------------------------------------------------------------
@@ -428,7 +431,7 @@ def test_a_refused_frame_is_not_sent_twice(
         again.again_set(again.real, ctypes.c_long(refuse_at), number)
         monkeypatch.setattr(transport, "_library", lambda: again.path)
     else:
-        monkeypatch.setattr(Zmq, "pump", lambda *_, **__: None)
+        monkeypatch.setattr(Zmq, "load_pump", refuse_pump("a test needs the link in Python"))
         connect = Zmq.connect
 
         def wrapped(self: Zmq, *given: Any) -> ZmqLink:
