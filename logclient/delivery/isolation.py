@@ -37,9 +37,12 @@ This is data only: no clock, no socket. ``delivery.trials`` asks before and afte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from logclient.delivery.backoff import Backoff
+
+if TYPE_CHECKING:
+    from logclient.config import Config
 
 STEP = 8
 """Each break divides the limit of events on the wire by this: a window of 2048 is one event after four."""
@@ -116,31 +119,21 @@ class Isolation:
     Args:
         servers: number of endpoints that are tried in turn.
         random: in [0, 1).
-        pace: seconds between two trials, at most.
-        longest: seconds between two attempts with a suspect when nothing else waits, at most.
-        slow: (least, most) seconds between two trials of a suspect that could not be decided.
-        keep: whether a condemned event stays in quarantine.
+        config: its back-offs pace the trials: that of connections while other events wait and while none do,
+            that of credentials for a suspect that could not be decided. ``poison=keep``: a condemned event
+            stays in quarantine.
     """
 
-    def __init__(
-        self,
-        servers: int,
-        random: Callable[[], float],
-        *,
-        pace: float = 0.1,
-        longest: float = 30.0,
-        slow: tuple[float, float] = (30.0, 300.0),
-        keep: bool = False,
-    ) -> None:
+    def __init__(self, servers: int, random: Callable[[], float], config: Config) -> None:
         self.withheld = 0
         """Events that are held back while another one is tried."""
         self.kind = FLOW
         self.suspects: dict[int, Suspect] = {}
         self._servers = servers
         self._random = random
-        self._pace = pace
-        self._slow = slow
-        self._keep = keep
+        self._pace = config.backoff_min
+        self._slow = config.auth_backoff_min, config.auth_backoff_max
+        self.keep = config.poison == "keep"
         self._narrow = 0  # events on the wire, 0: any number
         self._first = 0  # suspected: from here
         self._last = 0  # to here
@@ -151,7 +144,7 @@ class Isolation:
         self._drawn: Suspect | None = None
         self._flow_until = 0.0
         self._stopped = 0.0  # since when the neighbours wait for a trial; 0: they flow
-        self._lone = Backoff(pace, longest, random)
+        self._lone = Backoff(config.backoff_min, config.backoff_max, random)
         self._lone_due = 0.0
 
     # -- questions ---------------------------------------------------------------------
@@ -279,7 +272,7 @@ class Isolation:
             s.seq for s in self.suspects.values() if s.controls - s.control_breaks >= CERTAIN and not s.kept
         )
         for seq in condemned:
-            if self._keep:
+            if self.keep:
                 self.suspects[seq].kept = True
                 self._slow_down(self.suspects[seq], now)
             else:

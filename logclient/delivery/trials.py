@@ -37,19 +37,11 @@ class Trials:
     ) -> None:
         self.deadline = FOREVER
         """The monotonic second from which other events go before trials."""
-        self.isolation = Isolation(
-            endpoints,
-            random,
-            pace=limits.backoff_min,
-            longest=limits.backoff_max,
-            slow=(limits.auth_backoff_min, limits.auth_backoff_max),
-            keep=limits.poison == "keep",
-        )
+        self.isolation = Isolation(endpoints, random, limits)
         self._in_flight = in_flight
         self._producer = producer.hex()
         self._books = books
         self._diagnostics = diagnostics
-        self._keep = limits.poison == "keep"
         self._stopped = exiting
 
     def stop(self) -> None:
@@ -167,7 +159,7 @@ class Trials:
         url = self._diagnostics.url
         what = f"{url}: the server ends the connection on event {self._producer}{seq:012x}"
         # A kind of its own: one line for each poison, and no other line holds it back.
-        if self._keep:
+        if self.isolation.keep:
             text = f"{what} and takes others: it stays in quarantine (poison=keep)"
         else:
             size = self._in_flight.fail_quarantined(seq, R_POISON)

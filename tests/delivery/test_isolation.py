@@ -20,10 +20,12 @@ from logclient.delivery.isolation import (
     WITHHOLD,
     Isolation,
 )
+from tests.support.configs import config_for
 
 Blind = Callable[[], Iterator[Iterator[bool]]]
 """A server that never looks at events: for each connection, for each window on it, whether it breaks."""
 
+FAIL, KEEP = config_for("lumberjack"), config_for("lumberjack", poison="keep")
 CONNECT = 0.001
 WINDOW = 0.001
 
@@ -51,7 +53,7 @@ class Simulation:
         keep: bool = False,
     ) -> None:
         self.random = random
-        self.isolation = Isolation(servers, random.random, keep=keep)
+        self.isolation = Isolation(servers, random.random, KEEP if keep else FAIL)
         self.server = server
         self.poison = poison
         self.window = window
@@ -181,7 +183,7 @@ class Simulation:
         for seq in findings.condemned:
             self.condemned.append(seq)
             self.settled_in.append(self.now - self.quarantine[seq])
-            if not isolation._keep:
+            if not isolation.keep:
                 del self.quarantine[seq]
         assert set(isolation.suspects) == set(self.quarantine)
 
@@ -363,7 +365,7 @@ def test_an_undecided_suspect_is_reported_once() -> None:
 
 @pytest.mark.parametrize(("controls", "seconds"), [(TRIALS - 1, 0.0), (0, PATIENCE)])
 def test_a_suspect_is_undecided_after_enough_trials_or_time(controls: int, seconds: float) -> None:
-    search = Isolation(1, Random(1).random)
+    search = Isolation(1, Random(1).random, FAIL)
     search.quarantine([7], 1.0)
     (suspect,) = search.suspects.values()
     assert search.undecided(1e9) == []  # nothing was tried
@@ -442,7 +444,7 @@ class Draws:
 
 def with_suspect(lot: Draws) -> Isolation:
     """Return an isolation with event 1 in quarantine."""
-    isolation = Isolation(1, lot)
+    isolation = Isolation(1, lot, FAIL)
     isolation.quarantine([1], 0.0)
     return isolation
 
@@ -492,7 +494,7 @@ def test_evidence_against_a_suspect_of_a_blind_server_is_fair(broken: bool, susp
     for suspect in range(suspects):
         evidence = []
         for place in (suspect, suspects):  # this suspect, or a control
-            isolation = Isolation(1, lambda place=place: (place + 0.5) / (suspects + 1))
+            isolation = Isolation(1, lambda place=place: (place + 0.5) / (suspects + 1), FAIL)
             isolation.quarantine(list(range(1, suspects + 1)), 0.0)
             alone = isolation.connected(100.0, 1000) or 1000
             if broken:
