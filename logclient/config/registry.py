@@ -105,18 +105,14 @@ def protocols() -> list[str]:
 
 
 def load_sibling(protocol: str, name: str) -> Any:
-    """Load an attribute of the module of a protocol's core: ``frames``, ``Probe``.
-
-    Args:
-        protocol: its name.
-        name: of the attribute.
+    """Load ``frames`` or ``Probe`` of a protocol, from its module ``frames``.
 
     Raises:
         ConfigError: there is no such protocol.
     """
     for row in SCHEMES.values():
         if row.protocol == protocol:
-            return load(f"{row.core.partition(':')[0]}:{name}")
+            return load(f"{row.core.rpartition('.')[0]}.frames:{name}")
     raise ConfigError(f"protocol: {protocol[:32]!r} is none of {', '.join(protocols())}")
 
 

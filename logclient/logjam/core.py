@@ -40,9 +40,9 @@ from logclient._ext.logjam import Codec
 from logclient.delivery.contract import Core, CoreEvent, Reply
 from logclient.errors import ConfigError
 from logclient.logjam.config import LogjamConfig
-from logclient.logjam.frames import COMPRESSIONS, Probe, frames
+from logclient.logjam.messages import COMPRESSIONS
 
-__all__ = ["AUTO", "COMPRESSIONS", "TOPICS", "Logjam", "Probe", "frames", "split_app_env"]
+__all__ = ["AUTO", "TOPICS", "Logjam", "split_app_env"]
 
 TOPICS = ("logs", "events", "frontend.page", "frontend.ajax", "javascript", "mobile")
 """The beginnings of topics, by the nibble in an event's kind."""

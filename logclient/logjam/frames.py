@@ -10,12 +10,10 @@ from logclient import readable
 from logclient._ext.constants import FRAME_MORE
 from logclient._ext.logjam import OK, STATUS_NAMES, Decoder, expand
 from logclient.logjam import messages
+from logclient.logjam.messages import COMPRESSIONS
 from logclient.readable import BODY_KEPT, Bytes, Frame
 
-__all__ = ["COMPRESSIONS", "Probe", "frames"]
-
-COMPRESSIONS = tuple(messages.METHODS)
-"""Names of the compression methods, by their numbers on the wire."""
+__all__ = ["Probe", "frames"]
 
 
 def frames(data: Bytes, *, max_unpacked: int = 64 << 20) -> Iterator[Frame]:

@@ -16,12 +16,14 @@ from logclient._ext.logjam import pack as compress
 from logclient.errors import MissingExtra, ProtocolError
 
 __all__ = [
-    "LZ4", "METHODS", "NONE", "SEQUENCE_MAX", "SNAPPY", "ZLIB", "Meta", "compress", "decompress", "frames",
-    "is_app_env", "is_topic", "read_meta", "require_library", "unit",
+    "COMPRESSIONS", "LZ4", "METHODS", "NONE", "SEQUENCE_MAX", "SNAPPY", "ZLIB", "Meta", "compress",
+    "decompress", "frames", "is_app_env", "is_topic", "read_meta", "require_library", "unit",
 ]  # fmt: skip
 
 NONE, ZLIB, SNAPPY, LZ4 = range(4)
 METHODS = {"none": NONE, "zlib": ZLIB, "snappy": SNAPPY, "lz4": LZ4}
+COMPRESSIONS = tuple(METHODS)
+"""Names of the compression methods, by their numbers on the wire."""
 SEQUENCE_MAX = (1 << 64) - 1
 
 _U32 = struct.Struct("<I")

@@ -59,7 +59,6 @@ from logclient.delivery.contract import (
 from logclient.errors import CredentialError, ProtocolError
 from logclient.logux.config import LoguxConfig
 from logclient.logux.events import Action, DebugText, Headers, Opened, Received, Undone
-from logclient.logux.frames import Probe, frames
 from logclient.logux.headers import MAX_SEQUENCE, HeaderHistory
 from logclient.logux.messages import (
     MAX_NUMBER,
@@ -92,7 +91,7 @@ from logclient.logux.messages import (
 )
 from logclient.logux.messages import Headers as HeadersMessage
 
-__all__ = ["ALPHABET", "Logux", "Probe", "frames"]
+__all__ = ["ALPHABET", "Logux"]
 
 _CONNECTING = "connecting"
 _REASONS = {"denied": R_DENIED, "unknownType": R_UNKNOWN_TYPE, "error": R_ERROR}

@@ -39,9 +39,8 @@ from __future__ import annotations
 from logclient._ext.lumberjack import Codec
 from logclient.delivery.contract import Core
 from logclient.lumberjack.config import LumberjackConfig
-from logclient.lumberjack.frames import Probe, frames
 
-__all__ = ["Lumberjack", "Probe", "frames"]
+__all__ = ["Lumberjack"]
 
 
 class Lumberjack(Core):

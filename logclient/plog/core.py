@@ -29,11 +29,10 @@ from logclient._ext.plog import HEADER, MAX_DATAGRAM, Codec
 from logclient.delivery.contract import Core, CoreEvent, LookAtReceiver, Reply
 from logclient.errors import ConfigError, ProtocolError
 from logclient.plog.config import PlogConfig
-from logclient.plog.frames import Probe, frames
 from logclient.plog.messages import COMMANDS, Stat, command, estimate_loss, join_tags, kafka_tags, parse_stat
 from logclient.plog.pacing import ByQueue, ByStat, Grant, SlowStart
 
-__all__ = ["TAGGED", "Lines", "Plog", "Probe", "frames"]
+__all__ = ["TAGGED", "Lines", "Plog"]
 
 TAGGED = 1
 """High nibble of the kind of an event whose body begins with its own tags: u16 big-endian, then the tags."""

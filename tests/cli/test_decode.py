@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from logclient import cli, readable
 from logclient._ext.lumberjack import Reader, encode_ack
 from logclient.files.capture import CaptureWriter
-from logclient.lumberjack.core import frames
+from logclient.lumberjack.frames import frames
 from logclient.readable import Frame
 from tests.lumberjack_inputs import pair_block
 from tests.support import recordings

@@ -26,7 +26,8 @@ from logclient._ext.constants import K_RAW as RAW
 from logclient._ext.logjam import LINKED, MAX_BODY, pack
 from logclient.files.capture import CaptureWriter
 from logclient.logjam import core as logjam_core
-from logclient.logjam.core import AUTO, COMPRESSIONS, Logjam
+from logclient.logjam.core import AUTO, Logjam
+from logclient.logjam.messages import COMPRESSIONS
 from tests import support
 from tests.oracle import logjam as oracle
 from tests.oracle.blocks import lz4_block, snappy_block

@@ -34,7 +34,9 @@ from logclient._ext.logjam import (
 )
 from logclient.delivery.contract import Alive, CloseWanted, Core, Fatal, Progress, Reply, Settled
 from logclient.errors import ConfigError, ProtocolError
-from logclient.logjam.core import COMPRESSIONS, Logjam, Probe, frames, split_app_env
+from logclient.logjam.core import Logjam, split_app_env
+from logclient.logjam.frames import Probe, frames
+from logclient.logjam.messages import COMPRESSIONS
 from tests import support
 from tests.lumberjack_inputs import near_objects, plain_objects
 from tests.oracle import logjam as oracle

@@ -35,7 +35,7 @@ from logclient._ext.lumberjack import (
 from logclient.config import parse
 from logclient.errors import ConfigError, ExitCode
 from logclient.files.capture import CaptureReader
-from logclient.lumberjack.core import frames
+from logclient.lumberjack.frames import frames
 from logclient.testing.lumberjack import Collector, decode
 from tests.lumberjack.frames import mutated
 from tests.lumberjack_inputs import near_objects, pair_block
