@@ -106,11 +106,7 @@ class DocumentConfig(Config):
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
-        """Check that the documents' form fits the other options.
-
-        Raises:
-            ConfigError: it does not.
-        """
+        """Check that the documents' form fits the other options."""
         super().complete(scheme, values, given)
         if values["format"] == "ecs":
             return

@@ -91,11 +91,7 @@ def _read(option: Option, value: Any, in_url: bool = False) -> Any:
 
 
 def _find(name: str, declared: dict[str, Option], row: registry.Scheme) -> Option:
-    """Find an option of a scheme by its name.
-
-    Raises:
-        ConfigError: The scheme does not have it.
-    """
+    """Find an option by its name; ConfigError: the scheme does not have it."""
     option = declared.get(name)
     if option is not None:
         if option.tls_only and not row.tls:

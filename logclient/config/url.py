@@ -151,22 +151,14 @@ def _decode(name: str, text: str) -> str:
     """Percent-decode a value; + stays a plus."""
     if "%" not in text:
         return text
-    out = bytearray()
-    raw = text.encode("utf-8", "surrogatepass")
-    at = 0
-    while at < len(raw):
-        if raw[at] != 0x25:
-            out.append(raw[at])
-            at += 1
-            continue
-        digits = raw[at + 1 : at + 3]
+    out, *parts = text.encode("utf-8", "surrogatepass").split(b"%")
+    for part in parts:
         try:
-            if len(digits) != 2 or not digits.isalnum():
+            if not part[:2].isalnum():  # bytes.fromhex ignores spaces
                 raise ValueError
-            out.append(int(digits, 16))
+            out += bytes.fromhex(part[:2].decode()) + part[2:]
         except ValueError:
             raise ConfigError(f"{name}: % must be followed by two hexadecimal digits") from None
-        at += 3
     try:
         decoded = out.decode("utf-8")
     except UnicodeDecodeError:

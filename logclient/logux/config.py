@@ -243,11 +243,7 @@ class LoguxConfig(DocumentConfig):
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
-        """Check the form of the subprotocol, which strict_spec decides.
-
-        Raises:
-            ConfigError: Options contradict each other.
-        """
+        """Check the form of the subprotocol, which strict_spec decides."""
         super().complete(scheme, values, given)
         strict = values["strict_spec"]
         if strict and "subprotocol" not in given:

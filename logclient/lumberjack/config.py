@@ -76,11 +76,7 @@ class LumberjackConfig(DocumentConfig):
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
-        """Choose the kind of frames, which follows from the version.
-
-        Raises:
-            ConfigError: Options contradict each other, as a version and frames that it does not have.
-        """
+        """Choose the kind of frames, which follows from the version."""
         if values["balance"] and values["spool"] is not None:
             raise ConfigError("balance: not with a spool")
         strict = values["strict_spec"]

@@ -93,11 +93,7 @@ class PlogConfig(Config):
 
     @classmethod
     def complete(cls, scheme: str, values: dict[str, Any], given: set[str]) -> None:
-        """Refuse options of datagrams for lines over TCP.
-
-        Raises:
-            ConfigError: Options contradict each other or the scheme.
-        """
+        """Refuse options of datagrams for lines over TCP."""
         super().complete(scheme, values, given)
         if scheme == "plog+tcp" and given & _DATAGRAMS:
             raise ConfigError(f"{min(given & _DATAGRAMS)}: only for datagrams, which plog+tcp does not send")

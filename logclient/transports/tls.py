@@ -278,19 +278,12 @@ class Tls(Tcp):
         deadline: float,
         again: bool = True,
     ) -> TlsLink:
-        """Make a connection and do the handshake.
+        """Make a connection and do the handshake; see `Tcp.make_link`.
 
-        Args:
-            connect: makes the connection.
-            name: the host's name as it was looked up.
-            peer: host and port, for messages.
-            attempt: decides when to give up.
-            deadline: monotonic seconds.
-            again: whether to try once more when no authority for the server's certificate is found.
+        With `again`, try once more when no authority for the server's certificate is found.
 
         Raises:
             CredentialError: a certificate is not accepted, or the server does not speak TLS.
-            OSError: there is no connection in time.
         """
         wrap = self.prepare(attempt)
         certified = self._own[0] is not None
