@@ -55,7 +55,7 @@ core: it counts ``events``, and the pump calls ``take_events`` before it goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from logclient._ext.constants import PENDING, REASONS, STATUSES, STOP_MEMORY
 from logclient.errors import ProtocolError
