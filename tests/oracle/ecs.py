@@ -259,6 +259,8 @@ class Document:
                     continue
                 for key, inner in self.keys(value).items():
                     path = f"{name}.{key}"
+                    if is_dataclass(inner):
+                        inner = shown_fields(inner)
                     if path in kept or path in before or path in self.reserved(record):
                         moving.append((path, inner))
                     else:
