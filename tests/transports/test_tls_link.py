@@ -336,6 +336,31 @@ class TestHandshake:
                 Tls(1000, ca=ours.ca).connect((HOST, port), Attempt(shaking.is_set))
             over.set()
 
+    def test_facts_are_those_of_the_certificate(self, ours: Authority, version: str) -> None:
+        names = ["*.example.org", "127.0.0.1", "2001:db8::1", "xn--bcher-kva.example"]
+        server = ours.issue("facts", *names)
+        tls = context(version, server)
+
+        def shake(sock: socket.socket) -> None:
+            with tls.wrap_socket(sock, server_side=True) as far:
+                far.recv(1)
+
+        with serving(shake) as port:
+            link = Tls(PATIENCE, ca=ours.ca).connect((HOST, port), Attempt())
+            found = link.facts()
+            link.close()
+        x509 = pytest.importorskip("cryptography.x509")
+        shown = x509.load_pem_x509_certificate(Path(server).read_bytes())
+
+        def written(name: Any) -> str:
+            return ", ".join(f"{part.rfc4514_attribute_name}={part.value}" for part in name)
+
+        assert (found["subject"], found["issuer"]) == (written(shown.subject), written(shown.issuer))
+        assert found["names"] == names and found["verified"]
+        assert found["not_after"] == shown.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+        left = shown.not_valid_after_utc.timestamp() - time.time()
+        assert found["days_left"] == int(left // 86400)
+
     def test_names_of_a_wrong_certificate_are_listed(self, ours: Authority) -> None:
         names = [f"{letter}.example" for letter in "abcdefg"]
         tls = context("1.3", ours.issue("many", *names))
