@@ -19,7 +19,8 @@
 
 enum { LC_SLACK = 32, LC_WORST = 6 };   /* a control character becomes six bytes */
 
-/* The keys of a document with a meaning of their own, as written before a string: ,"key":" */
+/* The keys of a document with a meaning of their own, as written before a string: ,"key":"
+ * Those before KEY_ERROR_TYPE are the fields of a record without an exception, in their order. */
 enum {
     KEY_TIMESTAMP, KEY_LEVEL, KEY_MESSAGE, KEY_ECS, KEY_LOGGER, KEY_FILE, KEY_LINE, KEY_FUNCTION, KEY_PID,
     KEY_PROCESS, KEY_THREAD_ID, KEY_THREAD, KEY_ERROR_TYPE, KEY_ERROR_MESSAGE, KEY_STACK_TRACE, KEY_FINGERPRINT,
@@ -99,22 +100,14 @@ enum { LC_NAMES = sizeof(lc_names) / sizeof(lc_names[0]), LC_LONGEST = 20 };
 
 /* The meaning of a name of `n` ASCII characters; NAME_PLAIN: none. */
 static inline int lc_what(const void *text, size_t n) {
-    /* of each length: where its names begin, and which letters they begin with */
+    /* where the names of each length begin */
     static const uint8_t at[LC_LONGEST + 2] = {
         0, 0, 0, 0, 6, 13, 20, 27, 33, 36, 40, 44, 49, 52, 54, 54, 54, 54, 57, 57, 59, 61};
-#define L(c) (1u << ((c) & 31))
-    static const uint32_t first[LC_LONGEST + 1] = {
-        0, 0, 0, L('d') | L('e') | L('l') | L('t') | L('u'), L('f') | L('h') | L('r') | L('s') | L('u'),
-        L('a') | L('c') | L('e') | L('g') | L('t'), L('c') | L('d') | L('l') | L('s') | L('t') | L('v'),
-        L('m') | L('n') | L('p') | L('r') | L('s'), L('e') | L('o') | L('r'), L('@') | L('c') | L('l'),
-        L('@') | L('e') | L('l') | L('u'), L('d') | L('e') | L('p') | L('t'), L('o') | L('p'),
-        L('e') | L('v'), 0, 0, 0, L('p') | L('e'), 0, L('l') | L('p'), L('l')};
-#undef L
     int i;
-    if (n > LC_LONGEST || !(first[n] >> (*(const uint8_t *)text & 31) & 1))
+    if (n > LC_LONGEST)
         return NAME_PLAIN;
     for (i = at[n]; i < at[n + 1]; i++)
-        if (memcmp(lc_names[i].text, text, n) == 0)
+        if (lc_names[i].text[0] == *(const char *)text && memcmp(lc_names[i].text, text, n) == 0)
             return lc_names[i].what;
     return NAME_PLAIN;
 }
@@ -137,16 +130,7 @@ typedef struct {
 static const uint8_t lc_escape[256] = {
     'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
     'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u',
-    0, 0, '"', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '\\', 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+    ['"'] = '"', ['\\'] = '\\', [128 ... 255] = 1,
 };
 
 static const char lc_pairs[201] =
@@ -200,6 +184,28 @@ static inline uint64_t lc_odd8(uint64_t v) {
     return v | (v - ones * 0x20) | ((v ^ (ones * '"')) - ones) | ((v ^ (ones * '\\')) - ones);
 }
 
+/* Copy 4 to 16 characters that stand for themselves, without a loop; NULL: some do not. */
+static inline uint8_t *lc_copy_short(uint8_t *to, const uint8_t *from, size_t n) {
+    if (n >= 8) {
+        uint64_t v, w;
+        memcpy(&v, from, 8);
+        memcpy(&w, from + n - 8, 8);
+        if ((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))
+            return NULL;
+        memcpy(to, &v, 8);
+        memcpy(to + n - 8, &w, 8);
+    } else {
+        uint32_t v, w;
+        memcpy(&v, from, 4);
+        memcpy(&w, from + n - 4, 4);
+        if (lc_odd8(v | (uint64_t)w << 32) & (UINT64_MAX / 255 * 0x80))
+            return NULL;
+        memcpy(to, &v, 4);
+        memcpy(to + n - 4, &w, 4);
+    }
+    return to + n;
+}
+
 /* One-byte strings (ASCII or Latin-1), quoted. Clean runs are copied a register at a time: loaded,
  * stored, and only then looked at. */
 static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
@@ -225,30 +231,16 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
             from += 16;
             to += 16;
         }
-#endif
-        /* Eight at a time; the rest is examined together with bytes before it. */
-        while (end - from >= 8) {
-            uint64_t v, w;
-            size_t step = end - from >= 16 ? 8 : (size_t)(end - from) - 8;
-            memcpy(&v, from, 8);
-            memcpy(&w, from + step, 8);
-            if ((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))
-                break;
-            memcpy(to, &v, 8);
-            memcpy(to + step, &w, 8);
-            from += step + 8;
-            to += step + 8;
+#else
+        while (end - from >= 16 && lc_copy_short(to, from, 16)) {
+            from += 16;
+            to += 16;
         }
-        if (end - from >= 4 && end - from < 8) {
-            uint32_t v, w;
-            size_t step = (size_t)(end - from) - 4;
-            memcpy(&v, from, 4);
-            memcpy(&w, from + step, 4);
-            if (!(lc_odd8(v | (uint64_t)w << 32) & (UINT64_MAX / 255 * 0x80))) {
-                memcpy(to, &v, 4);
-                memcpy(to + step, &w, 4);
-                return to + step + 4;
-            }
+#endif
+        if (end - from >= 4 && end - from < 16) {
+            uint8_t *done = lc_copy_short(to, from, (size_t)(end - from));
+            if (done)
+                return done;
         }
         for (;;) {
             if (from == end)
@@ -267,28 +259,10 @@ static inline uint8_t *lc_quote1(uint8_t *to, const uint8_t *from, size_t n) {
     }
 }
 
-/* A short string of plain characters, quoted without a loop; lc_quote1 does all others. */
+/* The same, quick for short strings. */
 static inline uint8_t *lc_quote_short(uint8_t *to, const uint8_t *from, size_t n) {
-    if (n >= 8 && n <= 16) {
-        uint64_t v, w;
-        memcpy(&v, from, 8);
-        memcpy(&w, from + n - 8, 8);
-        if (!((lc_odd8(v) | lc_odd8(w)) & (UINT64_MAX / 255 * 0x80))) {
-            memcpy(to, &v, 8);
-            memcpy(to + n - 8, &w, 8);
-            return to + n;
-        }
-    } else if (n >= 4 && n < 8) {
-        uint32_t v, w;
-        memcpy(&v, from, 4);
-        memcpy(&w, from + n - 4, 4);
-        if (!(lc_odd8(v | (uint64_t)w << 32) & (UINT64_MAX / 255 * 0x80))) {
-            memcpy(to, &v, 4);
-            memcpy(to + n - 4, &w, 4);
-            return to + n;
-        }
-    }
-    return lc_quote1(to, from, n);
+    uint8_t *done = n >= 4 && n <= 16 ? lc_copy_short(to, from, n) : NULL;
+    return done ? done : lc_quote1(to, from, n);
 }
 
 /* One of these keys and an ASCII string. */
@@ -307,45 +281,19 @@ static inline uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size,
     return to + 1;
 }
 
-static inline uint8_t *lc_quote2(uint8_t *to, const uint16_t *from, size_t n, int *bad) {
-    const uint16_t *end = from + n;
-    while (from < end) {
-        uint32_t c = *from++;
-        if (c >= 0x80)
-            to = lc_put_wide(to, c, bad);
-        else if (lc_escape[c])
-            to = lc_put_escape(to, (uint8_t)c);
-        else
-            *to++ = (uint8_t)c;
-    }
-    return to;
-}
-
-static inline uint8_t *lc_quote4(uint8_t *to, const uint32_t *from, size_t n, int *bad) {
-    const uint32_t *end = from + n;
-    while (from < end) {
-        uint32_t c = *from++;
-        if (c >= 0x80)
-            to = lc_put_wide(to, c, bad);
-        else if (lc_escape[c])
-            to = lc_put_escape(to, (uint8_t)c);
-        else
-            *to++ = (uint8_t)c;
-    }
-    return to;
-}
-
-/* The same as plain UTF-8, for the values of a pair block. `kind` is the width of a character. */
-static inline uint8_t *lc_plain(uint8_t *to, const void *from, int kind, size_t n, int *bad) {
+/* Characters of `kind` bytes each, quoted or, for the values of a pair block, as they are. */
+static inline uint8_t *lc_characters(uint8_t *to, const void *from, int kind, size_t n, int quoted, int *bad) {
     size_t i;
     for (i = 0; i < n; i++) {
         uint32_t c = kind == 1   ? ((const uint8_t *)from)[i]
                      : kind == 2 ? ((const uint16_t *)from)[i]
                                  : ((const uint32_t *)from)[i];
-        if (c < 0x80)
-            *to++ = (uint8_t)c;
-        else
+        if (c >= 0x80)
             to = lc_put_wide(to, c, bad);
+        else if (quoted && lc_escape[c])
+            to = lc_put_escape(to, (uint8_t)c);
+        else
+            *to++ = (uint8_t)c;
     }
     return to;
 }

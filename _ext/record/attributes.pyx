@@ -6,21 +6,14 @@ cdef enum:
     FIRST_US = -62135596800000000     # the year 1
     LAST_US = 253402300799999999      # the end of the year 9999
 
-# The attributes that a document needs.
+# The attributes that a document needs; the first are those of the fields from KEY_LOGGER on.
 cdef enum:
-    A_NAME, A_MSG, A_ARGS, A_LEVELNAME, A_LEVELNO, A_FILENAME, A_EXC_INFO, A_EXC_TEXT, A_STACK_INFO, A_LINENO
-    A_FUNCNAME, A_CREATED, A_THREAD, A_THREADNAME, A_PROCESSNAME, A_PROCESS
+    A_NAME, A_FILENAME, A_LINENO, A_FUNCNAME, A_PROCESS, A_PROCESSNAME, A_THREAD, A_THREADNAME
+    A_MSG, A_ARGS, A_LEVELNAME, A_LEVELNO, A_EXC_INFO, A_EXC_TEXT, A_STACK_INFO, A_CREATED
     A_TRACE, A_SPAN, A_SERVICE
     A_UNUSED
     ATTRIBUTES
     ORDER = 32
-
-# The fields of a record's document in order; the exception and the application's fields follow.
-cdef enum:
-    STEP_TIME, STEP_LEVEL, STEP_MESSAGE, STEP_ECS
-    STEP_LOGGER, STEP_FILE, STEP_LINE, STEP_FUNCTION
-    STEP_PID, STEP_PROCESS, STEP_THREAD_ID, STEP_THREAD
-    STEPS
 
 cdef enum:
     NEEDS_PYTHON = 1         # a status: the object cannot be written without running Python code
@@ -33,8 +26,8 @@ ctypedef struct Attributes:
     bint held
 
 cdef tuple ATTRIBUTE_NAMES = (
-    "name", "msg", "args", "levelname", "levelno", "filename", "exc_info", "exc_text", "stack_info", "lineno",
-    "funcName", "created", "thread", "threadName", "processName", "process",
+    "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",
+    "msg", "args", "levelname", "levelno", "exc_info", "exc_text", "stack_info", "created",
 )
 cdef object _MISSING = object()
 # What LoggingInstrumentor of OpenTelemetry adds, from A_TRACE on.
@@ -158,6 +151,21 @@ cdef inline bint _is_short(PyObject *v) noexcept nogil:
             and PyUnicode_GET_LENGTH(v) <= 128)
 
 
+cdef inline uint8_t *_put_text(uint8_t *p, const char *text) noexcept nogil:
+    cdef size_t n = strlen(text)         # of a literal: computed by the compiler
+    memcpy(p, text, n)
+    return p + n
+
+
+# Write a literal that ends with the quote that opens a string, and a short string.
+cdef inline uint8_t *_put_string(uint8_t *p, const char *before, PyObject *v) noexcept nogil:
+    return lc_text_behind(p, before, strlen(before), PyUnicode_DATA(v), <size_t> PyUnicode_GET_LENGTH(v))
+
+
+cdef inline uint8_t *_put_field(uint8_t *p, int key, PyObject *v) noexcept nogil:
+    return lc_field(p, key, PyUnicode_DATA(v), <size_t> PyUnicode_GET_LENGTH(v))
+
+
 # Write ecs.version, log.logger and log.origin.* with one reservation; return 0 if they are not short strings.
 cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
     cdef PyObject *name = values[A_NAME]
@@ -171,66 +179,30 @@ cdef int _write_origin(Document *doc, PyObject **values) noexcept nogil:
         return 0
     if _reserve(doc, LC_WORST * 3 * 128 + 10 * LC_SLACK) < 0:
         return -1
-    p = doc.p
+    p = _put_text(doc.p, b',"ecs.version":"8.11.0"')
     if doc.nested and doc.dotted_from != 0:
-        memcpy(p, b',"ecs.version":"8.11.0"', 23)
-        p = lc_text_behind(p + 23, b',"log":{"logger":"', 18, PyUnicode_DATA(name),
-                           <size_t> PyUnicode_GET_LENGTH(name))
-        p = lc_text_behind(p, b',"origin":{"file":{"name":"', 27, PyUnicode_DATA(file),
-                           <size_t> PyUnicode_GET_LENGTH(file))
-        memcpy(p, b',"line":', 8)
-        p = lc_int(p + 8, lc_compact_value(line))
-        p = lc_text_behind(p, b'},"function":"', 14, PyUnicode_DATA(function),
-                           <size_t> PyUnicode_GET_LENGTH(function))
-        memcpy(p, b'}}', 2)
-        doc.p = p + 2
+        p = _put_string(p, b',"log":{"logger":"', name)
+        p = _put_string(p, b',"origin":{"file":{"name":"', file)
+        p = lc_int(_put_text(p, b',"line":'), lc_compact_value(line))
+        doc.p = _put_text(_put_string(p, b'},"function":"', function), b'}}')
         return 1
-    memcpy(p, b',"ecs.version":"8.11.0"', 23)
-    p = lc_field(p + 23, KEY_LOGGER, PyUnicode_DATA(name), <size_t> PyUnicode_GET_LENGTH(name))
-    p = lc_field(p, KEY_FILE, PyUnicode_DATA(file), <size_t> PyUnicode_GET_LENGTH(file))
+    p = _put_field(_put_field(p, KEY_LOGGER, name), KEY_FILE, file)
     memcpy(p, lc_keys[<int> KEY_LINE].text, LC_SLACK)
     p = lc_int(p + lc_keys[<int> KEY_LINE].n + 4, lc_compact_value(line))
-    doc.p = lc_field(p, KEY_FUNCTION, PyUnicode_DATA(function), <size_t> PyUnicode_GET_LENGTH(function))
+    doc.p = _put_field(p, KEY_FUNCTION, function)
     return 1
 
 
-cdef inline PyObject *_step_value(PyObject **values, int step, int *key) noexcept nogil:
-    # Return the attribute of a step from STEP_LOGGER on, and its key.
-    if step == STEP_LOGGER:
-        key[0] = KEY_LOGGER
-        return values[A_NAME]
-    if step == STEP_FILE:
-        key[0] = KEY_FILE
-        return values[A_FILENAME]
-    if step == STEP_LINE:
-        key[0] = KEY_LINE
-        return values[A_LINENO]
-    if step == STEP_FUNCTION:
-        key[0] = KEY_FUNCTION
-        return values[A_FUNCNAME]
-    if step == STEP_PID:
-        key[0] = KEY_PID
-        return values[A_PROCESS]
-    if step == STEP_PROCESS:
-        key[0] = KEY_PROCESS
-        return values[A_PROCESSNAME]
-    if step == STEP_THREAD_ID:
-        key[0] = KEY_THREAD_ID
-        return values[A_THREAD]
-    key[0] = KEY_THREAD
-    return values[A_THREADNAME]
-
-
-# Write the steps from *step to `end`. Returns 0, -1, or NEEDS_PYTHON with *step at the field in question.
+# Write the fields from *step to `end`. Returns 0, -1, or NEEDS_PYTHON with *step at the field in question.
 cdef int _write_plain_steps(Document *doc, PyObject **values, int *step, int end) noexcept nogil:
     cdef PyObject *v
-    cdef int key = 0, status
+    cdef int status
     while step[0] < end:
-        v = _step_value(values, step[0], &key)
-        if key == KEY_LINE or key == KEY_PID or key == KEY_THREAD_ID:
-            status = _write_number_field(doc, key, v)
+        v = values[step[0] - KEY_LOGGER]
+        if step[0] == KEY_LINE or step[0] == KEY_PID or step[0] == KEY_THREAD_ID:
+            status = _write_number_field(doc, step[0], v)
         else:
-            status = _write_text_field(doc, key, v)
+            status = _write_text_field(doc, step[0], v)
         if status:
             return status
         step[0] += 1
@@ -242,17 +214,10 @@ cdef int _write_process_object(Document *doc, int64_t pid, PyObject *process_nam
     cdef uint8_t *p
     if _reserve(doc, LC_WORST * 2 * 32 + 8 * LC_SLACK) < 0:
         return -1
-    p = doc.p
-    memcpy(p, b',"process":{"pid":', 18)
-    p = lc_int(p + 18, pid)
-    p = lc_text_behind(p, b',"name":"', 9, PyUnicode_DATA(process_name),
-                       <size_t> PyUnicode_GET_LENGTH(process_name))
-    memcpy(p, b',"thread":{"id":', 16)
-    p = lc_int(p + 16, thread)
-    p = lc_text_behind(p, b',"name":"', 9, PyUnicode_DATA(thread_name),
-                       <size_t> PyUnicode_GET_LENGTH(thread_name))
-    memcpy(p, b'}}', 2)
-    doc.p = p + 2
+    p = lc_int(_put_text(doc.p, b',"process":{"pid":'), pid)
+    p = _put_string(p, b',"name":"', process_name)
+    p = lc_int(_put_text(p, b',"thread":{"id":'), thread)
+    doc.p = _put_text(_put_string(p, b',"name":"', thread_name), b'}}')
     return 0
 
 
@@ -292,7 +257,7 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
     else:
         if doc.nested:
             doc.dotted_from = 0
-        status = _write_plain_steps(doc, values, step, STEPS)
+        status = _write_plain_steps(doc, values, step, KEY_ERROR_TYPE)
         if status:
             return status
     if last != NULL:
@@ -377,49 +342,45 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
     return _close_field(doc, True)
 
 
-# Write a document's steps from *step on, until one needs Python code. Returns 0 after the last step, -1, or
-# NEEDS_PYTHON with *step at the field in question.
+# Write the fields of a record from *step on, until one needs Python code. Returns 0 after the last one; -1;
+# or NEEDS_PYTHON with *step at the field in question.
 cdef int _write_steps(Document *doc, PyObject **values, PyObject *text, bint subclass, int64_t created_us,
-                  int *step) noexcept nogil:
+                      int *step) noexcept nogil:
     cdef int status
-    if step[0] <= STEP_TIME and not doc.overridden >> KEY_TIMESTAMP & 1:
-        if _reserve(doc, 4 * LC_SLACK) < 0:
+    if step[0] <= KEY_TIMESTAMP and not doc.overridden >> KEY_TIMESTAMP & 1:
+        if _write_time(doc, created_us) < 0:
             return -1
-        _open_field(doc, KEY_TIMESTAMP, True)
-        doc.p = lc_time(doc.p, created_us, doc.thread)
-        _close_field(doc, True)
-    if step[0] <= STEP_LEVEL:
+    if step[0] <= KEY_LEVEL:
         status = _write_level(doc, values[A_LEVELNAME])
         if status:
-            step[0] = STEP_LEVEL
+            step[0] = KEY_LEVEL
             return status
-    if step[0] <= STEP_MESSAGE:
+    if step[0] <= KEY_MESSAGE:
         status = _write_message(doc, values, text, subclass)
         if status:
-            step[0] = STEP_MESSAGE
+            step[0] = KEY_MESSAGE
             return status
-    if step[0] <= STEP_ECS:
+    if step[0] <= KEY_ECS:
         status = _write_origin(doc, values)
         if status < 0:
             return -1
-        step[0] = STEP_PID
+        step[0] = KEY_PID
         if status == 0:
-            step[0] = STEP_LOGGER
+            step[0] = KEY_LOGGER
             if doc.nested:
                 doc.dotted_from = 0
             if not doc.overridden >> KEY_ECS & 1:
                 if _reserve(doc, 3 * LC_SLACK) < 0:
                     return -1
                 _open_field(doc, KEY_ECS, True)
-                memcpy(doc.p, b"8.11.0", 6)
-                doc.p += 6
+                doc.p = _put_text(doc.p, b"8.11.0")
                 _close_field(doc, True)
-    status = _write_plain_steps(doc, values, step, STEP_PID)
+    status = _write_plain_steps(doc, values, step, KEY_PID)
     if status:
         return status
-    if step[0] == STEP_PID:
+    if step[0] == KEY_PID:
         return _write_process(doc, values, step)
-    return _write_plain_steps(doc, values, step, STEPS)
+    return _write_plain_steps(doc, values, step, KEY_ERROR_TYPE)
 
 
 cdef inline object _or_none(PyObject *v):
@@ -430,18 +391,12 @@ cdef inline bint _given(PyObject *v) noexcept:
     return v != NULL and v != Py_None
 
 
-cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode, bint pair_block) noexcept nogil:
+cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode) noexcept nogil:
     # Start again a document that is too large: first to measure the room left for the message, then with as
     # much of the message.
     cdef size_t used = <size_t> (doc.p - doc.base)
-    cdef size_t limit = doc.limit
-    cdef PyObject *redacted = doc.redacted
-    cdef bint nested = doc.nested, id_inside = doc.id_inside
     free(doc.heap)
-    _start_document(doc, stack, STACK, limit, pair_block, mode, limit - used if mode == CUT else 0)
-    doc.redacted = redacted
-    doc.nested = nested
-    doc.id_inside = id_inside
+    _start_document(doc, stack, mode, doc.limit - used if mode == CUT else 0)
 
 
 cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:

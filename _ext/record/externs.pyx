@@ -88,7 +88,7 @@ cdef extern from *:
     Py_ssize_t PyUnicode_GET_LENGTH(PyObject *s) nogil
     enum: Py_DTSF_ADD_DOT_0
     enum: PyUnicode_1BYTE_KIND
-    enum: PyUnicode_2BYTE_KIND
+    uint32_t PyUnicode_READ(int kind, void *data, Py_ssize_t i) nogil
 
 cdef extern from "text.h" nogil:
     """
@@ -131,9 +131,7 @@ cdef extern from "text.h" nogil:
     uint8_t *lc_quote_short(uint8_t *to, const uint8_t *source, size_t n)
     uint8_t *lc_field(uint8_t *to, int key, const void *source, size_t n)
     uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size, const void *source, size_t n)
-    uint8_t *lc_quote2(uint8_t *to, const uint16_t *source, size_t n, int *bad)
-    uint8_t *lc_quote4(uint8_t *to, const uint32_t *source, size_t n, int *bad)
-    uint8_t *lc_plain(uint8_t *to, const void *source, int kind, size_t n, int *bad)
+    uint8_t *lc_characters(uint8_t *to, const void *source, int kind, size_t n, bint quoted, int *bad)
     uint8_t *lc_int(uint8_t *to, int64_t v)
     uint8_t *lc_float(uint8_t *to, double v)
     uint8_t *lc_time(uint8_t *to, int64_t us, lc_here *last)

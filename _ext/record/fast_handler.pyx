@@ -22,29 +22,20 @@ cdef bint _in_destructor() except -1:
     return False
 
 
+cdef inline bint _is_or_below(const char *s, Py_ssize_t n, const char *name, Py_ssize_t own) noexcept nogil:
+    return n >= own and memcmp(s, name, <size_t> own) == 0 and (n == own or s[own] == c'.')
+
+
 cdef bint _is_own_logger(PyObject *name) noexcept nogil:
-    # Return whether it is "logclient", "zmq", "websockets" or below one of them.
+    # Return whether it is one of these, or below one of them.
     cdef const char *s
-    cdef Py_ssize_t n, own
+    cdef Py_ssize_t n
     if name == NULL or not PyUnicode_CheckExact(name) or not PyUnicode_IS_COMPACT_ASCII(name):
         return False
     s = <const char *> PyUnicode_DATA(name)
     n = PyUnicode_GET_LENGTH(name)
-    if s[0] == c'l':
-        own = 9
-        if n < own or memcmp(s, b"logclient", 9) != 0:
-            return False
-    elif s[0] == c'z':
-        own = 3
-        if n < own or memcmp(s, b"zmq", 3) != 0:
-            return False
-    elif s[0] == c'w':
-        own = 10
-        if n < own or memcmp(s, b"websockets", 10) != 0:
-            return False
-    else:
-        return False
-    return n == own or s[own] == c'.'
+    return (_is_or_below(s, n, b"logclient", 9) or _is_or_below(s, n, b"zmq", 3)
+            or _is_or_below(s, n, b"websockets", 10))
 
 
 cdef object _attribute(object record, str name):

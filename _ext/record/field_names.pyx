@@ -40,16 +40,10 @@ cdef inline int _our_key(PyObject *key) noexcept nogil:
 
 cdef bint _has_dot(PyObject *text) noexcept nogil:
     cdef Py_ssize_t i
-    cdef int kind
-    cdef void *data
     if lc_ready(text) < 0:
         return True
-    kind = PyUnicode_KIND(text)
-    data = PyUnicode_DATA(text)
-    if kind == PyUnicode_1BYTE_KIND:
-        return memchr(data, c'.', <size_t> PyUnicode_GET_LENGTH(text)) != NULL
     for i in range(PyUnicode_GET_LENGTH(text)):
-        if c'.' == ((<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]):
+        if PyUnicode_READ(PyUnicode_KIND(text), PyUnicode_DATA(text), i) == c'.':
             return True
     return False
 

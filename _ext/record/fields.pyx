@@ -81,12 +81,10 @@ cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
 
 cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
     # Write the message, or as much of it as the mode asks for.
-    cdef Py_ssize_t i, n
-    cdef size_t room = doc.message_room
-    cdef uint8_t *p
+    cdef Py_ssize_t i
+    cdef size_t size, room = doc.message_room
     cdef uint32_t c
-    cdef int bad = 0, kind
-    cdef void *data
+    cdef int bad = 0
     if doc.mode == WHOLE:
         return _write_chars(doc, s)
     if _reserve(doc, 2 * LC_SLACK) < 0:
@@ -96,26 +94,26 @@ cdef int _write_message_chars(Document *doc, PyObject *s) noexcept nogil:
         return -1
     if doc.mode == MEASURE:
         return 0
-    n = PyUnicode_GET_LENGTH(s)
-    kind = PyUnicode_KIND(s)
-    data = PyUnicode_DATA(s)
-    for i in range(n):
+    for i in range(PyUnicode_GET_LENGTH(s)):
         if _reserve(doc, 3 * LC_SLACK) < 0:
             return -1
-        if kind == PyUnicode_1BYTE_KIND:
-            c = (<uint8_t *> data)[i]
-        elif kind == PyUnicode_2BYTE_KIND:
-            c = (<uint16_t *> data)[i]
-        else:
-            c = (<uint32_t *> data)[i]
-        p = lc_plain(doc.p, &c, 4, 1, &bad) if doc.unquoted else lc_quote4(doc.p, &c, 1, &bad)
-        if <size_t> (p - doc.p) > room:
+        c = PyUnicode_READ(PyUnicode_KIND(s), PyUnicode_DATA(s), i)
+        size = <size_t> (lc_characters(doc.p, &c, 4, 1, not doc.unquoted, &bad) - doc.p)
+        if size > room:
             break
-        room -= <size_t> (p - doc.p)
-        doc.p = p
+        room -= size
+        doc.p += size
     if bad:
         doc.sanitized += 1
     return 0
+
+
+cdef int _write_time(Document *doc, int64_t us) noexcept nogil:
+    if _reserve(doc, 4 * LC_SLACK) < 0:
+        return -1
+    _open_field(doc, KEY_TIMESTAMP, True)
+    doc.p = lc_time(doc.p, us, doc.thread)
+    return _close_field(doc, True)
 
 
 cdef int _write_timestamp(Document *doc, dict source) except -2:
@@ -127,11 +125,7 @@ cdef int _write_timestamp(Document *doc, dict source) except -2:
         for name in source:
             if name.startswith("@timestamp."):
                 return 0
-    if _reserve(doc, 4 * LC_SLACK) < 0:
-        return -1
-    _open_field(doc, KEY_TIMESTAMP, True)
-    doc.p = lc_time(doc.p, doc.created_us, &lc_this_thread)
-    return _close_field(doc, True)
+    return _write_time(doc, doc.created_us)
 
 
 cdef int _mark_truncated(Document *doc) noexcept nogil:

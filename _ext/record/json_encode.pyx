@@ -26,10 +26,9 @@ ctypedef struct Document:
     uint8_t *end
     uint8_t *base
     uint8_t *heap            # NULL while `base` is on the stack
-    size_t limit             # max_event_bytes
     size_t message_room      # bytes for the message, in mode CUT
     size_t value_start       # offset of the value of the current pair
-    uint32_t sanitized         # values that were replaced
+    uint32_t sanitized       # values that were replaced
     uint32_t overridden      # 1 << KEY_...: the application's value replaces ours
     uint32_t pairs           # pairs written
     uint32_t moved           # fields of the application that were renamed or dropped
@@ -41,47 +40,34 @@ ctypedef struct Document:
     uint64_t parent_bits     # union of CachedName.parent_bits
     uint64_t dotted_heads    # those of the names that were written as objects, of their first parts
     bint rearranged          # the fields are checked already
-    bint pair_block          # a pair block, not a JSON object
     bint unquoted            # write strings unescaped: at the top of a pair block
-    bint nested              # has objects in place of names with dots
-    bint id_inside           # ... and `event` gets the id
     Py_ssize_t dotted_from   # offset of members that have still to be arranged so, or -1: _nest
     bint direct              # ... and are written at once, unless two names share one
     bint in_error            # inside the object `error`
     Py_ssize_t event_at      # offset of the object `event`, or -1; set by _nest
     bint no_python           # fail, for no reason (R_NONE), where Python code would run
+    # These stay when the document is begun again:
+    size_t limit             # max_event_bytes
+    bint pair_block          # a pair block, not a JSON object
     bint skip_own            # refuse records of our own loggers
+    bint nested              # has objects in place of names with dots
+    bint id_inside           # ... and `event` gets the id
+    PyObject *redacted       # entries of a `Redaction`, or NULL
     lc_here *thread          # the thread's cache; records, and mappings that get a time
     int64_t created_us       # of a mapping that gets a time
-    PyObject *redacted       # entries of a `Redaction`, or NULL
     char ids[IDS]            # of the trace and of the span, for a splice that wants them
 
 
-cdef inline void _start_document(Document *doc, uint8_t *stack, size_t size, size_t limit, bint pair_block,
-                                 uint8_t mode, size_t message_room) noexcept nogil:
+cdef inline void _start_document(Document *doc, uint8_t *stack, uint8_t mode,
+                                 size_t message_room) noexcept nogil:
+    memset(doc, 0, <size_t> (<uint8_t *> &doc.limit - <uint8_t *> doc))
     doc.p = doc.base = stack
-    doc.end = stack + size
-    doc.heap = NULL
-    doc.limit = limit
+    doc.end = stack + STACK
     doc.message_room = message_room
-    doc.value_start = 0
-    doc.sanitized = 0
-    doc.overridden = 0
-    doc.pairs = 0
-    doc.moved = 0
-    doc.flags = 0
-    doc.seen = 0
-    doc.name_bits = doc.parent_bits = doc.dotted_heads = 0
-    doc.rearranged = False
-    doc.reason = <uint8_t> R_NONE
     doc.mode = mode
-    doc.pair_block = pair_block
-    doc.unquoted = pair_block
-    doc.nested = doc.id_inside = doc.direct = doc.in_error = False
+    doc.unquoted = doc.pair_block
     doc.dotted_from = -1
-    doc.no_python = doc.skip_own = False
-    doc.redacted = NULL
-    if pair_block:
+    if doc.pair_block:
         doc.p += 4
 
 
@@ -137,19 +123,13 @@ cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1
     while at < n:
-        step = n - at
-        if step > SEGMENT:
-            step = SEGMENT
+        step = min(n - at, <size_t> SEGMENT)
         if _reserve(doc, LC_WORST * step + 2 * LC_SLACK) < 0:
             return -1
-        if doc.unquoted:
-            doc.p = lc_plain(doc.p, data + at * kind, kind, step, &bad)
-        elif kind == PyUnicode_1BYTE_KIND:
+        if kind == PyUnicode_1BYTE_KIND and not doc.unquoted:
             doc.p = lc_quote1(doc.p, data + at, step)
-        elif kind == PyUnicode_2BYTE_KIND:
-            doc.p = lc_quote2(doc.p, <uint16_t *> data + at, step, &bad)
         else:
-            doc.p = lc_quote4(doc.p, <uint32_t *> data + at, step, &bad)
+            doc.p = lc_characters(doc.p, data + at * kind, kind, step, not doc.unquoted, &bad)
         at += step
     if bad:
         doc.sanitized += 1
@@ -228,9 +208,9 @@ cdef int _write_big_int(Document *doc, PyObject *number) except -2:
 
 
 cdef int _write_float(Document *doc, double v) except -2:
-    cdef uint8_t *p
     cdef char *text
-    cdef int status = 0
+    cdef int status
+    cdef uint8_t *p
     if _reserve(doc, 40) < 0:
         return -1
     p = lc_float(doc.p, v)
@@ -241,10 +221,7 @@ cdef int _write_float(Document *doc, double v) except -2:
         doc.sanitized += 1
         return _append(doc, b"null", 4)
     text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
-    p = <uint8_t *> text
-    while p[0]:
-        p += 1
-    status = _append(doc, text, <size_t> (p - <uint8_t *> text))
+    status = _append(doc, text, strlen(text))
     PyMem_Free(text)
     return status
 
@@ -487,18 +464,12 @@ cdef str _unprintable(Document *doc, object v):
 
 cdef bint _has_surrogate(PyObject *text) noexcept nogil:
     cdef Py_ssize_t i
-    cdef uint32_t c
-    cdef int kind
-    cdef void *data
     if lc_ready(text) < 0:
         return True
-    kind = PyUnicode_KIND(text)
-    if kind == PyUnicode_1BYTE_KIND:
+    if PyUnicode_KIND(text) == PyUnicode_1BYTE_KIND:
         return False
-    data = PyUnicode_DATA(text)
     for i in range(PyUnicode_GET_LENGTH(text)):
-        c = (<uint16_t *> data)[i] if kind == PyUnicode_2BYTE_KIND else (<uint32_t *> data)[i]
-        if 0xD800 <= c <= 0xDFFF:
+        if 0xD800 <= PyUnicode_READ(PyUnicode_KIND(text), PyUnicode_DATA(text), i) <= 0xDFFF:
             return True
     return False
 

@@ -23,12 +23,6 @@ ctypedef struct Second:
     char begin[19]           # of the time of a line: 2026-01-01T12:34:56
 
 
-cdef inline uint8_t *_put_text(uint8_t *p, const char *text) noexcept nogil:
-    cdef size_t n = strlen(text)         # of a literal: computed by the compiler
-    memcpy(p, text, n)
-    return p + n
-
-
 cdef bint _is_action(PyObject *v) noexcept nogil:
     # Return whether it may be a part of an action as it is: short, of visible ASCII characters. A `#` at the
     # end means that there is no method.
@@ -199,7 +193,8 @@ cdef class LineEncoder:
             attributes = PyDict_Copy(made) if LC_SHARED else made
             self.encoder._read_attributes(<PyObject *> self.encoder.standard, <PyObject *> attributes, &s)
             free(doc.heap)
-            _start_document(doc, stack, STACK, limit, False, WHOLE, 0)
+            self.encoder.begin(doc, stack)
+            doc.limit = limit
             status = self._write_line(doc, s.values, NULL if text is None else <PyObject *> text, &second,
                                       level)
             if status == 0:

@@ -180,7 +180,7 @@ cdef class Encoder:
             EncodeError: a cycle, nesting deeper than 128 levels, or a document that is too large.
             EncodeTypeError: it is neither.
         """
-        return self._encode(obj, None, False, None)
+        return self._encode(obj, False, None)
 
     def encode_record(self, record, made=None):
         """Encode a LogRecord.
@@ -197,7 +197,7 @@ cdef class Encoder:
         """
         if made is not None and not isinstance(made, (str, dict)):
             raise TypeError(f"made: must be a string, a dict or None, got {type(made).__name__}")
-        return self._encode(None, record, True, made)
+        return self._encode(record, True, made)
 
     cdef int64_t put(self, object obj, uint8_t level, uint8_t *reason) except? -9:
         # Encode a mapping or a string into the queue. Returns NOT_ENCODED, with the reason, if it cannot be.
@@ -217,7 +217,7 @@ cdef class Encoder:
             free(doc.heap)
         return seq
 
-    cdef object _encode(self, object obj, object record, bint is_record, object made):
+    cdef object _encode(self, object obj, bint is_record, object made):
         cdef uint8_t stack[STACK]
         cdef Document doc
         cdef int64_t created_us
@@ -226,16 +226,25 @@ cdef class Encoder:
         doc.heap = NULL
         try:
             if is_record:
-                status = _encode_record(self, &doc, stack, &lc_this_thread, record, made, False, &created_us,
+                status = _encode_record(self, &doc, stack, &lc_this_thread, obj, made, False, &created_us,
                                         &level)
             else:
                 status = self._encode_mapping(&doc, stack, obj)
             if status < 0:
-                raise _error(doc.reason, record if is_record else obj, self.max_event_bytes)
+                raise _error(doc.reason, obj, self.max_event_bytes)
             return (PyBytes_FromStringAndSize(<char *> doc.base, doc.p - doc.base),
                     <int> K_DOCUMENT | doc.flags, doc.sanitized, doc.moved)
         finally:
             free(doc.heap)
+
+    cdef inline void begin(self, Document *doc, uint8_t *stack) noexcept nogil:
+        doc.limit = self.max_event_bytes
+        doc.pair_block = self.pairs
+        doc.skip_own = False
+        doc.nested = self.nested
+        doc.id_inside = self.nested and self.lumberjack
+        doc.redacted = self.entries
+        _start_document(doc, stack, WHOLE, 0)
 
     cdef inline Shared _current_shared(self):
         # Return the fields for a document that is made now.
@@ -333,11 +342,9 @@ cdef class Encoder:
         cdef int status
         cdef dict d
         cdef Splice splice
-        _start_document(doc, stack, STACK, self.max_event_bytes, self.pairs, WHOLE, 0)
+        self.begin(doc, stack)
+        doc.thread = &lc_this_thread
         doc.created_us = lc_wall_us() if self.timestamp else 0
-        doc.redacted = self.entries
-        doc.nested = self.nested
-        doc.id_inside = self.nested and self.lumberjack
         if type(obj) is dict:
             d = obj
         elif isinstance(obj, str):
@@ -365,16 +372,16 @@ cdef class Encoder:
             d = d.copy()
             doc.no_python = False
             if status == -1 and doc.reason == R_NONE:
-                _restart_document(doc, stack, WHOLE, self.pairs)
+                _restart_document(doc, stack, WHOLE)
                 status = self._write_mapping(doc, d, splice)
         if status == 1:
-            _restart_document(doc, stack, WHOLE, self.pairs)
+            _restart_document(doc, stack, WHOLE)
             status = self._write_rearranged(doc, d, splice)
         if status == -1 and doc.reason == R_TOO_LARGE and self.truncate:
             for mode in (MEASURE, CUT):
                 if mode == CUT and status < 0:
                     break
-                _restart_document(doc, stack, mode, self.pairs)
+                _restart_document(doc, stack, mode)
                 # It gets a field of ours, with which others may conflict.
                 status = self._write_rearranged(doc, d, splice)
         return status
@@ -607,14 +614,11 @@ cdef class Encoder:
     cdef int _write_step_in_python(self, Document *doc, object record, PyObject **values, int step) except -2:
         """Write a step that runs Python code. The caller holds references to the attributes."""
         cdef object text
-        cdef PyObject *v
-        cdef int key
-        if step == STEP_LEVEL:
+        if step == KEY_LEVEL:
             text = _lower(<object> values[A_LEVELNAME])
             return _write_any_text_field(doc, KEY_LEVEL, <PyObject *> text)
-        if step != STEP_MESSAGE:
-            v = _step_value(values, step, &key)
-            return _write_any_field(doc, key, v)
+        if step != KEY_MESSAGE:
+            return _write_any_field(doc, step, values[step - KEY_LOGGER])
         if type(record) is not self.record_type and \
                 getattr(type(record), "getMessage", None) is not self.get_message:
             text = _call_get_message(doc, record)
@@ -695,18 +699,15 @@ cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here 
                         object override, bint skip_own, int64_t *created_us, uint8_t *level) except -2:
     # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored).
     cdef int status
-    _start_document(doc, stack, STACK, encoder.max_event_bytes, encoder.pairs, WHOLE, 0)
+    encoder.begin(doc, stack)
     doc.skip_own = skip_own
     doc.thread = thread
-    doc.redacted = encoder.entries
-    doc.nested = encoder.nested
-    doc.id_inside = encoder.nested and encoder.lumberjack
     status = encoder._write_record(doc, record, override, created_us, level)
     if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
         for mode in (MEASURE, CUT):
             if mode == CUT and status < 0:
                 break
-            _restart_document(doc, stack, mode, encoder.pairs)
+            _restart_document(doc, stack, mode)
             status = encoder._write_record(doc, record, override, created_us, level)
     return status
 

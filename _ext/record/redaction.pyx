@@ -17,13 +17,7 @@ cdef class Redaction:
 
 
 cdef inline uint32_t _lower_char(int kind, void *data, Py_ssize_t i) noexcept nogil:
-    cdef uint32_t c
-    if kind == PyUnicode_1BYTE_KIND:
-        c = (<uint8_t *> data)[i]
-    elif kind == PyUnicode_2BYTE_KIND:
-        c = (<uint16_t *> data)[i]
-    else:
-        c = (<uint32_t *> data)[i]
+    cdef uint32_t c = PyUnicode_READ(kind, data, i)
     return c | 0x20 if c'A' <= c <= c'Z' else c
 
 

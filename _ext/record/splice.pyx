@@ -110,9 +110,9 @@ cdef bint _can_encode(Encoder e, object name, object value) except -1:
     cdef dict alone = {name: value}
     doc.heap = NULL
     try:
-        _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
+        e.begin(&doc, stack)
+        doc.nested = False
         doc.rearranged = True
-        doc.redacted = e.entries
         return _write_user_fields(e, &doc, <PyObject *> alone, 0, None, False) == 0
     except Exception:
         return False
@@ -143,8 +143,8 @@ cdef Splice _make_splice(Encoder e, dict fields):
             made.fields[name] = None
             lost += 1
     try:
-        _start_document(&doc, stack, STACK, e.max_event_bytes, e.pairs, WHOLE, 0)
-        doc.redacted = e.entries
+        e.begin(&doc, stack)
+        doc.nested = False
         start = <size_t> (doc.p - doc.base)
         written = _rearrange(e, &doc, made.fields.copy(), True)
         status = _write_user_fields(e, &doc, <PyObject *> written, 0, None, False)
@@ -183,8 +183,10 @@ cdef int _nest_splice(Splice s) except -1:
     cdef Py_ssize_t at
     cdef bytes made
     try:
-        _start_document(&doc, stack, STACK, <size_t> -1, False, WHOLE, 0)
+        memset(&doc, 0, sizeof(Document))
+        doc.limit = <size_t> -1
         doc.nested = True
+        _start_document(&doc, stack, WHOLE, 0)
         doc.dotted_from = 0
         if _append(&doc, PyBytes_AS_STRING(s.text), <size_t> PyBytes_GET_SIZE(s.text)) < 0:
             raise MemoryError()
