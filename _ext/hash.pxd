@@ -180,81 +180,65 @@ cdef inline uint64_t xxh64_finish(uint64_t h, const uint8_t *p, size_t size) noe
     return h ^ (h >> 32)
 
 
-cdef inline uint64_t xxh64_join(uint64_t a, uint64_t b, uint64_t c, uint64_t d) noexcept nogil:
-    cdef uint64_t h = lc_rotl64(a, 1) + lc_rotl64(b, 7) + lc_rotl64(c, 12) + lc_rotl64(d, 18)
-    h = xxh64_merge(h, a)
-    h = xxh64_merge(h, b)
-    h = xxh64_merge(h, c)
-    return xxh64_merge(h, d)
+ctypedef struct lc_lanes:
+    uint64_t a
+    uint64_t b
+    uint64_t c
+    uint64_t d
+
+
+cdef inline lc_lanes xxh64_begin(uint64_t seed) noexcept nogil:
+    cdef lc_lanes s
+    s.a = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
+    s.b = seed + 0xC2B2AE3D27D4EB4FULL
+    s.c = seed
+    s.d = seed - 0x9E3779B185EBCA87ULL
+    return s
+
+
+cdef inline void xxh64_stripe(lc_lanes *s, const uint8_t *p) noexcept nogil:
+    s.a = xxh64_round(s.a, lc_le64(p))
+    s.b = xxh64_round(s.b, lc_le64(p + 8))
+    s.c = xxh64_round(s.c, lc_le64(p + 16))
+    s.d = xxh64_round(s.d, lc_le64(p + 24))
+
+
+# Hash the last `stripes` stripes of a text, which begin at p, and its rest.
+cdef inline uint64_t xxh64_from(lc_lanes s, const uint8_t *p, size_t stripes, size_t size) noexcept nogil:
+    cdef uint64_t h
+    while stripes:
+        xxh64_stripe(&s, p)
+        p += 32
+        stripes -= 1
+    h = lc_rotl64(s.a, 1) + lc_rotl64(s.b, 7) + lc_rotl64(s.c, 12) + lc_rotl64(s.d, 18)
+    h = xxh64_merge(xxh64_merge(xxh64_merge(xxh64_merge(h, s.a), s.b), s.c), s.d)
+    return xxh64_finish(h, p, size)
 
 
 # XXH64 of p[0:size].
 cdef inline uint64_t xxh64_of(const uint8_t *p, size_t size, uint64_t seed) noexcept nogil:
-    cdef size_t stripes = size >> 5
-    cdef uint64_t a, b, c, d
-    if stripes == 0:
+    if size < 32:
         return xxh64_finish(seed + 0x27D4EB2F165667C5ULL, p, size)
-    a = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
-    b = seed + 0xC2B2AE3D27D4EB4FULL
-    c = seed
-    d = seed - 0x9E3779B185EBCA87ULL
-    while stripes:
-        a = xxh64_round(a, lc_le64(p))
-        b = xxh64_round(b, lc_le64(p + 8))
-        c = xxh64_round(c, lc_le64(p + 16))
-        d = xxh64_round(d, lc_le64(p + 24))
-        p += 32
-        stripes -= 1
-    return xxh64_finish(xxh64_join(a, b, c, d), p, size)
+    return xxh64_from(xxh64_begin(seed), p, size >> 5, size)
 
 
 # Hash two at once. Each waits for its own multiplications, so the second costs little more than the first.
 cdef inline void xxh64_two(const uint8_t *p, size_t size, const uint8_t *q, size_t length, uint64_t seed,
                            uint64_t *first, uint64_t *second) noexcept nogil:
-    cdef size_t both = min(size, length) >> 5
-    cdef size_t stripes
-    cdef uint64_t a, b, c, d, e, f, g, h
+    cdef size_t both = min(size, length) >> 5, stripes = both
+    cdef lc_lanes one = xxh64_begin(seed), two = one
     if both == 0:
         first[0] = xxh64_of(p, size, seed)
         second[0] = xxh64_of(q, length, seed)
         return
-    a = e = seed + 0x9E3779B185EBCA87ULL + 0xC2B2AE3D27D4EB4FULL
-    b = f = seed + 0xC2B2AE3D27D4EB4FULL
-    c = g = seed
-    d = h = seed - 0x9E3779B185EBCA87ULL
-    stripes = both
     while stripes:
-        a = xxh64_round(a, lc_le64(p))
-        e = xxh64_round(e, lc_le64(q))
-        b = xxh64_round(b, lc_le64(p + 8))
-        f = xxh64_round(f, lc_le64(q + 8))
-        c = xxh64_round(c, lc_le64(p + 16))
-        g = xxh64_round(g, lc_le64(q + 16))
-        d = xxh64_round(d, lc_le64(p + 24))
-        h = xxh64_round(h, lc_le64(q + 24))
+        xxh64_stripe(&one, p)
+        xxh64_stripe(&two, q)
         p += 32
         q += 32
         stripes -= 1
-    stripes = (size >> 5) - both
-    while stripes:
-        a = xxh64_round(a, lc_le64(p))
-        b = xxh64_round(b, lc_le64(p + 8))
-        c = xxh64_round(c, lc_le64(p + 16))
-        d = xxh64_round(d, lc_le64(p + 24))
-        p += 32
-        stripes -= 1
-    stripes = (length >> 5) - both
-    while stripes:
-        e = xxh64_round(e, lc_le64(q))
-        f = xxh64_round(f, lc_le64(q + 8))
-        g = xxh64_round(g, lc_le64(q + 16))
-        h = xxh64_round(h, lc_le64(q + 24))
-        q += 32
-        stripes -= 1
-    a = xxh64_join(a, b, c, d)
-    e = xxh64_join(e, f, g, h)
-    first[0] = xxh64_finish(a, p, size)
-    second[0] = xxh64_finish(e, q, length)
+    first[0] = xxh64_from(one, p, (size >> 5) - both, size)
+    second[0] = xxh64_from(two, q, (length >> 5) - both, length)
 
 
 # The best number of texts for xxh64_each: four, if the lanes of four fit one register.
@@ -265,27 +249,15 @@ cdef inline uint32_t xxh64_lanes() noexcept nogil:
 # XXH64 of up to HASH_LANES texts.
 cdef inline void xxh64_each(const uint8_t **p, const size_t *sizes, uint32_t count, uint64_t seed,
                             uint64_t *hashes) noexcept nogil:
-    cdef uint64_t lanes[HASH_LANES][4]
-    cdef const uint8_t *q
-    cdef size_t stripes, rest
+    cdef lc_lanes lanes[HASH_LANES]
+    cdef size_t stripes
     cdef uint32_t i = 0
     if count == 4 and lc_can_four():
         stripes = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 5
         if stripes:
-            lc_xxh64_four(p, stripes, seed, lanes)
-            while i < 4:
-                q = p[i] + 32 * stripes
-                rest = (sizes[i] >> 5) - stripes
-                while rest:
-                    lanes[i][0] = xxh64_round(lanes[i][0], lc_le64(q))
-                    lanes[i][1] = xxh64_round(lanes[i][1], lc_le64(q + 8))
-                    lanes[i][2] = xxh64_round(lanes[i][2], lc_le64(q + 16))
-                    lanes[i][3] = xxh64_round(lanes[i][3], lc_le64(q + 24))
-                    q += 32
-                    rest -= 1
-                hashes[i] = xxh64_finish(
-                    xxh64_join(lanes[i][0], lanes[i][1], lanes[i][2], lanes[i][3]), q, sizes[i])
-                i += 1
+            lc_xxh64_four(p, stripes, seed, <uint64_t (*)[4]> lanes)
+            for i in range(4):
+                hashes[i] = xxh64_from(lanes[i], p[i] + 32 * stripes, (sizes[i] >> 5) - stripes, sizes[i])
             return
     while count - i >= 2:
         xxh64_two(p[i], sizes[i], p[i + 1], sizes[i + 1], seed, &hashes[i], &hashes[i + 1])
@@ -308,9 +280,8 @@ cdef inline void murmur3_many(const uint8_t **p, const size_t *sizes, uint32_t c
         hashes[0] = hashes[1] = hashes[2] = hashes[3] = 0
         blocks = min(min(sizes[0], sizes[1]), min(sizes[2], sizes[3])) >> 2
         lc_murmur_four(p, blocks, hashes)
-        while i < 4:
+        for i in range(4):
             hashes[i] = lc_murmur_rest(hashes[i], p[i], sizes[i], blocks)
-            i += 1
         return
     while count - i >= 2:
         hashes[i] = hashes[i + 1] = 0

@@ -1,6 +1,6 @@
 # The hashes as Python functions; hash.pxd has the code.
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
@@ -15,7 +15,8 @@ def xxh64(data, uint64_t seed=SEED):
     return h
 
 
-def xxh64_many(data, offsets, lengths, out, uint64_t seed=SEED):
+def xxh64_many(const uint8_t[::1] data not None, const int64_t[::1] offsets not None,
+               const int64_t[::1] lengths not None, uint64_t[::1] out not None, uint64_t seed=SEED):
     """Hash many slices of one buffer with XXH64, without the GIL.
 
     Args:
@@ -28,47 +29,20 @@ def xxh64_many(data, offsets, lengths, out, uint64_t seed=SEED):
     Raises:
         ValueError: sizes differ, or a slice is not inside `data`.
     """
-    cdef Py_buffer view, at, size, to
-    cdef Py_ssize_t n, i
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(offsets, &at, PyBUF_SIMPLE)
-        try:
-            PyObject_GetBuffer(lengths, &size, PyBUF_SIMPLE)
-            try:
-                PyObject_GetBuffer(out, &to, PyBUF_SIMPLE | PyBUF_WRITABLE)
-                try:
-                    n = at.len // 8
-                    if at.len % 8 or size.len != at.len or to.len != at.len:
-                        raise ValueError(f"offsets, lengths and out must be int64, equally many: "
-                                         f"{at.len}, {size.len}, {to.len} bytes")
-                    with nogil:
-                        i = hash_slices(<const uint8_t *> view.buf, view.len, <const int64_t *> at.buf,
-                                        <const int64_t *> size.buf, <uint64_t *> to.buf, n, seed)
-                    if i < n:
-                        raise ValueError(f"slice {i} leaves the data of {view.len} bytes")
-                finally:
-                    PyBuffer_Release(&to)
-            finally:
-                PyBuffer_Release(&size)
-        finally:
-            PyBuffer_Release(&at)
-    finally:
-        PyBuffer_Release(&view)
-
-
-# The number of slices hashed: fewer than n when the next one leaves the data.
-cdef Py_ssize_t hash_slices(const uint8_t *p, Py_ssize_t total, const int64_t *at, const int64_t *size,
-                            uint64_t *to, Py_ssize_t n, uint64_t seed) noexcept nogil:
-    cdef Py_ssize_t i
+    cdef Py_ssize_t total = data.shape[0], n = offsets.shape[0], i
+    cdef const uint8_t *p = &data[0] if total else NULL
+    if lengths.shape[0] != n or out.shape[0] != n:
+        raise ValueError(f"offsets, lengths and out must be equally many, not {n}, {lengths.shape[0]} "
+                         f"and {out.shape[0]}")
     for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        if i & 1:
-            xxh64_two(p + at[i - 1], size[i - 1], p + at[i], size[i], seed, &to[i - 1], &to[i])
-    if n & 1:
-        to[n - 1] = xxh64_of(p + at[n - 1], size[n - 1], seed)
-    return n
+        if offsets[i] < 0 or lengths[i] < 0 or offsets[i] > total or lengths[i] > total - offsets[i]:
+            raise ValueError(f"slice {i} leaves the data of {total} bytes")
+    with nogil:
+        for i in range(1, n, 2):
+            xxh64_two(p + offsets[i - 1], lengths[i - 1], p + offsets[i], lengths[i], seed, &out[i - 1],
+                      &out[i])
+        if n & 1:
+            out[n - 1] = xxh64_of(p + offsets[n - 1], lengths[n - 1], seed)
 
 
 def murmur3(data):

@@ -12,24 +12,6 @@ valid. Before anything else runs, `Encoder._take_references` takes strong refere
 A value without an encoding is replaced and counted as sanitized: NaN and infinities by null, lone surrogates
 by U+FFFD, bytes by text with U+FFFD for invalid UTF-8, keys by strings, unknown objects by ``str()``. A
 cycle, or nesting deeper than 128 levels, has no replacement: the event fails as unencodable.
-
-The parts of this extension are in the folder `record/`:
-
-=================== ==========================================================================
-`externs`           declarations of CPython's C API and of text.h
-`redaction`         values that are left out because of their fields' names
-`json_encode`       the buffer of a document, JSON values, valid keys
-`field_names`       meaning and placement of the application's fields, conflicts between names
-`fields`            writing of fields at the top of a document
-`nesting`           objects in place of names with dots
-`rearrange`         moving and dropping of the application's fields, in Python objects
-`splice`            fields of the client, of the context and of its span, encoded once
-`attributes`        fields made of a LogRecord's attributes
-`record_encoder`    `Encoder`
-`line_encoder`      `LineEncoder`: Logjam's documents of ordinary records
-`fast_client`       `FastClient`, base of `logclient.Client`
-`fast_handler`      `FastHandler`, base of `logclient.Handler`
-=================== ==========================================================================
 """
 
 cimport cython

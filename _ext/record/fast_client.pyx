@@ -9,20 +9,11 @@ cdef class FastClient:
     cdef readonly Encoder encoder
     cdef readonly EventQueue queue
     cdef object fallback         # fallback(seq, event, level): when the queue needs more than a put
-    cdef object count_lost       # count_lost(error, level): an event that failed here
+    cdef object count_lost       # count_lost(error, level): before `send` raises that error about an event
     cdef object revise           # revise(event, level): sends what becomes of it; None: nothing is revised
 
     def _bind(self, Encoder encoder not None, fallback, count_lost, revise=None):
-        """Attach the encoder; called once, by ``__init__``.
-
-        Args:
-            encoder: an encoder with a queue.
-            fallback: called as ``fallback(sequence, event, level)`` when the queue is full, closed or forked,
-                or its sender has to be woken; its result is that of ``send``.
-            count_lost: called as ``count_lost(error, level)`` before `send` raises that error about an event.
-            revise: called as ``revise(event, level)`` to send an event that is not bytes; its result is that
-                of ``send``. It counts what it holds back and what it cannot encode.
-        """
+        """Attach the encoder, which has a queue; called once, by ``__init__``."""
         if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.queue is None:

@@ -63,14 +63,14 @@ cdef class FastHandler:
 
     cdef readonly Encoder encoder
     cdef EventQueue queue
-    cdef object on_wakeup_needed     # Client.ensure_sender()
-    cdef object put_fallback         # Client.put_contended(code, body, level, kind)
+    cdef object on_wakeup_needed     # on_wakeup_needed(): starts or wakes the sender
+    cdef object put_fallback         # put_fallback(code, body, level, kind): the queue cannot take it
     cdef object ship                 # ship(record, made) of another protocol; None: our own document
     cdef LineEncoder line_encoder    # ... without Python code, for ordinary records; may be None
-    cdef object own_formatter
+    cdef object own_formatter        # the value of `formatter` while the application has set none
     cdef bint own_emit               # a subclass overrides emit()
     cdef bint own_format             # ... format()
-    cdef bint json                   # text that a formatter returns is a JSON object
+    cdef bint json                   # text that a formatter returns is a JSON object, if it looks like one
     cdef object sampling             # sampling(record): the record to ship, or None; None: all are shipped
     # The next two change while other threads log: access them in a critical section of this object.
     cdef object user_formatter       # None: our document
@@ -81,22 +81,7 @@ cdef class FastHandler:
 
     def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, line_encoder, formatter,
               bint own_emit, bint own_format, bint json=False, sampling=None):
-        """Attach the encoder; called once, before ``logging.Handler.__init__``.
-
-        Args:
-            encoder: an encoder with a queue.
-            on_wakeup_needed: called without arguments when the sender has to be started or woken.
-            put_fallback: called as ``put_fallback(code, body, level, kind)`` when the queue is full or is the
-                parent process's.
-            ship: ships a record by another protocol, called with the record and the result of `format` or
-                None; None: the handler writes documents itself.
-            line_encoder: a `LineEncoder` of the same documents, for the records that it takes; or None.
-            formatter: the value of `formatter` while the application has set none.
-            own_emit: a subclass overrides ``emit``.
-            own_format: a subclass overrides ``format``.
-            json: text that a formatter returns is a JSON object, if it looks like one.
-            sampling: called with each record; returns the one to ship, or None for none.
-        """
+        """Attach the encoder, which has a queue; called once, before ``logging.Handler.__init__``."""
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
         if encoder.queue is None:

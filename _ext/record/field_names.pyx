@@ -29,15 +29,6 @@ cdef enum:
     MAX_SPLICES = 16         # encoders for which the fields of a context are kept encoded
 
 
-cdef inline int _our_key(PyObject *key) noexcept nogil:
-    # Return KEY_... of a name that we write ourselves, or -1. `key` is an exact str.
-    cdef int what
-    if not PyUnicode_IS_COMPACT_ASCII(key):
-        return -1
-    what = lc_what(PyUnicode_DATA(key), <size_t> PyUnicode_GET_LENGTH(key))
-    return what if what < KEYS else -1
-
-
 cdef bint _has_dot(PyObject *text) noexcept nogil:
     cdef Py_ssize_t i
     if lc_ready(text) < 0:

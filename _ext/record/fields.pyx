@@ -140,6 +140,32 @@ cdef int _mark_truncated(Document *doc) noexcept nogil:
     return _close_field(doc, False)
 
 
+cdef inline bint _is_message(PyObject *key) noexcept nogil:
+    return (PyUnicode_IS_COMPACT_ASCII(key) and PyUnicode_GET_LENGTH(key) == 7
+            and memcmp(PyUnicode_DATA(key), b"message", 7) == 0)
+
+
+# Write the key of a field of the application; one that moves goes below `labels`. Returns 1 if it is no valid
+# string.
+cdef int _write_key(Document *doc, PyObject *key, bint moves) noexcept nogil:
+    cdef uint32_t sanitized = doc.sanitized
+    if _append(doc, b',"xx', 4 if doc.pair_block else 2) < 0:
+        return -1
+    doc.value_start = <size_t> (doc.p - doc.base)
+    # Only names of ECS objects move: short, with nothing to escape.
+    if moves and _append(doc, b"labels.", 7) < 0 or _write_chars(doc, key) < 0:
+        return -1
+    if doc.sanitized != sanitized:
+        return 1
+    if not doc.pair_block:
+        return _append(doc, b'":', 2)
+    _end_pair(doc)
+    doc.p += 4
+    doc.value_start = <size_t> (doc.p - doc.base)
+    doc.pairs += 1
+    return 0
+
+
 # Write the application's fields: those of a mapping, or of a record's __dict__ from `at` on.
 # `standard`: None, or the names to skip. Returns 1 if the fields need _clean_dict or _rearrange first, and 2
 # if their objects cannot be written at once.
@@ -148,7 +174,6 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef PyObject *k
     cdef PyObject *v
     cdef Py_ssize_t start = at
-    cdef uint32_t sanitized
     cdef uint32_t moved = doc.moved
     # _scan_fields has checked those of a record, and has seen whether any moves.
     cdef bint checks = e.checks_names and not doc.rearranged and (not record or doc.seen & SEEN_MOVING)
@@ -160,8 +185,7 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     cdef uint8_t seen = 0
     cdef uint64_t names = 0, above = 0
     cdef CachedName uncached
-    cdef int own = NAME_PLAIN, place, status
-    cdef uint8_t *p
+    cdef int place, status
     cdef Heads heads
     cdef uint8_t closers = 0
     heads.n = 0
@@ -191,14 +215,11 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             above |= cached.parent_bits
             if cached.redacted:
                 v = <PyObject *> REDACTED_TEXT
-            if _is_inert(v):
-                if _write_value(doc, v, 1) < 0:
-                    return -1
-            else:
+            if not _is_inert(v):
                 doc.seen |= SEEN_MAPPING
-                status = _write_held(doc, v, 1)
-                if status < 0:
-                    return status
+            status = _write_held(doc, v, 1)
+            if status < 0:
+                return status
             if closers:
                 if _append(doc, b"}}}}}}}}", closers) < 0:
                     return -1
@@ -216,54 +237,18 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
             if place == REARRANGE and not record:
                 return 1
             moves = place == MOVE
+            doc.moved += moves
         if doc.direct:
             cached = e.find_name(k, &uncached)
             if moves or _makes_objects(cached.what) or heads.bits & cached.own_bit:
                 return 2
             names |= cached.own_bit
-        if doc.mode != WHOLE:
-            own = _our_key(k)
-        if moves:
-            # Only names of ECS objects move: short, with nothing to escape.
-            doc.moved += 1
-            if _write_labels_key(doc, k) < 0:
-                return -1
-        elif not doc.pair_block and PyUnicode_IS_COMPACT_ASCII(k) and PyUnicode_GET_LENGTH(k) <= SEGMENT:
-            if _reserve(doc, LC_WORST * <size_t> PyUnicode_GET_LENGTH(k) + 2 * LC_SLACK) < 0:
-                return -1
-            doc.p[0] = c','
-            doc.p[1] = c'"'
-            p = lc_quote_short(doc.p + 2, <uint8_t *> PyUnicode_DATA(k), <size_t> PyUnicode_GET_LENGTH(k))
-            p[0] = c'"'
-            p[1] = c':'
-            doc.p = p + 2
-            if _is_inert(v) and doc.mode == WHOLE:
-                if _write_value(doc, v, 1) < 0:
-                    return -1
-                continue
-        elif doc.pair_block:
-            if _reserve(doc, 4 + 2 * LC_SLACK) < 0:
-                return -1
-            doc.p += 4
-            doc.value_start = <size_t> (doc.p - doc.base)
-            sanitized = doc.sanitized
-            if _write_chars(doc, k) < 0:
-                return -1
-            if doc.sanitized != sanitized:
-                return 1
-            _end_pair(doc)
-            doc.p += 4
-            doc.value_start = <size_t> (doc.p - doc.base)
-            doc.pairs += 1
-        else:
-            sanitized = doc.sanitized
-            if _append(doc, b',"', 2) < 0 or _write_chars(doc, k) < 0 or _append(doc, b'":', 2) < 0:
-                return -1
-            if doc.sanitized != sanitized:
-                return 1
+        status = _write_key(doc, k, moves)
+        if status:
+            return status
         if checks and not _is_inert(v):
             doc.seen |= SEEN_MAPPING
-        if doc.mode != WHOLE and own == KEY_MESSAGE and PyUnicode_Check(v):
+        if doc.mode != WHOLE and PyUnicode_Check(v) and _is_message(k):
             if not doc.pair_block:
                 doc.p[0] = c'"'
                 doc.p += 1
@@ -281,27 +266,6 @@ cdef int _write_user_fields(Encoder e, Document *doc, PyObject *d, Py_ssize_t at
     doc.name_bits |= names
     doc.parent_bits |= above
     return checks and not record and _must_rearrange(doc, doc.moved != moved, d, start, NULL)
-
-
-# Write the key of a field that moves to `labels`.
-cdef int _write_labels_key(Document *doc, PyObject *k) noexcept nogil:
-    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(k)
-    if _reserve(doc, n + 2 * LC_SLACK) < 0:
-        return -1
-    if doc.pair_block:
-        lc_put32(doc.p, <uint32_t> n + 7)
-        memcpy(doc.p + 4, b"labels.", 7)
-        memcpy(doc.p + 11, PyUnicode_DATA(k), n)
-        doc.p += n + 15
-        doc.value_start = <size_t> (doc.p - doc.base)
-        doc.pairs += 1
-    else:
-        memcpy(doc.p, b',"labels.', 9)
-        memcpy(doc.p + 9, PyUnicode_DATA(k), n)
-        doc.p += n + 9
-        memcpy(doc.p, b'":', 2)
-        doc.p += 2
-    return 0
 
 
 cdef int _finish_document(Document *doc) noexcept nogil:

@@ -273,8 +273,6 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     if depth >= MAX_DEPTH:
         doc.reason = <uint8_t> R_UNENCODABLE
         return -1
-    if _reserve(doc, LC_SLACK) < 0:
-        return -1
     doc.unquoted = False
     start = <size_t> (doc.p - doc.base)
     if LC_SHARED:
@@ -307,32 +305,26 @@ cdef int _write_items(Document *doc, PyObject *d, int depth) except -2:
     cdef size_t start = <size_t> (doc.p - doc.base)
     cdef uint32_t sanitized
     cdef int status
-    doc.p[0] = c'{'
-    doc.p += 1
+    if _append(doc, b"{", 1) < 0:
+        return -1
     while PyDict_Next(d, &at, &k, &v):
         if not PyUnicode_CheckExact(k):
             return 1
         sanitized = doc.sanitized
-        if _write_string(doc, k) < 0 or _reserve(doc, LC_SLACK) < 0:
+        if _write_string(doc, k) < 0 or _append(doc, b":", 1) < 0:
             return -1
         if doc.sanitized != sanitized:
             return 1
-        doc.p[0] = c':'
-        doc.p += 1
         if doc.redacted != NULL and _covers(doc.redacted, k):
             v = <PyObject *> REDACTED_TEXT
         status = _write_held(doc, v, depth + 1)
         if status < 0:
             return status
-        if _reserve(doc, LC_SLACK) < 0:
+        if _append(doc, b",", 1) < 0:
             return -1
-        doc.p[0] = c','
-        doc.p += 1
     if <size_t> (doc.p - doc.base) > start + 1:
         doc.p -= 1
-    doc.p[0] = c'}'
-    doc.p += 1
-    return 0
+    return _append(doc, b"}", 1)
 
 
 cdef int _write_list(Document *doc, PyObject *items, int depth) except -2:
