@@ -66,14 +66,14 @@ def locate(const int64_t[::1] producers not None, const int64_t[::1] sequences n
            const int32_t[::1] starts not None, int bits,
            int64_t[::1] buckets not None, int32_t[::1] places not None):
     cdef Py_ssize_t n = producers.shape[0], known = 0, i
-    cdef int64_t size = last.shape[0], p, s, mask
+    cdef int64_t size = last.shape[0], p, s
     if sequences.shape[0] != n or buckets.shape[0] != n or places.shape[0] != n:
         raise ValueError("sequences, buckets and places: they must be as long as producers")
     if bases.shape[0] != size or starts.shape[0] != size:
         raise ValueError("bases and starts: they must be as long as last")
     if not 0 <= bits <= 30:
         raise ValueError(f"bits: {bits} is not from 0 to 30")
-    mask = (<int64_t>1 << bits) - 1
+    cdef int64_t mask = (<int64_t>1 << bits) - 1
     with nogil:
         for i in range(n):
             p = producers[i]

@@ -106,16 +106,12 @@ cdef inline bint packer_needs_gil(lc_packer *k) noexcept nogil:
 
 cdef inline int python_pack(lc_packer *k, const uint8_t *data, size_t size, lc_wire *out) noexcept with gil:
     cdef bytes small
-    cdef uint8_t *to
-    cdef object module = <object> k.python
+    cdef dict options = {} if k.method == SNAPPY else {"store_size": False}
     try:
-        if k.method == SNAPPY:
-            small = module.compress(<bytes> data[:size])
-        else:
-            small = module.compress(<bytes> data[:size], store_size=False)
+        small = (<object> k.python).compress(<bytes> data[:size], **options)
     except BaseException:            # out of memory, or an interrupt
         return -1
-    to = wire_reserve(out, len(small) + 1)
+    cdef uint8_t *to = wire_reserve(out, len(small) + 1)
     if to == NULL:
         return -1
     memcpy(to, <const uint8_t *> small, len(small))
@@ -133,22 +129,19 @@ cdef inline int pack_body(lc_packer *k, const uint8_t *data, size_t size, lc_wir
     if k.method == LZ4:
         if size > LZ4_MOST:
             return -1
-        to = wire_reserve(out, 4)
+        room = lc_lz4_bound(<int> size)
+        to = wire_reserve(out, 4 + room)
         if to == NULL:
             return -1
         lc_put32(to, <uint32_t> size)
         out.size += 4
         if k.python == NULL:
-            room = lc_lz4_bound(<int> size)
-            to = wire_reserve(out, room)
-            if to == NULL:
-                return -1
-            done = lc_lz4_compress(<const char *> data, <char *> to, <int> size, <int> room)
+            done = lc_lz4_compress(<const char *> data, <char *> to + 4, <int> size, <int> room)
             if done <= 0:
                 return -1
             out.size += done
             return 0
-    if k.method == SNAPPY and k.python == NULL:
+    elif k.python == NULL:
         room = lc_snappy_bound(size)
         to = wire_reserve(out, room)
         if to == NULL or lc_snappy_compress(<const char *> data, size, <char *> to, &room) != 0:
@@ -201,7 +194,6 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
                             size_t limit) noexcept nogil:
     cdef size_t room = 0, at = 0
     cdef int shift = 0, done
-    cdef uint8_t *to
     if method == ZLIB:
         return inflate_frame(&k.inflater, data, size, out, limit)
     if method == SNAPPY:
@@ -230,7 +222,7 @@ cdef inline int unpack_body(lc_unpacker *k, int method, const uint8_t *data, siz
             return INFLATE_BAD
     if not is_linked(method) and (k.snappy if method == SNAPPY else k.lz4_block) == NULL:
         return UNPACK_MISSING
-    to = wire_reserve(out, room + 1)
+    cdef uint8_t *to = wire_reserve(out, room + 1)
     if to == NULL:
         return INFLATE_MEMORY
     if not is_linked(method):

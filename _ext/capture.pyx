@@ -7,6 +7,7 @@ reference of the tests.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 
@@ -129,6 +130,10 @@ cdef enum:
     _UNIT_HEAD = 27      # type, direction, flags, stream, arrival, received_us
     _OTHERS = 65536      # other records per call, which bounds the memory that a damaged file takes
 
+# The columns of units.
+cdef enum:
+    OFFSET, LENGTH_OF, ARRIVAL, STREAM_OF, RECEIVED, DIRECTION, COLUMNS
+
 # Written once, at import.
 lc_crc_init()
 cdef int _FOLDS = lc_crc_can_fold()
@@ -146,14 +151,8 @@ def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True)
     return crc
 
 
-# A growing array of columns, all 64 bits wide but for the direction.
 cdef struct Table:
-    int64_t *offset
-    int64_t *length
-    uint64_t *arrival
-    uint64_t *stream
-    int64_t *received_us
-    uint8_t *direction
+    void *at[COLUMNS]
     size_t count
     size_t capacity
 
@@ -164,33 +163,20 @@ cdef struct Other:
     int kind
 
 
+# Bytes of a value.
+cdef inline size_t _width(int column) noexcept nogil:
+    return 1 if column == DIRECTION else 8
+
+
 cdef int _grow(Table *t) noexcept nogil:
     cdef size_t capacity = t.capacity * 2 if t.capacity else 1024
     cdef void *p
-    p = realloc(t.offset, capacity * 8)
-    if p == NULL:
-        return -1
-    t.offset = <int64_t *> p
-    p = realloc(t.length, capacity * 8)
-    if p == NULL:
-        return -1
-    t.length = <int64_t *> p
-    p = realloc(t.arrival, capacity * 8)
-    if p == NULL:
-        return -1
-    t.arrival = <uint64_t *> p
-    p = realloc(t.stream, capacity * 8)
-    if p == NULL:
-        return -1
-    t.stream = <uint64_t *> p
-    p = realloc(t.received_us, capacity * 8)
-    if p == NULL:
-        return -1
-    t.received_us = <int64_t *> p
-    p = realloc(t.direction, capacity)
-    if p == NULL:
-        return -1
-    t.direction = <uint8_t *> p
+    cdef int i
+    for i in range(<int> COLUMNS):
+        p = realloc(t.at[i], capacity * _width(i))
+        if p == NULL:
+            return -1
+        t.at[i] = p
     t.capacity = capacity
     return 0
 
@@ -242,12 +228,12 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
         if kind == 3:
             if t.count == t.capacity and _grow(t) < 0:
                 return -1
-            t.offset[t.count] = <int64_t> (at + _HEAD + _UNIT_HEAD)
-            t.length[t.count] = <int64_t> length - _UNIT_HEAD
-            t.direction[t.count] = payload[1]
-            t.stream[t.count] = lc_le64(payload + 3)
-            t.arrival[t.count] = lc_le64(payload + 11)
-            t.received_us[t.count] = <int64_t> lc_le64(payload + 19)
+            (<uint64_t *> t.at[OFFSET])[t.count] = at + _HEAD + _UNIT_HEAD
+            (<uint64_t *> t.at[LENGTH_OF])[t.count] = length - _UNIT_HEAD
+            (<uint64_t *> t.at[STREAM_OF])[t.count] = lc_le64(payload + 3)
+            (<uint64_t *> t.at[ARRIVAL])[t.count] = lc_le64(payload + 11)
+            (<uint64_t *> t.at[RECEIVED])[t.count] = lc_le64(payload + 19)
+            (<uint8_t *> t.at[DIRECTION])[t.count] = payload[1]
             t.count += 1
         elif kind != 2 or streams:
             if kind == 4:
@@ -299,18 +285,14 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
     cdef size_t others_count = 0
     cdef size_t i
     cdef Table t
-    cdef Other *others
     cdef int stop
     cdef Walk result
     if start < 0 or at > size:
         raise ValueError(f"start: {start} must lie in the data, 0 to {size}")
-    others = <Other *> realloc(NULL, _OTHERS * sizeof(Other))
+    cdef Other *others = <Other *> realloc(NULL, _OTHERS * sizeof(Other))
     if others == NULL:
         raise MemoryError
-    t.offset = t.length = t.received_us = NULL
-    t.arrival = t.stream = NULL
-    t.direction = NULL
-    t.count = t.capacity = 0
+    memset(&t, 0, sizeof(t))
     try:
         with nogil:
             stop = _walk(p, size, &at, most, &t, others, &others_count, skip, streams)
@@ -320,19 +302,13 @@ def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t lim
         result.count = <Py_ssize_t> t.count
         result.end = <Py_ssize_t> at
         result.stop = stop
-        result.offset = PyBytes_FromStringAndSize(<char *> t.offset, result.count * 8)
-        result.length = PyBytes_FromStringAndSize(<char *> t.length, result.count * 8)
-        result.arrival = PyBytes_FromStringAndSize(<char *> t.arrival, result.count * 8)
-        result.stream = PyBytes_FromStringAndSize(<char *> t.stream, result.count * 8)
-        result.received_us = PyBytes_FromStringAndSize(<char *> t.received_us, result.count * 8)
-        result.direction = PyBytes_FromStringAndSize(<char *> t.direction, result.count)
+        (result.offset, result.length, result.arrival, result.stream, result.received_us,
+         result.direction) = [
+            PyBytes_FromStringAndSize(<char *> t.at[i], result.count * <Py_ssize_t> _width(i))
+            for i in range(<size_t> COLUMNS)]
         result.others = [(others[i].kind, others[i].offset, others[i].length) for i in range(others_count)]
         return result
     finally:
         free(others)
-        free(t.offset)
-        free(t.length)
-        free(t.arrival)
-        free(t.stream)
-        free(t.received_us)
-        free(t.direction)
+        for i in range(<size_t> COLUMNS):
+            free(t.at[i])

@@ -9,7 +9,7 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from logclient._ext.codec cimport lc_wire, wire_reserve
-from logclient._ext.decoder cimport BorrowedBuffer, Column, append_bytes, count_units, make_column
+from logclient._ext.decoder cimport BorrowedBuffer, Column, count_units, make_column
 from logclient._ext.hash cimport xxh64_of
 from logclient._ext.ids cimport lc_get32
 from logclient._ext.jsonscan cimport (
@@ -19,11 +19,10 @@ from logclient._ext.jsonscan cimport (
     lc_member,
     lc_object,
     lc_span,
-    nested_after,
     next_member,
     space_after,
-    string_after,
     utf8_end,
+    value_after,
 )
 
 cdef extern from "text.h" nogil:
@@ -45,10 +44,9 @@ ctypedef struct lc_wanted:
     Py_ssize_t dots[MOST_NAMES]  # where the name's first dot is; -1: it has none
 
 
-# Text of one value, where it was found.
-ctypedef struct lc_found:
-    int rank                     # of its name; the lower, the better
-    lc_span value                # with the quotes of a string; of a pair without them
+# A value where it was found: with the quotes of a string; of a pair without them.
+ctypedef struct lc_value:
+    lc_span text                 # at: NULL if there is none
     bint pair
 
 
@@ -56,12 +54,11 @@ ctypedef struct lc_found:
 ctypedef struct lc_field:
     lc_span key                  # with escapes undone
     uint64_t hash
-    lc_span value                # with the quotes of a string; of a pair without them
+    lc_value value
     bint inner                   # it is in the nested object
-    bint pair
 
 
-# Column of texts: bytes, where each ends (int32), and a byte for each that is 1 if there is one.
+# Column of texts: bytes, where each ends (int32, after a 0), and a byte for each that is 1 if there is one.
 ctypedef struct lc_texts:
     lc_wire data
     lc_wire ends
@@ -96,7 +93,9 @@ cdef class DocumentReader:
     cdef size_t n_fields
     cdef lc_wire table           # uint32: field + 1 by hash
     cdef size_t slots
-    cdef lc_found found[3]
+    cdef lc_value found[3]
+    cdef int ranks[3]            # of their names; the lower, the better
+    cdef bint failed             # memory is out: from then on nothing is appended
     cdef lc_texts level
     cdef lc_texts message
     cdef lc_texts keys
@@ -111,7 +110,6 @@ cdef class DocumentReader:
                  bint text=False):
         import os
         cdef int i, k
-        cdef bytes name
         if self.names is not None:
             raise TypeError("__init__ has run already")
         self.names = []
@@ -119,27 +117,26 @@ cdef class DocumentReader:
             if len(given) > MOST_NAMES:
                 raise ValueError(f"at most {<int> MOST_NAMES} names for one column, not {len(given)}")
             self.wanted[i].n = len(given)
-            for k, one in enumerate(given):
-                name = one.encode()
-                self.names.append(name)
-                self.wanted[i].names[k].at = name
-                self.wanted[i].names[k].size = len(name)
-                self.wanted[i].dots[k] = name.find(b".")
-        name = nested.encode()
-        self.names.append(name)
-        self.nested.at = name
-        self.nested.size = len(name)
+            for k, name in enumerate(given):
+                self.wanted[i].names[k] = self._own(name)
+                self.wanted[i].dots[k] = name.encode().find(b".")
+        self.nested = self._own(nested)
         if len(levels) > 10:
             raise ValueError(f"at most 10 levels have names, not {len(levels)}")
         self.n_levels = len(levels)
-        for i, one in enumerate(levels):
-            name = one.encode()
-            self.names.append(name)
-            self.levels[i].at = name
-            self.levels[i].size = len(name)
+        for i, name in enumerate(levels):
+            self.levels[i] = self._own(name)
         self.pairs = pairs
         self.text = text
         self.seed = int.from_bytes(os.urandom(8), "little")
+
+    cdef lc_span _own(self, str name):
+        cdef bytes text = name.encode()
+        cdef lc_span span
+        self.names.append(text)
+        span.at = text
+        span.size = len(text)
+        return span
 
     def __dealloc__(self):
         free(self.checked.data)
@@ -162,7 +159,6 @@ cdef class DocumentReader:
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(edges)
         cdef const int64_t *edge = <const int64_t *> at.b.buf
         cdef Py_ssize_t n = at.b.len // 8 - 1, i
-        cdef int done = 0
         cdef Documents out = Documents.__new__(Documents)
         if self.names is None:
             raise TypeError("__init__ has not run")
@@ -172,20 +168,20 @@ cdef class DocumentReader:
             if edge[i + 1] < edge[i]:
                 raise ValueError("edges must rise")
         self.want_fields = fields
+        self.failed = False
         try:
             with nogil:
-                if begin_texts(&self.level) < 0 or begin_texts(&self.message) < 0:
-                    done = -1
-                elif begin_texts(&self.keys) < 0 or begin_texts(&self.values) < 0:
-                    done = -1
-                elif append_end(&self.field_ends, 0) < 0:
-                    done = -1
+                append_end(self, &self.level.ends, 0)
+                append_end(self, &self.message.ends, 0)
+                append_end(self, &self.keys.ends, 0)
+                append_end(self, &self.values.ends, 0)
+                append_end(self, &self.field_ends, 0)
                 for i in range(n):
-                    if done < 0:
+                    if self.failed:
                         break
-                    done = read_document(self, <const uint8_t *> view.b.buf + edge[i],
-                                         <size_t> (edge[i + 1] - edge[i]))
-            if done == -1:
+                    read_document(self, <const uint8_t *> view.b.buf + edge[i],
+                                  <size_t> (edge[i + 1] - edge[i]))
+            if self.failed:
                 raise MemoryError()
             for size in (self.level.data.size, self.message.data.size, self.keys.data.size,
                          self.values.data.size):

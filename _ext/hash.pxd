@@ -205,12 +205,11 @@ cdef inline void xxh64_stripe(lc_lanes *s, const uint8_t *p) noexcept nogil:
 
 # Hash the last `stripes` stripes of a text, which begin at p, and its rest.
 cdef inline uint64_t xxh64_from(lc_lanes s, const uint8_t *p, size_t stripes, size_t size) noexcept nogil:
-    cdef uint64_t h
     while stripes:
         xxh64_stripe(&s, p)
         p += 32
         stripes -= 1
-    h = lc_rotl64(s.a, 1) + lc_rotl64(s.b, 7) + lc_rotl64(s.c, 12) + lc_rotl64(s.d, 18)
+    cdef uint64_t h = lc_rotl64(s.a, 1) + lc_rotl64(s.b, 7) + lc_rotl64(s.c, 12) + lc_rotl64(s.d, 18)
     h = xxh64_merge(xxh64_merge(xxh64_merge(xxh64_merge(h, s.a), s.b), s.c), s.d)
     return xxh64_finish(h, p, size)
 

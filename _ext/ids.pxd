@@ -105,13 +105,11 @@ cdef extern from *:
 # Name a user's own id, for the ledger and the verifier. An id with the form of ours (32 lower-case hex
 # digits, not all of them 0) is named by its number, which shows whose id it could be; any other by its hash.
 cdef inline void name_user_id(const lc_span *own, uint64_t *words) noexcept nogil:
-    cdef uint64_t high, low, bad = 0
+    cdef uint64_t bad = 0
     if own.size == ID_SIZE:
-        high = lc_read_hex16(own.at, &bad)
-        low = lc_read_hex16(own.at + 16, &bad)
-        if bad == 0 and high | low:
-            words[0] = high
-            words[1] = low
+        words[0] = lc_read_hex16(own.at, &bad)
+        words[1] = lc_read_hex16(own.at + 16, &bad)
+        if bad == 0 and words[0] | words[1]:
             return
     words[0] = xxh64_of(own.at, own.size, SEED)
     words[1] = xxh64_of(own.at, own.size, SEED + 1)
@@ -137,20 +135,8 @@ cdef inline int keep_second_id(lc_batch *batch, uint32_t i, const lc_span *own) 
     return _keep(&batch.id_second, batch.n, i, own)
 
 
-# Hashed a few at once: while one waits for its multiplications the others go on.
-cdef inline void hash_bodies(lc_batch *batch, const uint8_t *data, const size_t *at, const size_t *sizes,
-                             const uint32_t *index, uint32_t count) noexcept nogil:
-    cdef const uint8_t *p[HASH_LANES]
-    cdef uint64_t hashes[HASH_LANES]
-    cdef uint32_t i
-    for i in range(count):
-        p[i] = data + at[i]
-    xxh64_each(p, sizes, count, SEED, hashes)
-    for i in range(count):
-        batch.hash[index[i]] = hashes[i]
-
-
-# Bodies of one encode call that are not hashed yet.
+# Bodies of one encode call that are not hashed yet. Hashed a few at once: while one waits for its
+# multiplications the others go on.
 ctypedef struct lc_unhashed:
     uint32_t count
     uint32_t lanes               # hashed at once
@@ -166,9 +152,15 @@ cdef inline void begin_hashes(lc_unhashed *u) noexcept nogil:
 
 # Hash the remaining bodies, which are at their offsets in `data`.
 cdef inline void finish_hashes(lc_unhashed *u, lc_batch *batch, const uint8_t *data) noexcept nogil:
-    if u.count:
-        hash_bodies(batch, data, u.at, u.sizes, u.index, u.count)
-        u.count = 0
+    cdef const uint8_t *p[HASH_LANES]
+    cdef uint64_t hashes[HASH_LANES]
+    cdef uint32_t i
+    for i in range(u.count):
+        p[i] = data + u.at[i]
+    xxh64_each(p, u.sizes, u.count, SEED, hashes)
+    for i in range(u.count):
+        batch.hash[u.index[i]] = hashes[i]
+    u.count = 0
 
 
 # Add the body of event i to them; hash them all when there are enough.
@@ -226,10 +218,9 @@ cdef inline void fill_lines(lc_names *d, uint8_t *lines) noexcept nogil:
 
 # Look for these: 10 bytes each, joined. The owner keeps the returned objects.
 cdef inline tuple checked_names(lc_names *d, producers):
-    cdef bytes names = bytes(producers), table
+    cdef bytes names = bytes(producers)
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(names)
     cdef Py_ssize_t count = len(names) // 10, i
-    cdef uint8_t *lines
     if len(names) % 10:
         raise ValueError(f"producers: 10 bytes each, not {len(names)} in all")
     for i in range(1, count):
@@ -240,8 +231,8 @@ cdef inline tuple checked_names(lc_names *d, producers):
     d.bits = 1
     while d.bits < _MOST_BITS and <Py_ssize_t> 4 << d.bits < count:
         d.bits += 1
-    table = PyBytes_FromStringAndSize(NULL, ((<Py_ssize_t> 1 << d.bits) + 2) * _LINE)
-    lines = <uint8_t *> <void *> PyBytes_AS_STRING(table)
+    cdef bytes table = PyBytes_FromStringAndSize(NULL, ((<Py_ssize_t> 1 << d.bits) + 2) * _LINE)
+    cdef uint8_t *lines = <uint8_t *> <void *> PyBytes_AS_STRING(table)
     lines += -<size_t> lines % _LINE
     d.lines = lines
     fill_lines(d, lines)
@@ -297,10 +288,9 @@ cdef inline int32_t find_producer(lc_names *d, uint64_t high, uint64_t low) noex
 # Read 32 characters as an id.
 cdef inline void read_id(lc_names *d, const uint8_t *p, lc_id *id_) noexcept nogil:
     cdef uint64_t bad = 0
-    id_.good = False
+    memset(id_, 0, sizeof(lc_id))
+    id_.producer = -1
     if not d.last_good or memcmp(p, d.last, PRODUCER_SIZE) != 0:
-        id_.sequence = 0
-        id_.producer = -1
         id_.high = lc_read_hex16(p, &bad)
         id_.low = lc_read_hex4(p + 16, &bad)
         if bad:
@@ -359,15 +349,13 @@ cdef inline size_t item_size(char code) noexcept nogil:
 
 # `own`: the struct codes of the columns that the protocol adds.
 cdef inline void open_rows(lc_rows *r, const char *own) noexcept nogil:
-    cdef const char *codes = b"BiQHqQiqi"
+    cdef const char *common = b"BiQHqQiqi"
+    cdef size_t i
     memset(r, 0, sizeof(lc_rows))
-    while codes[0]:
-        r.code[r.columns] = codes[0]
-        r.item[r.columns] = item_size(codes[0])
-        r.columns += 1
-        codes += 1
-        if codes[0] == 0 and r.columns == C_OWN:
-            codes = own
+    r.columns = <int> (C_OWN + strlen(own))
+    for i in range(<size_t> r.columns):
+        r.code[i] = common[i] if i < C_OWN else own[i - C_OWN]
+        r.item[i] = item_size(r.code[i])
 
 
 cdef inline int grow_rows(lc_rows *r) noexcept nogil:
@@ -431,4 +419,4 @@ cdef inline int keep_foreign(lc_rows *r, const lc_span *own) noexcept nogil:
 
 
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset, strlen

@@ -60,18 +60,22 @@ cdef inline int hex_value(uint8_t c) noexcept nogil:
     return -1
 
 
+cdef inline bint is_space(uint8_t c) noexcept nogil:
+    return c == c' ' or c == c'\n' or c == c'\r' or c == c'\t'
+
+
 cdef inline const uint8_t *skip_space(const uint8_t *p) noexcept nogil:
-    while p[0] <= 0x20 and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+    while p[0] <= 0x20 and is_space(p[0]):
         p += 1
     return p
 
 
 # The byte after one character of UTF-8 beyond ASCII (RFC 3629: no surrogates, nothing overlong), or NULL.
 cdef inline const uint8_t *utf8_end(const uint8_t *p) noexcept nogil:
-    cdef uint8_t c = p[0], d
+    cdef uint8_t c = p[0]
     if c < 0xC2:
         return NULL
-    d = p[1]
+    cdef uint8_t d = p[1]
     if c < 0xE0:
         return p + 2 if d & 0xC0 == 0x80 else NULL
     if c < 0xF0:
@@ -146,7 +150,6 @@ cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept
     cdef int64_t point = 0       # digits before the decimal point, from the first that is not 0
     cdef int64_t exponent = 0
     cdef bint fraction = False, negative = False
-    cdef int i
     cdef uint8_t c
     if q[0] == c'-':
         q += 1
@@ -180,7 +183,7 @@ cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept
     # The value is 0.ddd * 10**point; the least that overflows is 0.1797... * 10**309.
     if point != 309:
         return point > 309
-    i = 0
+    cdef int i = 0
     for i in range(309):
         while first < end and first[0] == c'.':
             first += 1
@@ -195,11 +198,10 @@ cdef inline bint number_overflows(const uint8_t *p, const uint8_t *end) noexcept
 # The byte after a number, or NULL.
 cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
     cdef const uint8_t *start = p
-    cdef const uint8_t *digits
     cdef bint exponent = False
     if p[0] == c'-':
         p += 1
-    digits = p
+    cdef const uint8_t *digits = p
     if p[0] == c'0':
         p += 1
     elif c'1' <= p[0] <= c'9':
@@ -226,6 +228,15 @@ cdef inline const uint8_t *number_end(const uint8_t *p) noexcept nogil:
     if exponent and (p - start > SCAN_DIGITS or number_overflows(start, p)):
         return NULL
     return p if p - start <= SCAN_DIGITS else NULL
+
+
+# The byte after a number, true, false or null; or NULL.
+cdef inline const uint8_t *scalar_end(const uint8_t *p) noexcept nogil:
+    if p[0] == c'-' or c'0' <= p[0] <= c'9':
+        return number_end(p)
+    if memcmp(p, b"true", 4) == 0 or memcmp(p, b"null", 4) == 0:
+        return p + 4
+    return p + 5 if memcmp(p, b"false", 5) == 0 else NULL
 
 
 # Return whether the string p[0:size], with its escapes undone, equals these ASCII letters.
@@ -278,7 +289,7 @@ cdef inline const uint8_t *string_after(const uint8_t *p, const uint8_t *end, bi
 
 
 cdef inline const uint8_t *space_after(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\r' or p[0] == c'\t'):
+    while p < end and is_space(p[0]):
         p += 1
     return p
 
@@ -303,23 +314,32 @@ cdef inline const uint8_t *nested_after(const uint8_t *p, const uint8_t *end) no
     return NULL
 
 
+# The byte after the value that begins at p, or NULL. A number or a word ends at a comma or a space.
+cdef inline const uint8_t *value_after(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    cdef const uint8_t *start = p
+    cdef bint ignored = False
+    if p[0] == c'"':
+        return string_after(p, end, &ignored)
+    if p[0] == c'{' or p[0] == c'[':
+        return nested_after(p, end)
+    while p < end and p[0] != c',' and p[0] > c' ':
+        p += 1
+    return p if p != start else NULL
+
+
 # Read the next member of an object. Begin with at[0] at its opening brace and m.value.at NULL; `end` is its
 # closing brace. Values are not checked. 1: a member; 0: there are no more; -1: not an object.
 cdef inline int next_member(const uint8_t **at, const uint8_t *end, lc_member *m) noexcept nogil:
+    cdef bint first = m.value.at == NULL
     cdef const uint8_t *p = at[0]
-    cdef bint ignored = False
-    if m.value.at == NULL:
-        p = space_after(p + 1, end)
-        if p == end:
-            return 0
-    else:
+    if not first:
         if p == end:
             return 0
         if p[0] != c',':
             return -1
-        p = space_after(p + 1, end)
-        if p == end:
-            return -1
+    p = space_after(p + 1, end)
+    if p == end:
+        return 0 if first else -1
     if p[0] != c'"':
         return -1
     m.key.at = p + 1
@@ -335,14 +355,8 @@ cdef inline int next_member(const uint8_t **at, const uint8_t *end, lc_member *m
     if p == end:
         return -1
     m.value.at = p
-    if p[0] == c'"':
-        p = string_after(p, end, &ignored)
-    elif p[0] == c'{' or p[0] == c'[':
-        p = nested_after(p, end)
-    else:
-        while p < end and p[0] != c',' and p[0] > c' ':
-            p += 1
-    if p == NULL or p == m.value.at:
+    p = value_after(p, end)
+    if p == NULL:
         return -1
     m.value.size = p - m.value.at
     at[0] = space_after(p, end)
@@ -361,11 +375,10 @@ cdef inline bint skip_text(const uint8_t **p, const uint8_t *end, const char *te
 cdef inline bint read_integer(const uint8_t **p, const uint8_t *end, int digits,
                               int64_t *value) noexcept nogil:
     cdef const uint8_t *q = p[0]
-    cdef const uint8_t *first
     cdef bint negative = q < end and q[0] == c'-'
     cdef int64_t v = 0
     q += negative
-    first = q
+    cdef const uint8_t *first = q
     while q < end and c'0' <= q[0] <= c'9' and q - first <= digits:
         v = v * 10 + q[0] - c'0'
         q += 1
@@ -490,17 +503,8 @@ cdef inline int scan_object(const uint8_t *p, const uint8_t *end, lc_object *o) 
                 continue
         else:
             k = p
-            if c == c'-' or c'0' <= c <= c'9':
-                p = number_end(p)
-                if p == NULL:
-                    return -1
-            elif c == c't' and memcmp(p, b"true", 4) == 0:
-                p += 4
-            elif c == c'f' and memcmp(p, b"false", 5) == 0:
-                p += 5
-            elif c == c'n' and memcmp(p, b"null", 4) == 0:
-                p += 4
-            else:
+            p = scalar_end(p)
+            if p == NULL:
                 return -1
             if span != NULL:
                 span.at = k
@@ -536,14 +540,13 @@ ctypedef struct lc_map:
 
 # Take the next quote; NULL: there is none.
 cdef inline const uint8_t *take_quote(lc_map *m) noexcept nogil:
-    cdef const uint8_t *p
     while m.bits == 0:
         if m.word == m.last:
             return NULL
         m.word += 1
         m.at += 64
         m.bits = m.word[0]
-    p = m.at + lc_ctz64(m.bits)
+    cdef const uint8_t *p = m.at + lc_ctz64(m.bits)
     m.bits &= m.bits - 1
     return p
 
@@ -556,7 +559,6 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
     cdef const uint8_t *k
     cdef lc_span *span
     cdef size_t size
-    cdef uint8_t c
     if p[0] != c'{' or p[1] != c'"':
         return False
     memset(o, 0, sizeof(lc_object))
@@ -585,9 +587,8 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
         p += 2
         if p[0] == c' ':
             p += 1
-        c = p[0]
         k = p
-        if c == c'"':
+        if p[0] == c'"':
             take_quote(&m)
             p = take_quote(&m)
             if p == NULL:
@@ -597,16 +598,10 @@ cdef inline bint scan_plain(const uint8_t *p, size_t n, const uint64_t *quotes, 
                 span.size = p - k - 1
                 span = NULL
             p += 1
-        elif c == c'-' or c'0' <= c <= c'9':
-            p = number_end(p)
+        else:
+            p = scalar_end(p)
             if p == NULL:
                 return False
-        elif c == c't' and memcmp(p, b"true", 4) == 0 or c == c'n' and memcmp(p, b"null", 4) == 0:
-            p += 4
-        elif c == c'f' and memcmp(p, b"false", 5) == 0:
-            p += 5
-        else:
-            return False
         if span != NULL:
             span.at = k
             span.size = p - k
@@ -639,8 +634,7 @@ cdef inline int find_braces(uint8_t *p, size_t size, lc_object *o) noexcept nogi
     cdef const uint8_t *close = p + size - 1
     p[size] = 0
     o.start = skip_space(p)
-    while close > o.start and (close[0] == c' ' or close[0] == c'\n' or close[0] == c'\r'
-                               or close[0] == c'\t'):
+    while close > o.start and is_space(close[0]):
         close -= 1
     o.close = close
     if close <= o.start or o.start[0] != c'{' or close[0] != c'}':

@@ -265,23 +265,18 @@ cdef class LineReader:
         Raises:
             ValueError: the range is not inside the data.
         """
-        cdef const uint8_t *p
-        cdef const uint8_t *end
-        cdef const uint8_t *begin
         cdef Py_ssize_t room = min(hashes.shape[0], created.shape[0])
-        cdef uint64_t *to_hashes
-        cdef int64_t *to_created
         cdef int got = 0
         self.lines = self.events = 0
         if not 0 <= start <= stop <= data.shape[0]:
             raise ValueError(f"{start} to {stop} is not inside {data.shape[0]} bytes")
         if start == stop:
             return start
-        begin = &data[0]
-        p = begin + start
-        end = begin + stop
-        to_hashes = &hashes[0] if room else NULL
-        to_created = &created[0] if room else NULL
+        cdef const uint8_t *begin = &data[0]
+        cdef const uint8_t *p = begin + start
+        cdef const uint8_t *end = begin + stop
+        cdef uint64_t *to_hashes = &hashes[0] if room else NULL
+        cdef int64_t *to_created = &created[0] if room else NULL
         with nogil:
             while p < end:
                 got = self._line(&p, end, to_hashes + self.events, to_created + self.events,
@@ -311,14 +306,10 @@ cdef class LineReader:
     cdef int _batch(self, const uint8_t **at, const uint8_t *end, uint64_t *hashes, int64_t *created,
                     Py_ssize_t room) noexcept nogil:
         cdef const uint8_t *p = at[0]
-        cdef const uint8_t *times
-        cdef const uint8_t *texts
         cdef int64_t base, n
         cdef int64_t total = _read_ranges(&self.ranges, &p, end)
-        cdef int64_t low, high
         cdef int64_t row[4]
         cdef int32_t range_[2]
-        cdef int when
         cdef size_t i
         if total <= 0:
             return <int> total
@@ -330,11 +321,11 @@ cdef class LineReader:
         # decoded: a quote and a newline are not of the alphabet.
         if n > room or end - p < (4 * n + 2) // 3 * 4 + 12 + (8 * n + 2) // 3 * 4 + 3:
             return 0
-        times = p
+        cdef const uint8_t *times = p
         p += (4 * n + 2) // 3 * 4
         if not skip_text(&p, end, b'","hashes":"', 12):
             return 0
-        texts = p
+        cdef const uint8_t *texts = p
         p += (8 * n + 2) // 3 * 4
         if not skip_text(&p, end, b'"}\n', 3):
             return 0
@@ -343,9 +334,9 @@ cdef class LineReader:
         if (lc_unbase64_times(times, <size_t> n, base, created, range_, _WIDE) < 0
                 or lc_unbase64(texts, <uint8_t *> hashes, 8 * <size_t> n, _WIDE) < 0):
             return 0
-        low = base + range_[0]
-        high = base + range_[1]
-        when = self._when(low)
+        cdef int64_t low = base + range_[0]
+        cdef int64_t high = base + range_[1]
+        cdef int when = self._when(low)
         if when != self._when(high):
             return 0
         row[0] = self.index
@@ -391,10 +382,9 @@ cdef class LineReader:
 
     cdef int _dropped(self, const uint8_t **at, const uint8_t *end) noexcept nogil:
         cdef int64_t row[3]
-        cdef int got
         if not read_integer(at, end, _DIGITS, &row[1]):
             return 0
-        got = self._decided(at, end, _DROPPED, &row[2])
+        cdef int got = self._decided(at, end, _DROPPED, &row[2])
         row[0] = self.index
         if got > 0 and self._when(row[1]) == 0 and _append(&self.drops.t, row) < 0:
             return -1
@@ -406,7 +396,6 @@ cdef class LineReader:
                       int64_t *total) noexcept nogil:
         cdef const uint8_t *p
         cdef int64_t row[5]
-        cdef int64_t n
         cdef size_t i
         cdef int reason
         if not skip_text(at, end, b',"reason":"', 11):
@@ -418,7 +407,7 @@ cdef class LineReader:
                 break
         else:
             return 0
-        n = _read_ranges(&self.ranges, &p, end)
+        cdef int64_t n = _read_ranges(&self.ranges, &p, end)
         if n <= 0:
             return <int> n
         if not skip_text(&p, end, b"}\n", 2):

@@ -7,8 +7,10 @@ a disk, loses those beyond. Linux only (recvmmsg, eventfd).
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
+
+from logclient._ext.codec cimport lc_wire, wire_reserve
 
 cdef extern from *:
     """
@@ -103,17 +105,13 @@ cdef extern from "platform.h":
 
 # Datagrams one behind the other, with their ends, times and sources.
 ctypedef struct lc_pile:
-    uint8_t *data
-    size_t size
-    size_t room
-    int64_t *ends
-    int64_t *times
+    lc_wire data
+    lc_wire ends                 # int64
+    lc_wire times                # int64
+    lc_wire sources              # LC_ADDRESS bytes for each run of datagrams from the same address
+    lc_wire counts               # uint32: datagrams in each run
     size_t n
-    size_t places
-    uint8_t *sources             # LC_ADDRESS bytes each, one for each run of datagrams from the same address
-    uint32_t *counts             # datagrams in each run
     size_t runs
-    size_t run_places
 
 
 cdef enum:
@@ -122,59 +120,46 @@ cdef enum:
 
 
 cdef inline size_t memory_of(const lc_pile *p) noexcept nogil:
-    return p.size + p.n * OVERHEAD
-
-
-cdef int grow(void **at, size_t *places, size_t wanted, size_t item) noexcept nogil:
-    cdef size_t more = places[0] * 2 if places[0] else 1024
-    cdef void *p
-    while more < wanted:
-        more *= 2
-    p = realloc(at[0], more * item)
-    if p == NULL:
-        return -1
-    at[0] = p
-    places[0] = more
-    return 0
+    return p.data.size + p.n * OVERHEAD
 
 
 cdef void free_pile(lc_pile *p) noexcept nogil:
-    free(p.data)
-    free(p.ends)
-    free(p.times)
-    free(p.sources)
-    free(p.counts)
+    free(p.data.data)
+    free(p.ends.data)
+    free(p.times.data)
+    free(p.sources.data)
+    free(p.counts.data)
     memset(p, 0, sizeof(lc_pile))
+
+
+cdef inline void put(lc_wire *to, const void *value, size_t size) noexcept nogil:
+    memcpy(to.data + to.size, value, size)
+    to.size += size
 
 
 # Append a datagram; return -1 when memory is out.
 cdef int pile_add(lc_pile *p, const uint8_t *data, size_t size, const uint8_t *source,
                   int64_t now) noexcept nogil:
-    cdef size_t places = p.places
-    if p.size + size > p.room and grow(<void **> &p.data, &p.room, p.size + size, 1) < 0:
+    cdef int64_t end = <int64_t> (p.data.size + size)
+    cdef uint32_t none = 0
+    if (wire_reserve(&p.data, size) == NULL or wire_reserve(&p.ends, sizeof(end)) == NULL
+            or wire_reserve(&p.times, sizeof(now)) == NULL or wire_reserve(&p.sources, LC_ADDRESS) == NULL
+            or wire_reserve(&p.counts, sizeof(none)) == NULL):
         return -1
-    if p.n == p.places:
-        if grow(<void **> &p.ends, &places, p.n + 1, sizeof(int64_t)) < 0:
-            return -1
-        if grow(<void **> &p.times, &p.places, p.n + 1, sizeof(int64_t)) < 0:
-            return -1
-    if p.runs == 0 or memcmp(p.sources + (p.runs - 1) * LC_ADDRESS, source, LC_ADDRESS):
-        if p.runs == p.run_places:
-            places = p.run_places
-            if grow(<void **> &p.sources, &places, p.runs + 1, LC_ADDRESS) < 0:
-                return -1
-            if grow(<void **> &p.counts, &p.run_places, p.runs + 1, sizeof(uint32_t)) < 0:
-                return -1
-        memcpy(p.sources + p.runs * LC_ADDRESS, source, LC_ADDRESS)
-        p.counts[p.runs] = 0
+    if p.runs == 0 or memcmp(p.sources.data + p.sources.size - LC_ADDRESS, source, LC_ADDRESS):
+        put(&p.sources, source, LC_ADDRESS)
+        put(&p.counts, &none, sizeof(none))
         p.runs += 1
-    memcpy(p.data + p.size, data, size)
-    p.size += size
-    p.ends[p.n] = <int64_t> p.size
-    p.times[p.n] = now
+    put(&p.data, data, size)
+    put(&p.ends, &end, sizeof(end))
+    put(&p.times, &now, sizeof(now))
     p.n += 1
-    p.counts[p.runs - 1] += 1
+    (<uint32_t *> p.counts.data)[p.runs - 1] += 1
     return 0
+
+
+cdef bytes bytes_of(const lc_wire *wire):
+    return PyBytes_FromStringAndSize(<const char *> wire.data, <Py_ssize_t> wire.size)
 
 
 @cython.final
@@ -227,9 +212,8 @@ cdef class Receiver:
     cdef int keep(self, int n) noexcept nogil:
         cdef int64_t now = lc_wall_us()
         cdef int i, failed = 0
-        cdef bint first
         lc_mutex_lock(&self.mutex)
-        first = self.pile.n == 0
+        cdef bint first = self.pile.n == 0
         for i in range(n):
             if pile_add(&self.pile, self.call.room + <size_t> i * LC_ROOM, lc_received(self.call, i),
                         self.call.from_[i], now) < 0:
@@ -303,13 +287,11 @@ cdef class Receiver:
         if p.n == 0:
             return None
         found = (
-            PyBytes_FromStringAndSize(<const char *> p.data, <Py_ssize_t> p.size),
-            PyBytes_FromStringAndSize(<const char *> p.ends, <Py_ssize_t> (p.n * sizeof(int64_t))),
-            PyBytes_FromStringAndSize(<const char *> p.times, <Py_ssize_t> (p.n * sizeof(int64_t))),
-            [(PyBytes_FromStringAndSize(<const char *> p.sources + i * LC_ADDRESS, LC_ADDRESS), p.counts[i])
-             for i in range(p.runs)],
+            bytes_of(&p.data), bytes_of(&p.ends), bytes_of(&p.times),
+            [(PyBytes_FromStringAndSize(<const char *> p.sources.data + i * LC_ADDRESS, LC_ADDRESS),
+              (<uint32_t *> p.counts.data)[i]) for i in range(p.runs)],
         )
-        p.size = p.n = p.runs = 0
-        if p.room > KEPT:
+        p.data.size = p.ends.size = p.times.size = p.sources.size = p.counts.size = p.n = p.runs = 0
+        if p.data.capacity > KEPT:
             free_pile(p)
         return found

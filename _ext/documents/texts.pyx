@@ -22,24 +22,35 @@ cdef tuple take_texts(lc_texts *t):
     return take_wire(&t.data, 1, c'B'), take_wire(&t.ends, 4, c'i'), take_wire(&t.valid, 1, c'B')
 
 
-cdef inline int append_byte(lc_wire *to, uint8_t value) noexcept nogil:
-    return append_bytes(to, &value, 1)
+# Room for `size` bytes; NULL when memory is out.
+cdef inline uint8_t *room_for(DocumentReader d, lc_wire *to, size_t size) noexcept nogil:
+    cdef uint8_t *room = NULL if d.failed else wire_reserve(to, size)
+    d.failed = room == NULL
+    return room
 
 
-cdef inline int append_end(lc_wire *to, size_t end) noexcept nogil:
+cdef inline void append_bytes(DocumentReader d, lc_wire *to, const void *p, size_t size) noexcept nogil:
+    if size == 0:
+        return                   # an empty wire has no memory
+    cdef uint8_t *room = room_for(d, to, size)
+    if room != NULL:
+        memcpy(room, p, size)
+        to.size += size
+
+
+cdef inline void append_byte(DocumentReader d, lc_wire *to, uint8_t value) noexcept nogil:
+    append_bytes(d, to, &value, 1)
+
+
+cdef inline void append_end(DocumentReader d, lc_wire *to, size_t end) noexcept nogil:
     cdef int32_t value = <int32_t> end
-    return append_bytes(to, <const uint8_t *> &value, 4)
+    append_bytes(d, to, &value, 4)
 
 
-cdef inline int begin_texts(lc_texts *t) noexcept nogil:
-    return append_end(&t.ends, 0)
-
-
-# End the text of a row, whose bytes are in t.data. -1: out of memory.
-cdef inline int end_text(lc_texts *t, bint valid) noexcept nogil:
-    if append_end(&t.ends, t.data.size) < 0:
-        return -1
-    return append_byte(&t.valid, valid)
+# End the text of a row, whose bytes are in t.data.
+cdef inline void end_text(DocumentReader d, lc_texts *t, bint valid) noexcept nogil:
+    append_end(d, &t.ends, t.data.size)
+    append_byte(d, &t.valid, valid)
 
 
 # Whether text is UTF-8. The bytes behind it are not read.
@@ -77,26 +88,22 @@ cdef bint is_utf8(const uint8_t *p, size_t size) noexcept nogil:
 
 
 # Append any bytes as text: each byte that is not part of a character of UTF-8 becomes U+FFFD.
-cdef int append_repaired(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
+cdef void append_repaired(DocumentReader d, lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
     cdef size_t n
     if is_utf8(p, size):
-        return append_bytes(to, p, size)
+        append_bytes(d, to, p, size)
+        return
     while p < end:
         n = 1
-        if p[0] >= 0x80:
-            n = 2
-            while n <= 4 and (<size_t> (end - p) < n or not is_utf8(p, n)):
-                n += 1
-            if n > 4:
-                if append_bytes(to, b"\xef\xbf\xbd", 3) < 0:
-                    return -1
-                p += 1
-                continue
-        if append_bytes(to, p, n) < 0:
-            return -1
-        p += n
-    return 0
+        while n <= 4 and (<size_t> (end - p) < n or not is_utf8(p, n)):
+            n += 1
+        if n <= 4:
+            append_bytes(d, to, p, n)
+            p += n
+        else:
+            append_bytes(d, to, b"\xef\xbf\xbd", 3)
+            p += 1
 
 
 cdef inline int hex4(const uint8_t *p) noexcept nogil:
@@ -104,20 +111,34 @@ cdef inline int hex4(const uint8_t *p) noexcept nogil:
     return -1 if a < 0 or b < 0 or c < 0 or d < 0 else a << 12 | b << 8 | c << 4 | d
 
 
+# The character of an escape of one letter; U+FFFD: JSON does not have it.
+cdef inline int escaped_character(uint8_t letter) noexcept nogil:
+    if letter == c'n':
+        return c'\n'
+    if letter == c't':
+        return c'\t'
+    if letter == c'r':
+        return c'\r'
+    if letter == c'b':
+        return 8
+    if letter == c'f':
+        return 12
+    return letter if letter == c'"' or letter == c'\\' or letter == c'/' else 0xFFFD
+
+
 # Append the characters between the quotes of a string, with escapes undone. A lone surrogate, and an escape
-# that JSON does not have, becomes U+FFFD. The result is not longer, but for such. -1: out of memory.
-cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
+# that JSON does not have, becomes U+FFFD. The result is not longer, but for such.
+cdef void append_string(DocumentReader d, lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
     cdef const uint8_t *end = p + size
     cdef const uint8_t *slash = <const uint8_t *> memchr(p, c'\\', size) if size else NULL
-    cdef uint8_t *out
-    cdef uint8_t *first
     cdef int c, low, surrogate = 0
     if slash == NULL:
-        return append_bytes(to, p, size)
+        append_bytes(d, to, p, size)
+        return
     # A wrong escape has at least two bytes: they become U+FFFD, three bytes, and the second character.
-    out = first = wire_reserve(to, 2 * size + 4)
+    cdef uint8_t *out = room_for(d, to, 2 * size + 4)
     if out == NULL:
-        return -1
+        return
     while p < end:
         if slash == NULL:
             slash = end
@@ -140,18 +161,7 @@ cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogi
             if c < 0:
                 c = 0xFFFD
         else:
-            if p[1] == c'n':
-                c = c'\n'
-            elif p[1] == c'"' or p[1] == c'\\' or p[1] == c'/':
-                c = p[1]
-            elif p[1] == c't':
-                c = c'\t'
-            elif p[1] == c'r':
-                c = c'\r'
-            elif p[1] == c'b':
-                c = 8
-            elif p[1] == c'f':
-                c = 12
+            c = escaped_character(p[1])
             p += 1 if c == 0xFFFD else 2
         if c < 0x80:
             out[0] = <uint8_t> c
@@ -159,15 +169,15 @@ cdef int append_string(lc_wire *to, const uint8_t *p, size_t size) noexcept nogi
         else:
             out = lc_put_wide(out, <uint32_t> c, &surrogate)     # which it makes U+FFFD
         slash = <const uint8_t *> memchr(p, c'\\', end - p) if p < end else NULL
-    to.size += out - first
-    return 0
+    to.size = out - to.data
 
 
 # Append a value as text: a string without its quotes, anything else as it stands.
-cdef inline int append_value(lc_wire *to, const lc_span *value) noexcept nogil:
-    if value.size >= 2 and value.at[0] == c'"':
-        return append_string(to, value.at + 1, value.size - 2)
-    return append_bytes(to, value.at, value.size)
+cdef inline void append_value(DocumentReader d, lc_wire *to, const lc_value *v) noexcept nogil:
+    if not v.pair and v.text.size >= 2 and v.text.at[0] == c'"':
+        append_string(d, to, v.text.at + 1, v.text.size - 2)
+    else:
+        append_bytes(d, to, v.text.at, v.text.size)
 
 
 # Read exactly `digits` digits; -1: there are other characters.
@@ -183,10 +193,10 @@ cdef inline int64_t read_digits(const uint8_t *p, int digits) noexcept nogil:
 
 # The days from 1970 to a date of the Gregorian calendar.
 cdef inline int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:
-    cdef int64_t y = year - (month <= 2), era, of_era, of_year
-    era = (y if y >= 0 else y - 399) // 400
-    of_era = y - era * 400
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    cdef int64_t y = year - (month <= 2)
+    cdef int64_t era = (y if y >= 0 else y - 399) // 400
+    cdef int64_t of_era = y - era * 400
+    cdef int64_t of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
 
@@ -266,7 +276,9 @@ cdef bint read_time_number(const uint8_t *p, size_t size, int64_t *us) noexcept 
 
 
 # Read a value as a time. False: it is none.
-cdef inline bint read_time(const lc_span *value, int64_t *us) noexcept nogil:
-    if value.size >= 2 and value.at[0] == c'"':
-        return read_time_text(value.at + 1, value.size - 2, us)
-    return read_time_number(value.at, value.size, us)
+cdef inline bint read_time(const lc_value *v, int64_t *us) noexcept nogil:
+    if v.pair:
+        return read_time_text(v.text.at, v.text.size, us)
+    if v.text.size >= 2 and v.text.at[0] == c'"':
+        return read_time_text(v.text.at + 1, v.text.size - 2, us)
+    return read_time_number(v.text.at, v.text.size, us)
