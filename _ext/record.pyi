@@ -149,9 +149,6 @@ class Splice:
 class Shared:
     """Fields that many documents have, for `Encoder` alone."""
 
-class Recent:
-    """Fields that a context has bound, and what was made of them, for `Encoder` alone."""
-
 class SpanFound:
     """What was found in a context of OpenTelemetry, for `Encoder` alone."""
 
@@ -292,9 +289,3 @@ def mark_sender_thread(own: bool = True) -> bool:
     Returns:
         Whether it was marked before.
     """
-
-def encode_mapping(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
-    """Encode a mapping or a string as a JSON object; see ``Encoder.encode``."""
-
-def encode_pairs(obj: Mapping[Any, Any] | str, max_bytes: int = 1 << 20) -> tuple[bytes, int, int, int]:
-    """Encode a mapping or a string as a pair block; see ``Encoder.encode``."""

@@ -29,9 +29,9 @@ from logclient._ext.jsonscan cimport (
     lc_block,
     lc_object,
     lc_special,
-    nested_after,
     scan_object,
     string_end,
+    value_after,
 )
 from logclient._ext.queue cimport EventQueue, lc_wall_us
 from logclient._ext.codec cimport (

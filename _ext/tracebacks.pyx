@@ -268,7 +268,7 @@ cdef class ExceptionFormatter:
         self.spaces = self.values = ()
 
     def __dealloc__(self):
-        self._empty()
+        self.clear()
         free(self.places)
 
     @property
@@ -276,30 +276,35 @@ cdef class ExceptionFormatter:
         """Whether frames are kept: nobody has replaced a part of ``traceback``."""
         return not LC_SHARED and self._ready()
 
+    cdef list _sizes(self):
+        cdef int i
+        cdef list found = []
+        if self.places != NULL:
+            for i in range(<int> (SETS * WAYS)):
+                if self.places[i].frame != NULL:
+                    found.append((<Frame> self.places[i].frame).size)
+        return found
+
     @property
     def frames(self):
         """The number of frames that are kept."""
-        cdef int i
-        cdef Py_ssize_t found = 0
-        if self.places != NULL:
-            for i in range(<int> (SETS * WAYS)):
-                found += self.places[i].frame != NULL
-        return found
+        return len(self._sizes())
 
     @property
     def bytes(self):
         """The bytes of the frames that are kept, and of all that they refer to."""
-        cdef int i
-        cdef size_t found = 0
-        if self.places != NULL:
-            for i in range(<int> (SETS * WAYS)):
-                if self.places[i].frame != NULL:
-                    found += (<Frame> self.places[i].frame).size
-        return found
+        return sum(self._sizes())
 
-    def clear(self):
+    cpdef void clear(self):
         """Forget all frames."""
-        self._empty()
+        cdef int i
+        cdef PyObject *before
+        if self.places == NULL:
+            return
+        for i in range(<int> (SETS * WAYS)):
+            before = self.places[i].frame
+            self.places[i].frame = NULL
+            Py_XDECREF(before)
 
     def format(self, exc_info):
         """Return the text of an exception, as ``logging.Formatter().formatException(exc_info)`` does."""
@@ -495,22 +500,25 @@ cdef class ExceptionFormatter:
             return None
         return stack
 
-    cdef list _source(self, str file):
-        """Return the lines of a file as `linecache` has them now; None: not as a list."""
+    cdef object _lines(self, str file):
+        # The lines that `linecache` has of a file; None: it has not loaded them.
         cdef PyObject *entry = PyDict_GetItem(self.sources, file)
         if entry is not NULL and type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4:
-            lines = <object> PyTuple_GET_ITEM(<object> entry, 2)
-        else:
+            return <object> PyTuple_GET_ITEM(<object> entry, 2)
+        return None
+
+    cdef list _source(self, str file):
+        """Return the lines of a file as they are now; None: not as a list."""
+        lines = self._lines(file)
+        if lines is None:
             lines = self.get_source(file)
         return lines if type(lines) is list else None
 
     cdef bint _is_still(self, str file, list lines):
         # Whether the lines are those of now: nobody has loaded the file again.
-        cdef PyObject *entry = PyDict_GetItem(self.sources, file)
-        if entry is NULL:
+        if PyDict_GetItem(self.sources, file) is NULL:
             return PyList_GET_SIZE(lines) == 0
-        return (type(<object> entry) is tuple and PyTuple_GET_SIZE(<object> entry) == 4
-                and <PyObject *> PyTuple_GET_ITEM(<object> entry, 2) is <PyObject *> lines)
+        return self._lines(file) is lines
 
     cdef bint _complete(self, list nodes, list stack, list missing, dict files, uint64_t looks) except -1:
         """Let the standard library format the missing frames, and keep them. False: the standard way."""
@@ -620,7 +628,6 @@ cdef class ExceptionFormatter:
         cdef Place *place
         cdef Place *chosen = NULL    # not used
         cdef Place *weakest = NULL   # of those that were
-        cdef PyObject *before
         cdef int i
         cdef uint8_t credit = 0
         for i in range(<int> WAYS):
@@ -644,7 +651,7 @@ cdef class ExceptionFormatter:
         self.born += 1
         if weakest != NULL and chosen.born and self.born % 8 == 0:
             weakest.credit -= 1
-        before = chosen.frame
+        cdef PyObject *before = chosen.frame
         Py_INCREF(<PyObject *> frame)
         chosen.frame = <PyObject *> frame
         chosen.code = code
@@ -653,16 +660,6 @@ cdef class ExceptionFormatter:
         chosen.credit = credit
         chosen.born = self.born
         Py_XDECREF(before)
-
-    cdef void _empty(self):
-        cdef int i
-        cdef PyObject *before
-        if self.places == NULL:
-            return
-        for i in range(<int> (SETS * WAYS)):
-            before = self.places[i].frame
-            self.places[i].frame = NULL
-            Py_XDECREF(before)
 
     # Who else has a hand in the texts.
 
@@ -703,7 +700,7 @@ cdef class ExceptionFormatter:
         self.waits = 0
         self.looks += 1
         try:
-            self._empty()
+            self.clear()
             if self.places == NULL:
                 self.places = <Place *> calloc(SETS * WAYS, sizeof(Place))
                 if self.places == NULL:
@@ -729,7 +726,7 @@ cdef class ExceptionFormatter:
                     found = CACHED
                     self.doubts = self.pause = 0
         finally:
-            self._empty()
+            self.clear()
             self.state = found
         return 0
 
@@ -752,17 +749,13 @@ cdef bint _is_original(list classes) except -1:
         return False
     if type(vars(linecache).get("cache")) is not dict:
         return False
+    spaces = [(vars(linecache), vars(linecache)), (home, home)]
     for one in classes:
         if type(one) is not type or one.__module__ != traceback.__name__:
             return False
-        for value in vars(one).values():
-            if not _is_at_home(value, home):
-                return False
-    for value in home.values():
-        if not _is_at_home(value, home):
-            return False
-    for value in vars(linecache).values():
-        if not _is_at_home(value, vars(linecache)):
+        spaces.append((vars(one), home))
+    for space, owner in spaces:
+        if not all([_is_at_home(value, owner) for value in space.values()]):
             return False
     return (_is_function(home.get("extract_tb"), home) and _is_function(home.get("print_exception"), home)
             and _is_function(vars(logging.Formatter).get("formatException"), vars(logging)))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bench.data import failing_records, mapping, records
-from logclient._ext.record import Encoder, encode_mapping
+from logclient._ext.record import Encoder
 from logclient.logjam import Agent
 
 MADE = records(1000)
@@ -68,7 +68,7 @@ def test_mappings(benchmark, how):
     events = [mapping(i) for i in range(1000)]
     encode = Encoder().encode if how == "ours" else lambda e: json.dumps(e, separators=(",", ":")).encode()
     benchmark(lambda: [encode(event) for event in events])
-    assert json.loads(encode_mapping(events[7])[0]) == events[7]
+    assert json.loads(Encoder().encode(events[7])[0]) == events[7]
 
 
 @pytest.mark.benchmark(group="1000 strings of 200 characters")
@@ -79,4 +79,4 @@ def test_strings(benchmark, kind):
     events = [{"message": text}] * 1000
     encode = Encoder().encode
     benchmark(lambda: [encode(event) for event in events])
-    assert json.loads(encode_mapping(events[0])[0]) == events[0]
+    assert json.loads(Encoder().encode(events[0])[0]) == events[0]

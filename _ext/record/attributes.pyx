@@ -58,24 +58,21 @@ cdef int _write_percent_format(Document *doc, PyObject *msg, PyObject *args) noe
     Returns:
         1; 0 if it has anything else (the caller discards the bytes written); or -1.
     """
-    cdef const uint8_t *p
     cdef const uint8_t *q
-    cdef const uint8_t *end
     cdef PyObject *v
     cdef Py_ssize_t used = 0
     cdef Py_ssize_t given = PyTuple_GET_SIZE(args)
-    cdef size_t n
     cdef int overflow = 0
     cdef long long number
     cdef uint8_t c
     cdef uint8_t *to
     if not PyUnicode_IS_COMPACT_ASCII(msg) or doc.unquoted or doc.mode != WHOLE:
         return 0
-    n = <size_t> PyUnicode_GET_LENGTH(msg)
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(msg)
     if n > SEGMENT:
         return 0
-    p = <uint8_t *> PyUnicode_DATA(msg)
-    end = p + n
+    cdef const uint8_t *p = <uint8_t *> PyUnicode_DATA(msg)
+    cdef const uint8_t *end = p + n
     while True:
         if _reserve(doc, LC_WORST * <size_t> (end - p) + 2 * LC_SLACK + 40) < 0:
             return -1
@@ -227,7 +224,7 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
     cdef PyObject *thread_name = values[A_THREADNAME]
     cdef int status, overflow = 0
     cdef int64_t pid = 0, thread = 0
-    cdef size_t start, process_n = 0, thread_n = 0
+    cdef size_t process_n = 0, thread_n = 0
     cdef bint objects = False
     cdef lc_here *last = NULL
     if (doc.overridden == 0 and not doc.pair_block and _is_short(process_name) and _is_short(thread_name)
@@ -250,7 +247,7 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
                 memcpy(doc.p, last.text, last.size)
                 doc.p += last.size
                 return 0
-    start = <size_t> (doc.p - doc.base)
+    cdef size_t start = <size_t> (doc.p - doc.base)
     if objects:
         if _write_process_object(doc, pid, process_name, thread, thread_name) < 0:
             return -1
@@ -278,7 +275,6 @@ cdef int _write_process(Document *doc, PyObject **values, int *step) noexcept no
 
 cdef int _write_level(Document *doc, PyObject *v) noexcept nogil:
     # Write the level's name in lower case; return 0, -1 or NEEDS_PYTHON.
-    cdef size_t start
     cdef uint8_t *p
     if v == NULL or v == Py_None or doc.overridden >> KEY_LEVEL & 1:
         return 0
@@ -287,7 +283,7 @@ cdef int _write_level(Document *doc, PyObject *v) noexcept nogil:
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     _open_field(doc, KEY_LEVEL, True)
-    start = <size_t> (doc.p - doc.base)
+    cdef size_t start = <size_t> (doc.p - doc.base)
     if _write_chars(doc, v) < 0:
         return -1
     p = doc.base + start
@@ -303,7 +299,6 @@ cdef int _write_level(Document *doc, PyObject *v) noexcept nogil:
 cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint subclass) noexcept nogil:
     cdef PyObject *v = values[A_MSG] if text == NULL else text
     cdef PyObject *args = NULL
-    cdef size_t start
     cdef uint32_t sanitized
     cdef int status
     if doc.overridden >> KEY_MESSAGE & 1:
@@ -323,7 +318,7 @@ cdef int _write_message(Document *doc, PyObject **values, PyObject *text, bint s
                 return NEEDS_PYTHON               # _write_percent_format cannot write there
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
-    start = <size_t> (doc.p - doc.base)
+    cdef size_t start = <size_t> (doc.p - doc.base)
     sanitized = doc.sanitized
     _open_field(doc, KEY_MESSAGE, True)
     if args == NULL:
@@ -401,10 +396,9 @@ cdef void _restart_document(Document *doc, uint8_t *stack, uint8_t mode) noexcep
 
 cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:
     # Return whether it is a float in range, and its microseconds.
-    cdef double seconds
     if v == NULL or not PyFloat_CheckExact(v):
         return False
-    seconds = PyFloat_AS_DOUBLE(v)
+    cdef double seconds = PyFloat_AS_DOUBLE(v)
     if not (seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US):
         return False
     us[0] = llrint(seconds * 1e6)
@@ -413,19 +407,17 @@ cdef inline bint _timestamp_us(PyObject *v, int64_t *us) noexcept nogil:
 
 cdef int64_t _created_us(PyObject *v) noexcept:
     # Return the microseconds of any object, or those of the clock. The caller holds a reference to it.
-    cdef double seconds = 0
+    cdef object seconds
     cdef int64_t us
     if _timestamp_us(v, &us):
         return us
     if v != NULL:
         try:
             seconds = PyFloat_AsDouble(<object> v)
+            if _timestamp_us(<PyObject *> seconds, &us):
+                return us
         except Exception:
-            seconds = 0
-    if seconds * 1e6 >= FIRST_US and seconds * 1e6 < LAST_US:
-        us = llrint(seconds * 1e6)
-        if us:
-            return us
+            pass
     import time
     return <int64_t> (time.time_ns() // 1000)
 
@@ -442,7 +434,3 @@ cdef uint8_t _level_index(PyObject *v) noexcept nogil:
     if overflow < 0 or number < 0:
         return 0
     return <uint8_t> (number // 10)
-
-
-cdef object _lower(object name):
-    return _exact_str(name).lower() if isinstance(name, str) else name

@@ -28,12 +28,10 @@ cdef inline bint _is_or_below(const char *s, Py_ssize_t n, const char *name, Py_
 
 cdef bint _is_own_logger(PyObject *name) noexcept nogil:
     # Return whether it is one of these, or below one of them.
-    cdef const char *s
-    cdef Py_ssize_t n
     if name == NULL or not PyUnicode_CheckExact(name) or not PyUnicode_IS_COMPACT_ASCII(name):
         return False
-    s = <const char *> PyUnicode_DATA(name)
-    n = PyUnicode_GET_LENGTH(name)
+    cdef const char *s = <const char *> PyUnicode_DATA(name)
+    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(name)
     return (_is_or_below(s, n, b"logclient", 9) or _is_or_below(s, n, b"zmq", 3)
             or _is_or_below(s, n, b"websockets", 10))
 
@@ -274,19 +272,15 @@ cdef class FastHandler:
         free(doc.heap)
         if status == 1:
             self.queue.count_ignored()
-        elif status == -1:
-            try:
+            return 0
+        try:
+            if status == -1:
                 raise _error(doc.reason, record, self.encoder.max_event_bytes)
-            except Exception:
-                self._report_error(record)
-            return self._put_tombstone(record, doc.reason, level)
-        else:
-            try:
-                lc_raise_current()
-            except Exception:
-                self._report_error(record)
-                return self._put_tombstone(record, <uint8_t> R_UNENCODABLE, level)
-        return 0
+            doc.reason = <uint8_t> R_UNENCODABLE
+            lc_raise_current()
+        except Exception:
+            self._report_error(record)
+        return self._put_tombstone(record, doc.reason, level)
 
     cdef int _ship_by_protocol(self, Document *doc, uint8_t *stack, object record, object made) except -1:
         # Ship a record of another protocol: its document, or a line of the current request.
@@ -309,10 +303,9 @@ cdef class FastHandler:
 
     cdef inline int _put(self, object record, const uint8_t *body, size_t size, uint8_t level, uint8_t kind,
                          int64_t created_us) except -1:
-        cdef int64_t seq
         if size > 0xFFFFFFF0:
             size = 0xFFFFFFF0        # over any max_event_bytes: the queue makes a tombstone and reads no byte
-        seq = self.queue.put(body, <uint32_t> size, level, kind, created_us)
+        cdef int64_t seq = self.queue.put(body, <uint32_t> size, level, kind, created_us)
         if seq == PUT_FORKED or seq == PUT_FULL or seq == PUT_UNOPENED or self.queue.sender_needed():
             self._put_fallback(record, seq, body, size, level, kind)
         return 0

@@ -41,21 +41,17 @@ cdef bint _has_dot(PyObject *text) noexcept nogil:
 
 # Return NAME_... or KEY_... of an exact str, whatever the protocol.
 cdef int _classify_name(PyObject *key) noexcept nogil:
-    cdef const char *s
-    cdef const char *dot
-    cdef size_t n, head
-    cdef int what
     if not PyUnicode_IS_COMPACT_ASCII(key):
         return NAME_DOTTED if _has_dot(key) else NAME_PLAIN
-    s = <const char *> PyUnicode_DATA(key)
-    n = <size_t> PyUnicode_GET_LENGTH(key)
-    what = lc_what(s, n)
+    cdef const char *s = <const char *> PyUnicode_DATA(key)
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
+    cdef int what = lc_what(s, n)
     if what != NAME_PLAIN:
         return what
-    dot = <const char *> memchr(s, c'.', n)
+    cdef const char *dot = <const char *> memchr(s, c'.', n)
     if dot == NULL:
         return NAME_PLAIN
-    head = <size_t> (dot - s)
+    cdef size_t head = <size_t> (dot - s)
     what = lc_what(s, head)
     if what == KEY_METADATA or (what == KEY_EVENTS and n > 8 and memcmp(s, b"event.id.", 9) == 0):
         return NAME_BELOW_ID
@@ -259,8 +255,6 @@ cdef inline uint64_t _name_bit(const uint8_t *s, size_t n) noexcept nogil:
 
 # Compute the bits of a name. Objects of ECS are never scalars, so names below them do not conflict.
 cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
-    cdef const uint8_t *s
-    cdef const uint8_t *dot
     cdef size_t n = <size_t> PyUnicode_GET_LENGTH(key)
     cdef bint first = True
     cached.own_bit = cached.parent_bits = 0
@@ -269,11 +263,11 @@ cdef void _set_bits(CachedName *cached, PyObject *key) noexcept nogil:
         if cached.what == NAME_DOTTED:
             cached.parent_bits = ~<uint64_t> 0
         return
-    s = <const uint8_t *> PyUnicode_DATA(key)
+    cdef const uint8_t *s = <const uint8_t *> PyUnicode_DATA(key)
     cached.own_bit = _name_bit(s, n)
     if cached.what == NAME_PLAIN:
         return
-    dot = <const uint8_t *> memchr(s, c'.', n)
+    cdef const uint8_t *dot = <const uint8_t *> memchr(s, c'.', n)
     while dot != NULL:
         if dot == s or not (first and _is_object(lc_what(s, <size_t> (dot - s)))):
             cached.parent_bits |= _name_bit(s, <size_t> (dot - s))

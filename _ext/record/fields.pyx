@@ -69,11 +69,10 @@ cdef int _write_any_text_field(Document *doc, int key, PyObject *v) except -2:
 
 cdef int _write_any_field(Document *doc, int key, PyObject *v) except -2:
     # The application replaced an attribute of the record by an object of another type.
-    cdef int status
     if _reserve(doc, 2 * LC_SLACK) < 0:
         return -1
     _open_field(doc, key, False)
-    status = _write_held(doc, v, 1)
+    cdef int status = _write_held(doc, v, 1)
     if status < 0:
         return status
     return _close_field(doc, False)

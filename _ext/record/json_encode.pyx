@@ -110,15 +110,14 @@ cdef inline int _append(Document *doc, const char *text, size_t n) noexcept nogi
 
 cdef int _write_chars_wide(Document *doc, PyObject *s) noexcept nogil:
     # Write any string in segments: reserving the worst case at once takes six times its size.
-    cdef size_t n, step, at = 0
-    cdef int kind, bad = 0
-    cdef uint8_t *data
+    cdef size_t step, at = 0
+    cdef int bad = 0
     if lc_ready(s) < 0:
         doc.reason = <uint8_t> R_UNENCODABLE
         return -1
-    n = <size_t> PyUnicode_GET_LENGTH(s)
-    kind = PyUnicode_KIND(s)
-    data = <uint8_t *> PyUnicode_DATA(s)
+    cdef size_t n = <size_t> PyUnicode_GET_LENGTH(s)
+    cdef int kind = PyUnicode_KIND(s)
+    cdef uint8_t *data = <uint8_t *> PyUnicode_DATA(s)
     if n > doc.limit:
         doc.reason = <uint8_t> R_TOO_LARGE
         return -1
@@ -208,8 +207,6 @@ cdef int _write_big_int(Document *doc, PyObject *number) except -2:
 
 
 cdef int _write_float(Document *doc, double v) except -2:
-    cdef char *text
-    cdef int status
     cdef uint8_t *p
     if _reserve(doc, 40) < 0:
         return -1
@@ -220,8 +217,8 @@ cdef int _write_float(Document *doc, double v) except -2:
     if not isfinite(v):
         doc.sanitized += 1
         return _append(doc, b"null", 4)
-    text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
-    status = _append(doc, text, strlen(text))
+    cdef char *text = PyOS_double_to_string(v, c'r', 0, Py_DTSF_ADD_DOT_0, NULL)
+    cdef int status = _append(doc, text, strlen(text))
     PyMem_Free(text)
     return status
 
@@ -266,7 +263,6 @@ cdef int _write_held(Document *doc, PyObject *v, int depth) except -2:
 
 cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
     cdef bint plain = doc.unquoted
-    cdef size_t start
     cdef uint32_t sanitized = doc.sanitized
     cdef int status
     cdef dict copy
@@ -274,7 +270,7 @@ cdef int _write_dict(Document *doc, PyObject *d, int depth) except -2:
         doc.reason = <uint8_t> R_UNENCODABLE
         return -1
     doc.unquoted = False
-    start = <size_t> (doc.p - doc.base)
+    cdef size_t start = <size_t> (doc.p - doc.base)
     if LC_SHARED:
         copy = dict(<object> d)
         status = _write_items(doc, <PyObject *> copy, depth)
@@ -418,13 +414,8 @@ cdef bint _is_instance(object v, str module, str name) except -1:
     return isinstance(kind, type) and isinstance(v, kind)
 
 
-cdef bint _has_proper_str(object v) except -1:
-    # Return whether str() of it loses nothing.
-    cdef tuple row
-    for row in (("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "PurePath")):
-        if _is_instance(v, row[0], row[1]):
-            return True
-    return False
+# The types whose str() loses nothing.
+cdef tuple PROPER = (("uuid", "UUID"), ("decimal", "Decimal"), ("pathlib", "PurePath"))
 
 
 cdef str _text_of(Document *doc, object v):
@@ -438,7 +429,7 @@ cdef str _text_of(Document *doc, object v):
         # ISO 8601 with a T: Elasticsearch detects it as a date.
         return _exact_str(v.isoformat())
     text = _exact_str(str(v))
-    if not _has_proper_str(v):
+    if not any([_is_instance(v, module, name) for module, name in PROPER]):
         doc.sanitized += 1
     return text
 

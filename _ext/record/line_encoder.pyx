@@ -23,35 +23,25 @@ ctypedef struct Second:
     char begin[19]           # of the time of a line: 2026-01-01T12:34:56
 
 
-cdef bint _is_action(PyObject *v) noexcept nogil:
-    # Return whether it may be a part of an action as it is: short, of visible ASCII characters. A `#` at the
-    # end means that there is no method.
-    cdef const uint8_t *s
-    cdef Py_ssize_t i, n
-    if not _is_short(v):
+cdef inline bint _is_visible(PyObject *v, Py_ssize_t most, uint8_t but, uint8_t nor) noexcept nogil:
+    # Return whether it is 1 to `most` ASCII characters, none of them a control character or one of these.
+    cdef Py_ssize_t i
+    if v == NULL or not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v):
         return False
-    s = <const uint8_t *> PyUnicode_DATA(v)
-    n = PyUnicode_GET_LENGTH(v)
-    for i in range(n):
-        if s[i] <= c' ' or s[i] == 0x7F:
-            return False
-    return n > 0 and s[n - 1] != c'#'
-
-
-cdef bint _is_field_name(PyObject *k) noexcept nogil:
-    # Return whether it is a name that the importer accepts, so that it need not be changed.
-    cdef const uint8_t *s
-    cdef Py_ssize_t i, n
-    if not PyUnicode_CheckExact(k) or not PyUnicode_IS_COMPACT_ASCII(k):
-        return False
-    s = <const uint8_t *> PyUnicode_DATA(k)
-    n = PyUnicode_GET_LENGTH(k)
-    if n == 0 or n > NAME_LIMIT:
+    cdef const uint8_t *s = <const uint8_t *> PyUnicode_DATA(v)
+    cdef Py_ssize_t n = PyUnicode_GET_LENGTH(v)
+    if n == 0 or n > most:
         return False
     for i in range(n):
-        if s[i] < c' ' or s[i] == 0x7F or s[i] == c'.' or s[i] == c'$':
+        if s[i] < c' ' or s[i] == 0x7F or s[i] == but or s[i] == nor:
             return False
     return True
+
+
+cdef bint _is_action(PyObject *v) noexcept nogil:
+    # Return whether it may be a part of an action as it is. A `#` at the end means that there is no method.
+    return (_is_visible(v, 128, c' ', c' ')
+            and (<const char *> PyUnicode_DATA(v))[PyUnicode_GET_LENGTH(v) - 1] != c'#')
 
 
 cdef bint _names_a_number(PyObject *k) noexcept nogil:
@@ -75,13 +65,13 @@ cdef bint _has_nul(const uint8_t *p, const uint8_t *end) noexcept nogil:
 
 cdef bint _split_time(PyObject *v, int64_t *whole, uint32_t *us, int64_t *ms) noexcept nogil:
     # Split seconds since 1970 as `datetime` does; return whether they are ordinary.
-    cdef double seconds, second = 0, part
+    cdef double second = 0
     if v == NULL or not PyFloat_CheckExact(v):
         return False
-    seconds = PyFloat_AS_DOUBLE(v)
+    cdef double seconds = PyFloat_AS_DOUBLE(v)
     if not (seconds >= 0 and seconds < LAST_SECOND):
         return False
-    part = rint(modf(seconds, &second) * 1e6)
+    cdef double part = rint(modf(seconds, &second) * 1e6)
     whole[0] = <int64_t> second
     us[0] = <uint32_t> part
     ms[0] = <int64_t> (seconds * 1000)
@@ -238,8 +228,6 @@ cdef class LineEncoder:
         cdef long long process = _natural(values[A_PROCESS])
         cdef int64_t whole = 0, ms = 0
         cdef uint32_t us = 0
-        cdef uint8_t severity
-        cdef size_t start
         cdef int status = 1
         cdef uint8_t *p
         if (values[A_EXC_INFO] != Py_None or values[A_EXC_TEXT] != Py_None or values[A_STACK_INFO] != Py_None
@@ -254,7 +242,7 @@ cdef class LineEncoder:
                              or args != Py_None and not PyTuple_CheckExact(args)):
             return NEEDS_PYTHON
         level[0] = <uint8_t> min(number // 10, 5)
-        severity = 0 if number < 20 else level[0] - 1
+        cdef uint8_t severity = 0 if number < 20 else level[0] - 1
         if _reserve(doc, 2 * LC_WORST * 128 + self.place_size + FIXED_SIZE) < 0:
             return NOT_ORDINARY
         p = _put_text(doc.p, b',"action":"')
@@ -279,7 +267,7 @@ cdef class LineEncoder:
         p[19] = c'.'
         p = _put_text(lc_micro(p + 20, us), b'","')
         doc.p = p
-        start = <size_t> (p - doc.base)
+        cdef size_t start = <size_t> (p - doc.base)
         if text != NULL or args == Py_None or PyTuple_GET_SIZE(args) == 0:
             if _write_chars(doc, message) < 0:
                 return NOT_ORDINARY
@@ -302,7 +290,8 @@ cdef class LineEncoder:
         while at >= 0 and PyDict_Next(attributes, &at, &k, &v):
             if s.extras_mixed and PyUnicode_CheckExact(k) and lc_find(standard, k) != NULL:
                 continue
-            if not _is_field_name(k) or lc_find(<PyObject *> self.reserved, k) != NULL:
+            # The importer would change other names.
+            if not _is_visible(k, NAME_LIMIT, c'.', c'$') or lc_find(<PyObject *> self.reserved, k) != NULL:
                 return False
             if PyLong_CheckExact(v):
                 _int_value(v, &overflow)

@@ -145,11 +145,8 @@ cdef int _find_members(Document *doc, Members *all, Member *room, size_t *dots) 
         m.value = p
         if p[0] == c'"':
             p = string_end(&block, p + 1, &escaped) + 1
-        elif p[0] == c'{' or p[0] == c'[':
-            p = nested_after(p, end)
         else:
-            while p < end and p[0] != c',':
-                p += 1
+            p = value_after(p, end)
         m.value_n = <size_t> (p - m.value)
         m.whole = _keeps_dots(m.name, m.name_n)
         m.written = False
@@ -170,11 +167,10 @@ cdef int _nest(Document *doc) noexcept nogil:
     cdef uint8_t *event
     cdef size_t dots, need
     cdef uint32_t i, first_event, metadata
-    cdef int status
     doc.event_at = -1
     if _reserve(doc, SCAN_PAD) < 0:
         return -1
-    status = _find_members(doc, &all, room, &dots)
+    cdef int status = _find_members(doc, &all, room, &dots)
     if status == 0:
         # A dot becomes ":{ and }.
         need = <size_t> (doc.p - doc.base - doc.dotted_from) + 4 * dots + LC_SLACK

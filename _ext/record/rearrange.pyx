@@ -9,18 +9,9 @@ cdef tuple RECORD_NAMES = tuple([lc_keys[i].text[2:2 + lc_keys[i].n].decode()
 cdef frozenset OURS_IN_RECORDS = frozenset(("@timestamp", "log.level"))
 
 
-cdef set _reserved_names(Document *doc, bint record):
-    """Return the names that are ours alone in this document."""
-    cdef set names = set(OURS_IN_RECORDS if record else ())
-    if doc.mode != WHOLE:
-        names.add("log.flags")
-    return names
-
-
 cdef dict _as_dict(Document *doc, object value):
     """Return a mapping as a dict with keys that are strings; None for anything else."""
     cdef uint8_t reason = doc.reason
-    cdef dict found
     if not isinstance(value, Mapping):
         if not hasattr(type(value), "__dataclass_fields__"):
             return None
@@ -28,7 +19,7 @@ cdef dict _as_dict(Document *doc, object value):
             value = _plain_value(value, 1)
         except Exception:
             return None
-    found = _clean_dict(doc, value, None)
+    cdef dict found = _clean_dict(doc, value, None)
     doc.reason = reason
     return found
 
@@ -53,12 +44,11 @@ cdef object _snapshot(Document *doc, object value, int depth=1):
 
 cdef bint _looks_like_our_id(object value) except -1:
     """Return whether it looks like an id of ours: in JSON, 32 lower-case hex digits."""
-    cdef str text
     if type(value) is int:
         return 10 ** 31 <= value < 10 ** 32
     if type(value) is not str:
         return False
-    text = value
+    cdef str text = value
     return len(text) == 32 and all([c in "0123456789abcdef" for c in text])
 
 
@@ -118,8 +108,10 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
     """
     cdef dict made = {}
     cdef list moving = []
-    cdef set reserved = _reserved_names(doc, record)
+    cdef set reserved = set(OURS_IN_RECORDS if record else ())     # the names that are ours alone
     cdef object own = None
+    if doc.mode != WHOLE:
+        reserved.add("log.flags")
     doc.rearranged = True
     if fields is not None and encoder.redaction is not None:
         fields = _without_secrets(encoder, doc, fields, 0)
@@ -160,14 +152,13 @@ cdef dict _rearrange(Encoder encoder, Document *doc, dict fields, bint record):
 
 cdef object _keep_metadata(Encoder encoder, Document *doc, dict made, str key, object value):
     """Return the part of the application's ``@metadata`` to keep, or put a field below it into `made`."""
-    cdef dict found
     if key != "@metadata" or encoder.pairs:
         if encoder.trust_metadata and not (encoder.sets_event_id and key == "@metadata._id"):
             made[key] = value
         else:
             doc.moved += 1
         return None
-    found = _as_dict(doc, value)
+    cdef dict found = _as_dict(doc, value)
     if found is None:
         doc.moved += 1
         return None
@@ -241,15 +232,14 @@ cdef dict _resolve_name_conflicts(Encoder encoder, Document *doc, dict made, lis
 cdef int _move_to_labels(Encoder encoder, Document *doc, dict made, list moving) except -1:
     """Put fields below ``labels``, under names that are free."""
     cdef dict counts = {}
-    cdef set heads
     cdef Py_ssize_t n = len(encoder.labels)
     if not moving:
         return 0
     if "labels" in made and not isinstance(made["labels"], Mapping):
         moving.append(("labels", made.pop("labels")))
     # The names below `labels` that are the prefix of another field.
-    heads = {name[:name.index(".", n)] for name in made
-             if name.startswith(encoder.labels) and "." in name[n:]}
+    cdef set heads = {name[:name.index(".", n)] for name in made
+                      if name.startswith(encoder.labels) and "." in name[n:]}
     inside = made.get("labels", ())
     for name, value in moving:
         plain = base = name.replace(".", "_")

@@ -65,7 +65,7 @@ cdef class Encoder:
     cdef readonly object exceptions  # ExceptionFormatter
     cdef Shared shared               # the fields of every document; read by `_own_shared`
     cdef object bound
-    cdef Recent recent               # what was found last for the context; None: nothing
+    cdef tuple recent                # bound fields that were found last, and their Shared; None: nothing
     cdef object spans
     cdef object span_variable        # the context variable of `spans`, or None
     cdef Redaction redaction         # None: nothing is left out
@@ -248,16 +248,14 @@ cdef class Encoder:
 
     cdef inline Shared _current_shared(self):
         # Return the fields for a document that is made now.
-        cdef object fields
-        cdef Recent recent
         if self.bound is None:
             return self._own_shared()
-        fields = get_value(self.bound)
+        cdef object fields = get_value(self.bound)
         if fields is None:
             return self._own_shared()
-        recent = self.recent
-        if not LC_SHARED and recent is not None and recent.bound is fields:
-            return recent.shared
+        cdef tuple recent = self.recent
+        if not LC_SHARED and recent is not None and recent[0] is fields:
+            return <Shared> recent[1]
         return self._bound_shared(fields)
 
     cdef Shared _bound_shared(self, object bound):
@@ -271,7 +269,7 @@ cdef class Encoder:
                 made.clear()         # of clients that are gone
             made[own] = found
         elif not LC_SHARED and own is self.shared:
-            self.recent = _make_recent(bound, <Shared> found)
+            self.recent = (bound, found)
         return <Shared> found
 
     cdef inline Splice _current_splice(self, Document *doc, Shared shared):
@@ -279,15 +277,13 @@ cdef class Encoder:
         return shared.plain if self.spans is None else self._span_splice(doc, shared)
 
     cdef Splice _span_splice(self, Document *doc, Shared shared):
-        cdef object found
-        cdef object key
         cdef SpanFound kept
         cdef object context = self.spans.context() if self.span_variable is None else get_value(
             self.span_variable)
         if isinstance(context, dict) and not <dict> context:
             return shared.plain
-        key = <size_t> <PyObject *> context
-        found = shared.spans.get(key)
+        cdef object key = <size_t> <PyObject *> context
+        cdef object found = shared.spans.get(key)
         if found is not None:
             kept = <SpanFound> found
             if kept.context() is context:
@@ -315,7 +311,7 @@ cdef class Encoder:
         try:
             found.context = weakref.ref(context)
         except TypeError:
-            found.context = _none    # look again next time
+            found.context = type(None)       # returns None: look again next time
         return found
 
     cdef Splice _instrumented_splice(self, Document *doc, Shared shared, Attributes *s, bint make):
@@ -328,10 +324,9 @@ cdef class Encoder:
         cdef bint ids = (_copy_id(doc.ids, s.values[A_TRACE], TRACE_DIGITS)
                          and _copy_id(doc.ids + TRACE_DIGITS, s.values[A_SPAN], IDS - TRACE_DIGITS))
         cdef object service = <object> name if name != NULL and PyUnicode_CheckExact(name) else ""
-        cdef object found
         if not ids and not service:
             return shared.plain
-        found = (shared.with_ids if ids else shared.without_ids).get(service)
+        cdef object found = (shared.with_ids if ids else shared.without_ids).get(service)
         if found is None and make:
             found = _make_span_splice(self, shared, service, ids)
         return <Splice> found
@@ -339,9 +334,7 @@ cdef class Encoder:
     # Mappings.
 
     cdef int _encode_mapping(self, Document *doc, uint8_t *stack, object obj) except -2:
-        cdef int status
         cdef dict d
-        cdef Splice splice
         self.begin(doc, stack)
         doc.thread = &lc_this_thread
         doc.created_us = lc_wall_us() if self.timestamp else 0
@@ -360,12 +353,12 @@ cdef class Encoder:
             return -1
         if self.complete is not None and not isinstance(obj, str):
             d = <dict?> self.complete(d)
-        splice = self._current_splice(doc, self._current_shared())
+        cdef Splice splice = self._current_splice(doc, self._current_shared())
         # Its names are looked at again once the values are written, so nothing may change it meanwhile: where
         # Python code has to run, the document is begun again from a copy.
         d = d.copy() if LC_SHARED else d
         doc.no_python = not LC_SHARED
-        status = self._write_mapping(doc, d, splice)
+        cdef int status = self._write_mapping(doc, d, splice)
         if status == 0:
             return 0
         if doc.no_python:
@@ -389,9 +382,8 @@ cdef class Encoder:
     # Return 0, -1, or 1 if the fields need _write_rearranged.
     cdef int _write_mapping(self, Document *doc, dict d, Splice splice) except -2:
         cdef size_t start = <size_t> (doc.p - doc.base)
-        cdef int status
         doc.direct = doc.nested and (splice is None or splice.objects is not None)
-        status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
+        cdef int status = _write_user_fields(self, doc, <PyObject *> d, 0, None, False)
         if status == 2 or status == 0 and splice is not None and doc.dotted_heads & splice.head_bits:
             doc.p = doc.base + start
             doc.sanitized = doc.moved = 0
@@ -412,7 +404,6 @@ cdef class Encoder:
         return _finish_document(doc) if status == 0 else status
 
     cdef int _write_rearranged(self, Document *doc, dict d, Splice splice) except -2:
-        cdef int status
         cdef dict source = _clean_dict(doc, d, None)
         doc.dotted_from = 0 if doc.nested else -1
         if splice is not None and source is not None:
@@ -423,7 +414,7 @@ cdef class Encoder:
         # First: nothing may follow @metadata, whose end stays open for the id.
         if self.timestamp and _write_timestamp(doc, source) < 0:
             return -1
-        status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
+        cdef int status = _write_user_fields(self, doc, <PyObject *> source, 0, None, False)
         if status == 1:
             doc.reason = <uint8_t> R_UNENCODABLE
             return -1
@@ -615,7 +606,8 @@ cdef class Encoder:
         """Write a step that runs Python code. The caller holds references to the attributes."""
         cdef object text
         if step == KEY_LEVEL:
-            text = _lower(<object> values[A_LEVELNAME])
+            text = <object> values[A_LEVELNAME]
+            text = _exact_str(text).lower() if isinstance(text, str) else text
             return _write_any_text_field(doc, KEY_LEVEL, <PyObject *> text)
         if step != KEY_MESSAGE:
             return _write_any_field(doc, step, values[step - KEY_LOGGER])
@@ -635,15 +627,13 @@ cdef class Encoder:
     cdef int _write_error(self, Document *doc, object record, object exc_info, object exc_text,
                           object stack_info) except -2:
         # Write the object `error`, or fields of that name.
-        cdef size_t start
-        cdef int status
         if not doc.nested or doc.dotted_from == 0:
             return self._write_error_fields(doc, record, exc_info, exc_text, stack_info)
         if _append(doc, b',"error":', 9) < 0 or _reserve(doc, LC_SLACK) < 0:
             return -1
-        start = <size_t> (doc.p - doc.base)
+        cdef size_t start = <size_t> (doc.p - doc.base)
         doc.in_error = True
-        status = self._write_error_fields(doc, record, exc_info, exc_text, stack_info)
+        cdef int status = self._write_error_fields(doc, record, exc_info, exc_text, stack_info)
         doc.in_error = False
         if status < 0:
             return status
@@ -698,11 +688,10 @@ cdef class Encoder:
 cdef int _encode_record(Encoder encoder, Document *doc, uint8_t *stack, lc_here *thread, object record,
                         object override, bint skip_own, int64_t *created_us, uint8_t *level) except -2:
     # Return 0, -1 (to be counted as failed) or 1 (a record of our own, to be ignored).
-    cdef int status
     encoder.begin(doc, stack)
     doc.skip_own = skip_own
     doc.thread = thread
-    status = encoder._write_record(doc, record, override, created_us, level)
+    cdef int status = encoder._write_record(doc, record, override, created_us, level)
     if status == -1 and doc.reason == R_TOO_LARGE and encoder.truncate:
         for mode in (MEASURE, CUT):
             if mode == CUT and status < 0:
@@ -764,13 +753,3 @@ cpdef uint8_t level_index(object level) except 255:
 def record_level(levelno):
     """Return the ``levelno`` of a record, whatever it is, as the queue keeps it: 0 to 5."""
     return _level_index(<PyObject *> levelno)
-
-
-def encode_mapping(obj, size_t max_bytes=1 << 20):
-    """Encode a mapping or a string as a JSON object; see ``Encoder.encode``."""
-    return Encoder(None, max_event_bytes=max_bytes).encode(obj)
-
-
-def encode_pairs(obj, size_t max_bytes=1 << 20):
-    """Encode a mapping or a string as a pair block; see ``Encoder.encode``."""
-    return Encoder(None, max_event_bytes=max_bytes, pairs=True).encode(obj)

@@ -50,13 +50,12 @@ cdef bint _fits(PyObject *entry, PyObject *name, Py_ssize_t at) noexcept nogil:
 
 cdef bint _covers(PyObject *entries, PyObject *name) noexcept:
     # `name` is an exact str; nothing here runs Python code.
-    cdef char *data
     cdef Py_ssize_t at, n
     if lc_ready(name) < 0:
         return True
     if not PyUnicode_IS_COMPACT_ASCII(name):
         return _covers_folded(entries, <object> name)
-    data = <char *> PyUnicode_DATA(name)
+    cdef char *data = <char *> PyUnicode_DATA(name)
     n = at = PyUnicode_GET_LENGTH(name)
     while at > 0 and data[at - 1] != c'.':
         at -= 1
@@ -98,11 +97,10 @@ cdef dict _without_secrets(Encoder e, Document *doc, dict fields, int depth):
 
 cdef object _redacted_args(Document *doc, object args):
     """Return the arguments of a message, those by name without the values to leave out."""
-    cdef dict made
     cdef str exact
     if doc.redacted == NULL or not isinstance(args, Mapping):
         return args
-    made = dict(args)
+    cdef dict made = dict(args)
     for name in made:
         if isinstance(name, str):
             exact = _exact_str(name)

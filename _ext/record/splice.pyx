@@ -63,25 +63,6 @@ cdef class Shared:
 
 
 @cython.final
-cdef class Recent:
-    """Fields that a context has bound, and what an encoder has made of them."""
-
-    cdef object bound
-    cdef Shared shared
-
-
-cdef Recent _make_recent(object bound, Shared shared):
-    cdef Recent made = Recent.__new__(Recent)
-    made.bound = bound
-    made.shared = shared
-    return made
-
-
-def _none():
-    return None
-
-
-@cython.final
 cdef class SpanFound:
     """What was found in a context of OpenTelemetry."""
 
@@ -127,13 +108,12 @@ cdef Splice _make_splice(Encoder e, dict fields):
     cdef Splice made = Splice.__new__(Splice)
     cdef CachedName *cached
     cdef CachedName uncached
-    cdef dict written
     cdef size_t start
     cdef int status
     cdef uint32_t lost = 0
     doc.heap = NULL
     made.fields = {}
-    written = _clean_dict(&doc, fields, None)
+    cdef dict written = _clean_dict(&doc, fields, None)
     if e.redaction is not None:
         written = _without_secrets(e, &doc, written, 0)
     for name, value in written.items():
@@ -284,14 +264,13 @@ cdef Splice _make_span_splice(Encoder e, Shared shared, object service, bint ids
     """
     cdef dict found = shared.with_ids if ids else shared.without_ids
     cdef dict fields = {}
-    cdef Splice made
     if service and "service" not in shared.fields:
         fields = dict(service) if type(service) is tuple else {"service.name": service}
     fields.update(shared.fields)
     if ids:
         fields["trace.id"] = ANY_TRACE
         fields["span.id"] = ANY_SPAN
-    made = _make_splice(e, fields) if fields else None
+    cdef Splice made = _make_splice(e, fields) if fields else None
     if len(found) >= MAX_SPLICES:
         found.clear()
     found[service] = made

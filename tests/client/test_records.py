@@ -22,7 +22,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from logclient._ext.record import Encoder, encode_mapping, encode_pairs
+from logclient._ext.record import Encoder
 from logclient.errors import EncodeError, EncodeTypeError
 from tests.oracle import ecs, lumberjack
 from tests.support.examples import examples
@@ -30,6 +30,10 @@ from tests.support.examples import examples
 pytestmark = pytest.mark.unit
 
 ID1, ID2 = 0x04, 0x08
+
+
+def encode_mapping(value: Any, limit: int = 1 << 20) -> tuple[bytes, int, int, int]:
+    return Encoder(max_event_bytes=limit).encode(value)
 
 
 class Broken:
@@ -918,7 +922,7 @@ class TestPairs:
     @example({})
     @example({"a": {"b": "c"}, "d": ["e"], "f": None, "g": "h"})
     def test_pairs_equal_the_reference(self, mapping: dict[Any, Any]) -> None:
-        assert_same_pairs(encode_pairs(mapping), ecs.of_mapping(mapping, pairs=True))
+        assert_same_pairs(Encoder(pairs=True).encode(mapping), ecs.of_mapping(mapping, pairs=True))
 
     @examples(100)
     @given(records())
