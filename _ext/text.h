@@ -281,8 +281,8 @@ static inline uint8_t *lc_text_behind(uint8_t *to, const char *key, size_t size,
     return to + 1;
 }
 
-/* Characters of `kind` bytes each, quoted or, for the values of a pair block, as they are. */
-static inline uint8_t *lc_characters(uint8_t *to, const void *from, int kind, size_t n, int quoted, int *bad) {
+__attribute__((always_inline))
+static inline uint8_t *lc_each(uint8_t *to, const void *from, int kind, size_t n, int quoted, int *bad) {
     size_t i;
     for (i = 0; i < n; i++) {
         uint32_t c = kind == 1   ? ((const uint8_t *)from)[i]
@@ -296,6 +296,13 @@ static inline uint8_t *lc_characters(uint8_t *to, const void *from, int kind, si
             *to++ = (uint8_t)c;
     }
     return to;
+}
+
+/* Characters of `kind` bytes each, quoted or, for the values of a pair block, as they are. */
+static inline uint8_t *lc_characters(uint8_t *to, const void *from, int kind, size_t n, int quoted, int *bad) {
+    if (kind == 1)
+        return lc_each(to, from, 1, n, quoted, bad);
+    return kind == 2 ? lc_each(to, from, 2, n, quoted, bad) : lc_each(to, from, 4, n, quoted, bad);
 }
 
 static inline uint8_t *lc_uint(uint8_t *to, uint64_t v) {

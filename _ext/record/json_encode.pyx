@@ -250,7 +250,7 @@ cdef int _write_value(Document *doc, PyObject *v, int depth) except -2:
     return _write_other(doc, <object> v, depth)
 
 
-cdef int _write_held(Document *doc, PyObject *v, int depth) except -2:
+cdef inline int _write_held(Document *doc, PyObject *v, int depth) except -2:
     # Write a value of a container that may drop it while Python code runs.
     if _is_inert(v):
         return _write_value(doc, v, depth)
