@@ -29,7 +29,6 @@ cdef tuple ATTRIBUTE_NAMES = (
     "name", "filename", "lineno", "funcName", "process", "processName", "thread", "threadName",
     "msg", "args", "levelname", "levelno", "exc_info", "exc_text", "stack_info", "created",
 )
-cdef object _MISSING = object()
 # What LoggingInstrumentor of OpenTelemetry adds, from A_TRACE on.
 cdef tuple INSTRUMENTED_NAMES = ("otelTraceID", "otelSpanID", "otelServiceName", "otelTraceSampled")
 
@@ -38,14 +37,11 @@ cdef dict _with_members(object record, dict attributes):
     # Return the attributes of a record that has those of logging as members in C, as one of picologging: its
     # dictionary has the others.
     cdef dict found = {}
-    cdef object value
     for name in ATTRIBUTE_NAMES:
         try:
-            value = getattr(record, name, _MISSING)
+            found[name] = getattr(record, name)
         except Exception:
-            continue
-        if value is not _MISSING:
-            found[name] = value
+            pass
     found.update(attributes)
     return found
 

@@ -1,7 +1,4 @@
 cdef extern from "Python.h":
-    ctypedef struct PyTypeObject:
-        pass
-    PyTypeObject *Py_TYPE(PyObject *o) nogil
     void Py_INCREF(PyObject *o)
     void Py_XINCREF(PyObject *o)
     void Py_XDECREF(PyObject *o)

@@ -277,20 +277,16 @@ cdef Splice _make_span_splice(Encoder e, Shared shared, object service, bint ids
     return made
 
 
-cdef inline bint _is_hex(const char *text, size_t n) noexcept nogil:
-    cdef size_t i
-    for i in range(n):
-        if not (c'0' <= text[i] <= c'9' or c'a' <= text[i] <= c'f'):
-            return False
-    return True
-
-
 cdef inline bint _copy_id(char *to, PyObject *v, Py_ssize_t n) noexcept nogil:
     # Copy an id of n digits; return whether it is one.
+    cdef Py_ssize_t i
     if (v == NULL or not PyUnicode_CheckExact(v) or not PyUnicode_IS_COMPACT_ASCII(v)
-            or PyUnicode_GET_LENGTH(v) != n or not _is_hex(<const char *> PyUnicode_DATA(v), <size_t> n)):
+            or PyUnicode_GET_LENGTH(v) != n):
         return False
     memcpy(to, PyUnicode_DATA(v), <size_t> n)
+    for i in range(n):
+        if not (c'0' <= to[i] <= c'9' or c'a' <= to[i] <= c'f'):
+            return False
     return True
 
 
