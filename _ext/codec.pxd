@@ -6,52 +6,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-
-# Modules that cimport the contract also find its numbers here.
-from logclient._ext.constants cimport (  # no-cython-lint
-    ACKED,
-    DROPPED,
-    FAILED,
-    FRAME_MORE,
-    FRAME_SIZE,
-    HANDED,
-    INFLIGHT,
-    K_BYTES,
-    K_DOCUMENT,
-    K_EVENT_OPEN,
-    K_ID1_TAKEN,
-    K_ID2_TAKEN,
-    K_MASK,
-    K_METADATA_OPEN,
-    K_NESTED,
-    K_RAW,
-    K_TOMB,
-    K_TOPIC_SHIFT,
-    PENDING,
-    RUN_MOST,
-    RUN_SEGMENTS,
-    R_CLOSED,
-    R_COUNT,
-    R_DENIED,
-    R_DOUBT,
-    R_ERROR,
-    R_FATAL,
-    R_FORKED,
-    R_MAX_AGE,
-    R_NONE,
-    R_NOT_JSON,
-    R_OVERFLOW,
-    R_POISON,
-    R_REJECTED,
-    R_TOO_LARGE,
-    R_UNENCODABLE,
-    R_UNKNOWN_TYPE,
-    SETTLED,
-    STOP_FATAL,
-    STOP_MEMORY,
-    STOP_PROTOCOL,
-    WITHHELD,
-)
+from logclient._ext.constants cimport *
 
 
 # Events detached from the queue. They stay here, bodies without id, until each has an outcome. The arrays are
@@ -139,9 +94,6 @@ ctypedef struct lc_codec:
     # Return the monotonic second at which credit comes back by itself, or 0 when there is some now. NULL
     # unless the core limits its rate.
     double (*ready)(void *self, double now) noexcept nogil
-    # Set the bounds on packets and bytes a second; 0: no bound. NULL unless the core limits its rate. Not
-    # thread-safe: call only between calls of the other functions.
-    void (*pace)(void *self, double now, double packets, double size) noexcept nogil
     # Append the messages that wait and are not events (answers, pings) to the wire, which is empty. Called
     # after `credit`, which may add some. Return 0, 1 when the core has events, or STOP_MEMORY. NULL:
     # `Core.data_to_send` has them.
@@ -187,6 +139,18 @@ cdef inline uint8_t *wire_reserve(lc_wire *wire, size_t more) noexcept nogil:
     return wire.data + wire.size
 
 
+# Append bytes to the wire. 0, or -1 (STOP_MEMORY): memory is out.
+cdef inline int append_bytes(lc_wire *wire, const uint8_t *p, size_t size) noexcept nogil:
+    if size == 0:
+        return 0                 # an empty wire has no memory
+    cdef uint8_t *room = wire_reserve(wire, size)
+    if room == NULL:
+        return -1
+    memcpy(room, p, size)
+    wire.size += size
+    return 0
+
+
 # Free the memory of an unusually large unit.
 cdef inline void trim(lc_wire *wire, size_t kept) noexcept nogil:
     if wire.size == 0 and wire.capacity > kept:
@@ -228,3 +192,4 @@ cdef inline int outcome_add(lc_outcomes *out, uint64_t first, uint64_t last,
 
 
 from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy

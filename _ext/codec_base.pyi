@@ -20,6 +20,12 @@ class CodecBase(OutcomeList):
     """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
 
     @property
+    def compressor(self) -> str:
+        """The compressor: ``none``, ``isal 1``, ``zlib 3``; after ``python``, one with the GIL."""
+    @property
+    def error(self) -> str | None:
+        """The peer's violation of the protocol, in words."""
+    @property
     def capsule(self) -> object:
         """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
     def credit(self, now: float) -> tuple[int, int]:
@@ -28,7 +34,7 @@ class CodecBase(OutcomeList):
         """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
     def buffers(self) -> list[memoryview]:
         """Return views of the bytes encoded since the last `sent`."""
-    def sent(self) -> None:
+    def sent(self, rest: int = 0) -> None:
         """Forget the bytes in `buffers`: the transport has taken them."""
     def receive(self, data: ReadableBuffer, now: float) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""

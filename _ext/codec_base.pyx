@@ -1,64 +1,26 @@
 # The base class of the codecs, and the buffers of encoded bytes.
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_FORMAT,
-    PyBUF_ND,
-    PyBUF_SIMPLE,
-    PyBUF_STRIDES,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
-from cpython.pycapsule cimport (
-    PyCapsule_Destructor,
-    PyCapsule_GetContext,
-    PyCapsule_GetPointer,
-    PyCapsule_New,
-    PyCapsule_SetContext,
-    PyCapsule_SetDestructor,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pycapsule cimport *
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memset
 
 from logclient._ext.codec cimport lc_batch
-
-cdef extern from *:
-    """
-    static char lc_format_bytes[] = "B";
-    """
-    char *lc_format_bytes
+from logclient._ext.sent_tracker cimport handing_took
 
 
+# Nothing is appended while a view of the bytes exists: the codec begins another outbox.
 @cython.final
 cdef class Outbox:
-    """Encoded bytes that wait to be sent, as a read-only buffer.
-
-    Nothing is appended while a view of them exists: the codec begins another outbox.
-    """
-
-    def __cinit__(self):
-        memset(&self.wire, 0, sizeof(lc_wire))
+    """Encoded bytes that wait to be sent, as a read-only buffer."""
 
     def __dealloc__(self):
         free(self.wire.data)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("read-only")
-        view.buf = self.wire.data
-        view.len = self.wire.size
-        view.itemsize = 1
-        view.format = lc_format_bytes if flags & PyBUF_FORMAT else NULL
-        view.ndim = 1
-        view.shape = &view.len if flags & PyBUF_ND else NULL
-        view.strides = &view.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        view.suboffsets = NULL
-        view.readonly = 1
-        view.internal = NULL
-        view.obj = self
+        PyBuffer_FillInfo(view, self, self.wire.data, self.wire.size, 1, flags)
         self.views += 1
 
     def __releasebuffer__(self, Py_buffer *view):
@@ -70,22 +32,13 @@ cdef void release_codec(object capsule) noexcept:
 
 
 cdef class OutcomeList:
-    """The outcomes and signs of life that were received; base class of the objects that track events in
-    flight."""
-
-    def __cinit__(self):
-        memset(&self.out, 0, sizeof(lc_outcomes))
+    """The outcomes and signs of life received; base class of the objects that track events in flight."""
 
     def __dealloc__(self):
         free(self.out.items)
 
     def outcomes(self):
-        """Return the outcomes and signs of life since the last call.
-
-        Returns:
-            Ranges of sequences as (first, last, status, reason), the number of signs of life from the peer,
-            and the number of acknowledgements of progress.
-        """
+        """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
         ranges = [(out.items[i].first, out.items[i].last, <int> out.items[i].status,
@@ -96,10 +49,15 @@ cdef class OutcomeList:
 
 
 cdef class CodecBase(OutcomeList):
-    """The compiled half of a core: C functions for pumps, and methods that call them from Python."""
+    """The compiled half of a core: C functions for pumps, and methods that call them from Python.
+
+    `now` is the time in seconds of the monotonic clock, in all codecs.
+    """
+
+    compressor = "none"
+    error = None                     # the peer's violation of the protocol, in words
 
     def __cinit__(self):
-        memset(&self.codec, 0, sizeof(lc_codec))
         self.box = Outbox()
         self.full = []
 
@@ -115,15 +73,18 @@ cdef class CodecBase(OutcomeList):
 
     cdef int ensure_initialized(self) except -1:
         if self.codec.self == NULL:
-            raise TypeError("__init__ has not run")
+            raise TypeError("a codec without a protocol")
         return 0
 
-    def credit(self, double now):
-        """Return how many events, and how many bytes of them, may be encoded now.
+    # Where bytes to send are appended.
+    cdef lc_wire *wire(self) except NULL:
+        if self.box.views:
+            self.full.append(self.box)
+            self.box = Outbox()
+        return &self.box.wire
 
-        Args:
-            now: seconds of the monotonic clock, as everywhere here.
-        """
+    def credit(self, double now):
+        """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events
         cdef uint64_t size
         self.ensure_initialized()
@@ -131,24 +92,13 @@ cdef class CodecBase(OutcomeList):
         return events, size
 
     def encode(self, batch, uint32_t events, double now):
-        """Encode pending events of a batch into `buffers`.
-
-        Args:
-            batch: a capsule of an ``lc_batch *``.
-            events: at most this many.
-            now: seconds of the monotonic clock.
-
-        Returns:
-            How many events were encoded, or a negative ``Stop``.
-        """
+        """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
+        cdef lc_wire *wire = self.wire()
         cdef int n
-        if self.box.views:
-            self.full.append(self.box)
-            self.box = Outbox()
         self.ensure_initialized()
         with nogil:
-            n = self.codec.encode(self.codec.self, b, events, now, &self.box.wire, &self.out)
+            n = self.codec.encode(self.codec.self, b, events, now, wire, &self.out)
         return n
 
     def buffers(self):
@@ -156,19 +106,18 @@ cdef class CodecBase(OutcomeList):
         boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
         return [memoryview(box) for box in boxes]
 
-    def sent(self):
-        """Forget the bytes in `buffers`: the transport has taken them."""
+    def sent(self, uint64_t rest=0):
+        """Forget the bytes in `buffers`: the transport has taken all but the last `rest`, which it keeps."""
+        cdef lc_handing *h = self.handing
         self.full.clear()
         if self.box.views:
             self.box = Outbox()
         self.box.wire.size = 0
+        if h != NULL and rest <= h.written - h.taken:
+            handing_took(h, h.written - h.taken - rest, &self.out)
 
     def receive(self, data, double now):
-        """Take bytes or a message from the peer.
-
-        Returns:
-            0, or a negative ``Stop``.
-        """
+        """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
         cdef Py_buffer view
         cdef int stop
         self.ensure_initialized()
@@ -179,6 +128,6 @@ cdef class CodecBase(OutcomeList):
         return stop
 
     def deadline(self):
-        """Return when the codec must be called even if nothing arrives, in seconds of the monotonic clock."""
+        """Return when the codec must be called even if nothing arrives."""
         self.ensure_initialized()
         return self.codec.deadline(self.codec.self)

@@ -1,12 +1,12 @@
 # The part that the decoders of all protocols share: the loop over units, the rows, the columns made of them.
 #
 # A decoder is a subclass of BatchDecoder. It supplies `decode_unit`, which appends rows, and the struct codes
-# of its own columns; its subclass of Events names these columns.
+# of its own columns; its subclass of Events names these columns. A column is a read-only memoryview.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
-from logclient._ext.codec cimport lc_wire, trim, wire_reserve
+from logclient._ext.codec cimport append_bytes, lc_wire, trim, wire_reserve
 from logclient._ext.hash cimport SEED, xxh64_of
 from logclient._ext.ids cimport ID_SIZE, is_ours, keep_foreign, lc_id, lc_names, lc_rows, read_id
 from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, lc_object, lc_span
@@ -32,26 +32,32 @@ ctypedef struct lc_kept:
     lc_wire own_ends             # int64: where each of these ids ends
 
 
-cdef class Column:
+cdef class Memory:
     cdef void *data
-    cdef Py_ssize_t n
-    cdef Py_ssize_t item
-    cdef char code[2]
+    cdef Py_ssize_t size
 
 
-cdef Column make_column(void **data, size_t n, size_t item, char code)
+cdef memoryview make_column(void **data, size_t n, size_t item, char code)
 
 
 cdef class Events:
     cdef Py_ssize_t n
-    cdef tuple columns           # by C_STATUS and so on
-    cdef readonly Column id_hash
-    cdef readonly Column bodies
-    cdef readonly Column own_ids
-    cdef readonly Column own_id_ends
-    cdef readonly Py_ssize_t units
+    cdef readonly memoryview status       # uint8: index into the decoder's STATUS_NAMES; 0 to 3 are shared
+    cdef readonly memoryview producer     # int32: index into the decoder's producers; -1: none of them
+    cdef readonly memoryview prefix_high  # uint64: bytes 0..7 of the id, big-endian; 0 without an id
+    cdef readonly memoryview prefix_low   # uint16: bytes 8..9 of the id
+    cdef readonly memoryview sequence     # int64: the last 48 bits of the id
+    cdef readonly memoryview hash         # uint64: XXH64 of the body as carried; 0: a fault, or not wanted
+    cdef readonly memoryview unit         # int32: index of the unit
+    cdef readonly memoryview offset       # int64: where the body, or the fault, begins in the expanded unit
+    cdef readonly memoryview length       # int32: bytes of the body
+    cdef readonly memoryview id_hash      # uint64, two a row: the name of an id that is the user's own
+    cdef readonly memoryview bodies       # uint8: the bodies of all rows, joined, if they are wanted
+    cdef readonly memoryview own_ids      # uint8: the texts of the users' own ids, joined, likewise
+    cdef readonly memoryview own_id_ends  # int64: where each of these ends, for each row with one
+    cdef readonly Py_ssize_t units        # decoded: fewer than were given where a bound ended the call
 
-    cdef int take_rows(self, lc_rows *r) except -1
+    cdef list take_rows(self, lc_rows *r)
     cdef int take_bodies(self, lc_kept *k) except -1
 
 
@@ -74,8 +80,7 @@ cdef class BatchDecoder:
     cdef tuple producers         # owns the memory that `names` points to
     cdef type result             # Events or a subclass
 
-    cdef int ensure_initialized(self) except -1
-    cdef int ensure_uninitialized(self) except -1
+    cdef int ensure_idle(self) except -1
     cdef int begin(self, type result, const char *codes, producers, bint identity) except -1
     # Append the rows of one unit. Negative: out of memory.
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil
@@ -102,18 +107,6 @@ cdef inline int identify(BatchDecoder d, const lc_span *own, lc_id *id_) noexcep
     return -1 if keep_foreign(&d.rows, own) < 0 else STATUS_FOREIGN
 
 
-cdef inline int append_bytes(lc_wire *to, const uint8_t *p, size_t size) noexcept nogil:
-    cdef uint8_t *room
-    if size == 0:
-        return 0                 # an empty wire has no memory
-    room = wire_reserve(to, size)
-    if room == NULL:
-        return -1
-    memcpy(room, p, size)
-    to.size += size
-    return 0
-
-
 # Whether a call has reached its bound.
 cdef inline bint is_full(const lc_kept *k, size_t rows) noexcept nogil:
     return (k.most_rows and rows >= k.most_rows) or (k.most_bytes and k.bodies.size >= k.most_bytes)
@@ -132,19 +125,17 @@ cdef inline int keep_body(BatchDecoder d, const uint8_t *p, size_t size) noexcep
 
 
 cdef inline int keep_own_id(lc_kept *k, const uint8_t *p, size_t size) noexcept nogil:
-    cdef int64_t end
     if append_bytes(&k.own_ids, p, size) < 0:
         return -1
-    end = <int64_t> k.own_ids.size
+    cdef int64_t end = <int64_t> k.own_ids.size
     return append_bytes(&k.own_ends, <const uint8_t *> &end, sizeof(end))
 
 
 # Scratch memory for `size` bytes, with SCAN_PAD zeros behind them for the scanner. NULL: out of memory.
 cdef inline uint8_t *scan_room(BatchDecoder d, size_t size) noexcept nogil:
-    cdef uint8_t *room
     d.scratch.size = 0
     trim(&d.scratch, SCRATCH_KEPT)
-    room = wire_reserve(&d.scratch, size + SCAN_PAD)
+    cdef uint8_t *room = wire_reserve(&d.scratch, size + SCAN_PAD)
     if room != NULL:
         memset(room + size, 0, SCAN_PAD)
     return room

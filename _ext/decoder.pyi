@@ -7,20 +7,10 @@ from _typeshed import ReadableBuffer
 _Events = TypeVar("_Events", bound=Events, covariant=True)
 
 @final
-class Column:
-    """One column of `Events`: a read-only, C-contiguous buffer that owns its memory.
+class Memory:
+    """The memory of a column, which lives as long as a view of it."""
 
-    ``numpy.frombuffer(column, dtype)`` makes no copy and keeps the column alive.
-    """
-
-    @property
-    def format(self) -> str:
-        """The struct code of its items."""
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
-    def tolist(self) -> list[int]:
-        """Return the items as a list."""
 
 class Events:
     """Decoded units, in order: a row for each event, and a row for each fault.
@@ -30,49 +20,49 @@ class Events:
 
     def __len__(self) -> int: ...
     @property
-    def status(self) -> Column:
+    def status(self) -> memoryview:
         """uint8: index into the decoder's ``STATUS_NAMES``. All decoders share 0 (ok) to 3."""
     @property
-    def producer(self) -> Column:
+    def producer(self) -> memoryview:
         """int32: index into the decoder's producers; -1 when it is none of them, or none were given."""
     @property
-    def prefix_high(self) -> Column:
+    def prefix_high(self) -> memoryview:
         """uint64: bytes 0..7 of the id, big-endian; 0 without an id."""
     @property
-    def prefix_low(self) -> Column:
+    def prefix_low(self) -> memoryview:
         """uint16: bytes 8..9 of the id; 0 without an id."""
     @property
-    def sequence(self) -> Column:
+    def sequence(self) -> memoryview:
         """int64: the last 48 bits of the id; 0 without an id."""
     @property
-    def hash(self) -> Column:
+    def hash(self) -> memoryview:
         """uint64: XXH64 of the body as carried, seed 42; 0 for a fault, and where none is asked for."""
     @property
-    def unit(self) -> Column:
+    def unit(self) -> memoryview:
         """int32: index of the unit."""
     @property
-    def offset(self) -> Column:
+    def offset(self) -> memoryview:
         """int64: where the body, or the fault, begins in the unit as ``expand`` returns it."""
     @property
-    def length(self) -> Column:
+    def length(self) -> memoryview:
         """int32: bytes of the body."""
     @property
-    def id_hash(self) -> Column:
+    def id_hash(self) -> memoryview:
         """uint64, two for each row: XXH64 of the user's own id, seeds 42 and 43; 0, 0 unless ``FOREIGN``."""
     @property
     def units(self) -> int:
         """The number of units decoded: fewer than were given, where a bound of `BatchDecoder.limit` ended it."""
     @property
-    def bodies(self) -> Column:
+    def bodies(self) -> memoryview:
         """uint8: the bodies of all rows with an event, joined, each with the bytes that `length` tells.
 
         Bodies beyond 256 MiB are left out. Empty without the bound `body_bytes` of `BatchDecoder.limit`.
         """
     @property
-    def own_ids(self) -> Column:
+    def own_ids(self) -> memoryview:
         """uint8: the text of the users' own ids as it stands in the bodies, joined; empty like `bodies`."""
     @property
-    def own_id_ends(self) -> Column:
+    def own_id_ends(self) -> memoryview:
         """int64: where each id ends in `own_ids`.
 
         One for each row of status ``FOREIGN``, in order; empty for plog's bodies without an id.
@@ -87,9 +77,7 @@ class BorrowedBuffer:
 class BatchDecoder(Generic[_Events]):
     """The base class of decoders."""
 
-    def decode(
-        self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer
-    ) -> _Events:
+    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> _Events:
         """Decode the units ``data[offset:offset + length]``, without the GIL.
 
         Args:

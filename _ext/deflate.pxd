@@ -5,7 +5,7 @@
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 
-from logclient._ext.codec cimport lc_wire, wire_reserve
+from logclient._ext.codec cimport append_bytes, lc_wire, wire_reserve
 
 
 cdef extern from "libraries.h":
@@ -45,7 +45,9 @@ cdef extern from "libraries.h":
 
 
 cdef enum:
-    PIECE = 1 << 16                  # of a stream that Python's zlib inflates
+    PYTHON_PIECE = 1 << 16           # bytes that Python's zlib gets and gives at once
+    INFLATE_ALL = 1                  # the input is used up
+    INFLATE_END = 2                  # the stream is over
     INFLATE_BAD = -1
     INFLATE_TOO_LARGE = -2
     INFLATE_MEMORY = -3
@@ -141,7 +143,6 @@ cdef inline int isal_deflate_window(lc_deflater *d, const uint8_t *data, size_t 
                                     lc_wire *out) noexcept nogil:
     cdef lc_istream *s = d.istream
     cdef uint8_t *to
-    cdef size_t room
     lc_isal_reset(s)
     s.level = 1
     s.level_buf = d.level_room
@@ -151,7 +152,7 @@ cdef inline int isal_deflate_window(lc_deflater *d, const uint8_t *data, size_t 
     s.end_of_stream = 1
     s.next_in = <uint8_t *> data
     s.avail_in = <uint32_t> size
-    room = size + (size >> 3) + 512
+    cdef size_t room = size + (size >> 3) + 512
     while True:
         to = wire_reserve(out, room)
         if to == NULL:
@@ -193,17 +194,11 @@ cdef inline int libz_deflate(lc_deflater *d, const uint8_t *data, size_t size, l
 cdef inline int python_deflate(lc_deflater *d, const uint8_t *data, size_t size,
                                lc_wire *out) noexcept with gil:
     cdef bytes small
-    cdef uint8_t *to
     try:
         small = (<object> d.python).compress(<bytes> data[:size], d.level)
     except BaseException:            # out of memory, or an interrupt: either way no stream
         return -1
-    to = wire_reserve(out, len(small))
-    if to == NULL:
-        return -1
-    memcpy(to, <const uint8_t *> small, len(small))
-    out.size += len(small)
-    return 0
+    return append_bytes(out, small, len(small))
 
 
 # Append data as one whole stream to out; -1 when memory is out (out.size is then anything).
@@ -217,23 +212,18 @@ cdef inline int deflate_window(lc_deflater *d, const uint8_t *data, size_t size,
 
 # The owner must keep the returned package, or None.
 cdef inline object inflater_open(lc_inflater *d):
-    cdef int done
     memset(d, 0, sizeof(lc_inflater))
     if not LC_HAS_ZLIB:
         import zlib
         d.python = <void *> zlib     # sys.modules may lose it
         return zlib
     d.zstream = zstream_new()
-    done = lc_inflate_init(d.zstream)
+    cdef int done = lc_inflate_init(d.zstream)
     if done != Z_OK:
         free(d.zstream)
         d.zstream = NULL
         zstream_refused(done)
     return None
-
-
-cdef inline bint inflater_is_open(const lc_inflater *d) noexcept:
-    return d.zstream != NULL or d.python != NULL
 
 
 cdef inline void inflater_close(lc_inflater *d) noexcept:
@@ -243,86 +233,89 @@ cdef inline void inflater_close(lc_inflater *d) noexcept:
     memset(d, 0, sizeof(lc_inflater))
 
 
-cdef inline int libz_inflate(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
-                             size_t limit) noexcept nogil:
-    cdef lc_zstream *s = d.zstream
-    cdef uint8_t *to
-    cdef size_t room, left = limit
-    cdef int done
-    if lc_inflate_reset(s) != Z_OK:
+# Inflate more of the input, into at most `most` bytes of out. 0: there may be more; else an INFLATE_ number.
+cdef inline int inflate_more(lc_zstream *s, lc_wire *out, size_t most) noexcept nogil:
+    cdef size_t room = max(4 * <size_t> s.avail_in + 4096, out.size)
+    # one byte more than allowed, to tell the last allowed one from the next
+    room = min(min(room, most - out.size + 1), <size_t> 1 << 30)
+    cdef uint8_t *to = wire_reserve(out, room)
+    if to == NULL:
         return INFLATE_MEMORY
-    s.next_in = data
-    s.avail_in = <unsigned int> size
-    room = size * 4 + 4096
-    while True:
-        # one byte more than allowed, to tell the last allowed one from the next
-        if room > left + 1:
-            room = left + 1
-        if room > 1 << 30:
-            room = 1 << 30
-        to = wire_reserve(out, room)
-        if to == NULL:
-            return INFLATE_MEMORY
-        s.next_out = to
-        s.avail_out = <unsigned int> room
-        done = lc_inflate(s)
-        room -= s.avail_out
-        out.size += room
-        if room > left:
-            return INFLATE_TOO_LARGE
-        left -= room
-        if done == Z_STREAM_END:
-            return 0
-        if done == Z_MEM_ERROR:
-            return INFLATE_MEMORY
-        if done != Z_OK and done != Z_BUF_ERROR:
-            return INFLATE_BAD
-        if s.avail_out:
-            return INFLATE_BAD if d.whole else 0     # the input is used up, the stream unfinished
-        room = out.size * 2 + 4096
+    s.next_out = to
+    s.avail_out = <unsigned int> room
+    cdef int done = lc_inflate(s)
+    out.size += room - s.avail_out
+    if out.size > most:
+        return INFLATE_TOO_LARGE
+    if done == Z_STREAM_END:
+        return INFLATE_END
+    if done == Z_MEM_ERROR:
+        return INFLATE_MEMORY
+    if done != Z_OK and done != Z_BUF_ERROR:
+        return INFLATE_BAD
+    return INFLATE_ALL if s.avail_out else 0
 
 
-# In pieces: Python's zlib would hold large output twice, beside `out`.
-cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
-                               size_t limit) noexcept with gil:
-    cdef bytes piece = b""
-    cdef uint8_t *to
-    cdef size_t at = 0, end, left = limit, most = PIECE
-    cdef object zlib = <object> d.python
+# The same, of all input, with an object of Python's zlib. `rest` is set to the bytes behind the stream's end.
+# The input is given in pieces, because that object copies what it does not use yet.
+cdef inline int python_inflate_all(object zlib, object inflater, const uint8_t *data, size_t size,
+                                   lc_wire *out, size_t most, size_t *rest) noexcept:
+    cdef bytes piece, tail = b""
+    cdef size_t at = 0, end, room
     try:
-        inflater = zlib.decompressobj()
-        tail = b""
-        while not inflater.eof and (at < size or tail or <size_t> len(piece) == most):
-            if not tail and <size_t> len(piece) < most:
-                end = min(size, at + PIECE)
+        while True:
+            if not tail:
+                end = min(size, at + PYTHON_PIECE)
                 tail = <bytes> data[at:end]
                 at = end
-            most = min(left + 1, <size_t> PIECE)
-            piece = inflater.decompress(tail, most)
-            tail = inflater.unconsumed_tail
-            if <size_t> len(piece) > left:
-                return INFLATE_TOO_LARGE
-            left -= len(piece)
-            to = wire_reserve(out, len(piece) + 1)       # it may be empty
-            if to == NULL:
+            room = min(most - out.size + 1, <size_t> PYTHON_PIECE)
+            piece = inflater.decompress(tail, room)
+            if append_bytes(out, piece, len(piece)) < 0:
                 return INFLATE_MEMORY
-            memcpy(to, <const uint8_t *> piece, len(piece))
-            out.size += len(piece)
+            if out.size > most:
+                return INFLATE_TOO_LARGE
+            if inflater.eof:
+                rest[0] = size - at + <size_t> len(inflater.unused_data)
+                return INFLATE_END
+            tail = inflater.unconsumed_tail
+            if at == size and not tail and <size_t> len(piece) < room:
+                return INFLATE_ALL
     except zlib.error:
         return INFLATE_BAD
     except BaseException:            # out of memory, or an interrupt
         return INFLATE_MEMORY
-    return INFLATE_BAD if d.whole and not inflater.eof else 0
+
+
+cdef inline int python_inflate(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
+                               size_t most) noexcept with gil:
+    cdef size_t rest = 0
+    try:
+        inflater = (<object> d.python).decompressobj()
+    except BaseException:
+        return INFLATE_MEMORY
+    return python_inflate_all(<object> d.python, inflater, data, size, out, most, &rest)
 
 
 # Append the content of a stream to out: at most limit bytes, else INFLATE_TOO_LARGE. Unless `whole`, a stream
 # without its end is taken as far as it goes; bytes behind the end are ignored: Lumberjack's servers do so.
 cdef inline int inflate_frame(lc_inflater *d, const uint8_t *data, size_t size, lc_wire *out,
                               size_t limit) noexcept nogil:
+    cdef lc_zstream *s = d.zstream
+    cdef size_t most = out.size + limit
+    cdef int done = 0
     if d.python != NULL:
-        return python_inflate(d, data, size, out, limit)
-    return libz_inflate(d, data, size, out, limit)
+        done = python_inflate(d, data, size, out, most)
+    elif lc_inflate_reset(s) != Z_OK:
+        return INFLATE_MEMORY
+    else:
+        s.next_in = data
+        s.avail_in = <unsigned int> size
+        while done == 0:
+            done = inflate_more(s, out, most)
+    if done < 0:
+        return done
+    return INFLATE_BAD if d.whole and done == INFLATE_ALL else 0
 
 
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset

@@ -5,8 +5,6 @@ from typing import final
 
 from _typeshed import ReadableBuffer
 
-from logclient._ext.decoder import Column
-
 @final
 class Documents:
     """Columns of documents, one row each. Texts are UTF-8.
@@ -16,28 +14,28 @@ class Documents:
     """
 
     @property
-    def time(self) -> Column:
+    def time(self) -> memoryview:
         """int64: microseconds since 1970."""
     @property
-    def time_valid(self) -> Column:
+    def time_valid(self) -> memoryview:
         """uint8: 1 where there is a time."""
     @property
-    def level(self) -> tuple[Column, Column, Column]:
+    def level(self) -> tuple[memoryview, memoryview, memoryview]:
         """Levels, in lower case."""
     @property
-    def message(self) -> tuple[Column, Column, Column]:
+    def message(self) -> tuple[memoryview, memoryview, memoryview]:
         """Messages."""
     @property
-    def field_ends(self) -> Column:
+    def field_ends(self) -> memoryview:
         """int32: the number of fields of all documents up to each; a 0 first."""
     @property
-    def field_valid(self) -> Column:
+    def field_valid(self) -> memoryview:
         """uint8: 1 for each row that is a document."""
     @property
-    def keys(self) -> tuple[Column, Column, Column]:
+    def keys(self) -> tuple[memoryview, memoryview, memoryview]:
         """Names of fields, distinct in each document."""
     @property
-    def values(self) -> tuple[Column, Column, Column]:
+    def values(self) -> tuple[memoryview, memoryview, memoryview]:
         """Their values: strings with escapes undone, anything else as its JSON text; no value for null."""
 
 @final
@@ -89,7 +87,7 @@ class DocumentReader:
             ValueError: `edges` do not rise inside `data`, or there is more text than a column can hold.
         """
 
-def join(data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> Column:
+def join(data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> memoryview:
     """Return slices of a buffer, joined: ``data[offset:offset + length]`` for each.
 
     Args:

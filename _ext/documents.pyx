@@ -67,12 +67,12 @@ ctypedef struct lc_texts:
 
 @cython.final
 cdef class Documents:
-    cdef readonly Column time
-    cdef readonly Column time_valid
+    cdef readonly memoryview time
+    cdef readonly memoryview time_valid
     cdef readonly tuple level
     cdef readonly tuple message
-    cdef readonly Column field_ends
-    cdef readonly Column field_valid
+    cdef readonly memoryview field_ends
+    cdef readonly memoryview field_valid
     cdef readonly tuple keys
     cdef readonly tuple values
 

@@ -10,7 +10,7 @@ from typing import Final, final
 from _typeshed import ReadableBuffer
 
 from logclient._ext.codec_base import CodecBase
-from logclient._ext.decoder import BatchDecoder, Column, Events
+from logclient._ext.decoder import BatchDecoder, Events
 
 MAX_BODY: Final[int]
 """64 MiB: the importer's limit. Beyond it one server loops for ever and another aborts."""
@@ -82,8 +82,6 @@ class Codec(CodecBase):
         """Begin a connection."""
     def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
-    def sent(self, rest: int = 0) -> None:
-        """Note that ZeroMQ has taken all bytes that were ready, except the last `rest`."""
     def ping(self) -> None:
         """Append a ping to the bytes to send.
 
@@ -102,20 +100,14 @@ def pack(compression: int, body: ReadableBuffer, /, *, level: int = 3) -> bytes:
         ValueError: there is no such compression, or it is not installed.
     """
 
-@final
-class Unpacker:
-    """Unpacks compressed bodies of at most `max_unpacked` bytes. Use one per thread.
+def unpack(compression: int, body: ReadableBuffer, most: int = ..., /) -> bytes:
+    """Return the unpacked body, of at most so many bytes.
 
     Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.
+
+    Raises:
+        ValueError: it is damaged; the message names the fault.
     """
-
-    def __init__(self, max_unpacked: int = ...) -> None: ...
-    def unpack(self, compression: int, body: ReadableBuffer, /) -> bytes:
-        """Return the unpacked body.
-
-        Raises:
-            ValueError: it is damaged; the message names the fault.
-        """
 
 # -- decoding captures ---------------------------------------------------------------------------
 
@@ -169,31 +161,31 @@ class Decoded(Events):
     """
 
     @property
-    def request(self) -> Column:
+    def request(self) -> memoryview:
         """uint8: 1 when the first frame is empty."""
     @property
-    def app_env_offset(self) -> Column:
+    def app_env_offset(self) -> memoryview:
         """int32: where the app-env begins in the unit."""
     @property
-    def app_env_length(self) -> Column:
+    def app_env_length(self) -> memoryview:
         """int32: bytes of the app-env; 0 without one."""
     @property
-    def topic_offset(self) -> Column:
+    def topic_offset(self) -> memoryview:
         """int32: where the topic begins in the unit."""
     @property
-    def topic_length(self) -> Column:
+    def topic_length(self) -> memoryview:
         """int32: bytes of the topic; 0 without one."""
     @property
-    def compression(self) -> Column:
+    def compression(self) -> memoryview:
         """uint8: the compression method in the meta info."""
     @property
-    def device(self) -> Column:
+    def device(self) -> memoryview:
         """uint32: the device number; 0 from a client."""
     @property
-    def created_ms(self) -> Column:
+    def created_ms(self) -> memoryview:
         """uint64: milliseconds since 1970."""
     @property
-    def number(self) -> Column:
+    def number(self) -> memoryview:
         """uint64: the message's sequence number, from 1; a device's shows gaps."""
 
 @final

@@ -63,9 +63,6 @@ class Codec(CodecBase):
     def end(self) -> None:
         """Send and read nothing more on this connection: the core ends it."""
     @property
-    def error(self) -> None:
-        """None: the core describes it; see `wrong`."""
-    @property
     def state(self) -> str:
         """``disconnected``, ``connecting``, ``synchronized``, or ``sending``: an outcome is awaited."""
     @property
@@ -77,10 +74,10 @@ class Codec(CodecBase):
     @property
     def jammed_for(self) -> float:
         """Seconds that were waited for the first outcome before the last jam."""
-    closing: bool
-    """Whether nothing new is sent, only suspects."""
-    wall: float
-    """The wall clock as ids have it, in seconds since 1970."""
+    def begin_close(self) -> None:
+        """Send nothing new, only suspects."""
+    def set_wall(self, wall: float) -> None:
+        """Set the wall clock for ids, in seconds since 1970."""
     def buffers(self) -> list[memoryview]:
         """Return views of the messages to send since the last `sent`."""
     def say(self, text: bytes) -> None:

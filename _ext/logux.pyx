@@ -19,18 +19,6 @@ The high nibble of an event's kind gives the form of its body:
 2      an action behind ``<qq``: its time in ms      the same; `meta` has that time (wall clock) and that
        since 1970 or -2**63, subprotocol or -1       subprotocol
 =====  ============================================  ===================================================
-
-The parts of this extension are in the folder `logux/`:
-
-==========  ======================================================================================
-`clocks`    the time of an event, even if the wall clock has been set since
-`inflight`  the state of a client: actions in flight, found by their ids
-`turns`     whose turn it is: new actions, suspects, pings
-`encode`    events to syncs
-`receive`   the messages for actions and pings, read without making objects of them
-`codec`     all of this for pumps and the core: `Codec`
-`decoder`   captured messages to columns, for the verifier: `Decoder`, `expand`
-==========  ======================================================================================
 """
 
 cimport cython
@@ -40,70 +28,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-from logclient._ext.codec_base cimport CodecBase, OutcomeList
-from logclient._ext.decoder cimport BatchDecoder, Events, clear_id, hash_body, identify, keep_body, scan_room
-from logclient._ext.codec cimport (
-    ACKED,
-    FAILED,
-    INFLIGHT,
-    K_DOCUMENT,
-    K_MASK,
-    K_TOPIC_SHIFT,
-    PENDING,
-    R_DENIED,
-    R_DOUBT,
-    R_ERROR,
-    R_NONE,
-    R_NOT_JSON,
-    R_REJECTED,
-    R_TOO_LARGE,
-    R_UNENCODABLE,
-    R_UNKNOWN_TYPE,
-    STOP_MEMORY,
-    STOP_PROTOCOL,
-    fail_event,
-    lc_batch,
-    lc_get_frame,
-    lc_outcomes,
-    lc_put_frame,
-    lc_wire,
-    outcome_add,
-    trim,
-    wire_reserve,
-)
-from logclient._ext.ids cimport (
-    ID_SIZE,
-    PRODUCER_SIZE,
-    add_common,
-    add_hash,
-    begin_hashes,
-    finish_hashes,
-    keep_user_id,
-    lc_id,
-    lc_put_digits,
-    lc_rows,
-    lc_spell,
-    lc_unhashed,
-)
-from logclient._ext.jsonscan cimport (
-    SCAN_PAD,
-    copy_object,
-    find_braces,
-    key_is,
-    lc_block,
-    lc_member,
-    lc_object,
-    lc_span,
-    lc_special,
-    nested_after,
-    next_member,
-    number_end,
-    read_integer,
-    scan_object,
-    skip_space,
-    skip_text,
-    string_end,
-)
+from logclient._ext.codec_base cimport CodecBase
+from logclient._ext.decoder cimport *
+from logclient._ext.codec cimport *
+from logclient._ext.ids cimport *
+from logclient._ext.jsonscan cimport *
 
 cdef enum:
     BODY_LIMIT = 64 << 20        # bytes of an action before its id

@@ -8,7 +8,7 @@ from typing import Final, final
 from _typeshed import ReadableBuffer
 
 from logclient._ext.codec_base import CodecBase
-from logclient._ext.decoder import BatchDecoder, Column, Events
+from logclient._ext.decoder import BatchDecoder, Events
 
 MAX_WINDOW: Final[int]
 """10,000 events: the limit of go-lumber's server."""
@@ -44,7 +44,7 @@ class Decoded(Events):
     """Decoded windows; rows from `TORN` on are faults."""
 
     @property
-    def wire_sequence(self) -> Column:
+    def wire_sequence(self) -> memoryview:
         """uint32: the sequence number in the frame."""
 
 @final
@@ -93,9 +93,6 @@ class Window:
     @property
     def unit(self) -> bytes:
         """The bytes as received, from the W frame to the last frame; in the literal form the one frame."""
-    @property
-    def inflated(self) -> int:
-        """The size of its frames in bytes, uncompressed."""
     def __len__(self) -> int:
         """Number of events."""
     @property
@@ -155,13 +152,6 @@ class Reader:
 
 def encode_ack(version: int, number: int, /) -> bytes:
     """Encode an 'ack' frame; `number` 0 is a keep-alive."""
-
-def decode_acks(data: ReadableBuffer, /) -> list[tuple[int, int]]:
-    """Decode whole 'ack' frames into pairs of version and number.
-
-    Raises:
-        ValueError: there is something else in `data`.
-    """
 
 # -- the writer ----------------------------------------------------------------------------------
 

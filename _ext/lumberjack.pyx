@@ -22,110 +22,20 @@ sequence      runs over the whole connection, from 1 to 4,294,967,295; 0 is alwa
 ``A``         acknowledges all frames up to this number
 a unit        one 'D', 'J' or 'C' frame as it was sent and captured
 ============  =============================================================
-
-The parts of this extension are in the folder `lumberjack/`:
-
-============  =============================================================
-`check`       checks of bodies: whether the protocol can carry them, and their places for the id
-`limit`       how many windows may be in flight
-`writer`      events to windows, acknowledgements to outcomes: `Codec`
-`acks`        'ack' frames for collectors and tests
-`reader`      bytes to windows, for collectors: `Reader`, `Window`
-`decoder`     captured windows to columns, for the verifier: `Decoder`, `expand`
-============  =============================================================
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
-from logclient._ext.decoder cimport (
-    NO_MEMORY,
-    BatchDecoder,
-    Events,
-    clear_id,
-    hash_body,
-    identify,
-    keep_body,
-    scan_body,
-)
-from logclient._ext.deflate cimport (
-    INFLATE_BAD,
-    INFLATE_MEMORY,
-    INFLATE_TOO_LARGE,
-    deflate_window,
-    deflater_close,
-    deflater_name,
-    deflater_open,
-    inflate_frame,
-    inflater_close,
-    inflater_is_open,
-    inflater_open,
-    lc_deflater,
-    lc_inflater,
-)
-from logclient._ext.codec cimport (
-    ACKED,
-    INFLIGHT,
-    K_BYTES,
-    K_EVENT_OPEN,
-    K_ID1_TAKEN,
-    K_ID2_TAKEN,
-    K_MASK,
-    K_METADATA_OPEN,
-    K_NESTED,
-    K_RAW,
-    PENDING,
-    R_NONE,
-    R_NOT_JSON,
-    R_TOO_LARGE,
-    R_UNENCODABLE,
-    STOP_MEMORY,
-    STOP_PROTOCOL,
-    fail_event,
-    lc_batch,
-    lc_outcomes,
-    lc_wire,
-    outcome_add,
-    trim,
-    wire_reserve,
-)
-from logclient._ext.ids cimport (
-    C_OWN,
-    ID_SIZE,
-    PRODUCER_SIZE,
-    add_common,
-    add_hash,
-    begin_hashes,
-    finish_hashes,
-    is_ours,
-    keep_second_id,
-    keep_user_id,
-    lc_digits,
-    lc_get32,
-    lc_id,
-    lc_put32,
-    lc_put_digits,
-    lc_spell,
-    lc_unhashed,
-    read_id,
-)
-from logclient._ext.jsonscan cimport (
-    SCAN_DEPTH,
-    SCAN_DIGITS,
-    SCAN_PAD,
-    copy_object,
-    find_braces,
-    lc_object,
-    lc_span,
-    scan_object,
-    second_id,
-    user_id,
-)
+from logclient._ext.decoder cimport *
+from logclient._ext.deflate cimport *
+from logclient._ext.codec cimport *
+from logclient._ext.ids cimport *
+from logclient._ext.jsonscan cimport *
 
 MAX_WINDOW = WINDOW_LIMIT
 MAX_INFLIGHT = MOST_WINDOWS
@@ -154,6 +64,5 @@ cdef enum:
 include "lumberjack/check.pyx"
 include "lumberjack/limit.pyx"
 include "lumberjack/writer.pyx"
-include "lumberjack/acks.pyx"
 include "lumberjack/reader.pyx"
 include "lumberjack/decoder.pyx"

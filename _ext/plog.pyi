@@ -1,12 +1,14 @@
 """plog: the client (`Codec`), fragments and their reassembly, the decoder of captures."""
 
 from collections.abc import Iterable
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from _typeshed import ReadableBuffer
 
 from logclient._ext.codec_base import CodecBase
-from logclient._ext.decoder import BatchDecoder, Column, Events
+from logclient._ext.decoder import BatchDecoder, Events
+
+_Events = TypeVar("_Events", bound=Events, covariant=True)
 
 HEADER: Final[int]
 """24: bytes of a fragment before its tags and payload."""
@@ -55,12 +57,6 @@ class Codec(CodecBase):
         lines: bool = False,
     ) -> None: ...
     @property
-    def compressor(self) -> str:
-        """Always ``none``."""
-    @property
-    def error(self) -> None:
-        """Always None: a server cannot break this protocol."""
-    @property
     def now(self) -> float:
         """The latest time that was passed to a method, in seconds of the monotonic clock."""
     @property
@@ -92,8 +88,6 @@ class Codec(CodecBase):
         """Begin with a new socket."""
     def connection_lost(self) -> None:
         """Forget everything in flight and everything received."""
-    def sent(self, rest: int = 0) -> None:
-        """Settle the events sent: the kernel has all bytes except the last `rest`, which are whole runs."""
     @property
     def unsent(self) -> int:
         """Events in flight: the transport has not taken all of their datagrams."""
@@ -133,44 +127,41 @@ VERDICT_NAMES: Final[tuple[str, ...]]
 """Lower-case names of these, for reports."""
 
 @final
-class Judged:
+class Judged(Events):
     """Judged datagrams: a row for each, in order."""
 
-    def __len__(self) -> int: ...
     @property
-    def verdict(self) -> Column:
+    def verdict(self) -> memoryview:
         """uint8: `MESSAGE` and so on."""
     @property
-    def opened(self) -> Column:
+    def opened(self) -> memoryview:
         """uint8: 1 for the first fragment seen of its message, by which servers count holes."""
     @property
-    def id(self) -> Column:
+    def id(self) -> memoryview:
         """uint32: the id of the message; 0 without one."""
     @property
-    def count(self) -> Column:
+    def count(self) -> memoryview:
         """uint16: fragments of the message; 0 if it is not a fragment."""
     @property
-    def index(self) -> Column:
+    def index(self) -> memoryview:
         """uint16: the index of the fragment."""
     @property
-    def begin(self) -> Column:
-        """int64: where the payload begins in the data; below 0 if it was reassembled: see `payload`."""
-    @property
-    def length(self) -> Column:
-        """int32: bytes of the payload."""
-    @property
-    def tags_begin(self) -> Column:
-        """int64: where the tags begin; like `begin`."""
-    @property
-    def tags_length(self) -> Column:
+    def tags_length(self) -> memoryview:
         """int32: bytes of the tags."""
     def payload(self, row: int) -> bytes:
         """Return the payload of a row, reassembled if it had several fragments."""
     def tags(self, row: int) -> bytes:
         """Return the tags of a row as they travelled."""
 
+class Defragmenter(BatchDecoder[_Events]):
+    """A decoder that keeps the fragments of incomplete messages between calls."""
+
+    @property
+    def open(self) -> list[tuple[int, int, int, int]]:
+        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
+
 @final
-class Reassembler:
+class Reassembler(Defragmenter[Judged]):
     """Judges datagrams as the real server does, and reassembles messages."""
 
     def __init__(
@@ -191,9 +182,6 @@ class Reassembler:
         """
     def expire(self, now: float) -> None:
         """Evict messages that were not touched for long; `feed` does so too."""
-    @property
-    def open(self) -> list[tuple[int, int, int, int]]:
-        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
     @property
     def held(self) -> int:
         """Bytes that count against `max_bytes`."""
@@ -218,17 +206,17 @@ class Decoded(Events):
     """Decoded datagrams: a row for each whole message, and one for each fault and command."""
 
     @property
-    def simple(self) -> Column:
+    def simple(self) -> memoryview:
         """uint8: 1 when the message was unboxed."""
     @property
-    def fragments(self) -> Column:
+    def fragments(self) -> memoryview:
         """uint16: fragments of the message; 0 when it was unboxed."""
     @property
-    def number(self) -> Column:
+    def number(self) -> memoryview:
         """uint32: the message's id, by which servers count holes; 0 when it was unboxed."""
 
 @final
-class Decoder(BatchDecoder[Decoded]):
+class Decoder(Defragmenter[Decoded]):
     """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls."""
 
     def __init__(
@@ -250,9 +238,6 @@ class Decoder(BatchDecoder[Decoded]):
         received_us: ReadableBuffer | None = None,
     ) -> Decoded:
         """Decode the units ``data[offset:offset + length]``, without the GIL."""
-    @property
-    def open(self) -> list[tuple[int, int, int, int]]:
-        """As `Reassembler.open`."""
 
 def expand(unit: ReadableBuffer) -> bytes:
     """Return the unit as bytes: nothing in it is compressed."""

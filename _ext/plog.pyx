@@ -18,16 +18,6 @@ Over TCP (`lines`) each message is a line, without header and tags.
 
 Bytes to send and bytes received are *runs* of datagrams, each behind its head: u32 bytes of the run
 and u32 segment, little-endian. The datagrams of a run have `segment` bytes each; the last may be shorter.
-
-The parts of this extension are in the folder `plog/`:
-
-=============  ===================================================================================
-`fragments`    messages to datagrams, and runs of datagrams: `fragments`, `datagrams`, `join_runs`
-`pacing`       token buckets, and the room in the receiver's queue
-`client`       events to runs of datagrams or lines: `Codec`
-`reassembler`  datagrams to messages, judged as the real server does: `Reassembler`, `Judged`
-`decoder`      captured datagrams to columns, for the verifier: `Decoder`, `expand`
-=============  ===================================================================================
 """
 
 cimport cython
@@ -37,71 +27,12 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove, memset
 
 from logclient._ext.codec_base cimport CodecBase
-from logclient._ext.decoder cimport (
-    NO_MEMORY,
-    BatchDecoder,
-    BorrowedBuffer,
-    Column,
-    Events,
-    clear_id,
-    count_units,
-    hash_body,
-    identify,
-    keep_body,
-    keep_own_id,
-    make_column,
-    scan_body,
-)
-from logclient._ext.sent_tracker cimport (
-    handing_add,
-    handing_close,
-    handing_forget,
-    handing_open,
-    handing_room,
-    handing_took,
-    lc_handing,
-)
+from logclient._ext.decoder cimport *
+from logclient._ext.sent_tracker cimport *
 from logclient._ext.hash cimport HASH_LANES, murmur3_many, murmur3_of
-from logclient._ext.codec cimport (
-    INFLIGHT,
-    K_BYTES,
-    K_DOCUMENT,
-    K_MASK,
-    K_TOPIC_SHIFT,
-    PENDING,
-    R_TOO_LARGE,
-    R_UNENCODABLE,
-    RUN_MOST,
-    RUN_SEGMENTS,
-    STOP_MEMORY,
-    fail_event,
-    lc_batch,
-    lc_get_frame,
-    lc_outcomes,
-    lc_put_frame,
-    lc_wire,
-    trim,
-    wire_reserve,
-)
-from logclient._ext.ids cimport (
-    C_OWN,
-    ID_SIZE,
-    PRODUCER_SIZE,
-    add_common,
-    add_hash,
-    begin_hashes,
-    finish_hashes,
-    keep_foreign,
-    keep_user_id,
-    lc_get32,
-    lc_id,
-    lc_put32,
-    lc_put_digits,
-    lc_rows,
-    lc_spell,
-    lc_unhashed,
-)
-from logclient._ext.jsonscan cimport SCAN_PAD, copy_object, find_braces, lc_object, lc_span
+from logclient._ext.codec cimport *
+from logclient._ext.ids cimport *
+from logclient._ext.jsonscan cimport *
 
 cdef extern from *:
     """

@@ -17,24 +17,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset, strlen
+from libc.string cimport memcpy, strlen
 
-from logclient._ext.codec cimport trim, wire_reserve
-from logclient._ext.deflate cimport (
-    LC_HAS_ZLIB,
-    Z_BUF_ERROR,
-    Z_MEM_ERROR,
-    Z_OK,
-    Z_STREAM_END,
-    lc_deflate_end,
-    lc_deflate_reset,
-    lc_inflate,
-    lc_inflate_end,
-    lc_inflate_reset,
-    lc_zstream,
-    zstream_new,
-    zstream_refused,
-)
+from logclient._ext.codec cimport *
+from logclient._ext.deflate cimport *
 
 __all__ = ["LINKED", "ClientFrames"]
 
@@ -73,13 +59,9 @@ cdef class ClientFrames:
             the bits of our window, and the same two of the server; None: no compression. Messages are
             unpacked with a window of 15 bits, which suits every server: with less, what zlib accepts of one
             that exceeds its window depends on how the bytes arrive.
-
-    Raises:
-        ValueError: a window has other than 9 to 15 bits (the server's: 8 to 15).
     """
 
     def __cinit__(self, uint64_t max_message, *, deflate=None):
-        memset(&self.f, 0, sizeof(lc_frames))
         self.f.max_message = max_message
         self.f.key = KEYS
         self.f.pong_size = -1
@@ -88,7 +70,6 @@ cdef class ClientFrames:
             self._begin_deflate(*deflate)
 
     def _begin_deflate(self, bint keeps_sent, int window_sent, bint keeps_received, int window_received):
-        cdef int done
         if not 9 <= window_sent <= 15 or not 8 <= window_received <= 15:
             raise ValueError("deflate: a window has 9 to 15 bits, the server's 8 to 15")
         self.f.deflates = True
@@ -101,7 +82,7 @@ cdef class ClientFrames:
             self.f.python = <void *> self
             return
         self.f.packer = zstream_new()
-        done = lc_deflate_init_raw(self.f.packer, window_sent)
+        cdef int done = lc_deflate_init_raw(self.f.packer, window_sent)
         if done == Z_OK:
             self.f.unpacker = zstream_new()
             done = lc_inflate_init_raw(self.f.unpacker, UNPACK_BITS)
@@ -122,14 +103,7 @@ cdef class ClientFrames:
     # -- to send
 
     def send(self, data):
-        """Frame a text message; after the end it is discarded.
-
-        Args:
-            data: its bytes; they are copied, and not checked for UTF-8.
-
-        Raises:
-            MemoryError: there is no memory for it.
-        """
+        """Frame a text message, which is not checked for UTF-8; after the end it is discarded."""
         cdef Py_buffer view
         cdef int done
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -151,11 +125,7 @@ cdef class ClientFrames:
         return self.f.out.size - self.f.sent + (<size_t> self.f.pong_size + 6 if self.f.pong_size >= 0 else 0)
 
     def data_to_send(self):
-        """Return the bytes to send, and forget them.
-
-        Raises:
-            MemoryError: there is no memory for the answer to a ping.
-        """
+        """Return the bytes to send, and forget them."""
         cdef const uint8_t *data = NULL
         parts = []
         while True:
@@ -190,11 +160,7 @@ cdef class ClientFrames:
         return self.f.over == OVER_NOT and self.input_at < self.input_size
 
     def next_message(self):
-        """Return the next message, an empty one as a space; None: there is none, or the connection is over.
-
-        Raises:
-            MemoryError: there is no memory for it.
-        """
+        """Return the next message, an empty one as a space; None: there is none, or all is over."""
         cdef const uint8_t *at = self.input_data + self.input_at
         cdef const uint8_t *message = NULL
         cdef size_t size = 0

@@ -19,7 +19,7 @@ from logclient._ext.hash import murmur3
 from logclient._ext.inflight import InflightBatches
 from logclient._ext.logjam import Codec as LogjamHot
 from logclient._ext.logjam import Decoder as LogjamDecoder
-from logclient._ext.logjam import Unpacker, expand, pack
+from logclient._ext.logjam import expand, pack, unpack
 from logclient._ext.logux import Codec as LoguxCodec
 from logclient._ext.logux import Decoder as LoguxDecoder
 from logclient._ext.lumberjack import Codec, Decoder, Reader, check_json
@@ -219,7 +219,7 @@ def test_logjam_pack(benchmark: Any, function: Any, compression: int) -> None:
 
 
 @pytest.mark.benchmark(group="Logjam, open 128 bodies")
-@pytest.mark.parametrize("function", [Unpacker().unpack, reference.unpack], ids=["ours", "reference"])
+@pytest.mark.parametrize("function", [unpack, reference.unpack], ids=["ours", "reference"])
 @pytest.mark.parametrize("compression", range(1, 4), ids=METHODS[1:])
 def test_logjam_unpack(benchmark: Any, function: Any, compression: int) -> None:
     packed = reference.pack(compression, BODY)

@@ -12,8 +12,8 @@ cdef void forget_texts(lc_texts *t) noexcept nogil:
     forget_wire(&t.valid)
 
 
-cdef Column take_wire(lc_wire *w, size_t item, char code):
-    cdef Column column = make_column(<void **> &w.data, w.size // item, item, code)
+cdef memoryview take_wire(lc_wire *w, size_t item, char code):
+    cdef memoryview column = make_column(<void **> &w.data, w.size // item, item, code)
     memset(w, 0, sizeof(lc_wire))
     return column
 

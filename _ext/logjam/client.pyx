@@ -39,7 +39,7 @@ ctypedef struct lc_client:
     double now
     double last_sign
     lc_wire partial              # of a reply
-    lc_wire pongs                # u32 size and host for each; a size of all ones for a refused ping
+    lc_wire pongs                # replies to pings
     int wrong
     uint8_t wrong_bytes[WRONG_SHOWN]
     size_t wrong_size
@@ -219,26 +219,18 @@ cdef inline bint says(const lc_span *frame, const char *words, size_t size) noex
 # Take the whole reply at p.
 cdef int take_reply(lc_client *w, const uint8_t *p, size_t size, lc_span *frames, int n,
                     lc_outcomes *out) noexcept nogil:
-    cdef uint64_t seq
-    cdef uint8_t *to
     cdef bint good
     out.alive += 1
     if w.count == 0:
         return client_wrong(w, WRONG_TIME, p, size)
-    seq = w.ring[w.head]
+    cdef uint64_t seq = w.ring[w.head]
     if seq == 0:
         good = n == 3 and says(&frames[1], b"200 OK", 6)
         if not says(&frames[0], b"ping", 4) or not good and not (
                 n == 2 and says(&frames[1], b"400 Bad Request", 15)):
             return client_wrong(w, WRONG_PONG, p, size)
-        to = wire_reserve(&w.pongs, 4 + (frames[2].size if good else 0))
-        if to == NULL:
+        if append_bytes(&w.pongs, p, size) < 0:
             return STOP_MEMORY
-        lc_put32(to, <uint32_t> frames[2].size if good else 0xFFFFFFFF)
-        w.pongs.size += 4
-        if good:
-            memcpy(to + 4, frames[2].at, frames[2].size)
-            w.pongs.size += frames[2].size
         w.pings -= 1
         out.events += 1
     else:
@@ -289,7 +281,6 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
     cdef lc_span frames[REPLY_FRAMES]
     cdef size_t used = 0
     cdef bint kept = w.partial.size > 0
-    cdef uint8_t *to
     cdef int n = 0, done
     if w.wrong:
         return STOP_PROTOCOL
@@ -297,22 +288,17 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
         return 0
     w.now = w.last_sign = now
     if kept:
-        to = wire_reserve(&w.partial, size)
-        if to == NULL:
+        if append_bytes(&w.partial, data, size) < 0:
             return STOP_MEMORY
-        memcpy(to, data, size)
-        w.partial.size += size
         data = w.partial.data
         size = w.partial.size
-    while True:
-        done = next_reply(w, data, size, frames, &n, &used)
-        if done > 0:
-            done = take_reply(w, data, used, frames, n, out)
-            if done == 0:
-                data += used
-                size -= used
-                continue
-        break
+    done = next_reply(w, data, size, frames, &n, &used)
+    while done > 0:
+        done = take_reply(w, data, used, frames, n, out)
+        if done == 0:
+            data += used
+            size -= used
+            done = next_reply(w, data, size, frames, &n, &used)
     if done < 0:
         return done
     # The rest is part of a message, and bounded by REPLY_LIMIT.
@@ -320,13 +306,8 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
         memmove(w.partial.data, data, size)
         w.partial.size = size
         trim(&w.partial, ROOM_KEPT)
-    elif size:
-        to = wire_reserve(&w.partial, size)
-        if to == NULL:
-            return STOP_MEMORY
-        memcpy(to, data, size)
-        w.partial.size = size
-    return 0
+        return 0
+    return append_bytes(&w.partial, data, size)
 
 
 cdef double client_deadline(void *self) noexcept nogil:
@@ -351,28 +332,19 @@ cdef bytes frame_of(bytes content, bint more):
 cdef class Codec(CodecBase):
     """The client: messages out, replies in, driven by a pump without the GIL through `capsule`.
 
-    With a compressor that must be called in Python, `encode` holds the GIL; it takes it once for each call,
-    not for each message. ``logclient.config`` checks the options of users; they are not checked again here.
-
     Args:
         producer: the 10 bytes that begin every id.
         app_env: the first frame of each message, 1 to 255 bytes.
         topics: six names, by the high nibble of an event's kind. The id goes into ``request_id`` when the
             topic begins with ``logs``, else into ``uuid``.
         request: ask for a reply to each message. Otherwise events are ``handed`` once ZeroMQ has taken them.
-        inflight: bound on requests without a reply. When it is reached, encoding waits until a quarter is
-            free.
+        inflight: bound on requests without a reply.
         batch_bytes: bound on the bodies encoded at once; a larger one travels alone.
         compression: 0 for none, 1 for zlib, 2 for snappy, 3 for LZ4.
         level: zlib's, 1 to 9; 1 to 3 use the fastest compressor there is.
         compress_over: compress bodies of at least this many bytes, if that makes them smaller.
-        identity: insert ids into events.
-        check: check that raw bodies are one JSON object in UTF-8.
         silence: seconds without a reply after which the connection counts as dead.
         number: sequence number of the first message; after 2**64 - 1 comes 1.
-
-    Raises:
-        ValueError: the compression is not installed.
     """
 
     cdef lc_client w
@@ -380,17 +352,12 @@ cdef class Codec(CodecBase):
     cdef list kept               # bytes that w.topics points into
     cdef bytes app_env
 
-    def __cinit__(self):
-        memset(&self.w, 0, sizeof(lc_client))
-
-    def __init__(self, bytes producer, bytes app_env, topics, *, bint request=True, int inflight=256,
-                 int64_t batch_bytes=1 << 20, int compression=0, int level=3, int64_t compress_over=1024,
-                 bint identity=True, bint check=True, double silence=30.0, uint64_t number=1):
+    def __cinit__(self, bytes producer, bytes app_env, topics, *, bint request=True, int inflight=256,
+                  int64_t batch_bytes=1 << 20, int compression=0, int level=3, int64_t compress_over=1024,
+                  bint identity=True, bint check=True, double silence=30.0, uint64_t number=1):
         cdef lc_client *w = &self.w
         cdef lc_topic *topic
         cdef int i
-        if w.ring != NULL:
-            raise TypeError("__init__ has run already")
         topics = [bytes(name) for name in topics]
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
@@ -436,6 +403,7 @@ cdef class Codec(CodecBase):
         self.codec.deadline = client_deadline
         if not request:
             self.codec.sent = client_sent
+            self.handing = &w.handing
 
     def __dealloc__(self):
         free(self.w.ring)
@@ -486,21 +454,14 @@ cdef class Codec(CodecBase):
         forget(&self.w)
         self.w.wrong = WRONG_NONE
         self.w.now = self.w.last_sign = now
-        CodecBase.sent(self)
+        self.sent()
 
     def connection_lost(self):
         """Forget everything in flight; return the number of requests."""
         cdef uint32_t requests = self.w.count
         forget(&self.w)
-        CodecBase.sent(self)
+        self.sent()
         return requests
-
-    def sent(self, uint64_t rest=0):
-        """Note that ZeroMQ has taken all bytes that were ready, except the last `rest`."""
-        cdef lc_handing *h = &self.w.handing
-        CodecBase.sent(self)
-        if not self.w.request and rest <= h.written - h.taken:
-            handing_took(h, h.written - h.taken - rest, &self.out)
 
     def ping(self):
         """Append a ping to the bytes to send.
@@ -511,8 +472,6 @@ cdef class Codec(CodecBase):
         cdef lc_client *w = &self.w
         cdef uint8_t meta[META_SIZE]
         cdef bytes message
-        cdef uint8_t *to
-        self.ensure_initialized()
         if w.pings == PINGS:
             raise ValueError(f"ping: {PINGS} of them have no reply yet")
         put_meta(w, meta, NO_COMPRESSION, 0)
@@ -520,14 +479,8 @@ cdef class Codec(CodecBase):
             frame_of(b"", True), frame_of(b"ping", True), frame_of(self.app_env, True), frame_of(b"{}", True),
             frame_of(<bytes> meta[:META_SIZE], False),
         ])
-        if self.box.views:
-            self.full.append(self.box)
-            self.box = type(self.box)()
-        to = wire_reserve(&self.box.wire, len(message))
-        if to == NULL:
+        if append_bytes(self.wire(), message, len(message)) < 0:
             raise MemoryError()
-        memcpy(to, <const uint8_t *> PyBytes_AS_STRING(message), len(message))
-        self.box.wire.size += len(message)
         w.handing.written += len(message)
         if w.count == 0:
             w.last_sign = w.now
@@ -537,19 +490,16 @@ cdef class Codec(CodecBase):
 
     def pongs(self):
         """Return the replies to pings since the last call: the server's name, or None for a bad request."""
-        cdef lc_wire *w = &self.w.pongs
-        cdef size_t at = 0
-        cdef uint32_t size
+        cdef lc_wire *r = &self.w.pongs
+        cdef lc_span frames[REPLY_FRAMES]
+        cdef size_t at = 0, used = 0
+        cdef int n = 0
         hosts = []
-        while at < w.size:
-            size = lc_get32(w.data + at)
-            at += 4
-            if size == 0xFFFFFFFF:
-                hosts.append(None)
-            else:
-                hosts.append(PyBytes_FromStringAndSize(<const char *> w.data + at, size))
-                at += size
-        w.size = 0
+        while at < r.size:
+            next_reply(&self.w, r.data + at, r.size - at, frames, &n, &used)
+            hosts.append(<bytes> frames[2].at[:frames[2].size] if n == 3 else None)
+            at += used
+        r.size = 0
         return hosts
 
 

@@ -1,45 +1,26 @@
 # The decoder of captured messages.
 
-cdef enum Status:
-    S_OK = 0
-    S_FOREIGN
-    S_NO_ID
-    S_NOT_JSON
-    S_TORN
-    S_BAD_FRAMES
-    S_NO_META
-    S_OLD_META
-    S_BAD_META
-    S_BAD_APP_ENV
-    S_BAD_TOPIC
-    S_BAD_COMPRESSION
-    S_BAD_ZLIB
-    S_BAD_SNAPPY
-    S_BAD_LZ4
-    S_TOO_LARGE
-    S_NO_LIBRARY
-    S_PING
-    S_HEARTBEAT
+cpdef enum:
+    OK = 0
+    FOREIGN
+    NO_ID
+    NOT_JSON
+    TORN                         # faults from here on
+    BAD_FRAMES
+    NO_META
+    OLD_META
+    BAD_META
+    BAD_APP_ENV
+    BAD_TOPIC
+    BAD_COMPRESSION
+    BAD_ZLIB
+    BAD_SNAPPY
+    BAD_LZ4
+    TOO_LARGE
+    NO_LIBRARY
+    PING                         # no faults, and no events
+    HEARTBEAT
 
-OK = <int> S_OK
-FOREIGN = <int> S_FOREIGN
-NO_ID = <int> S_NO_ID
-NOT_JSON = <int> S_NOT_JSON
-TORN = <int> S_TORN
-BAD_FRAMES = <int> S_BAD_FRAMES
-NO_META = <int> S_NO_META
-OLD_META = <int> S_OLD_META
-BAD_META = <int> S_BAD_META
-BAD_APP_ENV = <int> S_BAD_APP_ENV
-BAD_TOPIC = <int> S_BAD_TOPIC
-BAD_COMPRESSION = <int> S_BAD_COMPRESSION
-BAD_ZLIB = <int> S_BAD_ZLIB
-BAD_SNAPPY = <int> S_BAD_SNAPPY
-BAD_LZ4 = <int> S_BAD_LZ4
-TOO_LARGE = <int> S_TOO_LARGE
-NO_LIBRARY = <int> S_NO_LIBRARY
-PING = <int> S_PING
-HEARTBEAT = <int> S_HEARTBEAT
 STATUS_NAMES = (
     "ok", "foreign", "no_id", "not_json", "torn", "bad_frames", "no_meta", "old_meta", "bad_meta",
     "bad_app_env", "bad_topic", "bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large",
@@ -66,6 +47,8 @@ ctypedef struct lc_message:
     int n
     bint request
     const uint8_t *begin
+    lc_span none                 # stands for an app-env and a topic that are missing ...
+    lc_span whole                # ... and the unit for the body
     lc_span *app_env
     lc_span *topic
     lc_span *body
@@ -82,63 +65,28 @@ cdef class Decoded(Events):
     `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
     """
 
-    @property
-    def request(self):
-        """uint8: 1 when the first frame is empty."""
-        return self.columns[<int> C_REQUEST]
+    cdef readonly memoryview request            # uint8: 1 when the first frame is empty
+    cdef readonly memoryview app_env_offset     # int32: where the app-env begins in the unit
+    cdef readonly memoryview app_env_length     # int32: its bytes; 0 without one
+    cdef readonly memoryview topic_offset       # int32
+    cdef readonly memoryview topic_length       # int32; 0 without one
+    cdef readonly memoryview compression        # uint8: the method in the meta info
+    cdef readonly memoryview device             # uint32: 0 from a client
+    cdef readonly memoryview created_ms         # uint64: milliseconds since 1970
+    cdef readonly memoryview number             # uint64: from 1; a device's shows gaps
 
-    @property
-    def app_env_offset(self):
-        """int32: where the app-env begins in the unit."""
-        return self.columns[<int> C_APP_OFFSET]
-
-    @property
-    def app_env_length(self):
-        """int32: bytes of the app-env; 0 without one."""
-        return self.columns[<int> C_APP_LENGTH]
-
-    @property
-    def topic_offset(self):
-        """int32: where the topic begins in the unit."""
-        return self.columns[<int> C_TOPIC_OFFSET]
-
-    @property
-    def topic_length(self):
-        """int32: bytes of the topic; 0 without one."""
-        return self.columns[<int> C_TOPIC_LENGTH]
-
-    @property
-    def compression(self):
-        """uint8: the compression method in the meta info."""
-        return self.columns[<int> C_COMPRESSION]
-
-    @property
-    def device(self):
-        """uint32: the device number; 0 from a client."""
-        return self.columns[<int> C_DEVICE]
-
-    @property
-    def created_ms(self):
-        """uint64: milliseconds since 1970."""
-        return self.columns[<int> C_CREATED]
-
-    @property
-    def number(self):
-        """uint64: the message's sequence number, from 1; a device's shows gaps."""
-        return self.columns[<int> C_NUMBER]
+    cdef list take_rows(self, lc_rows *r):
+        own = Events.take_rows(self, r)
+        (self.request, self.app_env_offset, self.app_env_length, self.topic_offset, self.topic_length,
+         self.compression, self.device, self.created_ms, self.number) = own
+        return own
 
 
 @cython.final
 cdef class Decoder(BatchDecoder):
     """Decodes captured units, a message each, with or without the empty frame of a request.
 
-    A decoder keeps scratch memory between calls. Use one per thread.
-
-    Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an id counts when it begins with
-            one of these, else it is hashed. Without them any 32 hex digits are an id.
-        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
-        max_unpacked: bound on the bytes of one body.
+    `max_unpacked` bounds the bytes of one body.
     """
 
     cdef size_t max_unpacked
@@ -146,7 +94,7 @@ cdef class Decoder(BatchDecoder):
     cdef lc_wire unpacked
     cdef object packages         # keeps the compressors loaded
 
-    def __init__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
+    def __cinit__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
         self.begin(Decoded, b"BiiiiBIQQ", producers, identity)
         self.packages = unpacker_open(&self.unpacker)
         self.max_unpacked = max_unpacked
@@ -161,17 +109,17 @@ cdef class Decoder(BatchDecoder):
         cdef int status = read_message(p, size, &m)
         cdef const uint8_t *body = NULL
         cdef size_t length = 0
-        cdef int64_t offset = m.body.at - p if m.body != NULL else 0
+        cdef int64_t offset = m.body.at - p
         cdef uint64_t hash
         clear_id(&id_)
-        if status == S_OK:
+        if status == OK:
             status = open_body(self, &m, &body, &length)
             if status < 0:
                 return -1
-        if status != S_OK:
-            return add_row(self, status, &id_, 0, &m, offset, m.body.size if m.body != NULL else size)
+        if status != OK:
+            return add_row(self, status, &id_, 0, &m, offset, m.body.size)
         hash = hash_body(self, body, length)
-        status = S_NO_ID
+        status = NO_ID
         if self.identity:
             status = search_id(self, body, length, not starts(m.topic, b"logs", 4), &id_)
             if status < 0:
@@ -208,61 +156,63 @@ cdef inline bint has_tag(const uint8_t *p) noexcept nogil:
     return p[3] == 1 and (p[0] == 0xCA and p[1] == 0xBD or p[0] == 0xBD and p[1] == 0xCA)
 
 
-# Take a message apart. Returns S_OK or its fault; the body is not examined.
-cdef Status read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
+# Take a message apart. Returns OK or its fault; the body is not examined.
+cdef int read_message(const uint8_t *p, size_t size, lc_message *m) noexcept nogil:
     cdef size_t at = 0, length
     cdef uint32_t head = FRAME_MORE
-    cdef lc_span *meta
-    cdef int first
     # The fields one by one: setting all bytes to 0 takes as long as reading the frames.
     m.begin = p
     m.n = 0
     m.request = False
-    m.app_env = m.topic = m.body = NULL
+    m.none.at = m.whole.at = p
+    m.none.size = 0
+    m.whole.size = size
+    m.app_env = m.topic = &m.none
+    m.body = &m.whole
     m.compression = 0
     m.device = 0
     m.created = m.number = 0
     while head & FRAME_MORE:
         if size - at < 4:
-            return S_TORN
+            return TORN
         head = lc_get_frame(p + at)
         length = head & FRAME_SIZE
         at += 4
         if size - at < length:
-            return S_TORN
+            return TORN
         if m.n < FRAMES_MOST:
             m.frames[m.n].at = p + at
             m.frames[m.n].size = length
         m.n += 1
         at += length
     if at != size:
-        return S_TORN
+        return TORN
     m.request = m.frames[0].size == 0
-    first = 1 if m.request else 0
+    cdef int first = 1 if m.request else 0
     if m.n == 3 and not m.request:
         m.app_env, m.topic, m.body = &m.frames[0], &m.frames[1], &m.frames[2]
-        return S_NO_META
+        return NO_META
     if m.n != first + 4:
-        return S_BAD_FRAMES
+        return BAD_FRAMES
     m.app_env, m.topic, m.body = &m.frames[first], &m.frames[first + 1], &m.frames[first + 2]
-    meta = &m.frames[first + 3]
+    cdef lc_span *meta = &m.frames[first + 3]
     if meta.size == OLD_META_SIZE and has_tag(meta.at):
-        return S_OLD_META
+        return OLD_META
     if meta.size != META_SIZE or not has_tag(meta.at):
-        return S_BAD_META
+        return BAD_META
     m.compression = meta.at[2]
     m.device = lc_get32(meta.at + 4)
     m.created = lc_get64(meta.at + 8)
     m.number = lc_get64(meta.at + 16)
     if m.request and says(m.app_env, b"ping", 4):
-        return S_PING
+        return PING
     if not m.request and says(m.app_env, b"heartbeat", 9) and starts(m.topic, b"tcp://", 6):
-        return S_HEARTBEAT
+        return HEARTBEAT
     if not good_app_env(m.app_env):
-        return S_BAD_APP_ENV
+        return BAD_APP_ENV
     if not good_topic(m.topic):
-        return S_BAD_TOPIC
-    return S_OK
+        return BAD_TOPIC
+    return OK
 
 
 cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, lc_message *m,
@@ -272,10 +222,10 @@ cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, 
     if add_common(r, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
         return -1
     (<uint8_t *> r.at[C_REQUEST])[i] = m.request
-    (<int32_t *> r.at[C_APP_OFFSET])[i] = <int32_t> (m.app_env.at - m.begin) if m.app_env != NULL else 0
-    (<int32_t *> r.at[C_APP_LENGTH])[i] = <int32_t> m.app_env.size if m.app_env != NULL else 0
-    (<int32_t *> r.at[C_TOPIC_OFFSET])[i] = <int32_t> (m.topic.at - m.begin) if m.topic != NULL else 0
-    (<int32_t *> r.at[C_TOPIC_LENGTH])[i] = <int32_t> m.topic.size if m.topic != NULL else 0
+    (<int32_t *> r.at[C_APP_OFFSET])[i] = <int32_t> (m.app_env.at - m.begin)
+    (<int32_t *> r.at[C_APP_LENGTH])[i] = <int32_t> m.app_env.size
+    (<int32_t *> r.at[C_TOPIC_OFFSET])[i] = <int32_t> (m.topic.at - m.begin)
+    (<int32_t *> r.at[C_TOPIC_LENGTH])[i] = <int32_t> m.topic.size
     (<uint8_t *> r.at[C_COMPRESSION])[i] = m.compression
     (<uint32_t *> r.at[C_DEVICE])[i] = m.device
     (<uint64_t *> r.at[C_CREATED])[i] = m.created
@@ -283,40 +233,38 @@ cdef inline int add_row(Decoder d, int status, const lc_id *id_, uint64_t hash, 
     return 0
 
 
-# Unpack the body of a message. S_OK, or its fault; -1: out of memory.
+# Unpack the body of a message. OK, or its fault; -1: out of memory.
 cdef int open_body(Decoder d, lc_message *m, const uint8_t **p, size_t *size) noexcept nogil:
-    cdef int done
     p[0] = m.body.at
     size[0] = m.body.size
     if m.compression == NO_COMPRESSION:
-        return S_OK if size[0] <= d.max_unpacked else S_TOO_LARGE
+        return OK if size[0] <= d.max_unpacked else TOO_LARGE
     if m.compression >= COMPRESSIONS:
-        return S_BAD_COMPRESSION
+        return BAD_COMPRESSION
     d.unpacked.size = 0
     trim(&d.unpacked, ROOM_KEPT)
-    done = unpack_body(&d.unpacker, m.compression, p[0], size[0], &d.unpacked, d.max_unpacked)
+    cdef int done = unpack_body(&d.unpacker, m.compression, p[0], size[0], &d.unpacked, d.max_unpacked)
     if done == INFLATE_MEMORY:
         return -1
     if done == INFLATE_TOO_LARGE:
-        return S_TOO_LARGE
+        return TOO_LARGE
     if done == UNPACK_MISSING:
-        return S_NO_LIBRARY
+        return NO_LIBRARY
     if done < 0:
-        return S_BAD_ZLIB if m.compression == ZLIB else S_BAD_SNAPPY if m.compression == SNAPPY else S_BAD_LZ4
+        return BAD_ZLIB if m.compression == ZLIB else BAD_SNAPPY if m.compression == SNAPPY else BAD_LZ4
     p[0] = d.unpacked.data
     size[0] = d.unpacked.size
-    return S_OK
+    return OK
 
 
 # The id of a body: in "request_id" where the topic is logs, else in "uuid". -1: out of memory.
 cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *id_) noexcept nogil:
     cdef lc_object o
-    cdef lc_span *own
     cdef int bad = scan_body(d, p, size, &o)
     if bad:
-        return -1 if bad == NO_MEMORY else S_NOT_JSON
-    own = &o.uuid if uuid else &o.request_id
-    return S_NO_ID if own.at == NULL else identify(d, own, id_)
+        return -1 if bad == NO_MEMORY else NOT_JSON
+    cdef lc_span *own = &o.uuid if uuid else &o.request_id
+    return NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 def expand(unit, size_t max_unpacked=BODY_LIMIT):
@@ -327,13 +275,13 @@ def expand(unit, size_t max_unpacked=BODY_LIMIT):
     cdef bytes raw = bytes(unit)
     cdef lc_message m
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(raw)
-    cdef Status status = read_message(p, len(raw), &m)
+    cdef int status = read_message(p, len(raw), &m)
     cdef Py_ssize_t at
-    if status != S_OK or m.compression == NO_COMPRESSION:
+    if status != OK or m.compression == NO_COMPRESSION:
         return raw
     at = m.body.at - p
     try:
-        body = Unpacker(max_unpacked).unpack(m.compression, raw[at:at + m.body.size])
+        body = unpack(m.compression, raw[at:at + m.body.size], max_unpacked)
     except ValueError:
         return raw
     return raw[:at - 4] + frame_of(body, True) + raw[at + m.body.size:]

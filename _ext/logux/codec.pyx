@@ -14,7 +14,6 @@ cdef void client_sample(void *self, double now, double wall) noexcept nogil:
 cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size) noexcept nogil:
     cdef lc_client *w = <lc_client *> self
     cdef lc_headers *h = &w.headers
-    cdef int64_t step
     events[0] = 0
     size[0] = 0
     if w.state != SYNCHRONIZED or w.over or w.stopped or h.wanted:
@@ -23,7 +22,7 @@ cdef void client_credit(void *self, double now, uint32_t *events, uint64_t *size
         if w.open:
             return
         h.blocked = False
-    step = next_step(w)
+    cdef int64_t step = next_step(w)
     if step < 0:
         send_suspect(w, now)
     else:
@@ -47,7 +46,6 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
     cdef lc_headers *h = &w.headers
     cdef uint64_t seq, last, allowed
     cdef bint held = False
-    cdef int n
     if w.state != SYNCHRONIZED or w.over or w.stopped or h.wanted or h.blocked:
         return 0
     if move_ready(w, wire) < 0:
@@ -64,7 +62,7 @@ cdef int client_encode(void *self, lc_batch *batch, uint32_t events, double now,
             return 0
         last = min(last, h.last)
     begin_wait(w, now)
-    n = encode_sync(w, batch, events, now, last, wire, &held)
+    cdef int n = encode_sync(w, batch, events, now, last, wire, &held)
     if n == 0 and held and last == allowed:
         r.drained = True
     if n > 0:
@@ -94,16 +92,10 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
     return 0
 
 
-cdef double client_deadline(void *self) noexcept nogil:
-    return next_timeout(<lc_client *> self)
-
-
-cdef int client_timeout(void *self, double now) noexcept nogil:
-    return act_on_timeout(<lc_client *> self, now)
-
-
-cdef int client_answers(void *self, lc_wire *wire) noexcept nogil:
-    return move_ready(<lc_client *> self, wire)
+cdef int enough_memory(int done) except -1:
+    if done < 0:
+        raise MemoryError()
+    return done
 
 
 @cython.final
@@ -111,7 +103,7 @@ cdef class Codec(CodecBase):
     """The client: actions out, their outcomes in, driven by a pump without the GIL through `capsule`.
 
     ``logclient.logux.core`` does the rest: the beginning of a connection, headers, and every message that is
-    rare or has an unusual form. ``logclient.config`` checks the options of users.
+    rare or has an unusual form.
 
     Args:
         producer: the 10 bytes that begin every id.
@@ -119,8 +111,6 @@ cdef class Codec(CodecBase):
         window: actions in a sync, at most.
         window_bytes: bytes of bodies in a sync, at most; a larger body travels alone.
         inflight: syncs in flight, at most.
-        identity: insert the id.
-        check: check that raw bodies are one JSON object in UTF-8.
         synced: an action is acknowledged when its sync is.
         silence: seconds without a message after which a server that owes an answer counts as dead.
         ping: seconds without a message after which to send a ping.
@@ -131,18 +121,12 @@ cdef class Codec(CodecBase):
     cdef lc_client w
     cdef bytes head, node
 
-    def __cinit__(self):
-        memset(&self.w, 0, sizeof(lc_client))
-        self.w.out = &self.out
-
-    def __init__(self, bytes producer, bytes action_type, *, int64_t window=100, int64_t window_bytes=1 << 18,
-                 int64_t inflight=4, bint identity=True, bint check=True, bint synced=False,
-                 double silence=30.0, double ping=10.0, double processing_timeout=20.0):
+    def __cinit__(self, bytes producer, bytes action_type, *, int64_t window=100,
+                  int64_t window_bytes=1 << 18, int64_t inflight=4, bint identity=True, bint check=True,
+                  bint synced=False, double silence=30.0, double ping=10.0, double processing_timeout=20.0):
         cdef lc_client *w = &self.w
         cdef size_t buckets = 1
         cdef bytes tail
-        if w.syncs != NULL:
-            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         assert 1 <= window <= 10_000 and 1 <= window_bytes <= BODY_LIMIT and 1 <= inflight <= 64
@@ -174,14 +158,15 @@ cdef class Codec(CodecBase):
             raise MemoryError()
         w.ms = -1
         w.headers.last = <uint64_t> -1
+        w.out = &self.out
         forget(w)
         self.codec.self = w
         self.codec.credit = client_credit
         self.codec.encode = client_encode
         self.codec.receive = client_receive
-        self.codec.deadline = client_deadline
-        self.codec.answers = client_answers
-        self.codec.timeout = client_timeout
+        self.codec.deadline = next_timeout
+        self.codec.answers = move_ready
+        self.codec.timeout = act_on_timeout
         self.codec.sample = client_sample
 
     def __dealloc__(self):
@@ -208,37 +193,24 @@ cdef class Codec(CodecBase):
         cdef lc_client *w = &self.w
         cdef size_t size = sizeof(lc_client), k
         size += w.inbox.capacity + w.undone.capacity + w.ready.capacity + w.scratch.capacity
-        if w.syncs != NULL:
-            for k in range(w.inflight):
-                size += w.syncs[k].text.capacity
+        for k in range(w.inflight):
+            size += w.syncs[k].text.capacity
         return size
 
     # -- clocks
 
     def sample_clocks(self, double now, double wall):
         """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
-        self.ensure_initialized()
         client_sample(&self.w, now, wall)
 
     def made_at(self, int64_t us, double now, uint64_t seq):
-        """Return the monotonic second at which an event was made.
-
-        Of the offsets seen between the clocks, the newest plausible one is used: one that dates the event
-            neither in the future, nor when another offset was seen, nor long before the preceding event.
-
-        Args:
-            us: the wall clock at that time, in microseconds since 1970.
-            now: monotonic seconds.
-            seq: the sequence of the event.
-        """
-        self.ensure_initialized()
+        """Return the monotonic second at which event `seq` was made, when the wall clock showed `us`."""
         return made_at(&self.w.clocks, us, now, seq)
 
     def to_wall(self, double relative):
         """Convert ms relative to the base time into ms since 1970 of this host's clock."""
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
-        self.ensure_initialized()
         return (at + clock_ahead(&w.clocks)) * 1e3
 
     # -- connections
@@ -246,10 +218,9 @@ cdef class Codec(CodecBase):
     def connecting(self, double now):
         """Begin a connection: the core sends `connect`."""
         cdef lc_client *w = &self.w
-        self.ensure_initialized()
         forget(w)
-        OutcomeList.outcomes(self)
-        CodecBase.sent(self)
+        self.outcomes()
+        self.sent()
         w.state = CONNECTING
         w.connect_at = w.received_at = w.sent_at = now
         w.awaited_since = 0
@@ -264,7 +235,6 @@ cdef class Codec(CodecBase):
             lead: how far the server's clock was after `base` then, in ms.
         """
         cdef lc_client *w = &self.w
-        self.ensure_initialized()
         self.node = node
         w.node = <const uint8_t *> PyBytes_AS_STRING(node)
         w.node_size = len(node)
@@ -274,25 +244,19 @@ cdef class Codec(CodecBase):
         w.state = SYNCHRONIZED
 
     def connection_lost(self, *, bint keep=False, bint drop=False):
-        """Forget the actions in flight.
-
-        Args:
-            keep: they will be encoded again with the same ids.
-            drop: they are failed(doubt).
+        """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
 
         Returns:
             Their number, and ranges of outcomes as from `outcomes`.
         """
         cdef lc_client *w = &self.w
         cdef uint32_t doubts = w.open
-        self.ensure_initialized()
-        OutcomeList.outcomes(self)
+        self.outcomes()
         w.out = &self.out
-        if keep_doubts(w, keep, drop) < 0:
-            raise MemoryError()
-        dropped, _, _ = OutcomeList.outcomes(self)
+        enough_memory(keep_doubts(w, keep, drop))
+        dropped, _, _ = self.outcomes()
         forget(w)
-        CodecBase.sent(self)
+        self.sent()
         w.state = DISCONNECTED
         return doubts, dropped
 
@@ -301,11 +265,6 @@ cdef class Codec(CodecBase):
         self.w.over = True
         if self.w.wrong == WRONG_NONE:
             self.w.wrong = WRONG_CORE
-
-    @property
-    def error(self):
-        """None: the core describes it; see `wrong`."""
-        return None
 
     @property
     def state(self):
@@ -330,48 +289,29 @@ cdef class Codec(CodecBase):
         """Seconds that were waited for the first outcome before the last jam."""
         return self.w.jam.waited
 
-    @property
-    def closing(self):
-        """Whether nothing new is sent, only suspects."""
-        return bool(self.w.closing)
+    def begin_close(self):
+        """Send nothing new, only suspects."""
+        self.w.closing = True
 
-    @closing.setter
-    def closing(self, bint value):
-        self.w.closing = value
-
-    @property
-    def wall(self):
-        """The wall clock as ids have it, in seconds since 1970."""
-        return self.w.wall
-
-    @wall.setter
-    def wall(self, double value):
-        self.w.wall = value
+    def set_wall(self, double wall):
+        """Set the wall clock for ids, in seconds since 1970."""
+        self.w.wall = wall
 
     # -- sending
 
     def buffers(self):
         """Return views of the messages to send since the last `sent`."""
-        self.ensure_initialized()
         if self.w.ready.size:
-            if self.box.views:
-                self.full.append(self.box)
-                self.box = type(self.box)()
-            if move_ready(&self.w, &self.box.wire) < 0:
-                raise MemoryError("out of memory for answers")
+            enough_memory(move_ready(&self.w, self.wire()))
         return [view[at:at + size] for view in CodecBase.buffers(self) for at, size in messages_in(view)]
 
     def say(self, bytes text):
         """Add a message to those to send."""
-        self.ensure_initialized()
-        if say(&self.w, <const uint8_t *> PyBytes_AS_STRING(text), len(text)) < 0:
-            raise MemoryError("out of memory for a message")
+        enough_memory(say(&self.w, <const uint8_t *> PyBytes_AS_STRING(text), len(text)))
 
     def ping(self, uint64_t token, double now):
         """Send a ping; see `pongs`."""
-        self.ensure_initialized()
-        if send_ping(&self.w, token, now) < 0:
-            raise MemoryError("out of memory for a ping")
+        enough_memory(send_ping(&self.w, token, now))
 
     def set_headers(self, uint64_t first, uint64_t last):
         """Note that the headers sent last are those of the events `first` to `last`."""
@@ -399,11 +339,9 @@ cdef class Codec(CodecBase):
 
     def timeout(self, double now):
         """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
-        cdef int found
-        self.ensure_initialized()
-        found = client_timeout(&self.w, now)
+        cdef int found = act_on_timeout(&self.w, now)
         if found == STOP_MEMORY:
-            raise MemoryError("out of memory for a ping")
+            raise MemoryError()
         return found
 
     def next_message(self):
@@ -424,7 +362,6 @@ cdef class Codec(CodecBase):
         cdef const uint8_t *p
         cdef uint32_t size
         cdef int done = 1
-        self.ensure_initialized()
         w.out = &self.out
         w.stopped = False
         while w.inbox_at < w.inbox.size and not w.over:
@@ -440,8 +377,7 @@ cdef class Codec(CodecBase):
         if w.inbox_at >= w.inbox.size or w.over:
             w.inbox.size = w.inbox_at = 0
             trim(&w.inbox, ROOM_KEPT)
-        if done < 0:
-            raise MemoryError("out of memory for an outcome")
+        enough_memory(done)
 
     def undos(self):
         """Return (sequence, message) of the syncs that failed an action, since the last call."""
@@ -474,60 +410,40 @@ cdef class Codec(CodecBase):
     def pong(self):
         """Take an answer to the oldest ping."""
         self.w.out = &self.out
-        if take_pong(&self.w) < 0:
-            raise MemoryError("out of memory for an answer")
+        enough_memory(take_pong(&self.w))
 
     def synced(self, double added, double now):
         """Take an answer: the server has received all syncs up to this one."""
-        self.ensure_initialized()
         self.w.out = &self.out
-        if take_synced(&self.w, added, now) < 0:
-            raise MemoryError("out of memory for an outcome")
+        enough_memory(take_synced(&self.w, added, now))
 
     def add_answer(self, int64_t added):
         """Answer a sync of the server."""
-        self.ensure_initialized()
-        if add_answer(&self.w, added) < 0:
-            raise MemoryError("out of memory for an answer")
+        enough_memory(add_answer(&self.w, added))
 
     def acknowledge(self, int64_t ms, int64_t counter, double now):
         """Acknowledge the action with this id; return whether it was in flight."""
-        cdef uint32_t i
-        self.ensure_initialized()
+        cdef uint32_t i = find(&self.w, ms, <uint64_t> counter)
         self.w.out = &self.out
-        i = find(&self.w, ms, <uint64_t> counter)
         if i == NONE:
             return False
-        if acknowledge(&self.w, i, now) < 0:
-            raise MemoryError("out of memory for an outcome")
+        enough_memory(acknowledge(&self.w, i, now))
         return True
 
     def undo(self, int64_t ms, int64_t counter, int reason, double now):
-        """Take an undo of the action with this id.
-
-        Args:
-            ms: of the id.
-            counter: of the id.
-            reason: an ``R_`` number; ``R_ERROR`` if it may have been undone with another.
-            now: monotonic seconds.
+        """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
 
         Returns:
             The sequence of the action, 0 if it is not in flight, and whether it has failed.
         """
         cdef lc_client *w = &self.w
+        cdef uint32_t i = find(w, ms, <uint64_t> counter)
         cdef uint64_t seq
-        cdef uint32_t i
-        cdef int what
-        self.ensure_initialized()
         w.out = &self.out
-        i = find(w, ms, <uint64_t> counter)
         if i == NONE:
             return 0, False
         seq = w.actions[i].seq
-        what = take_undone(w, i, <uint8_t> reason, now)
-        if what < 0:
-            raise MemoryError("out of memory for an outcome")
-        return seq, what == U_FAILED
+        return seq, enough_memory(take_undone(w, i, <uint8_t> reason, now)) == U_FAILED
 
     @property
     def open(self):

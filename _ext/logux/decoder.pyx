@@ -5,32 +5,20 @@
 # else only has to be JSON. The grammar is that of the checking pass (jsonscan.pxd). The rules for each
 # message are those of the server's core 0.10.
 
-cdef enum Status:
-    S_OK = 0
-    S_FOREIGN
-    S_NO_ID
-    S_NOT_JSON
-    S_BAD_JSON
-    S_BAD_MESSAGE
-    S_UNKNOWN_MESSAGE
-    S_BAD_SYNC
-    S_BAD_ACTION
-    S_BAD_META
-    S_PING
-    S_CONTROL
+cpdef enum:
+    OK = 0
+    FOREIGN
+    NO_ID
+    NOT_JSON
+    BAD_JSON                     # faults from here on
+    BAD_MESSAGE
+    UNKNOWN_MESSAGE
+    BAD_SYNC
+    BAD_ACTION
+    BAD_META
+    PING                         # no faults, and no events
+    CONTROL
 
-OK = <int> S_OK
-FOREIGN = <int> S_FOREIGN
-NO_ID = <int> S_NO_ID
-NOT_JSON = <int> S_NOT_JSON
-BAD_JSON = <int> S_BAD_JSON
-BAD_MESSAGE = <int> S_BAD_MESSAGE
-UNKNOWN_MESSAGE = <int> S_UNKNOWN_MESSAGE
-BAD_SYNC = <int> S_BAD_SYNC
-BAD_ACTION = <int> S_BAD_ACTION
-BAD_META = <int> S_BAD_META
-PING = <int> S_PING
-CONTROL = <int> S_CONTROL
 STATUS_NAMES = (
     "ok", "foreign", "no_id", "not_json", "bad_json", "bad_message", "unknown_message", "bad_sync",
     "bad_action", "bad_meta", "ping", "control",
@@ -87,7 +75,7 @@ ctypedef struct lc_message:
     uint32_t index               # of the next element
     Message type
     const char *rest             # the elements that must follow, a letter for each, upper-case if optional
-    Status status                # the first fault
+    uint8_t status               # the first fault
     const uint8_t *fault         # where it is
     const uint8_t *stop          # where the text stops being JSON
     int kind                     # of the whole text, if it is a body
@@ -103,18 +91,12 @@ cdef class Decoder(BatchDecoder):
     A sync with anything wrong in it has one row, as servers reject all of it. `offset` and `length` are those
     of the action's text, or of the rest of the unit from the fault on.
 
-    A decoder keeps scratch memory between calls. Use one per thread.
-
-    Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them an ``id`` counts when it begins
-            with one of these, else it is hashed. Without them any 32 hex digits are an id.
-        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
-        messages: False when a unit is the text of an action and nothing else.
+    Without `messages` a unit is the text of an action and nothing else.
     """
 
     cdef bint messages
 
-    def __init__(self, producers=b"", *, bint identity=True, bint messages=True):
+    def __cinit__(self, producers=b"", *, bint identity=True, bint messages=True):
         self.begin(Events, b"", producers, identity)
         self.messages = messages
 
@@ -127,7 +109,7 @@ cdef class Decoder(BatchDecoder):
         cdef size_t own_ends = self.kept.own_ends.size
         cdef uint8_t *p
         cdef const uint8_t *where
-        cdef Status status
+        cdef uint8_t status
         cdef int done
         clear_id(&no_id)
         p = scan_room(self, size)
@@ -140,7 +122,7 @@ cdef class Decoder(BatchDecoder):
             if self.identity and (done == 0 or m.kind != J_OBJECT):
                 if keep_body(self, p, size) < 0:
                     return -1
-                return add_common(r, S_NOT_JSON, &no_id, hash_body(self, p, size), self.unit, 0, size)
+                return add_common(r, NOT_JSON, &no_id, hash_body(self, p, size), self.unit, 0, size)
             return add_action(self, p, p, size, &m.id)
         done = scan_message(self, &m, p, p + size, 1)
         if done < 0:
@@ -148,23 +130,23 @@ cdef class Decoder(BatchDecoder):
         where = m.close
         status = m.status
         if done == 0:
-            status = S_BAD_JSON
+            status = BAD_JSON
             where = m.stop
         elif not m.is_list:
-            status = S_BAD_MESSAGE
+            status = BAD_MESSAGE
             where = skip_space(p)
-        elif m.status != S_OK:
+        elif m.status != OK:
             where = m.fault
         elif m.index == 0:
-            status = S_BAD_MESSAGE
+            status = BAD_MESSAGE
         elif m.type == M_SYNC:
             if m.index >= 2 and m.index & 1 == 0:
                 return 0
-            status = S_BAD_SYNC
+            status = BAD_SYNC
         elif m.rest[0] >= c'a':
-            status = S_BAD_MESSAGE
+            status = BAD_MESSAGE
         else:
-            status = S_PING if m.type == M_PING else S_CONTROL
+            status = PING if m.type == M_PING else CONTROL
             where = p
         r.n = rows                   # servers reject the whole message
         r.foreigners = foreigners
@@ -180,7 +162,7 @@ cdef inline void begin_message(lc_message *m, const uint8_t *p) noexcept nogil:
     m.index = 0
     m.type = M_NONE
     m.rest = b""
-    m.status = S_OK
+    m.status = OK
     m.kind = J_NONE
     m.action_size = 0
     m.id.kind = J_NONE
@@ -256,7 +238,7 @@ cdef inline bint is_meta(const lc_element *e) noexcept nogil:
 cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, size_t size,
                            lc_value *own) noexcept nogil:
     cdef lc_id id_
-    cdef int status = S_NO_ID
+    cdef int status = NO_ID
     clear_id(&id_)
     if d.identity and own.kind != J_NONE:
         status = identify(d, &own.text, &id_)
@@ -267,8 +249,8 @@ cdef inline int add_action(Decoder d, const uint8_t *begin, const uint8_t *p, si
     return add_common(&d.rows, <uint8_t> status, &id_, hash_body(d, p, size), d.unit, p - begin, size)
 
 
-cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexcept nogil:
-    if m.status == S_OK:
+cdef inline void blame(lc_message *m, uint8_t status, const uint8_t *where) noexcept nogil:
+    if m.status == OK:
         m.status = status
         m.fault = where
 
@@ -277,33 +259,33 @@ cdef inline void blame(lc_message *m, Status status, const uint8_t *where) noexc
 cdef int take_element(Decoder d, lc_message *m, lc_element *e) noexcept nogil:
     cdef uint32_t i = m.index
     m.index += 1
-    if m.status != S_OK:
+    if m.status != OK:
         return 0
     if i == 0:
         if e.value.kind != J_STRING:
-            blame(m, S_BAD_MESSAGE, e.at)
+            blame(m, BAD_MESSAGE, e.at)
             return 0
         find_type(m, e)
         if m.type == M_NONE:
-            blame(m, S_UNKNOWN_MESSAGE, e.at)
+            blame(m, UNKNOWN_MESSAGE, e.at)
     elif m.type != M_SYNC:
         if m.rest[0] == 0 or not is_what(e, m.rest[0]):
-            blame(m, S_BAD_MESSAGE, e.at)
+            blame(m, BAD_MESSAGE, e.at)
             return 0
         m.rest += 1
     elif i == 1:
         if e.value.kind != J_NUMBER:
-            blame(m, S_BAD_SYNC, e.at)
+            blame(m, BAD_SYNC, e.at)
     elif i & 1 == 0:
         if not is_object(e) or e.type.kind != J_STRING:
-            blame(m, S_BAD_ACTION, e.at)
+            blame(m, BAD_ACTION, e.at)
             return 0
         m.action = e.at
         m.action_size = e.value.text.size
         m.id = e.id
     else:
         if not is_meta(e):
-            blame(m, S_BAD_META, e.at)
+            blame(m, BAD_META, e.at)
             return 0
         return add_action(d, m.begin, m.action, m.action_size, &m.id)
     return 0

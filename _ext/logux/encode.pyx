@@ -66,7 +66,6 @@ cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, i
     cdef lc_object o
     cdef lc_look look
     cdef bint checked = w.check and batch.kind[i] & K_MASK != K_DOCUMENT
-    cdef size_t tail
     if nibble == TIMED:
         body += HEAD_SIZE
         size -= HEAD_SIZE
@@ -82,7 +81,7 @@ cdef int64_t put_action(lc_client *w, lc_batch *batch, uint32_t i, uint8_t *p, i
         if find_braces(to, size, &o) < 0:
             batch.reason[i] = R_NOT_JSON
             return 0
-    tail = TAIL_SIZE if w.identity else 1
+    cdef size_t tail = TAIL_SIZE if w.identity else 1
     if nibble:
         if look_through(o.start, o.close, &look) < 0:
             batch.reason[i] = R_NOT_JSON
@@ -189,8 +188,7 @@ cdef inline void keep_text(lc_client *w, lc_sync *s, lc_action *a, const uint8_t
                            uint32_t size) noexcept nogil:
     a.at = <uint32_t> s.text.size
     a.size = size
-    memcpy(s.text.data + s.text.size, text, size)
-    s.text.size += size
+    append_bytes(&s.text, text, size)
 
 
 # Append a sync message to the wire. Returns how many actions it has, or STOP_MEMORY. `held` is set if an
@@ -286,20 +284,18 @@ cdef int encode_sync(lc_client *w, lc_batch *batch, uint32_t events, double now,
 cdef int encode_alone(lc_client *w, const lc_suspect *one, double now, lc_wire *wire) noexcept nogil:
     cdef uint32_t k = free_sync(w)
     cdef size_t begin = wire.size, first
-    cdef lc_action *a
-    cdef uint8_t *p
     if k == NONE:
         return 0
     first = begin_sync(w, wire, 1)
     if first == 0:
         return STOP_MEMORY
-    p = wire_reserve(wire, 1 + one.size + META_ROOM)
+    cdef uint8_t *p = wire_reserve(wire, 1 + one.size + META_ROOM)
     if p == NULL or wire_reserve(&w.syncs[k].text, one.size) == NULL:
         wire.size = begin
         return STOP_MEMORY
     p[0] = c','
     memcpy(p + 1, one.text, one.size)
-    a = &w.actions[k * w.window]
+    cdef lc_action *a = &w.actions[k * w.window]
     a.seq = one.seq
     keep_text(w, &w.syncs[k], a, one.text, one.size)
     a.time = one.time

@@ -54,9 +54,8 @@ cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t
     cdef size_t n
     cdef uint8_t kept = end[0]
     cdef bint is_undo = False, is_ours = False
-    cdef int found
     end[0] = 0
-    found = scan_object(p, end, &o)
+    cdef int found = scan_object(p, end, &o)
     end[0] = kept
     if found < 0:
         return False
@@ -92,13 +91,10 @@ cdef bint read_undo(lc_client *w, uint8_t *p, uint8_t *end, int64_t *ms, int64_t
 
 # Keep the message with an undo for the core, which reads it at the pump's next return. -1: memory is out.
 cdef int keep_undone(lc_client *w, uint64_t seq, const uint8_t *message, size_t size) noexcept nogil:
-    cdef uint8_t *p = wire_reserve(&w.undone, 12 + size)
-    if p == NULL:
+    if (wire_reserve(&w.undone, 8 + HEAD + size) == NULL
+            or append_bytes(&w.undone, <const uint8_t *> &seq, 8) < 0
+            or append_message(&w.undone, message, size) < 0):
         return -1
-    memcpy(p, &seq, 8)
-    lc_put_frame(p + 8, <uint32_t> size)
-    memcpy(p + 12, message, size)
-    w.undone.size += 12 + size
     if w.undone.size >= UNDONE_MOST:
         w.out.events += 1
     return 0
@@ -110,37 +106,32 @@ cdef int receive_undo(lc_client *w, const uint8_t *message, size_t size, const u
     cdef const uint8_t *end = message + size
     cdef const uint8_t *after = nested_after(p, end)
     cdef int64_t ms = 0, counter = 0
-    cdef uint8_t *copy
     cdef uint8_t reason = R_NONE
     cdef uint64_t seq
-    cdef size_t object_size
-    cdef uint32_t i
-    cdef int what
-    cdef bint read
     if after == NULL:
         return 0
-    object_size = after - p
+    cdef size_t object_size = after - p
     if not (skip_text(&after, end, b",", 1) and skip_meta(&after, end) and skip_text(&after, end, b"]", 1)
             and after == end):
         return 0
     w.scratch.size = 0
-    copy = wire_reserve(&w.scratch, object_size + SCAN_PAD)
+    cdef uint8_t *copy = wire_reserve(&w.scratch, object_size + SCAN_PAD)
     if copy == NULL:
         return STOP_MEMORY
     memcpy(copy, p, object_size)
     memset(copy + object_size, 0, SCAN_PAD)
-    read = read_undo(w, copy, copy + object_size, &ms, &counter, &reason)
+    cdef bint read = read_undo(w, copy, copy + object_size, &ms, &counter, &reason)
     trim(&w.scratch, ROOM_KEPT)
     if not read:
         return 0
     if add_answer(w, added) < 0:
         return STOP_MEMORY
-    i = find(w, ms, <uint64_t> counter)
+    cdef uint32_t i = find(w, ms, <uint64_t> counter)
     if i == NONE:
         w.unmatched += 1
         return 1
     seq = w.actions[i].seq
-    what = take_undone(w, i, reason, now)
+    cdef int what = take_undone(w, i, reason, now)
     if what < 0 or what == U_FAILED and keep_undone(w, seq, message, size) < 0:
         return STOP_MEMORY
     return 1
@@ -156,9 +147,7 @@ cdef inline bint take_number(const uint8_t **p, const uint8_t *end, int64_t *num
 cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, double now) noexcept nogil:
     cdef const uint8_t *p = message
     cdef const uint8_t *end = p + size
-    cdef const uint8_t *action
     cdef int64_t added = 0, ms = 0, counter = 0
-    cdef uint32_t i
     if w.state != SYNCHRONIZED:
         return 0
     if not skip_text(&p, end, b'["sync",', 8):
@@ -176,7 +165,7 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
         return 0
     if not (read_integer(&p, end, DIGITS, &added) and skip_text(&p, end, b",{", 2)):
         return 0
-    action = p - 1
+    cdef const uint8_t *action = p - 1
     if skip_text(&p, end, b'"id":"', 6):
         if not (take_id(w, &p, end, &ms, &counter)
                 and skip_text(&p, end, b'","type":"logux/processed"},', 28)):
@@ -189,7 +178,7 @@ cdef int receive_message(lc_client *w, const uint8_t *message, size_t size, doub
     if add_answer(w, added) < 0:
         return STOP_MEMORY
     w.out.alive += 1
-    i = find(w, ms, <uint64_t> counter)
+    cdef uint32_t i = find(w, ms, <uint64_t> counter)
     if i == NONE:
         w.unmatched += 1
         return 1

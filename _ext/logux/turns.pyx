@@ -189,30 +189,21 @@ cdef inline int say_number(lc_client *w, const char *type, size_t size, int64_t 
 
 
 cdef int send_ping(lc_client *w, uint64_t token, double now) noexcept nogil:
-    cdef uint8_t *p = wire_reserve(&w.pings, TOKEN)
-    if p == NULL:
-        return -1
-    if say_number(w, b'["ping",', 8, w.added) < 0:
+    if wire_reserve(&w.pings, TOKEN) == NULL or say_number(w, b'["ping",', 8, w.added) < 0:
         return -1
     begin_wait(w, now)
-    memcpy(p, &token, TOKEN)
-    w.pings.size += TOKEN
-    return 0
+    return append_bytes(&w.pings, <const uint8_t *> &token, TOKEN)
 
 
 # Take a pong: the answer to the oldest ping. -1: memory is out.
 cdef int take_pong(lc_client *w) noexcept nogil:
     cdef uint64_t token
-    cdef uint8_t *p
     if not w.pings.size:
         return 0
     memcpy(&token, w.pings.data, TOKEN)
     if token:
-        p = wire_reserve(&w.replies, TOKEN)
-        if p == NULL:
+        if append_bytes(&w.replies, <const uint8_t *> &token, TOKEN) < 0:
             return -1
-        memcpy(p, &token, TOKEN)
-        w.replies.size += TOKEN
         w.out.events += 1
     w.pings.size -= TOKEN
     memmove(w.pings.data, w.pings.data + TOKEN, w.pings.size)
@@ -220,15 +211,10 @@ cdef int take_pong(lc_client *w) noexcept nogil:
 
 
 # Append the messages that wait to the wire. -1: memory is out.
-cdef int move_ready(lc_client *w, lc_wire *wire) noexcept nogil:
-    cdef uint8_t *p
-    if not w.ready.size:
-        return 0
-    p = wire_reserve(wire, w.ready.size)
-    if p == NULL:
+cdef int move_ready(void *self, lc_wire *wire) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
+    if append_bytes(wire, w.ready.data, w.ready.size) < 0:
         return -1
-    memcpy(p, w.ready.data, w.ready.size)
-    wire.size += w.ready.size
     w.ready.size = 0
     w.ready_count = 0
     trim(&w.ready, ROOM_KEPT)
@@ -270,7 +256,8 @@ cdef inline void look_at_jam(lc_client *w) noexcept nogil:
 # -- timeouts ---------------------------------------------------------------------------------------
 
 # When something is due: a ping, or the end after a silence or a jam. 0: nothing is.
-cdef double next_timeout(lc_client *w) noexcept nogil:
+cdef double next_timeout(void *self) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
     cdef double timeout, jam
     cdef double idle = max(w.received_at, w.sent_at) + w.ping_after
     if w.state == DISCONNECTED:
@@ -287,7 +274,8 @@ cdef double next_timeout(lc_client *w) noexcept nogil:
 
 
 # Send a ping, or end, if it is time. 0: that was all; 1: silence for too long; or a STOP_ number.
-cdef int act_on_timeout(lc_client *w, double now) noexcept nogil:
+cdef int act_on_timeout(void *self, double now) noexcept nogil:
+    cdef lc_client *w = <lc_client *> self
     cdef double timeout = next_timeout(w), jam
     if w.over or timeout == 0 or now < timeout:
         return 0

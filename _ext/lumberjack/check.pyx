@@ -49,33 +49,23 @@ def check_json(body, /):
     """Check a body as the writer does.
 
     Returns:
-        None when the body is not one JSON object in UTF-8, else (start, end, taken, user_id). The object
-        without the white space around it is ``body[start:end]``. `taken` has ``K_ID1_TAKEN`` when
-        ``@metadata`` cannot carry our id, ``K_ID2_TAKEN`` when ``event.id`` cannot, and both when the body
-        has an id of its own. `user_id` is that id, as its raw bytes between the quotes, or None.
+        None when the body is not one JSON object in UTF-8, else (start, end, taken, user_id): the object is
+        ``body[start:end]``; `taken` has ``K_ID1_TAKEN`` when ``@metadata`` cannot carry our id,
+        ``K_ID2_TAKEN`` when ``event.id`` cannot; `user_id` is the body's own id, as its raw bytes, or None.
     """
-    cdef Py_buffer view
+    cdef BorrowedBuffer view = BorrowedBuffer(body)
     cdef lc_wire scratch
     cdef lc_object o
     cdef lc_span *own
-    cdef const uint8_t *base
-    cdef int bad
     memset(&scratch, 0, sizeof(scratch))
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    with nogil:
-        bad = -1
-        if wire_reserve(&scratch, view.len + SCAN_PAD) != NULL:
-            memset(scratch.data + view.len, 0, SCAN_PAD)
-            bad = copy_object(scratch.data, <const uint8_t *> view.buf, view.len, &o)
-    PyBuffer_Release(&view)
+    if wire_reserve(&scratch, view.b.len + SCAN_PAD) == NULL:
+        raise MemoryError()
     try:
-        if scratch.data == NULL:
-            raise MemoryError()
-        if bad:
+        memset(scratch.data + view.b.len, 0, SCAN_PAD)
+        if copy_object(scratch.data, <const uint8_t *> view.b.buf, view.b.len, &o) < 0:
             return None
-        base = scratch.data
         own = user_id(&o)
-        return (o.start - base, o.close + 1 - base, <int> carriers_taken(&o),
+        return (o.start - scratch.data, o.close + 1 - scratch.data, <int> carriers_taken(&o),
                 None if own.at == NULL else <bytes> own.at[:own.size])
     finally:
         free(scratch.data)
@@ -87,14 +77,8 @@ def check_pairs(body, /):
     Returns:
         None when its lengths do not add up, else (taken, user_id) as from `check_json`.
     """
-    cdef Py_buffer view
+    cdef BorrowedBuffer view = BorrowedBuffer(body)
     cdef lc_span own
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        if scan_pairs(<const uint8_t *> view.buf, view.len, &own) < 0:
-            return None
-        if own.at == NULL:
-            return 0, None
-        return <int> K_ID2_TAKEN, <bytes> own.at[:own.size]
-    finally:
-        PyBuffer_Release(&view)
+    if scan_pairs(<const uint8_t *> view.b.buf, view.b.len, &own) < 0:
+        return None
+    return (0, None) if own.at == NULL else (<int> K_ID2_TAKEN, <bytes> own.at[:own.size])

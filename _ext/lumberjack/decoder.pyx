@@ -1,21 +1,14 @@
 # The decoder of captured windows.
 
-cdef enum Status:
-    S_OK = 0
-    S_FOREIGN
-    S_NO_ID
-    S_NOT_JSON
-    S_TORN
-    S_BAD_ZLIB
-    S_BAD_FRAME
+cpdef enum:
+    OK = 0
+    FOREIGN
+    NO_ID
+    NOT_JSON                     # version 1: no block of pairs
+    TORN                         # faults from here on
+    BAD_ZLIB
+    BAD_FRAME
 
-OK = <int> S_OK
-FOREIGN = <int> S_FOREIGN
-NO_ID = <int> S_NO_ID
-NOT_JSON = <int> S_NOT_JSON
-TORN = <int> S_TORN
-BAD_ZLIB = <int> S_BAD_ZLIB
-BAD_FRAME = <int> S_BAD_FRAME
 STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_frame")
 
 cdef extern from *:
@@ -36,27 +29,23 @@ cdef enum:
 cdef class Decoded(Events):
     """Decoded windows; rows from `TORN` on are faults."""
 
-    @property
-    def wire_sequence(self):
-        """uint32: the sequence number in the frame."""
-        return self.columns[<int> C_WIRE]
+    cdef readonly memoryview wire_sequence      # uint32: the sequence number in the frame
+
+    cdef list take_rows(self, lc_rows *r):
+        own = Events.take_rows(self, r)
+        self.wire_sequence, = own
+        return own
 
 
 @cython.final
 cdef class Decoder(BatchDecoder):
     """Decodes captured units, one window each: its W frame to its last frame.
 
-    A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form (``strict_spec``):
-    its number of events is not announced, and it may have 'json' frames.
+    A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form: its number of events is
+    not announced, and it may have 'json' frames.
 
-    A decoder keeps scratch memory between calls. Use one per thread.
-
-    Args:
-        producers: 10 bytes each, ascending and distinct, joined. With them ``@metadata._id`` is
-            the id when it begins with one of these, else ``event.id``, else the user's own id is
-            hashed. Without them any 32 hex digits are an id.
-        identity: False when the producers wrote no ids (``identity=none``): bodies are not searched.
-        max_inflated: bound on the inflated bytes of one unit.
+    The id is ``@metadata._id``, ``event.id`` or ``id`` of ``event``, the first that is there. `max_inflated`
+    bounds the bytes of one unit.
     """
 
     cdef size_t max_inflated
@@ -71,7 +60,7 @@ cdef class Decoder(BatchDecoder):
     cdef uint32_t got
     cdef int64_t at              # in the unit, expanded
 
-    def __init__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
+    def __cinit__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
         self.begin(Decoded, b"I", producers, identity)
         self.id_from_end = TAIL_SIZE - TAIL_ID1
         self.max_inflated = max_inflated
@@ -89,9 +78,9 @@ cdef class Decoder(BatchDecoder):
         self.inflated_size = 0
         self.literal = size > 1 and is_literal(p)
         if size and p[0] != c'1' and p[0] != c'2' or size > 1 and p[1] != c'W' and not self.literal:
-            return add_fault(self, S_BAD_FRAME, size)
+            return add_fault(self, BAD_FRAME, size)
         if size < 6:
-            return add_fault(self, S_TORN, size)
+            return add_fault(self, TORN, size)
         self.version = p[0]
         self.n = 0
         if not self.literal:
@@ -99,7 +88,7 @@ cdef class Decoder(BatchDecoder):
             self.at = 6
         done = decode_region(self, p + self.at, size - <size_t> self.at, 0)
         if done == 0 and self.got < self.n:
-            return add_fault(self, S_TORN, 0)
+            return add_fault(self, TORN, 0)
         return done
 
 
@@ -112,7 +101,7 @@ cdef inline int add_row(Decoder d, int status, lc_id *id_, uint64_t hash, uint32
 
 
 # Add a row for a fault at the place reached, which ends the unit. 1, or -1: out of memory.
-cdef int add_fault(Decoder d, Status status, size_t length) noexcept nogil:
+cdef int add_fault(Decoder d, int status, size_t length) noexcept nogil:
     cdef lc_id none
     clear_id(&none)
     return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
@@ -134,8 +123,8 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint pairs, lc_id *
         bad = scan_pairs(p, size, &pair)
         own = &pair
     if bad:
-        return S_NOT_JSON
-    return S_NO_ID if own.at == NULL else identify(d, own, id_)
+        return NOT_JSON
+    return NO_ID if own.at == NULL else identify(d, own, id_)
 
 
 # The two id fields, of `tail_size` bytes, at the end of a body; NULL: there is something else.
@@ -159,7 +148,7 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
     cdef uint64_t hash = hash_body(d, p, size)
     cdef const uint8_t *tail
     cdef lc_id id_
-    cdef int status = S_NO_ID
+    cdef int status = NO_ID
     clear_id(&id_)
     d.got += 1
     if d.identity:
@@ -172,8 +161,8 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
             if tail != NULL:
                 read_id(&d.names, tail + TAIL_ID1, &id_)
                 if is_ours(&d.names, &id_):
-                    status = S_OK
-        if status != S_OK:
+                    status = OK
+        if status != OK:
             status = search_id(d, p, size, pairs, &id_)
             if status < 0:
                 return -1
@@ -186,10 +175,9 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
 cdef size_t pairs_size(const uint8_t *p, size_t left) noexcept nogil:
     cdef uint32_t length
     cdef size_t at = FRAME_HEAD
-    cdef uint64_t count
     if left < FRAME_HEAD:
         return 0
-    count = 2 * <uint64_t> lc_get32(p + 6)
+    cdef uint64_t count = 2 * <uint64_t> lc_get32(p + 6)
     while count:
         if left - at < 4:
             return 0
@@ -210,17 +198,17 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
     cdef lc_wire *to
     while left:
         if d.got == d.n and not d.literal:
-            return add_fault(d, S_BAD_FRAME, left)
+            return add_fault(d, BAD_FRAME, left)
         if p[0] != d.version:
-            return add_fault(d, S_BAD_FRAME, left)
+            return add_fault(d, BAD_FRAME, left)
         if left < 2:
-            return add_fault(d, S_TORN, left)
+            return add_fault(d, TORN, left)
         if p[1] == c'J' and (d.version == c'2' or d.literal):
             if left < FRAME_HEAD:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             size = lc_get32(p + 6)
             if left - FRAME_HEAD < size:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             frame = FRAME_HEAD + <size_t> size
             if decode_body(d, p + FRAME_HEAD, size, False, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
                 return -1
@@ -228,16 +216,16 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
         elif p[1] == c'D' and d.version == c'1':
             frame = pairs_size(p, left)
             if frame == 0:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             if decode_body(d, p + 6, frame - 6, True, lc_get32(p + 2), d.at + 6) < 0:
                 return -1
             d.at += frame
         elif p[1] == c'C' and depth < 2:
             if left < 6:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             size = lc_get32(p + 2)
             if left - 6 < size:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             frame = 6 + <size_t> size
             to = &d.inflated[0] if depth == 0 else &d.inflated[1]
             to.size = 0
@@ -246,18 +234,18 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
             if done == INFLATE_MEMORY:
                 return -1
             if done < 0:
-                return add_fault(d, S_BAD_ZLIB, frame)
+                return add_fault(d, BAD_ZLIB, frame)
             d.inflated_size += to.size
             done = decode_region(d, to.data, to.size, depth + 1)
             if done:
                 return done
         elif p[1] == c'W' and d.literal:
             if left < 6:
-                return add_fault(d, S_TORN, left)
+                return add_fault(d, TORN, left)
             frame = 6
             d.at += frame
         else:
-            return add_fault(d, S_BAD_FRAME, left)
+            return add_fault(d, BAD_FRAME, left)
         p += frame
         left -= frame
     return 0

@@ -9,28 +9,6 @@ ctypedef struct lc_entry:
     bint pairs                   # of a 'data' frame
 
 
-cdef enum Fault:
-    FAULT_NONE = 0
-    FAULT_MEMORY
-    FAULT_VERSION            # the first byte of a frame is neither '1' nor '2'
-    FAULT_NO_WINDOW          # a frame without a window before it
-    FAULT_WINDOW_SIZE
-    FAULT_MIXED              # not the version of the window
-    FAULT_EARLY_WINDOW       # the window before is not full
-    FAULT_INNER_WINDOW       # in a compressed frame
-    FAULT_TYPE
-    FAULT_EMPTY              # a length of 0
-    FAULT_FRAME_SIZE
-    FAULT_UNIT_SIZE
-    FAULT_CUT                # a compressed frame ends inside a frame
-    FAULT_EXTRA              # a compressed frame has more events than the window
-    FAULT_ZLIB
-    FAULT_INFLATED_SIZE
-    FAULT_NESTED
-    FAULT_CREDIT             # more frames without an acknowledgement than the window allows
-    FAULT_EOF
-
-
 ctypedef struct lc_reader:
     uint32_t max_window
     uint32_t max_frame
@@ -55,16 +33,48 @@ ctypedef struct lc_reader:
     lc_wire inflated
     lc_wire scratch
     lc_inflater inflater
-    Fault fault
+    const char *fault        # its words, with the fields that `Reader.error` fills in; NULL: there is none
     uint64_t fault_value
+    bint no_memory           # ... and that was the fault
     size_t fault_at
 
 
-cdef int reader_fault(lc_reader *r, Fault fault, uint64_t value) noexcept nogil:
+cdef int reader_fault(lc_reader *r, const char *fault, uint64_t value) noexcept nogil:
     r.fault = fault
     r.fault_value = value
     r.fault_at = r.at - r.base
     return -1
+
+
+cdef int out_of_memory(lc_reader *r) noexcept nogil:
+    r.no_memory = True
+    return reader_fault(r, b"out of memory", 0)
+
+
+cdef int frame_too_large(lc_reader *r, uint64_t size) noexcept nogil:
+    return reader_fault(r, b"a frame of {value} bytes; the limit is {max_frame}", size)
+
+
+cdef int unit_too_large(lc_reader *r) noexcept nogil:
+    return reader_fault(r, b"a window of more than {max_unit} bytes", 0)
+
+
+# The byte after a frame of another version, or of no frame at all.
+cdef int wrong_version(lc_reader *r, uint8_t version) noexcept nogil:
+    if r.literal:
+        return reader_fault(r, b"expected version '1', received byte 0x{value:02x}", version)
+    if r.inside and (version == c'1' or version == c'2'):
+        return reader_fault(r, b"a frame of version '{value:c}' in a window of the other", version)
+    return reader_fault(r, b"expected version '1' or '2', received byte 0x{value:02x}", version)
+
+
+cdef int wrong_type(lc_reader *r, uint8_t type) noexcept nogil:
+    return reader_fault(r, b"frame type 0x{value:02x} from a writer of version {version:c}", type)
+
+
+cdef int too_many_events(lc_reader *r) noexcept nogil:
+    return reader_fault(r, b"more than {n} events in a compressed frame" if r.literal else
+                        b"more than the {n} events of the window in its compressed frame", 0)
 
 
 cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, bint inflated,
@@ -72,16 +82,17 @@ cdef int reader_event(lc_reader *r, size_t at, size_t size, uint32_t sequence, b
     cdef lc_entry *e
     cdef uint32_t capacity
     if r.got == r.n:
-        return reader_fault(r, FAULT_EXTRA, r.n)
+        return too_many_events(r)
     if r.announced and r.unacked >= r.credit:
-        return reader_fault(r, FAULT_CREDIT, r.credit)
+        return reader_fault(
+            r, b"more than the {value} frames without an acknowledgement that its window allows", r.credit)
     r.unacked += r.literal
     if r.got == r.capacity:
         # grow with the events that arrive, not with the number announced
         capacity = r.capacity * 2 if r.capacity else 64
         e = <lc_entry *> realloc(r.entries, capacity * sizeof(lc_entry))
         if e == NULL:
-            return reader_fault(r, FAULT_MEMORY, 0)
+            return out_of_memory(r)
         r.entries = e
         r.capacity = capacity
     e = &r.entries[r.got]
@@ -106,7 +117,7 @@ cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept 
             return 0
         r.pairs_left = lc_get32(p + 6)
         if <uint64_t> r.pairs_left * 8 > r.max_frame:
-            return reader_fault(r, FAULT_FRAME_SIZE, <uint64_t> r.pairs_left * 8)
+            return frame_too_large(r, <uint64_t> r.pairs_left * 8)
         r.pairs_at = FRAME_HEAD
     while r.pairs_left:
         at = r.pairs_at
@@ -115,14 +126,14 @@ cdef int64_t reader_pairs(lc_reader *r, const uint8_t *p, size_t left) noexcept 
         key = lc_get32(p + at)
         at += 4
         if at + key > r.max_frame:
-            return reader_fault(r, FAULT_FRAME_SIZE, at + key)
+            return frame_too_large(r, at + key)
         if left < at + key + 4:
             return 0
         at += key
         value = lc_get32(p + at)
         at += 4
         if at + value > r.max_frame:
-            return reader_fault(r, FAULT_FRAME_SIZE, at + value)
+            return frame_too_large(r, at + value)
         if left < at + value:
             return 0
         r.pairs_at = at + value
@@ -140,10 +151,8 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
     cdef int64_t pairs
     cdef int done
     cdef size_t begin
-    cdef uint8_t *to
     if p[0] != r.version:
-        return reader_fault(r, FAULT_MIXED if (p[0] == c'1' or p[0] == c'2') and not r.literal
-                            else FAULT_VERSION, p[0])
+        return wrong_version(r, p[0])
     if left < 2:
         return 0
     if p[1] == c'J' and (r.version == c'2' or r.literal):
@@ -151,11 +160,11 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
             return 0
         size = lc_get32(p + 6)
         if size == 0:
-            return reader_fault(r, FAULT_EMPTY, c'J')
+            return reader_fault(r, b"a 'J' frame of length 0", 0)
         if size > r.max_frame:
-            return reader_fault(r, FAULT_FRAME_SIZE, size)
+            return frame_too_large(r, size)
         if depth == 0 and r.at - r.base + FRAME_HEAD + size > r.max_unit:
-            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+            return unit_too_large(r)
         if left - FRAME_HEAD < size:
             return 0
         used[0] = FRAME_HEAD + <size_t> size
@@ -163,7 +172,7 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
     if p[1] == c'D' and r.version == c'1':
         pairs = reader_pairs(r, p, left)
         if depth == 0 and pairs == 0 and r.at - r.base + left > r.max_unit:
-            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+            return unit_too_large(r)
         if pairs <= 0:
             return <int> pairs
         used[0] = <size_t> pairs
@@ -171,14 +180,14 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
     if p[1] == c'C':
         # servers accept a compressed frame in a compressed frame; deeper nesting has hung one of them
         if depth == 2:
-            return reader_fault(r, FAULT_NESTED, 0)
+            return reader_fault(r, b"a compressed frame nested more than once", 0)
         if left < 6:
             return 0
         size = lc_get32(p + 2)
         if size == 0:
-            return reader_fault(r, FAULT_EMPTY, c'C')
+            return reader_fault(r, b"a 'C' frame of length 0", 0)
         if depth == 0 and r.at - r.base + 6 + size > r.max_unit:
-            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+            return unit_too_large(r)
         if left - 6 < size:
             return 0
         begin = r.inflated.size
@@ -188,16 +197,13 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
             # the input is in the buffer that is being written, which may move
             r.scratch.size = 0
             done = inflate_frame(&r.inflater, p + 6, size, &r.scratch, r.max_inflated - begin)
-            if done == 0:
-                to = wire_reserve(&r.inflated, r.scratch.size)
-                if to == NULL:
-                    done = INFLATE_MEMORY
-                else:
-                    memcpy(to, r.scratch.data, r.scratch.size)
-                    r.inflated.size += r.scratch.size
+            if done == 0 and append_bytes(&r.inflated, r.scratch.data, r.scratch.size) < 0:
+                done = INFLATE_MEMORY
+        if done == INFLATE_MEMORY:
+            return out_of_memory(r)
         if done < 0:
-            return reader_fault(r, FAULT_ZLIB if done == INFLATE_BAD else FAULT_INFLATED_SIZE
-                                if done == INFLATE_TOO_LARGE else FAULT_MEMORY, r.max_inflated)
+            return reader_fault(r, b"a compressed frame that is no zlib stream" if done == INFLATE_BAD else
+                                b"compressed frames that inflate to more than {max_inflated} bytes", 0)
         used[0] = 6 + <size_t> size
         return reader_region(r, begin, r.inflated.size, depth + 1)
     if p[1] == c'W' and r.literal:
@@ -208,8 +214,9 @@ cdef int reader_frame(lc_reader *r, const uint8_t *p, size_t left, size_t at, in
         used[0] = 6
         return 1
     if p[1] == c'W':
-        return reader_fault(r, FAULT_INNER_WINDOW if depth else FAULT_EARLY_WINDOW, 0)
-    return reader_fault(r, FAULT_TYPE, p[1])
+        return reader_fault(r, b"a window frame in a compressed frame" if depth else
+                            b"a window frame after {got} of {n} events", 0)
+    return wrong_type(r, p[1])
 
 
 # Read all frames in inflated[at:end].
@@ -221,7 +228,7 @@ cdef int reader_region(lc_reader *r, size_t at, size_t end, int depth) noexcept 
         if done < 0:
             return -1
         if done == 0:
-            return reader_fault(r, FAULT_CUT, 0)
+            return reader_fault(r, b"a compressed frame that ends inside a frame", 0)
         at += used
     return 1
 
@@ -239,7 +246,7 @@ cdef int reader_step_literal(lc_reader *r) noexcept nogil:
             return done
         r.at += used
         if used > r.max_unit:
-            return reader_fault(r, FAULT_UNIT_SIZE, 0)
+            return unit_too_large(r)
         if r.got:
             return 1
         r.base = r.at            # a window frame, or a compressed one without events
@@ -261,17 +268,19 @@ cdef int reader_step(lc_reader *r) noexcept nogil:
         if not r.inside:
             r.base = r.at
             if p[0] != c'1' and p[0] != c'2':
-                return reader_fault(r, FAULT_VERSION, p[0])
+                return wrong_version(r, p[0])
             if left < 2:
                 return 0
             r.version = p[0]
             if p[1] != c'W':
-                return reader_fault(r, FAULT_NO_WINDOW if memchr(b"JDC", p[1], 3) else FAULT_TYPE, p[1])
+                if memchr(b"JDC", p[1], 3) == NULL:
+                    return wrong_type(r, p[1])
+                return reader_fault(r, b"a '{value:c}' frame without a window frame before it", p[1])
             if left < 6:
                 return 0
             r.n = lc_get32(p + 2)
             if r.n > r.max_window:
-                return reader_fault(r, FAULT_WINDOW_SIZE, r.n)
+                return reader_fault(r, b"a window of {value} events; the limit is {max_window}", r.n)
             r.inside = True
             r.got = 0
             r.highest = -1
@@ -283,7 +292,7 @@ cdef int reader_step(lc_reader *r) noexcept nogil:
                 return done
             r.at += used
             if r.at - r.base > r.max_unit:
-                return reader_fault(r, FAULT_UNIT_SIZE, 0)
+                return unit_too_large(r)
 
 
 @cython.final
@@ -296,7 +305,6 @@ cdef class Window:
     cdef readonly uint32_t ack
     cdef readonly bytes unit
     cdef bytes content           # the inflated content of its compressed frames
-    cdef readonly Py_ssize_t inflated
 
     def __dealloc__(self):
         free(self.entries)
@@ -344,21 +352,15 @@ cdef class Reader:
         max_frame: bound on the bytes of one event.
         max_unit: bound on the bytes of a window as received.
         max_inflated: bound on the bytes of a window, uncompressed.
-        strict_spec: read the literal form: version 1 only, with 'json' frames, and with window frames that
-            announce how many frames may be unacknowledged. Before the first of these there is no bound.
+        strict_spec: read the literal form. Before its first window frame any number may be unacknowledged.
     """
 
     cdef lc_reader r
     cdef object package          # of the inflater
     cdef bint busy               # a call is on its way, without the GIL
 
-    def __cinit__(self):
-        memset(&self.r, 0, sizeof(lc_reader))
-
-    def __init__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
-                 uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
-        if inflater_is_open(&self.r.inflater):
-            raise TypeError("__init__ has run already")
+    def __cinit__(self, *, uint32_t max_window=WINDOW_LIMIT, uint32_t max_frame=16777216,
+                  uint32_t max_unit=67108864, uint32_t max_inflated=67108864, bint strict_spec=False):
         self.r.max_window = max_window
         self.r.max_frame = max_frame
         self.r.max_unit = max_unit
@@ -377,11 +379,7 @@ cdef class Reader:
         inflater_close(&self.r.inflater)
 
     def receive_data(self, data, /):
-        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored.
-
-        Raises:
-            RuntimeError: another thread is in it.
-        """
+        """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
         if self.busy:
             raise RuntimeError("another thread uses this reader")
         self.busy = True
@@ -392,21 +390,12 @@ cdef class Reader:
 
     cdef list _receive(self, data):
         cdef lc_reader *r = &self.r
-        cdef Py_buffer view
-        cdef uint8_t *to
+        cdef BorrowedBuffer view = BorrowedBuffer(data)
         cdef int done
         cdef list windows = []
-        if not inflater_is_open(&self.r.inflater):
-            raise TypeError("__init__ has not run")
-        if r.fault:
+        if r.fault != NULL:
             return windows
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        to = wire_reserve(&r.data, view.len + 1)     # not NULL even when both are empty
-        if to != NULL:
-            memcpy(to, view.buf, view.len)
-            r.data.size += view.len
-        PyBuffer_Release(&view)
-        if to == NULL:
+        if append_bytes(&r.data, <const uint8_t *> view.b.buf, view.b.len) < 0:
             raise MemoryError()
         while True:
             with nogil:
@@ -414,11 +403,11 @@ cdef class Reader:
             if done <= 0:
                 break
             windows.append(self.window())
-        if r.fault:
+        if r.fault != NULL:
             r.inflated.size = r.scratch.size = 0
             trim(&r.inflated, ROOM_KEPT)
             trim(&r.scratch, ROOM_KEPT)
-        if r.fault == FAULT_MEMORY:
+        if r.no_memory:
             raise MemoryError()
         if r.base:
             memmove(r.data.data, r.data.data + r.base, r.data.size - r.base)
@@ -434,7 +423,6 @@ cdef class Reader:
     cdef Window window(self):
         cdef lc_reader *r = &self.r
         cdef Window w = Window.__new__(Window)
-        cdef uint32_t i
         w.version = r.version - c'0'
         w.unit = PyBytes_FromStringAndSize(<const char *> r.data.data + r.base, r.at - r.base)
         if r.inflated.size:
@@ -451,8 +439,6 @@ cdef class Reader:
             # acknowledges, get the count.
             w.ack = (r.entries[r.got - 1].sequence if r.literal
                      else r.highest if r.highest > 0 else r.got)
-        for i in range(r.got):
-            w.inflated += (6 if r.entries[i].pairs else FRAME_HEAD) + r.entries[i].size
         r.inside = False
         r.base = r.at
         return w
@@ -460,8 +446,9 @@ cdef class Reader:
     def receive_eof(self):
         """Note that the writer has closed: an unfinished window becomes an `error`."""
         cdef lc_reader *r = &self.r
-        if not r.fault and (r.inside or r.at < r.data.size):
-            reader_fault(r, FAULT_EOF, 0)
+        if r.fault == NULL and (r.inside or r.at < r.data.size):
+            reader_fault(r, b"closed after {got} of {n} events" if r.inside else
+                         b"closed inside a frame" if r.literal else b"closed inside a window frame", 0)
 
     def acknowledge(self, uint32_t events, /):
         """Allow the writer this many more unacknowledged events (literal form)."""
@@ -481,50 +468,16 @@ cdef class Reader:
     def error(self):
         """The writer's violation of the protocol in one line, or None."""
         cdef lc_reader *r = &self.r
-        if r.fault == FAULT_NONE:
+        if r.fault == NULL:
             return None
-        return f"{self.words(r.fault, r.fault_value)} (byte {r.fault_at} of the window)"
+        words = (<bytes> r.fault).decode().format(
+            value=r.fault_value, version=r.version, n=r.n, got=r.got, max_window=r.max_window,
+            max_frame=r.max_frame, max_unit=r.max_unit, max_inflated=r.max_inflated)
+        return f"{words} (byte {r.fault_at} of the window)"
 
-    cdef str words(self, Fault fault, uint64_t value):
-        cdef lc_reader *r = &self.r
-        if fault == FAULT_VERSION and r.literal:
-            return f"expected version '1', received byte 0x{value:02x}"
-        if fault == FAULT_VERSION:
-            return f"expected version '1' or '2', received byte 0x{value:02x}"
-        if fault == FAULT_NO_WINDOW:
-            return f"a '{chr(value)}' frame without a window frame before it"
-        if fault == FAULT_WINDOW_SIZE:
-            return f"a window of {value} events; the limit is {r.max_window}"
-        if fault == FAULT_MIXED:
-            return f"a frame of version '{chr(value)}' in a window of the other"
-        if fault == FAULT_EARLY_WINDOW:
-            return f"a window frame after {r.got} of {r.n} events"
-        if fault == FAULT_INNER_WINDOW:
-            return "a window frame in a compressed frame"
-        if fault == FAULT_TYPE:
-            return f"frame type 0x{value:02x} from a writer of version {r.version - c'0'}"
-        if fault == FAULT_EMPTY:
-            return f"a '{chr(value)}' frame of length 0"
-        if fault == FAULT_FRAME_SIZE:
-            return f"a frame of {value} bytes; the limit is {r.max_frame}"
-        if fault == FAULT_UNIT_SIZE:
-            return f"a window of more than {r.max_unit} bytes"
-        if fault == FAULT_CUT:
-            return "a compressed frame that ends inside a frame"
-        if fault == FAULT_EXTRA and r.literal:
-            return f"more than {r.n} events in a compressed frame"
-        if fault == FAULT_CREDIT:
-            return f"more than the {value} frames without an acknowledgement that its window allows"
-        if fault == FAULT_EXTRA:
-            return f"more than the {r.n} events of the window in its compressed frame"
-        if fault == FAULT_ZLIB:
-            return "a compressed frame that is no zlib stream"
-        if fault == FAULT_INFLATED_SIZE:
-            return f"compressed frames that inflate to more than {r.max_inflated} bytes"
-        if fault == FAULT_NESTED:
-            return "a compressed frame nested more than once"
-        if fault == FAULT_EOF and r.inside:
-            return f"closed after {r.got} of {r.n} events"
-        if fault == FAULT_EOF:
-            return "closed inside a frame" if r.literal else "closed inside a window frame"
-        return "out of memory"
+
+def encode_ack(int version, uint32_t number, /):
+    """Encode an 'ack' frame; `number` 0 is a keep-alive."""
+    if not 1 <= version <= 2:
+        raise ValueError(f"version: 1 or 2, not {version}")
+    return b"%dA" % version + (<object> number).to_bytes(4, "big")

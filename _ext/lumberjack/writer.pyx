@@ -199,11 +199,10 @@ cdef inline int64_t finish_json(lc_writer *w, lc_batch *batch, uint32_t i, uint8
 # block or empty, or STOP_MEMORY. The lengths are always checked: readers find the end of the frame by them.
 cdef inline int64_t finish_pairs(lc_writer *w, lc_batch *batch, uint32_t i, uint8_t *p,
                                  size_t size) noexcept nogil:
-    cdef bint taken
     cdef lc_span own
     if scan_pairs(p, size, &own) < 0:
         return 0
-    taken = own.at != NULL or batch.kind[i] & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
+    cdef bint taken = own.at != NULL or batch.kind[i] & (K_ID1_TAKEN | K_ID2_TAKEN) != 0
     if w.identity and not taken:
         memcpy(p + size, w.pair, PAIR_SIZE)
         lc_put_digits(p + size + PAIR_SIZE - 12, lc_spell(batch.seq[i]))
@@ -404,7 +403,6 @@ cdef int take_running_ack(lc_writer *w, const uint8_t *p, uint32_t number, doubl
 # Take one whole ack frame.
 cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) noexcept nogil:
     cdef uint32_t number = lc_get32(p + 2)
-    cdef lc_window *window
     out.alive += 1
     if number == 0:
         if w.count:
@@ -415,7 +413,7 @@ cdef int take_ack(lc_writer *w, const uint8_t *p, double now, lc_outcomes *out) 
         return take_running_ack(w, p, number, now, out)
     if w.count == 0:
         return writer_wrong(w, WRONG_TIME, p, 6)
-    window = &w.windows[w.head]
+    cdef lc_window *window = &w.windows[w.head]
     if number > window.n:
         w.wrong_window = window.n
         return writer_wrong(w, WRONG_NUMBER, p, 6)
@@ -499,35 +497,26 @@ cdef class Codec(CodecBase):
         window: events in one window, 1 to 10,000.
         window_bytes: bound on the bodies of one window, each rounded up to 8 bytes and 24 more, as the queue
             counts them, so that a batch of that size is one window. A larger event travels alone.
-        inflight: bound on unacknowledged windows.
-        adaptive: `inflight` is where the bound begins; it follows the round trip up to `MAX_INFLIGHT`.
-        inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted as for
-            `window_bytes`.
+        inflight: bound on unacknowledged windows; with `adaptive` where it begins, up to `MAX_INFLIGHT`.
+        inflight_bytes: bound on the bytes of unacknowledged events beyond `inflight` windows, counted alike.
         compression: 0 for none, 1 to 9 as zlib's levels; 1 to 3 use the fastest compressor there is.
-        identity: insert ids into events.
         check: check that the protocol can carry raw bodies.
         silence: seconds without a byte from the reader after which the connection counts as dead.
         frames: ``json`` or ``data``; empty for the version's own, or ``json`` with `strict_spec`.
-        strict_spec: write the literal form, in version 1. Frames are numbered over the whole connection. The
-            window frame announces `window` times `inflight`, the bound on unacknowledged frames.
+        strict_spec: write the literal form, in version 1, its window `window` times `inflight` frames.
         first: with `strict_spec`, the number of the first frame of each connection.
     """
 
     cdef lc_writer w
     cdef object package          # of the compressor
 
-    def __cinit__(self):
-        memset(&self.w, 0, sizeof(lc_writer))
-
-    def __init__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
-                 int inflight=2, int compression=3, bint identity=True, bint check=True,
-                 double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1,
-                 bint adaptive=False, int64_t inflight_bytes=1 << 25):
+    def __cinit__(self, bytes producer, *, int version=2, int window=2048, int64_t window_bytes=1 << 20,
+                  int inflight=2, int compression=3, bint identity=True, bint check=True,
+                  double silence=30.0, str frames="", bint strict_spec=False, uint32_t first=1,
+                  bint adaptive=False, int64_t inflight_bytes=1 << 25):
         cdef lc_writer *w = &self.w
         cdef int i, most = <int> MOST_WINDOWS if adaptive else inflight
         cdef bytes name = producer.hex().encode()
-        if w.windows != NULL:
-            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         assert 1 <= window <= WINDOW_LIMIT and 0 < window_bytes <= BODY_LIMIT // 4 and 0 < inflight <= 1024

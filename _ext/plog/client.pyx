@@ -45,13 +45,6 @@ cdef double plog_ready(void *self, double now) noexcept nogil:
     return now + 1e-6 + pace_wait(&w.pace) if is_drained(&w.pace) else 0
 
 
-cdef void plog_pace(void *self, double now, double packets, double size) noexcept nogil:
-    cdef lc_plog *w = <lc_plog *> self
-    pace_fill(&w.pace, now)
-    w.pace.packets.rate = packets
-    w.pace.size.rate = size
-
-
 # Copy a body to p, with TAIL_SIZE + SCAN_PAD bytes of room behind it, and insert the id into an event
 # document. Other bodies travel unchanged; the ledger identifies them by their hash. Returns the new size or
 # STOP_MEMORY.
@@ -324,7 +317,6 @@ cdef void plog_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
 cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
                       lc_outcomes *out) noexcept nogil:
     cdef lc_plog *w = <lc_plog *> self
-    cdef uint8_t *to
     if size == 0:
         return 0
     pace_fill(&w.pace, now)
@@ -332,12 +324,7 @@ cdef int plog_receive(void *self, const uint8_t *data, size_t size, double now,
     out.events += 1
     if w.replies.size + size > REPLIES_MOST:
         return 0                 # more than the answers to our commands: another host sends these datagrams
-    to = wire_reserve(&w.replies, size)
-    if to == NULL:
-        return STOP_MEMORY
-    memcpy(to, data, size)
-    w.replies.size += size
-    return 0
+    return append_bytes(&w.replies, data, size)
 
 
 # There is no connection that could be silent.
@@ -349,9 +336,6 @@ cdef double plog_deadline(void *self) noexcept nogil:
 cdef class Codec(CodecBase):
     """The client: encodes events as runs of datagrams or as lines, and takes replies.
 
-    The pump drives it without the GIL through `capsule`. ``logclient.config`` checks the options of users;
-    they are not checked again here.
-
     An event whose kind has the high nibble 1 has its own tags before its body: u16 big-endian, and as many
     bytes. The id is inserted as ``uuid`` into one JSON object without it, unless the kind says bytes. Other
     bodies travel unchanged, and the ledger keeps the hash of the user's ``uuid`` or of the body.
@@ -361,21 +345,12 @@ cdef class Codec(CodecBase):
         datagram: bytes of a datagram at most, 25 to 65,507.
         tags: for messages that have none of their own, as they travel.
         unboxed: send messages without a box where possible: no tags, one datagram, a first byte above 31.
-        max_message: bytes of a message at most, with the id. A longer one fails as too_large, and so does one
-            of more than 65,535 fragments.
+        max_message: bytes of a message at most, with the id; a longer one fails as too_large.
         batch_bytes: bodies encoded at once, at most; a larger one is encoded alone.
-        identity: insert the id.
-        check: check that raw bodies are one JSON object in UTF-8 before the id is inserted.
-        packets: packets per second; 0: unlimited.
-        burst: packets sent at once after a pause.
-        size: bytes of datagrams per second; 0: unlimited.
-        size_burst: bytes sent at once after a pause.
+        packets: packets per second; 0: unlimited. `burst` of them are sent at once after a pause.
+        size: bytes of datagrams per second, and `size_burst`, likewise.
         number: number of the first message of each socket; 2**31 - 1 is followed by 1.
-        lines: for TCP: each message is a line, without box and tags. A message with a line end in it, or a CR
-            at its end, fails as unencodable.
-
-    Raises:
-        ValueError: `datagram` is not 25 to 65,507, or has no room for the tags.
+        lines: for TCP: each message is a line, without box and tags.
     """
 
     cdef lc_plog w
@@ -383,16 +358,11 @@ cdef class Codec(CodecBase):
     cdef bytes kept_tags
     cdef uint32_t first
 
-    def __cinit__(self):
-        memset(&self.w, 0, sizeof(lc_plog))
-
-    def __init__(self, bytes producer, *, int64_t datagram=1452, bytes tags=b"", bint unboxed=False,
-                 int64_t max_message=262144, int64_t batch_bytes=1 << 20, bint identity=True, bint check=True,
-                 double packets=10000.0, double burst=64.0, double size=67108864.0,
-                 double size_burst=131072.0, int64_t number=1, bint lines=False):
+    def __cinit__(self, bytes producer, *, int64_t datagram=1452, bytes tags=b"", bint unboxed=False,
+                  int64_t max_message=262144, int64_t batch_bytes=1 << 20, bint identity=True,
+                  bint check=True, double packets=10000.0, double burst=64.0, double size=67108864.0,
+                  double size_burst=131072.0, int64_t number=1, bint lines=False):
         cdef lc_plog *w = &self.w
-        if w.tail != NULL:
-            raise TypeError("__init__ has run already")
         if len(producer) != 10:
             raise ValueError(f"producer: 10 bytes, not {len(producer)}")
         assert 0 <= max_message <= MESSAGE_MOST and 1 <= batch_bytes <= 1 << 30 and 1 <= number <= ID_MOST
@@ -418,10 +388,10 @@ cdef class Codec(CodecBase):
         self.codec.credit = plog_credit
         self.codec.encode = lines_encode if lines else plog_encode
         self.codec.sent = plog_sent
+        self.handing = &w.handing
         self.codec.receive = lines_receive if lines else plog_receive
         self.codec.deadline = plog_deadline
         self.codec.ready = plog_ready
-        self.codec.pace = plog_pace
 
     def __dealloc__(self):
         free(self.w.scratch.data)
@@ -434,22 +404,8 @@ cdef class Codec(CodecBase):
         return self.w.handing.count
 
     @property
-    def compressor(self):
-        """Always ``none``."""
-        return "none"
-
-    @property
-    def error(self):
-        """Always None: a server cannot break this protocol."""
-        return None
-
-    @property
     def datagram(self):
-        """Bytes of a datagram at most, for messages encoded from now on.
-
-        Raises:
-            ValueError: the value is not 25 to 65,507, or has no room for the tags.
-        """
+        """Bytes of a datagram at most, from now on; 25 to 65,507, with room for the tags."""
         return self.w.room
 
     @datagram.setter
@@ -468,16 +424,7 @@ cdef class Codec(CodecBase):
         return 0
 
     def pace(self, double now, double packets, double size, *, burst=None, size_burst=None):
-        """Set the pace. Call it between two calls of a pump, never during one.
-
-        Args:
-            now: seconds of the monotonic clock.
-            packets: packets per second; 0: unlimited.
-            size: bytes per second; 0: unlimited.
-            burst: packets sent at once after a pause; None: as before.
-            size_burst: bytes sent at once after a pause; None: as before.
-        """
-        self.ensure_initialized()
+        """Set the pace as `__init__` does. Call it between two calls of a pump, never during one."""
         pace_fill(&self.w.pace, now)
         self.rates(packets, size)
         if burst is not None:
@@ -493,14 +440,10 @@ cdef class Codec(CodecBase):
         return self.w.pace.room
 
     def grant(self, double room, double most):
-        """Set what the receiver's queue may be charged. Call it between two calls of a pump, not during one.
+        """Set what the receiver's queue may be charged until the next grant, and if it is empty (0: any).
 
-        Args:
-            room: until the next grant; see `charge_of`.
-            most: the room of the empty queue; 0: unlimited. A message larger than that may enter the empty
-                queue.
+        Call it between two calls of a pump, never during one.
         """
-        self.ensure_initialized()
         assert room <= 1e15 and 0 <= most <= 1e15
         self.w.pace.room = room
         self.w.pace.room_most = most
@@ -508,7 +451,6 @@ cdef class Codec(CodecBase):
 
     def ready(self, double now):
         """Return when the pace allows the next message; 0: now."""
-        self.ensure_initialized()
         return self.codec.ready(self.codec.self, now)
 
     @property
@@ -529,45 +471,33 @@ cdef class Codec(CodecBase):
         self.grant(0.0, 0.0)
         self.w.replies.size = 0
         handing_forget(&self.w.handing)
-        CodecBase.sent(self)
+        self.sent()
 
     def connection_lost(self):
         """Forget everything in flight and everything received."""
         self.w.replies.size = 0
         handing_forget(&self.w.handing)
-        CodecBase.sent(self)
-
-    def sent(self, uint64_t rest=0):
-        """Settle the events sent: the kernel has all bytes except the last `rest`, which are whole runs."""
-        cdef lc_handing *h = &self.w.handing
-        CodecBase.sent(self)
-        if rest <= h.written - h.taken:
-            handing_took(h, h.written - h.taken - rest, &self.out)
+        self.sent()
 
     def command(self, bytes datagram):
-        """Append a datagram to the bytes to send, regardless of the pace.
-
-        Raises:
-            ValueError: it is empty or longer than a datagram may be.
-        """
+        """Append a datagram to the bytes to send, regardless of the pace."""
         cdef lc_run run
-        self.ensure_initialized()
+        cdef lc_wire *wire = self.wire()
         if not 0 < len(datagram) <= <Py_ssize_t> self.w.room:
             raise ValueError(f"command: 1 to {self.w.room} bytes, not {len(datagram)}")
-        if self.box.views:
-            self.full.append(self.box)
-            self.box = type(self.box)()
         memset(&run, 0, sizeof(run))
-        if wire_reserve(&self.box.wire, RUN_HEAD + len(datagram)) == NULL:
+        if wire_reserve(wire, RUN_HEAD + len(datagram)) == NULL:
             raise MemoryError()
-        memcpy(self.box.wire.data + run_add(&run, &self.box.wire, <uint32_t> len(datagram)),
-               <const uint8_t *> PyBytes_AS_STRING(datagram), len(datagram))
+        memcpy(wire.data + run_add(&run, wire, <uint32_t> len(datagram)), <const uint8_t *> datagram,
+               len(datagram))
         self.w.handing.written += RUN_HEAD + len(datagram)
 
     def take_replies(self):
-        """Return the datagrams received since the last call; of more than 1 MiB the later ones are
-        dropped."""
-        found = split_runs(self.w.replies.data, self.w.replies.size)
-        self.w.replies.size = 0
-        trim(&self.w.replies, 65536)
-        return found or []
+        """Return the datagrams received since the last call; of more than 1 MiB the later ones are lost."""
+        try:
+            return split_runs(self.w.replies.data, self.w.replies.size)
+        except ValueError:
+            return []
+        finally:
+            self.w.replies.size = 0
+            trim(&self.w.replies, 65536)

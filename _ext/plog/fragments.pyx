@@ -139,17 +139,7 @@ cdef inline void put_hash(uint8_t *data, lc_place place, const lc_cut *cut, uint
 
 
 def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags=b""):
-    """Cut a boxed message into datagrams.
-
-    Args:
-        payload: the message.
-        id: the number of the message, 0 to 2**31 - 1.
-        datagram: bytes of a datagram at most.
-        tags: as they travel.
-
-    Raises:
-        ValueError: an argument is outside its range, or the message needs more than 65,535 fragments.
-    """
+    """Cut a boxed message with this number into datagrams of at most so many bytes, with tags."""
     cdef bytes message = bytes(payload)
     cdef lc_wire wire
     cdef lc_run run
@@ -179,19 +169,17 @@ def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags
         free(wire.data)
 
 
-# Copy the datagrams out of whole runs. None: these are no whole runs.
+# Copy the datagrams out of whole runs.
 cdef list split_runs(const uint8_t *p, size_t left):
     cdef uint32_t size, segment, at
     found = []
     while left:
-        if left < RUN_HEAD:
-            return None
-        size = lc_get_frame(p)
+        size = lc_get_frame(p) if left >= RUN_HEAD else 0
+        if left < RUN_HEAD or size > left - RUN_HEAD or size and lc_get_frame(p + 4) == 0:
+            raise ValueError("no whole runs of datagrams")
         segment = lc_get_frame(p + 4)
         p += RUN_HEAD
         left -= RUN_HEAD
-        if size > left or segment == 0 and size:
-            return None
         if size == 0:
             found.append(b"")
             continue
@@ -203,24 +191,13 @@ cdef list split_runs(const uint8_t *p, size_t left):
 
 
 def datagrams(runs, /):
-    """Return the datagrams in whole runs.
-
-    Raises:
-        ValueError: the data are no whole runs.
-    """
+    """Return the datagrams in whole runs."""
     cdef bytes data = bytes(runs)
-    found = split_runs(<const uint8_t *> PyBytes_AS_STRING(data), len(data))
-    if found is None:
-        raise ValueError("no whole runs of datagrams")
-    return found
+    return split_runs(<const uint8_t *> data, len(data))
 
 
 def join_runs(datagrams, /):
-    """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run.
-
-    Raises:
-        ValueError: a datagram is longer than UDP allows.
-    """
+    """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run."""
     cdef lc_wire wire
     cdef lc_run run
     cdef bytes one

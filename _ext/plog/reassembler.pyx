@@ -1,31 +1,19 @@
 # The reassembler: datagrams to messages, judged as the real server does.
 
-cdef enum Verdict:
-    V_MESSAGE = 0                # a boxed message is complete
-    V_SIMPLE                     # an unboxed message
-    V_FRAGMENT                   # kept: other fragments are missing
-    V_COMMAND
-    V_EMPTY                      # faults from here on
-    V_BAD_VERSION
-    V_BAD_TYPE
-    V_BAD_HEADER
-    V_OUT_OF_BOUNDS
-    V_BAD_FRAGMENT
-    V_BAD_CHECKSUM
-    V_TOO_LARGE
+cpdef enum:
+    MESSAGE = 0                  # a boxed message is complete
+    SIMPLE                       # an unboxed message
+    FRAGMENT                     # kept: other fragments are missing
+    COMMAND
+    EMPTY                        # faults from here on
+    BAD_VERSION
+    BAD_TYPE
+    BAD_HEADER
+    OUT_OF_BOUNDS
+    BAD_FRAGMENT
+    BAD_CHECKSUM
+    TOO_LARGE
 
-MESSAGE = <int> V_MESSAGE
-SIMPLE = <int> V_SIMPLE
-FRAGMENT = <int> V_FRAGMENT
-COMMAND = <int> V_COMMAND
-EMPTY = <int> V_EMPTY
-BAD_VERSION = <int> V_BAD_VERSION
-BAD_TYPE = <int> V_BAD_TYPE
-BAD_HEADER = <int> V_BAD_HEADER
-OUT_OF_BOUNDS = <int> V_OUT_OF_BOUNDS
-BAD_FRAGMENT = <int> V_BAD_FRAGMENT
-BAD_CHECKSUM = <int> V_BAD_CHECKSUM
-TOO_LARGE = <int> V_TOO_LARGE
 VERDICT_NAMES = (
     "message", "simple", "fragment", "command", "empty", "bad_version", "bad_type", "bad_header",
     "out_of_bounds", "bad_fragment", "bad_checksum", "too_large",
@@ -36,6 +24,12 @@ cdef enum:
     BUCKETS = 17
     OPEN_LEAST = 1024            # places of the table at first
     MEMORY_LEAST = 16384         # room for a message besides its bytes
+    C_OPENED = C_OWN
+    C_ID
+    C_COUNT
+    C_INDEX
+    C_TAGS_OFFSET
+    C_TAGS_LENGTH
 
 
 # An incomplete message. The bits and the payload follow in the same allocation.
@@ -92,7 +86,7 @@ ctypedef struct lc_defrag:
 
 # A datagram after the judgement.
 ctypedef struct lc_judged:
-    Verdict verdict
+    uint8_t verdict
     bint opened                  # the first fragment seen of its message
     bint whole                   # reassembled: the payload is not in the datagram
     uint32_t id_
@@ -201,14 +195,13 @@ cdef void make_room(lc_defrag *d, const lc_open *kept) noexcept nogil:
 cdef int grow_table(lc_defrag *d) noexcept nogil:
     cdef size_t places = d.places * 2 if d.places else OPEN_LEAST
     cdef lc_open **table = <lc_open **> calloc(places, sizeof(lc_open *))
-    cdef lc_open *m
     cdef size_t place
     if table == NULL:
         return -1
     free(d.table)
     d.table = table
     d.places = places
-    m = d.oldest
+    cdef lc_open *m = d.oldest
     while m != NULL:
         place = place_of(d, m.stream, m.id_)
         m.next = table[place]
@@ -229,11 +222,9 @@ cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32
                        uint32_t hash_) noexcept nogil:
     cdef size_t bits = ((v.count + 63) >> 6) * sizeof(uint64_t)
     cdef size_t charge = sizeof(lc_open) + bits + total
-    cdef lc_open *m
-    cdef size_t place
     if d.n >= d.places and grow_table(d) < 0:
         return NULL
-    m = <lc_open *> malloc(charge)
+    cdef lc_open *m = <lc_open *> malloc(charge)
     if m == NULL:
         return NULL
     memset(m, 0, sizeof(lc_open) + bits)
@@ -246,7 +237,7 @@ cdef lc_open *add_open(lc_defrag *d, uint64_t stream, const lc_judged *v, uint32
     m.total = total
     m.hash_ = hash_
     m.charge = charge
-    place = place_of(d, stream, v.id_)
+    cdef size_t place = place_of(d, stream, v.id_)
     m.next = d.table[place]
     d.table[place] = m
     link_newest(d, m)
@@ -261,13 +252,12 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
     cdef uint32_t size = get16(p + 6), total = lc_get32(p + 12), hash_ = lc_get32(p + 16)
     cdef uint32_t wide = bucket_of(v.count - 1)
     cdef uint64_t at = <uint64_t> size * v.index
-    cdef lc_open *m
     cdef uint8_t *tags
     cdef uint64_t bit = <uint64_t> 1 << (v.index & 63)
     cdef bint last = v.index == v.count - 1
     cdef bint good
     expire_old(d, now)
-    m = find_open(d, stream, v.id_)
+    cdef lc_open *m = find_open(d, stream, v.id_)
     v.opened = m == NULL
     if m == NULL:
         d.stat.misses += 1
@@ -278,23 +268,23 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
         m.touched = now
         good = m.count == v.count and m.size == size and m.hash_ == hash_
         if not good:
-            v.verdict = V_BAD_FRAGMENT
+            v.verdict = BAD_FRAGMENT
             d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
             return 0
         total = m.total          # whatever this fragment says
     good = <int64_t> v.size == (<int64_t> total - <int64_t> at if last else <int64_t> size)
-    v.verdict = V_FRAGMENT
+    v.verdict = FRAGMENT
     if not good:
-        v.verdict = V_BAD_FRAGMENT
+        v.verdict = BAD_FRAGMENT
         d.stat.v0_invalid_fragments[wide][bucket_of(v.index)] += 1
     elif at + v.size > total:
-        v.verdict = V_OUT_OF_BOUNDS
+        v.verdict = OUT_OF_BOUNDS
         d.stat.exceptions += 1
         return 0
     if m == NULL:
         if total > d.max_message:
             # It would be evicted at once, and again with each of its fragments.
-            v.verdict = V_TOO_LARGE
+            v.verdict = TOO_LARGE
             d.stat.evictions += 1
             count_absent(d, v, good)
             return 0
@@ -330,9 +320,9 @@ cdef int judge_part(lc_defrag *d, const uint8_t *p, uint64_t stream, double now,
     v.tags = m.tags
     v.tags_size = m.tags_size
     v.whole = True
-    v.verdict = V_MESSAGE
+    v.verdict = MESSAGE
     if murmur3_of(m.payload, m.total) != m.hash_:
-        v.verdict = V_BAD_CHECKSUM
+        v.verdict = BAD_CHECKSUM
         d.stat.v0_invalid_checksum[wide] += 1
     return 0
 
@@ -353,35 +343,34 @@ cdef void count_absent(lc_defrag *d, const lc_judged *v, bint good) noexcept nog
 # Judge a datagram. -1: out of memory.
 cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, double now,
                lc_judged *v) noexcept nogil:
-    cdef uint32_t tags
     memset(v, 0, sizeof(lc_judged))
     free_open(d.done)
     d.done = NULL
     v.payload = p
     v.size = size
     if size == 0:
-        v.verdict = V_EMPTY      # the real server reads the rest of an earlier datagram in its buffer
+        v.verdict = EMPTY      # the real server reads the rest of an earlier datagram in its buffer
         d.stat.empty += 1
         return 0
     if p[0] > 31:
-        v.verdict = V_SIMPLE
+        v.verdict = SIMPLE
         d.stat.udp_simple_messages += 1
         return 0
     if p[0]:
-        v.verdict = V_BAD_VERSION
+        v.verdict = BAD_VERSION
         d.stat.udp_invalid_version += 1
         return 0
     if size == 1 or p[1] > 1:
-        v.verdict = V_BAD_TYPE
+        v.verdict = BAD_TYPE
         d.stat.v0_invalid_type += 1
         return 0
     if p[1] == 0:
-        v.verdict = V_COMMAND
+        v.verdict = COMMAND
         v.payload = p + 2
         v.size = size - 2
         d.stat.v0_commands += 1
         return 0
-    v.verdict = V_BAD_HEADER
+    v.verdict = BAD_HEADER
     if size >= HEADER_SIZE:
         v.count = get16(p + 2)
         v.index = get16(p + 4)
@@ -389,10 +378,10 @@ cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, dou
     if size < HEADER_SIZE or v.index >= v.count or lc_get32(p + 12) > MESSAGE_MOST:
         d.stat.v0_invalid_multipart_header += 1
         return 0
-    tags = get16(p + 20)
+    cdef uint32_t tags = get16(p + 20)
     if tags > size - HEADER_SIZE:
         if tags > RECEIVE_SIZE - HEADER_SIZE:
-            v.verdict = V_OUT_OF_BOUNDS
+            v.verdict = OUT_OF_BOUNDS
             d.stat.exceptions += 1
         else:
             d.stat.v0_invalid_multipart_header += 1
@@ -406,9 +395,9 @@ cdef int judge(lc_defrag *d, const uint8_t *p, size_t size, uint64_t stream, dou
         return judge_part(d, p, stream, now, v)
     # A single fragment: servers check only the hash.
     v.opened = True
-    v.verdict = V_MESSAGE
+    v.verdict = MESSAGE
     if murmur3_of(v.payload, v.size) != lc_get32(p + 16):
-        v.verdict = V_BAD_CHECKSUM
+        v.verdict = BAD_CHECKSUM
         d.stat.v0_invalid_checksum[0] += 1
     return 0
 
@@ -439,112 +428,70 @@ cdef void close_defrag(lc_defrag *d) noexcept nogil:
     memset(d, 0, sizeof(lc_defrag))
 
 
-cdef list opens_of(lc_defrag *d):
-    cdef lc_open *m = d.oldest
-    found = []
-    while m != NULL:
-        found.append((m.stream, m.id_, m.got, m.count))
-        m = m.newer
-    return found
-
-
-cdef enum:
-    JUDGED_COLUMNS = 9
-
-cdef const char *JUDGED_ITEMS = b"\x01\x01\x04\x02\x02\x08\x04\x08\x04"
-cdef const char *JUDGED_CODES = b"BBIHHqiqi"
-
-
-# The columns of `Judged`, in the order of the codes.
-ctypedef struct lc_judgements:
-    uint8_t *verdict
-    uint8_t *opened
-    uint32_t *id_
-    uint16_t *count
-    uint16_t *index
-    int64_t *begin
-    int32_t *length
-    int64_t *tags_begin
-    int32_t *tags_length
-
-
-# Judge n datagrams. Returns how many: fewer when the next one is not inside the data; -1: out of memory.
-cdef Py_ssize_t judge_all(lc_defrag *d, const uint8_t *p, Py_ssize_t total, const int64_t *at,
-                          const int64_t *size, const uint64_t *streams, Py_ssize_t n, double now,
-                          lc_judgements *j, lc_wire *bodies) noexcept nogil:
-    cdef lc_judged v
-    cdef uint8_t *to
-    cdef Py_ssize_t i
-    for i in range(n):
-        if at[i] < 0 or size[i] < 0 or at[i] > total or size[i] > total - at[i]:
-            return i
-        if judge(d, p + at[i], <size_t> size[i], streams[i], now, &v) < 0:
-            return -1
-        j.verdict[i] = v.verdict
-        j.opened[i] = v.opened
-        j.id_[i] = v.id_
-        j.count[i] = <uint16_t> v.count
-        j.index[i] = <uint16_t> v.index
-        j.length[i] = <int32_t> v.size
-        j.tags_length[i] = <int32_t> v.tags_size
-        if v.whole:
-            # It follows the data: offsets below zero, from -1 down.
-            to = wire_reserve(bodies, v.size + v.tags_size)
-            if to == NULL:
-                return -1
-            memcpy(to, v.payload, v.size)
-            if v.tags_size:
-                memcpy(to + v.size, v.tags, v.tags_size)
-            j.begin[i] = -1 - <int64_t> bodies.size
-            j.tags_begin[i] = j.begin[i] - <int64_t> v.size
-            bodies.size += v.size + v.tags_size
-        else:
-            j.begin[i] = v.payload - p
-            j.tags_begin[i] = v.tags - p if v.tags != NULL else 0
-    return n
-
-
 @cython.final
-cdef class Judged:
+cdef class Judged(Events):
     """Judged datagrams: a row for each, in order."""
 
-    cdef readonly Column verdict, opened, id, count, index, begin, length, tags_begin, tags_length
-    cdef object data
-    cdef bytes bodies
-    cdef Py_ssize_t n
+    cdef readonly memoryview verdict        # uint8: `MESSAGE` and so on
+    cdef readonly memoryview opened         # uint8: 1 for the first fragment seen of its message
+    cdef readonly memoryview id             # uint32: of the message; 0 without one
+    cdef readonly memoryview count          # uint16: fragments of the message; 0 if it is not a fragment
+    cdef readonly memoryview index          # uint16: of the fragment
+    cdef readonly memoryview tags_length    # int32
+    cdef memoryview tags_offset
+    cdef memoryview data
 
-    def __len__(self):
-        return self.n
+    cdef list take_rows(self, lc_rows *r):
+        own = Events.take_rows(self, r)
+        self.verdict = self.status
+        self.opened, self.id, self.count, self.index, self.tags_offset, self.tags_length = own
+        return own
 
-    cdef bytes piece(self, Py_ssize_t row, Column begin, Column length):
+    # Bytes of the data, or, from -1 down, of what was reassembled.
+    cdef bytes piece(self, Py_ssize_t row, memoryview offset, memoryview length):
         cdef int64_t at
-        cdef int32_t size
         if not 0 <= row < self.n:
             raise IndexError(f"row {row} of {self.n}")
-        at = (<int64_t *> begin.data)[row]
-        size = (<int32_t *> length.data)[row]
-        if at < 0:
-            return self.bodies[-1 - at:-1 - at + size]
-        return bytes(self.data[at:at + size])
+        at = offset[row]
+        return bytes(self.bodies[-1 - at:-1 - at + length[row]] if at < 0 else self.data[at:at + length[row]])
 
     def payload(self, Py_ssize_t row):
-        """Return the payload of a row, reassembled if it had several fragments.
-
-        The data passed to `feed` must still exist.
-
-        Raises:
-            IndexError: there is no such row.
-        """
-        return self.piece(row, self.begin, self.length)
+        """Return the payload of a row, reassembled if it had several fragments; the data must still exist."""
+        return self.piece(row, self.offset, self.length)
 
     def tags(self, Py_ssize_t row):
-        """Return the tags of a row as they travelled; of several fragments with tags, those that came
-        last."""
-        return self.piece(row, self.tags_begin, self.tags_length)
+        """Return the tags of a row as they travelled: of several fragments with tags, the last that came."""
+        return self.piece(row, self.tags_offset, self.tags_length)
+
+
+cdef class Defragmenter(BatchDecoder):
+    """A decoder that keeps the fragments of incomplete messages between calls."""
+
+    cdef lc_defrag defrag
+    # of the current call
+    cdef const uint8_t *data
+    cdef const uint64_t *streams
+
+    def __dealloc__(self):
+        close_defrag(&self.defrag)
+
+    cdef uint64_t stream_of_unit(self) noexcept nogil:
+        return self.streams[self.unit] if self.streams != NULL else 0
+
+    @property
+    def open(self):
+        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
+        cdef lc_open *m = self.defrag.oldest
+        self.ensure_idle()
+        found = []
+        while m != NULL:
+            found.append((m.stream, m.id_, m.got, m.count))
+            m = m.newer
+        return found
 
 
 @cython.final
-cdef class Reassembler:
+cdef class Reassembler(Defragmenter):
     """Judges datagrams as the real server does, and reassembles messages.
 
     Fragments may arrive in any order and more than once. A complete message is forgotten: a second copy of it
@@ -555,29 +502,13 @@ cdef class Reassembler:
         max_bytes: bytes of all incomplete messages, by their announced sizes and 1/8 byte for each fragment.
             The message that was not touched for longest is evicted first.
         expire: seconds after which an untouched message is evicted.
-
-    Raises:
-        ValueError: an argument is outside its range.
     """
 
-    cdef lc_defrag d
-    cdef bint busy               # a call is on its way, without the GIL
+    cdef double now
 
-    def __cinit__(self):
-        memset(&self.d, 0, sizeof(lc_defrag))
-
-    def __init__(self, *, max_message=262144, max_bytes=1 << 20, double expire=10.0):
-        if self.d.max_bytes:
-            raise TypeError("__init__ has run already")
-        open_defrag(&self.d, max_message, max_bytes, expire)
-
-    def __dealloc__(self):
-        close_defrag(&self.d)
-
-    cdef int check_idle(self) except -1:
-        if self.busy:
-            raise RuntimeError("another thread uses this reassembler")
-        return 0
+    def __cinit__(self, *, max_message=262144, max_bytes=1 << 20, double expire=10.0):
+        open_defrag(&self.defrag, max_message, max_bytes, expire)
+        self.begin(Judged, b"BIHHqi", b"", False)
 
     def feed(self, data, offsets, lengths, streams, double now):
         """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
@@ -588,71 +519,63 @@ cdef class Reassembler:
             lengths: int64, the bytes of each datagram.
             streams: uint64, the sender of each datagram. The real server distinguishes senders by port only.
             now: seconds of any monotonic clock.
-
-        Raises:
-            ValueError: the columns differ in size, or a datagram is not inside `data`.
-            RuntimeError: another thread is in it.
         """
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
         cdef BorrowedBuffer size = BorrowedBuffer(lengths), stream = BorrowedBuffer(streams)
-        cdef Py_ssize_t n = count_units(at, size, stream), i = 0
-        cdef lc_judgements j
-        cdef void **columns = <void **> &j
-        cdef lc_wire bodies
-        cdef Judged out = Judged.__new__(Judged)
-        if not self.d.max_bytes:
-            raise TypeError("__init__ has not run")
-        self.check_idle()
-        self.busy = True
-        memset(&bodies, 0, sizeof(bodies))
-        memset(&j, 0, sizeof(j))
+        cdef Judged judged
+        count_units(at, size, stream)
+        self.ensure_idle()
+        self.data = <const uint8_t *> view.b.buf
+        self.streams = <const uint64_t *> stream.b.buf
+        self.now = now
         try:
-            for i in range(JUDGED_COLUMNS):
-                columns[i] = malloc(n * JUDGED_ITEMS[i] + 1)
-                if columns[i] == NULL:
-                    raise MemoryError()
-            with nogil:
-                i = judge_all(&self.d, <const uint8_t *> view.b.buf, view.b.len, <const int64_t *> at.b.buf,
-                              <const int64_t *> size.b.buf, <const uint64_t *> stream.b.buf, n, now, &j,
-                              &bodies)
-            if i < 0:
-                raise MemoryError()
-            if i < n:
-                raise ValueError(f"datagram {i} leaves the data of {view.b.len} bytes")
-            out.n = n
-            out.data = memoryview(data).cast("B")
-            out.bodies = PyBytes_FromStringAndSize(<const char *> bodies.data, bodies.size)
-            found = [make_column(&columns[i], n, JUDGED_ITEMS[i], JUDGED_CODES[i])
-                     for i in range(JUDGED_COLUMNS)]
-            (out.verdict, out.opened, out.id, out.count, out.index, out.begin, out.length, out.tags_begin,
-             out.tags_length) = found
-            return out
+            judged = self.decode_buffers(view, at, size)
         finally:
-            self.busy = False
-            free(bodies.data)
-            for i in range(JUDGED_COLUMNS):
-                free(columns[i])
+            self.streams = NULL
+        judged.data = memoryview(data).cast("B")
+        return judged
+
+    cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
+        cdef lc_judged v
+        cdef lc_rows *r = &self.rows
+        cdef lc_wire *bodies = &self.kept.bodies
+        cdef lc_id none
+        cdef size_t i = r.n
+        cdef int64_t at, tags
+        clear_id(&none)
+        if judge(&self.defrag, p, size, self.stream_of_unit(), self.now, &v) < 0:
+            return -1
+        at = v.payload - self.data
+        tags = v.tags - self.data if v.tags != NULL else 0
+        if v.whole:
+            at = -1 - <int64_t> bodies.size
+            tags = at - <int64_t> v.size
+            if (append_bytes(bodies, v.payload, v.size) < 0
+                    or append_bytes(bodies, v.tags, v.tags_size) < 0):
+                return -1
+        if add_common(r, v.verdict, &none, 0, self.unit, at, v.size) < 0:
+            return -1
+        (<uint8_t *> r.at[C_OPENED])[i] = v.opened
+        (<uint32_t *> r.at[C_ID])[i] = v.id_
+        (<uint16_t *> r.at[C_COUNT])[i] = <uint16_t> v.count
+        (<uint16_t *> r.at[C_INDEX])[i] = <uint16_t> v.index
+        (<int64_t *> r.at[C_TAGS_OFFSET])[i] = tags
+        (<int32_t *> r.at[C_TAGS_LENGTH])[i] = <int32_t> v.tags_size
+        return 0
 
     def expire(self, double now):
         """Evict messages that were not touched for long; `feed` does so too."""
-        self.check_idle()
-        expire_old(&self.d, now)
-
-    @property
-    def open(self):
-        """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
-        self.check_idle()
-        return opens_of(&self.d)
+        self.ensure_idle()
+        expire_old(&self.defrag, now)
 
     @property
     def held(self):
         """Bytes that count against `max_bytes`."""
-        return self.d.bytes
+        return self.defrag.bytes
 
     def counters(self):
-        """Return the counters under the names of the real server's STAT, and ``empty`` for empty
-        datagrams."""
-        cdef lc_stat *s = &self.d.stat
+        """Return the counters under the names of the real server's STAT, and those of empty datagrams."""
+        cdef lc_stat *s = &self.defrag.stat
         cdef int i, k
         return {
             "udp_simple_messages": s.udp_simple_messages,

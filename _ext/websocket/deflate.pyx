@@ -11,11 +11,6 @@ cdef enum:
     TAIL = 4
     UNPACK_BITS = 15             # of the window
 
-cdef enum:
-    UNPACK_MEMORY = -1
-    UNPACK_BAD = -2
-    UNPACK_TOO_BIG = -3
-
 cdef const uint8_t *TAIL_BYTES = <const uint8_t *> b"\x00\x00\xff\xff"
 
 
@@ -58,12 +53,11 @@ cdef int pack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
             return 0
 
 
-# Append the content of `size` bytes of a compressed message to `message`. Return 0 or an UNPACK_ number.
+# Append the content of `size` bytes of a compressed message to `message`. Return 0 or an INFLATE_ number.
 # A stream may end with a final block (section 7.2.3.4): another one follows then.
 cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
     cdef lc_zstream *s = f.unpacker
-    cdef uint8_t *to
-    cdef size_t room, some
+    cdef size_t some
     cdef int done
     if f.python != NULL:
         return python_unpack(f, data, size)
@@ -73,30 +67,13 @@ cdef int unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept nogil:
         s.avail_in = <unsigned int> some
         data += some
         size -= some
-        while True:
-            # One byte more than allowed, to tell the last allowed one from the next.
-            room = min(<size_t> (f.max_message - f.message.size) + 1, max(4 * some, f.message.size) + 256)
-            room = min(room, <size_t> PIECE)
-            to = wire_reserve(&f.message, room)
-            if to == NULL:
-                return UNPACK_MEMORY
-            s.next_out = to
-            s.avail_out = <unsigned int> room
-            done = lc_inflate(s)
-            f.message.size += room - s.avail_out
-            if f.message.size > f.max_message:
-                return UNPACK_TOO_BIG
-            if done == Z_MEM_ERROR:
-                return UNPACK_MEMORY
-            if done == Z_STREAM_END:
-                if lc_inflate_reset(s) != Z_OK:
-                    return UNPACK_MEMORY
-                if s.avail_in == 0:
-                    break
-            elif done != Z_OK and done != Z_BUF_ERROR:
-                return UNPACK_BAD
-            elif s.avail_out:
-                break                # the input is used up
+        done = 0
+        while done == 0 or done == INFLATE_END and s.avail_in:
+            done = inflate_more(s, &f.message, f.max_message)
+            if done < 0:
+                return done
+            if done == INFLATE_END and lc_inflate_reset(s) != Z_OK:
+                return INFLATE_MEMORY
     return 0
 
 
@@ -106,7 +83,7 @@ cdef int begin_unpack(lc_frames *f) noexcept nogil:
         return 0
     if f.python != NULL:
         return python_forget(f)
-    return 0 if lc_inflate_reset(f.unpacker) == Z_OK else UNPACK_MEMORY
+    return 0 if lc_inflate_reset(f.unpacker) == Z_OK else INFLATE_MEMORY
 
 
 cdef int python_forget(lc_frames *f) noexcept with gil:
@@ -117,7 +94,6 @@ cdef int python_forget(lc_frames *f) noexcept with gil:
 cdef int python_pack(lc_frames *f, const uint8_t *data, size_t size) noexcept with gil:
     cdef ClientFrames self = <ClientFrames> f.python
     cdef bytes small
-    cdef uint8_t *to
     try:
         zlib = self.zlib
         if self.python_packer is None or not f.keeps_sent:
@@ -126,44 +102,23 @@ cdef int python_pack(lc_frames *f, const uint8_t *data, size_t size) noexcept wi
     except BaseException:            # out of memory, or an interrupt: either way no frame
         return -1
     trim(&f.squeezed, ROOM_KEPT)
-    to = wire_reserve(&f.squeezed, len(small))
-    if to == NULL:
-        return -1
-    memcpy(to, <const uint8_t *> small, len(small))
-    f.squeezed.size = <size_t> len(small) - TAIL
-    return 0
+    return append_bytes(&f.squeezed, small, <size_t> len(small) - TAIL)
 
 
 cdef int python_unpack(lc_frames *f, const uint8_t *data, size_t size) noexcept with gil:
     cdef ClientFrames self = <ClientFrames> f.python
-    cdef bytes piece
-    cdef uint8_t *to
-    cdef size_t room
-    zlib = self.zlib
-    try:
-        tail = <bytes> data[:size]
-        while True:
+    cdef size_t rest = size
+    cdef int done = INFLATE_END
+    while done == INFLATE_END and rest:
+        data += size - rest
+        size = rest
+        try:
             if self.python_unpacker is None:
-                self.python_unpacker = zlib.decompressobj(wbits=-UNPACK_BITS)
-            room = min(<size_t> (f.max_message - f.message.size) + 1, <size_t> 1 << 16)
-            piece = self.python_unpacker.decompress(tail, room)
-            to = wire_reserve(&f.message, <size_t> len(piece) + 1)     # it may be empty
-            if to == NULL:
-                return UNPACK_MEMORY
-            memcpy(to, <const uint8_t *> piece, len(piece))
-            f.message.size += <size_t> len(piece)
-            if f.message.size > f.max_message:
-                return UNPACK_TOO_BIG
-            if self.python_unpacker.eof:
-                tail = self.python_unpacker.unused_data
-                self.python_unpacker = None
-                if not tail:
-                    return 0
-            else:
-                tail = self.python_unpacker.unconsumed_tail
-                if not tail and <size_t> len(piece) < room:
-                    return 0
-    except zlib.error:
-        return UNPACK_BAD
-    except BaseException:            # out of memory, or an interrupt
-        return UNPACK_MEMORY
+                self.python_unpacker = self.zlib.decompressobj(wbits=-UNPACK_BITS)
+        except BaseException:
+            return INFLATE_MEMORY
+        done = python_inflate_all(self.zlib, self.python_unpacker, data, size, &f.message, f.max_message,
+                                  &rest)
+        if done == INFLATE_END:
+            self.python_unpacker = None
+    return min(done, 0)

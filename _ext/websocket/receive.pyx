@@ -18,9 +18,9 @@ cdef inline int violated(lc_frames *f, const char *words) noexcept nogil:
 
 # End the connection with what `unpack` returned.
 cdef int not_unpacked(lc_frames *f, int why) noexcept nogil:
-    if why == UNPACK_TOO_BIG:
+    if why == INFLATE_TOO_LARGE:
         return fail(f, OVER_TOO_BIG, MESSAGE_TOO_BIG, b"", 0)
-    if why == UNPACK_BAD:
+    if why == INFLATE_BAD:
         return violated(f, b"decompression failed")
     f.over = OVER_MEMORY
     return -1
@@ -169,7 +169,6 @@ cdef inline void end_frame(lc_frames *f) noexcept nogil:
 cdef int take_payload(lc_frames *f, const uint8_t *data, size_t size, const uint8_t **message,
                       size_t *length) noexcept nogil:
     cdef bint last = f.head[0] & FIN != 0
-    cdef uint8_t *to
     cdef int done
     f.left -= size
     if last and f.left == 0 and f.message.size == 0 and not f.packed:
@@ -182,13 +181,9 @@ cdef int take_payload(lc_frames *f, const uint8_t *data, size_t size, const uint
                 done = unpack(f, TAIL_BYTES, TAIL)
             if done < 0:
                 return not_unpacked(f, done)
-        elif size:
-            to = wire_reserve(&f.message, size)
-            if to == NULL:
-                f.over = OVER_MEMORY
-                return -1
-            memcpy(to, data, size)
-            f.message.size += size
+        elif append_bytes(&f.message, data, size) < 0:
+            f.over = OVER_MEMORY
+            return -1
         if f.left:
             return 0
         if not last:

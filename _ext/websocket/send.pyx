@@ -36,11 +36,10 @@ cdef inline void copy_masked(uint8_t *to, const uint8_t *data, size_t size,
 cdef int add_frame(lc_frames *f, uint8_t first, const uint8_t *data, size_t size) noexcept nogil:
     cdef const uint8_t *key = next_key(f)
     cdef size_t head = 2 if size < 126 else 4 if size < 65536 else 10
-    cdef uint8_t *to
     cdef int i
     if key == NULL:
         return -1
-    to = wire_reserve(&f.out, head + 4 + size)
+    cdef uint8_t *to = wire_reserve(&f.out, head + 4 + size)
     if to == NULL:
         return -1
     to[0] = first

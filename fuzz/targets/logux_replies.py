@@ -61,7 +61,7 @@ DICTIONARY = [
 ]  # fmt: skip
 
 ROOTS = (
-    "client_receive", "client_credit", "client_deadline", "client_timeout", "client_answers",
+    "client_receive", "client_credit", "next_timeout", "act_on_timeout", "move_ready",
     "Codec.acknowledge", "Codec.add_answer", "Codec.connected", "Codec.connecting", "Codec.connection_lost",
     "Codec.next_message", "Codec.pong", "Codec.read_on", "Codec.synced", "Codec.to_wall", "Codec.undo",
     "Codec.undos",

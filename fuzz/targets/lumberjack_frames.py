@@ -70,8 +70,8 @@ PLANTS = (
     Plant("allocation", "_ext/lumberjack/reader.pyx",
           "        capacity = r.capacity * 2 if r.capacity else 64\n        e = <lc_entry *>",
           "        capacity = r.n * 64\n        e = <lc_entry *>", (MEMORY,)),
-    Plant("inflate", "_ext/deflate.pxd", "        if s.avail_out:\n            return INFLATE_BAD",
-          "        if s.avail_out and False:\n            return INFLATE_BAD", (TIMEOUT,)),
+    Plant("inflate", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
+          "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),
 )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _read(stream: memoryview, limits: oracle.Limits, step: int, failing: int) ->
     check(reads == windows, "windows", reads, windows)
     check((reader.error is not None) == broken, "broken", reader.error, broken)
     check(broken or reader.pending == pending, "pending", reader.pending, pending)
-    check(all(len(w) == len(w.events) and w.inflated >= 0 for w in got), "counts")
+    check(all(len(w) == len(w.events) for w in got), "counts")
     reader.receive_eof()
     check((reader.error is not None) == (broken or bool(pending)), "cut", reader.error)
 

@@ -46,7 +46,7 @@ DICTIONARY = [
     b"\x18\x00",
 ]  # fmt: skip
 
-ROOTS = ("Reassembler", "Judged", "Decoder")
+ROOTS = ("Defragmenter", "Reassembler", "Judged", "Decoder")
 MISTAKE = "a caller's mistake, not an input's: tests/plog/test_plog_core.py"
 APART = {
     **dict.fromkeys(("raise TypeError", "raise IndexError"), MISTAKE),

@@ -42,7 +42,7 @@ DICTIONARY = [
     b"\x10\x00", b"\xff\xff",
 ]  # fmt: skip
 
-ROOTS = ("lines_encode", "lines_receive", "Codec.sent", "Codec.unsent")
+ROOTS = ("lines_encode", "lines_receive", "plog_sent", "Codec.unsent")
 APART: dict[str, str] = {}
 _RESERVE = "wire_reserve(wire, size + TAIL_SIZE + SCAN_PAD + 1)"
 _TAKEN = "        h.head = h.head + 1 if h.head + 1 < h.room else 0\n        h.count -= 1\n"

@@ -62,8 +62,8 @@ PLANTS = (
     Plant("allocation", "_ext/websocket/receive.pyx", "        if length > room:\n",
           "        if wire_reserve(&f.message, length) == NULL:\n",
           (MEMORY, "out-of-memory", "MemoryError", "says otherwise")),
-    Plant("endless", "_ext/websocket/deflate.pyx", "            elif s.avail_out:\n",
-          "            elif s.avail_out and s.avail_in:\n", (TIMEOUT,)),
+    Plant("endless", "_ext/deflate.pxd", "    return INFLATE_ALL if s.avail_out else 0",
+          "    return INFLATE_ALL if s.avail_out and s.avail_in else 0", (TIMEOUT,)),
 )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import struct
 from typing import NamedTuple
 
 from logclient._ext.constants import FRAME_MORE
-from logclient._ext.logjam import Unpacker
 from logclient._ext.logjam import pack as compress
+from logclient._ext.logjam import unpack
 from logclient.errors import MissingExtra, ProtocolError
 
 __all__ = [
@@ -117,7 +117,7 @@ def decompress(method: int, body: bytes, limit: int) -> bytes:
     if method == NONE and len(body) <= limit:
         return body
     try:
-        return Unpacker(limit).unpack(method, body)
+        return unpack(method, body, limit)
     except ValueError as error:
         require_library(method)
         raise ProtocolError(f"body: {error}") from error

@@ -250,7 +250,8 @@ class Logux(Core):
 
     def begin_close(self, now: float) -> None:
         """Encode nothing new; ``CloseWanted`` follows when nothing is awaited any more."""
-        self._closing = self._codec.closing = True
+        self._closing = True
+        self._codec.begin_close()
 
     @property
     def _secret(self) -> str:
@@ -295,7 +296,7 @@ class Logux(Core):
 
     def encode(self, batch: Batch, events: int, now: float) -> int:
         """Encode events of `batch` as one sync."""
-        self._codec.wall = self.wall()
+        self._codec.set_wall(self.wall())
         n = super().encode(batch, events, now)
         if self._codec.wanted and self._send_wanted():
             n = super().encode(batch, events, now)

@@ -169,33 +169,8 @@ class TestOptions:
                 Codec(bytes(10), b'"a"', **out)
         with pytest.raises(AssertionError):
             Codec(bytes(10), b"")
-        with pytest.raises(TypeError, match="__init__ has run already"):
-            Codec(bytes(10), b'"a"').__init__(bytes(10), b'"a"')  # type: ignore[misc]
-        unmade = Codec.__new__(Codec)
-        for call in (
-            lambda: unmade.capsule,
-            lambda: unmade.add_answer(1),
-            lambda: unmade.acknowledge(1, 1, 0.0),
-            lambda: unmade.buffers(),
-            lambda: unmade.connected(b"x", 1, 0.0, 0.0),
-            lambda: unmade.connecting(0.0),
-            lambda: unmade.connection_lost(),
-            lambda: unmade.credit(1),
-            lambda: unmade.made_at(0, 0.0, 1),
-            lambda: unmade.ping(1, 0.0),
-            lambda: unmade.read_on(),
-            lambda: unmade.receive(b"[]", 0.0),
-            lambda: unmade.sample_clocks(0.0, 0.0),
-            lambda: unmade.say(b"[]"),
-            lambda: unmade.synced(1.0, 0.0),
-            lambda: unmade.timeout(0.0),
-            lambda: unmade.to_wall(0.0),
-            lambda: unmade.undo(1, 1, 1, 0.0),
-        ):
-            with pytest.raises(TypeError, match="__init__ has not run"):
-                call()
-        # nothing was sent or received
-        assert (unmade.pongs(), unmade.undos(), unmade.next_message()) == ([], [], None)
+        with pytest.raises(TypeError):
+            Codec.__new__(Codec)
 
     def test_token_is_sent_and_not_shown(self) -> None:
         core = make_core(token="hush")

@@ -22,6 +22,17 @@ def j(sequence: int, body: bytes = b"{}") -> bytes:
     return b"2J" + u32(sequence, len(body)) + body
 
 
+def decode_acks(data: bytes) -> list[tuple[int, int]]:
+    """Decode whole 'ack' frames into pairs of version and number."""
+    acks = []
+    for at in range(0, len(data), 6):
+        frame = data[at : at + 6]
+        if len(frame) < 6 or frame[:1] not in (b"1", b"2") or frame[1:2] != b"A":
+            raise ValueError(f"no ack frame at byte {at}: {frame!r}")
+        acks.append((int(frame[:1]), int.from_bytes(frame[2:], "big")))
+    return acks
+
+
 def d(sequence: int, *pairs: tuple[bytes, bytes]) -> bytes:
     """Make a frame of version 1 with pairs."""
     return b"1D" + u32(sequence) + oracle.join_pairs(list(pairs))

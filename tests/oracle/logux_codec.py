@@ -134,6 +134,12 @@ class PythonCodec:
     def ahead(self) -> float:
         return self.clocks.seen[-1][0] if self.clocks.seen else 0.0
 
+    def set_wall(self, wall: float) -> None:
+        self.wall = wall
+
+    def begin_close(self) -> None:
+        self.closing = True
+
     def to_wall(self, relative: float) -> float:
         at = self.connected_at + (relative - self.lead) * 1e-3
         return (at + self.ahead) * 1e3

@@ -85,6 +85,7 @@ def test_stubs_have_the_members_of_each_class(name: str) -> None:
         real = public({n for c in cls.__mro__[:-1] if c.__module__ == cls.__module__ for n in vars(c)})
         said = names_of(node.body)
         for base in node.bases:
+            base = base.value if isinstance(base, ast.Subscript) else base
             if isinstance(base, ast.Name) and inspect.isclass(getattr(module, base.id, None)):
                 said |= public(set(vars(getattr(module, base.id))))
         assert said == real, node.name
