@@ -9,7 +9,7 @@ from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from logclient._ext.codec cimport lc_wire, wire_reserve
-from logclient._ext.decoder cimport BorrowedBuffer, Column, count_units, make_column
+from logclient._ext.decoder cimport BorrowedBuffer, count_units, make_column
 from logclient._ext.hash cimport xxh64_of
 from logclient._ext.ids cimport lc_get32
 from logclient._ext.jsonscan cimport (

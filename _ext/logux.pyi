@@ -126,9 +126,6 @@ class Codec(CodecBase):
     def added(self) -> int:
         """Actions sent so far: the last ``added``."""
     @property
-    def processed(self) -> int:
-        """Actions acknowledged so far."""
-    @property
     def received(self) -> int:
         """The highest whole ``added`` of the server."""
     @property

@@ -40,15 +40,7 @@ STATUS_NAMES: Final[tuple[str, ...]]
 """Lower-case words for the seven, for reports."""
 
 @final
-class Decoded(Events):
-    """Decoded windows; rows from `TORN` on are faults."""
-
-    @property
-    def wire_sequence(self) -> memoryview:
-        """uint32: the sequence number in the frame."""
-
-@final
-class Decoder(BatchDecoder[Decoded]):
+class Decoder(BatchDecoder[Events]):
     """Decodes captured units, one window each: its W frame to its last frame.
 
     A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form (``strict_spec``):
@@ -69,7 +61,7 @@ class Decoder(BatchDecoder[Decoded]):
     ) -> None: ...
 
 def expand(unit: ReadableBuffer, max_inflated: int = 67108864) -> bytes:
-    """Return the unit with its compressed frames inflated in place, which `Decoded.offset` refers to.
+    """Return the unit with its compressed frames inflated in place, which `Events.offset` refers to.
 
     A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
     rest.

@@ -202,21 +202,7 @@ STATUS_NAMES: Final[tuple[str, ...]]
 the same numbers, and ``command``."""
 
 @final
-class Decoded(Events):
-    """Decoded datagrams: a row for each whole message, and one for each fault and command."""
-
-    @property
-    def simple(self) -> memoryview:
-        """uint8: 1 when the message was unboxed."""
-    @property
-    def fragments(self) -> memoryview:
-        """uint16: fragments of the message; 0 when it was unboxed."""
-    @property
-    def number(self) -> memoryview:
-        """uint32: the message's id, by which servers count holes; 0 when it was unboxed."""
-
-@final
-class Decoder(Defragmenter[Decoded]):
+class Decoder(Defragmenter[Events]):
     """Decodes captured datagrams, and keeps the fragments of incomplete messages between calls."""
 
     def __init__(
@@ -236,7 +222,7 @@ class Decoder(Defragmenter[Decoded]):
         lengths: ReadableBuffer,
         streams: ReadableBuffer | None = None,
         received_us: ReadableBuffer | None = None,
-    ) -> Decoded:
+    ) -> Events:
         """Decode the units ``data[offset:offset + length]``, without the GIL."""
 
 def expand(unit: ReadableBuffer) -> bytes:

@@ -292,13 +292,15 @@ cdef int client_receive(void *self, const uint8_t *data, size_t size, double now
             return STOP_MEMORY
         data = w.partial.data
         size = w.partial.size
-    done = next_reply(w, data, size, frames, &n, &used)
-    while done > 0:
-        done = take_reply(w, data, used, frames, n, out)
-        if done == 0:
-            data += used
-            size -= used
-            done = next_reply(w, data, size, frames, &n, &used)
+    while True:
+        done = next_reply(w, data, size, frames, &n, &used)
+        if done > 0:
+            done = take_reply(w, data, used, frames, n, out)
+            if done == 0:
+                data += used
+                size -= used
+                continue
+        break
     if done < 0:
         return done
     # The rest is part of a message, and bounded by REPLY_LIMIT.

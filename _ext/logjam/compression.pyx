@@ -28,7 +28,7 @@ def pack(int compression, body, /, *, int level=3):
     if done < 0:
         raise MemoryError()
     del package
-    return bytes(out)
+    return PyBytes_FromStringAndSize(<const char *> out.wire.data, out.wire.size)
 
 
 def unpack(int compression, body, size_t most=BODY_LIMIT, /):
@@ -65,4 +65,4 @@ def unpack(int compression, body, size_t most=BODY_LIMIT, /):
     if done < 0:
         name = ("", "zlib stream", "snappy block", "LZ4 block behind a big-endian length")[compression]
         raise ValueError(f"no {name}")
-    return bytes(out)
+    return PyBytes_FromStringAndSize(<const char *> out.wire.data, out.wire.size)

@@ -466,11 +466,6 @@ cdef class Codec(CodecBase):
         return self.w.added
 
     @property
-    def processed(self):
-        """Actions acknowledged so far."""
-        return self.w.processed
-
-    @property
     def received(self):
         """The highest whole ``added`` of the server."""
         return self.w.received

@@ -21,25 +21,10 @@ cdef extern from *:
     const char *lc_event_key
     const char *lc_nested_key
 
-cdef enum:
-    C_WIRE = C_OWN
-
-
-@cython.final
-cdef class Decoded(Events):
-    """Decoded windows; rows from `TORN` on are faults."""
-
-    cdef readonly memoryview wire_sequence      # uint32: the sequence number in the frame
-
-    cdef list take_rows(self, lc_rows *r):
-        own = Events.take_rows(self, r)
-        self.wire_sequence, = own
-        return own
-
 
 @cython.final
 cdef class Decoder(BatchDecoder):
-    """Decodes captured units, one window each: its W frame to its last frame.
+    """Decodes captured units, one window each: its W frame to its last frame. Rows from `TORN` on are faults.
 
     A unit that begins with a 'J', 'D' or 'C' frame of version 1 has the literal form: its number of events is
     not announced, and it may have 'json' frames.
@@ -61,7 +46,7 @@ cdef class Decoder(BatchDecoder):
     cdef int64_t at              # in the unit, expanded
 
     def __cinit__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
-        self.begin(Decoded, b"I", producers, identity)
+        self.begin(Events, b"", producers, identity)
         self.id_from_end = TAIL_SIZE - TAIL_ID1
         self.max_inflated = max_inflated
         self.package = inflater_open(&self.inflater)
@@ -92,19 +77,11 @@ cdef class Decoder(BatchDecoder):
         return done
 
 
-cdef inline int add_row(Decoder d, int status, lc_id *id_, uint64_t hash, uint32_t wire,
-                        int64_t offset, size_t length) noexcept nogil:
-    if add_common(&d.rows, <uint8_t> status, id_, hash, d.unit, offset, length) < 0:
-        return -1
-    (<uint32_t *> d.rows.at[C_WIRE])[d.rows.n - 1] = wire
-    return 0
-
-
 # Add a row for a fault at the place reached, which ends the unit. 1, or -1: out of memory.
 cdef int add_fault(Decoder d, int status, size_t length) noexcept nogil:
     cdef lc_id none
     clear_id(&none)
-    return -1 if add_row(d, status, &none, 0, 0, d.at, length) < 0 else 1
+    return -1 if add_common(&d.rows, <uint8_t> status, &none, 0, d.unit, d.at, length) < 0 else 1
 
 
 # The id of a body: the first of "@metadata"._id, "event.id" and "event".id that is there, as the writer
@@ -143,7 +120,7 @@ cdef inline const uint8_t *id_fields(const uint8_t *p, size_t size, size_t tail_
 
 
 # Add the row of one event. 0, or -1: out of memory.
-cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs, uint32_t wire,
+cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs,
                             int64_t offset) noexcept nogil:
     cdef uint64_t hash = hash_body(d, p, size)
     cdef const uint8_t *tail
@@ -168,7 +145,7 @@ cdef inline int decode_body(Decoder d, const uint8_t *p, size_t size, bint pairs
                 return -1
     if keep_body(d, p, size) < 0:
         return -1
-    return add_row(d, status, &id_, hash, wire, offset, size)
+    return add_common(&d.rows, <uint8_t> status, &id_, hash, d.unit, offset, size)
 
 
 # The size of the 'data' frame at p, or 0 when it is not whole.
@@ -210,14 +187,14 @@ cdef int decode_region(Decoder d, const uint8_t *p, size_t left, int depth) noex
             if left - FRAME_HEAD < size:
                 return add_fault(d, TORN, left)
             frame = FRAME_HEAD + <size_t> size
-            if decode_body(d, p + FRAME_HEAD, size, False, lc_get32(p + 2), d.at + FRAME_HEAD) < 0:
+            if decode_body(d, p + FRAME_HEAD, size, False, d.at + FRAME_HEAD) < 0:
                 return -1
             d.at += frame
         elif p[1] == c'D' and d.version == c'1':
             frame = pairs_size(p, left)
             if frame == 0:
                 return add_fault(d, TORN, left)
-            if decode_body(d, p + 6, frame - 6, True, lc_get32(p + 2), d.at + 6) < 0:
+            if decode_body(d, p + 6, frame - 6, True, d.at + 6) < 0:
                 return -1
             d.at += frame
         elif p[1] == c'C' and depth < 2:
@@ -257,7 +234,7 @@ cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
 
 
 def expand(unit, Py_ssize_t max_inflated=67108864):
-    """Return the unit with its compressed frames inflated in place, which `Decoded.offset` refers to.
+    """Return the unit with its compressed frames inflated in place, which `Events.offset` refers to.
 
     A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the
     rest.

@@ -424,7 +424,7 @@ cdef class Codec(CodecBase):
         return 0
 
     def pace(self, double now, double packets, double size, *, burst=None, size_burst=None):
-        """Set the pace as `__init__` does. Call it between two calls of a pump, never during one."""
+        """Set the pace, in units as of the options. Call it between two calls of a pump, never during one."""
         pace_fill(&self.w.pace, now)
         self.rates(packets, size)
         if burst is not None:

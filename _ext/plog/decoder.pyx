@@ -10,32 +10,15 @@ STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", *VERDICT_NAMES[<int> EMPTY
 
 cdef enum:
     STATUS_COMMAND = TOO_LARGE + 1
-    C_SIMPLE = C_OWN
-    C_FRAGMENTS
-    C_NUMBER
-
-
-@cython.final
-cdef class Decoded(Events):
-    """Decoded datagrams: a row for each whole message, and one for each fault and command.
-
-    `offset` and `length` are those of the body in the unit. For a message of several fragments `length` is
-    that of the whole, `unit` the one that completed it, and `offset` where the last part of it begins.
-    """
-
-    cdef readonly memoryview simple         # uint8: 1 when the message was unboxed
-    cdef readonly memoryview fragments      # uint16: of the message; 0 when it was unboxed
-    cdef readonly memoryview number         # uint32: its id, by which servers count holes, or 0
-
-    cdef list take_rows(self, lc_rows *r):
-        own = Events.take_rows(self, r)
-        self.simple, self.fragments, self.number = own
-        return own
 
 
 @cython.final
 cdef class Decoder(Defragmenter):
-    """Decodes captured datagrams. Use one decoder for each listener.
+    """Decodes captured datagrams: a row for each whole message, and one for each fault and command.
+
+    `offset` and `length` are those of the body in the unit. For a message of several fragments `length` is
+    that of the whole, `unit` the one that completed it, and `offset` where the last part of it begins. Use
+    one decoder for each listener.
 
     Without `datagrams` units are bodies, as in a Kafka topic. `max_message`, `max_bytes` and `expire` are
     those of `Reassembler`; None for max_bytes: 64 MiB, or one message if that is larger.
@@ -48,7 +31,7 @@ cdef class Decoder(Defragmenter):
                   max_bytes=None, double expire=10.0):
         open_defrag(&self.defrag, max_message,
                     max(64 << 20, max_message + MEMORY_LEAST) if max_bytes is None else max_bytes, expire)
-        self.begin(Decoded, b"BHI", producers, identity)
+        self.begin(Events, b"", producers, identity)
         self.datagrams = datagrams
 
     def decode(self, data, offsets, lengths, streams=None, received_us=None):
@@ -74,12 +57,10 @@ cdef class Decoder(Defragmenter):
 
     cdef int decode_unit(self, const uint8_t *p, size_t size) noexcept nogil:
         cdef lc_judged v
-        cdef lc_rows *r = &self.rows
         cdef lc_id id_
         cdef int status = OK
         cdef uint64_t hash_ = 0
         cdef int64_t offset
-        cdef size_t i
         clear_id(&id_)
         if self.datagrams:
             if judge(&self.defrag, p, size, self.stream_of_unit(),
@@ -99,13 +80,7 @@ cdef class Decoder(Defragmenter):
                 return -1
         else:
             status = STATUS_COMMAND if v.verdict == COMMAND else <int> v.verdict
-        if add_common(r, <uint8_t> status, &id_, hash_, self.unit, offset, v.size) < 0:
-            return -1
-        i = r.n - 1
-        (<uint8_t *> r.at[C_SIMPLE])[i] = v.verdict == SIMPLE
-        (<uint16_t *> r.at[C_FRAGMENTS])[i] = <uint16_t> v.count
-        (<uint32_t *> r.at[C_NUMBER])[i] = v.id_
-        return 0
+        return add_common(&self.rows, <uint8_t> status, &id_, hash_, self.unit, offset, v.size)
 
 
 # The status of a body. -1: out of memory.

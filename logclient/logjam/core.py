@@ -157,10 +157,6 @@ class Logjam(Core):
         super()._reset()
         self._asked.clear()  # pings are not sent again
 
-    def sent(self, rest: int = 0) -> None:
-        """See ``delivery.contract.Core.sent``."""
-        self._codec.sent(rest)
-
     def call(self, kind: str, payload: Any = None) -> int:
         """Send a ping. The payload of its ``Reply`` is the server's name, or None for a bad request.
 

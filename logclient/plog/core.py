@@ -236,10 +236,6 @@ class Plog(Core):
         """Describe a silent server."""
         return "silence: no reply in time"  # never shown: only commands have replies
 
-    def sent(self, rest: int = 0) -> None:
-        """Settle the events sent, except for the last `rest` bytes."""
-        self._codec.sent(rest)
-
     def connected(self, now: float, random: Callable[[], float] | None = None) -> None:
         """Begin with a new socket."""
         super().connected(now, random)
@@ -422,10 +418,6 @@ class Lines(Core):
     def describe_silence(self) -> str:
         """Describe a silent server."""
         return "silence: nothing is awaited"  # never shown: the server does not answer
-
-    def sent(self, rest: int = 0) -> None:
-        """Settle the events sent, except for the last `rest` bytes."""
-        self._codec.sent(rest)
 
     def call(self, kind: str, payload: Any = None) -> int:
         """Refuse every command: there are none over TCP."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from logclient._ext.lumberjack import NOT_JSON, Decoded, Decoder, Reader, Window, encode_ack
+from logclient._ext.decoder import Events
+from logclient._ext.lumberjack import NOT_JSON, Decoder, Reader, Window, encode_ack
 from logclient.testing import fault_gate
 from logclient.testing.duplicates import DuplicateCounter
 from logclient.testing.fault_gate import ALIVE, Reply, ReplyPlan, flip_bit, foreign_id
@@ -313,7 +314,7 @@ class Collector(StreamCollector[Counts, _Connection]):
             if reader.error is not None:
                 self._reject(connection, reader.error)
 
-    def _decoded(self, unit: bytes) -> Decoded:
+    def _decoded(self, unit: bytes) -> Events:
         return self._decoder.decode(unit, array("q", [0]), array("q", [len(unit)]))
 
     def _reject(self, connection: _Connection, reason: str) -> None:

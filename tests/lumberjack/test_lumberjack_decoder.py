@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from logclient._ext.decoder import Events
 from logclient._ext.hash import xxh64
 from logclient._ext.lumberjack import (
     BAD_FRAME,
@@ -20,7 +21,6 @@ from logclient._ext.lumberjack import (
     STATUS_NAMES,
     TORN,
     Codec,
-    Decoded,
     Decoder,
     Reader,
     expand,
@@ -37,7 +37,7 @@ OURS = bytes.fromhex("00ff10203040506070a0")
 OTHER = bytes.fromhex("ffffffffffffffffffff")
 
 
-def decode(units: list[bytes], producers: list[bytes] | None = None, **options: object) -> Decoded:
+def decode(units: list[bytes], producers: list[bytes] | None = None, **options: object) -> Events:
     """Decode the units from one buffer with some bytes between them."""
     data, offsets = b"-", []
     for unit in units:
@@ -47,12 +47,12 @@ def decode(units: list[bytes], producers: list[bytes] | None = None, **options: 
     return decoder.decode(data, array("q", offsets), array("q", map(len, units)))
 
 
-def rows_of(got: Decoded) -> list[tuple[int, oracle.Row]]:
+def rows_of(got: Events) -> list[tuple[int, oracle.Row]]:
     """Return (unit, row) for each row."""
     hashes = got.id_hash.tolist()
     columns = zip(
         got.status.tolist(), got.producer.tolist(), got.prefix_high.tolist(), got.prefix_low.tolist(),
-        got.sequence.tolist(), got.hash.tolist(), got.wire_sequence.tolist(), got.offset.tolist(),
+        got.sequence.tolist(), got.hash.tolist(), got.offset.tolist(),
         got.length.tolist(), zip(hashes[::2], hashes[1::2], strict=True), strict=True,
     )  # fmt: skip
     return list(zip(got.unit.tolist(), [oracle.Row(*row) for row in columns], strict=True))
@@ -83,7 +83,6 @@ class TestColumns:
         assert len(got) == 10
         assert got.status.tolist() == [OK] * 10
         assert got.sequence.tolist() == [1, 2, 3, 4, 5] * 2
-        assert got.wire_sequence.tolist() == [1, 2, 3, 4, 5] * 2
         assert got.hash.tolist() == list(hashes.values()) * 2
         assert got.unit.tolist() == [0] * 5 + [1] * 5
         assert set(got.producer.tolist()) == {producers.index(OURS) if producers else -1}
@@ -101,7 +100,7 @@ class TestColumns:
         kinds = {
             "status": "B", "producer": "i", "prefix_high": "Q", "prefix_low": "H", "sequence": "q",
             "hash": "Q",
-            "wire_sequence": "I", "unit": "i", "offset": "q", "length": "i", "id_hash": "Q",
+            "unit": "i", "offset": "q", "length": "i", "id_hash": "Q",
         }  # fmt: skip
         for name, kind in kinds.items():
             column = getattr(got, name)

@@ -227,7 +227,7 @@ def rows_of(unit: bytes, **options: Any) -> list[oracle.Row]:
     hashes = got.id_hash.tolist()
     columns = zip(
         got.status.tolist(), got.producer.tolist(), got.prefix_high.tolist(), got.prefix_low.tolist(),
-        got.sequence.tolist(), got.hash.tolist(), got.wire_sequence.tolist(), got.offset.tolist(),
+        got.sequence.tolist(), got.hash.tolist(), got.offset.tolist(),
         got.length.tolist(), zip(hashes[::2], hashes[1::2], strict=True), strict=True,
     )  # fmt: skip
     return [oracle.Row(*row) for row in columns]

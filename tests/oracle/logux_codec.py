@@ -311,7 +311,7 @@ class PythonCodec:
     def buffers(self) -> list[bytes]:
         return self.texts
 
-    def sent(self) -> None:
+    def sent(self, rest: int = 0) -> None:
         self.texts = []
         self.waiting = 0
 

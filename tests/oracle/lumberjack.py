@@ -642,7 +642,6 @@ class Row(NamedTuple):
     low: int = 0
     sequence: int = 0
     hash: int = 0
-    wire: int = 0
     offset: int = 0
     length: int = 0
     id_hash: tuple[int, int] = (0, 0)
@@ -702,14 +701,14 @@ def decode_unit(
                 rows.append(Row(BAD_FRAME, offset=at, length=len(data)))
                 return False
             if data[1:2] == b"J" and (version == 2 or literal) and data[6:10] == b"\0\0\0\0":
-                size, kind, wire, body = 10, "J", struct.unpack_from(">I", data, 2)[0], b""
+                size, kind, body = 10, "J", b""
             elif data[1:2] == b"C" and nested < 2 and data[2:6] == b"\0\0\0\0":
-                size, kind, wire, body = 6, "C", 0, b""
+                size, kind, body = 6, "C", b""
             else:
                 try:
                     if data[1:2] == b"C" and nested == 2:
                         raise FaultyError
-                    size, kind, wire, body = one_frame(data, version, unlimited, literal)
+                    size, kind, _, body = one_frame(data, version, unlimited, literal)
                 except NeedMore:
                     rows.append(Row(TORN, offset=at, length=len(data)))
                     return False
@@ -729,7 +728,7 @@ def decode_unit(
                     return False
             else:
                 got += 1
-                rows.append(Row(offset=at + size - len(body), length=len(body), wire=wire,
+                rows.append(Row(offset=at + size - len(body), length=len(body),
                                 **decode_body(kind, body, producers, identity)))  # fmt: skip
                 at += size
             data = data[size:]

@@ -1162,9 +1162,6 @@ class TestDecoder:
         assert rows.unit.tolist() == [0, 3, 4]
         assert rows.offset.tolist() == [0, 24 + 4, 24 + 3]
         assert rows.length.tolist() == [4, len(body), 5]
-        assert rows.simple.tolist() == [1, 0, 0]
-        assert rows.fragments.tolist() == [0, 3, 1]
-        assert rows.number.tolist() == [0, 5, 6]
         assert rows.sequence.tolist() == [0, 1, 0]
         assert expand(found[3])[rows.offset[1] :] == body[2 * 76 :]
 
