@@ -251,7 +251,7 @@ class Core:
             rest: bytes of it, whole units at its end, that the transport holds in a buffer of its own and
                 has not passed on.
         """
-        self._codec.sent()
+        self._codec.sent(rest)
 
     def receive_data(self, data: bytes, now: float) -> None:
         """Take bytes from the peer."""
