@@ -47,8 +47,8 @@ APART = {
 PLANTS = (
     Plant("escape", "_ext/documents/texts.pyx", "            c = hex4(p + 2) if end - p >= 6 else -1",
           "            c = hex4(p + 2) if end - p >= 2 else -1", (ASAN, "AssertionError")),
-    Plant("allocation", "_ext/documents/members.pyx", "wire_reserve(&d.unescaped, 2 * size + 8)",
-          "wire_reserve(&d.unescaped, (2 * size + 8) << 14)", (MEMORY,)),
+    Plant("allocation", "_ext/documents/members.pyx", "room_for(d, &d.unescaped, 2 * size + 8)",
+          "room_for(d, &d.unescaped, (2 * size + 8) << 14)", (MEMORY,)),
     Plant("pairs", "_ext/documents/members.pyx",
           "    if end - p < 4 or <size_t> (end - p - 4) < lc_get32(p):", "    if end - p < 4:",
           (ASAN, MEMORY, "AssertionError")),
