@@ -36,7 +36,7 @@ from logclient.transports.tls import Tls  # noqa: E402
 from logclient.transports.websocket import WebSocket  # noqa: E402
 from tests.cores.compiled import Compiled  # noqa: E402
 from tests.cores.rig import Rig, Setup  # noqa: E402
-from tests.cores.server import Peer  # noqa: E402
+from tests.cores.server import Peer, silent  # noqa: E402
 from tests.cores.websocket import DEFLATE, Interpreted, WebSocketServer  # noqa: E402
 from tests.delivery.test_engine_traces import SCRIPTS  # noqa: E402
 from tests.oracle.websocket import PACKED  # noqa: E402
@@ -148,9 +148,12 @@ class TestMessages:
         """Nothing else wakes the pump for it."""
         server = WebSocketServer()
         server.greeting = server_frame(PING, b"hello")
+        server.script = silent
         with running(kind, server) as rig:
             rig.put()
             server.wait(lambda: (PONG, b"hello") in server.controls)
+            server.peers[0].ack()
+            assert rig.settle().acked == 1
 
     def test_a_server_that_does_not_read_delays_events(self, kind: str) -> None:
         server = WebSocketServer()
