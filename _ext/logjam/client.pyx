@@ -252,8 +252,8 @@ cdef void client_sent(void *self, size_t size, lc_outcomes *out) noexcept nogil:
 
 
 # Find the frames of the message at p. 1: it is whole, of `used` bytes; 0: not yet; STOP_PROTOCOL.
-cdef int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
-                    size_t *used) noexcept nogil:
+cdef inline int next_reply(lc_client *w, const uint8_t *p, size_t left, lc_span *frames, int *n,
+                           size_t *used) noexcept nogil:
     cdef size_t at = 0, size
     cdef uint32_t head
     n[0] = 0
