@@ -44,9 +44,17 @@ DIRECTIVES = {
     "initializedcheck": False,
     "cdivision": True,
     "embedsignature": True,
+    "embedsignature.format": "clinic",  # what inspect.signature reads
+    "binding": False,  # functions as of C: no object is made for each at import
+    "annotation_typing": False,  # annotations are for stubs: tools/stubs.py
+    "emit_code_comments": False,
     "auto_pickle": False,  # its __setstate__ would trust any state
     "freethreading_compatible": True,
 }
+
+
+# What calls the system, or Python. Loops over bytes are in the other extensions.
+NOT_HOT = re.compile(r"codec_base|constants|pump\..*|tls|udpreceive")
 
 
 def need_compiler() -> None:
@@ -111,13 +119,22 @@ def extensions() -> list[Extension]:
     # A process that is spawned would run this file again.
     workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
 
+    runtime = f"logclient._ext.{layout.RUNTIME}"
+
     def below_root(paths: Iterable[Path]) -> list[str]:
         return [str(path.relative_to(ROOT)) for path in paths]
 
     found = {} if like else libraries.find()
-    # -g0: debug information makes a wheel ten times larger. What only tests use is not optimized.
+    # -g0: debug information makes a wheel ten times larger. What only tests use is not optimized. -w: to look
+    # for what gcc warns of in the C that Cython writes takes a quarter of its time.
     debug = os.environ.get("LOGCLIENT_DEBUG", "")
-    flags = ["-Og", "-g3"] if debug else ["-O0" if like else "-O3", "-g0", "-fvisibility=hidden"]
+    flags = ["-Og", "-g3"] if debug else ["-g0", "-w", "-fvisibility=hidden"]
+
+    def optimize(name: str) -> list[str]:
+        if debug:
+            return []
+        return ["-O0" if like else "-O1" if NOT_HOT.fullmatch(name) else "-O3"]
+
     # Whoever installs a library compiles what links it anew; other flags concern every extension.
     linked, flagged = BUILD / f"linked{like}.json", BUILD / f"flags{like}.json"
     for file, now in ((linked, json.dumps(found, indent=1)), (flagged, json.dumps(flags))):
@@ -137,12 +154,14 @@ def extensions() -> list[Extension]:
                     *below_root(sorted(layout.depends(sources[name], EXT))), "setup.py",
                     *below_root([flagged, *([linked] if name in libraries.USES else [])]),
                 ],
-                extra_compile_args=[*flags, *uses[name].compile],
+                extra_compile_args=[*flags, *optimize(name), *uses[name].compile],
                 extra_link_args=uses[name].link,
                 define_macros=[(macro, "1") for macro in [*LIKE[like], *uses[name].macros]],
             )
             for name in names
-        ],
+        ]
+        + [Extension(runtime, [f"_ext/{layout.RUNTIME}.c"], extra_compile_args=[*flags, "-O1"])],
+        shared_utility_qualified_name=runtime,
         nthreads=workers,
         include_path=[str(PXD.relative_to(ROOT))],
         build_dir="build/cython",

@@ -72,6 +72,7 @@ DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": False,
     "cdivision": True,
+    "annotation_typing": False,
     "auto_pickle": False,
     "freethreading_compatible": True,
 }

@@ -8,6 +8,9 @@
 ================================  =========================================================
 
 A folder without `__init__.py` holds parts, never extensions.
+
+`logclient._ext._runtime` is an extension without a source here: Cython's own run-time code, which the others
+share.
 """
 
 import re
@@ -16,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PARTS = {".pyx", ".pxi", ".h"}
+RUNTIME = "_runtime"
 
 
 def packages(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -27,7 +31,7 @@ def packages(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def modules(folder: Path, suffix: str = ".pyx") -> dict[str, Path]:
-    """Map dotted names below `logclient._ext` to the files with this suffix.
+    """Map dotted names below `logclient._ext` to the files with this suffix, all but that of `RUNTIME`.
 
     Args:
         folder: `_ext` of the tree, or `logclient/_ext` of an installation.
@@ -37,6 +41,7 @@ def modules(folder: Path, suffix: str = ".pyx") -> dict[str, Path]:
     found = {}
     for prefix, where in packages(folder):
         found |= {prefix + path.name.removesuffix(suffix): path for path in sorted(where.glob(f"*{suffix}"))}
+    found.pop(RUNTIME, None)
     return found
 
 

@@ -165,7 +165,7 @@ def check_wheel(wheel: Path) -> str:
         for n in ours
         if n.endswith(".so")
     }
-    wanted_extensions = set(extensions.modules(HERE / "_ext"))
+    wanted_extensions = {*extensions.modules(HERE / "_ext"), extensions.RUNTIME}
     wrong = [f"without {n}" for n in sorted(wanted - ours)]
     wrong += [f"without the extension {n}" for n in sorted(wanted_extensions - compiled)]
     wrong += [f"with {n}" for n in sorted(compiled - wanted_extensions)]

@@ -70,7 +70,7 @@ def build(tree: Path) -> None:
 def test_parts_and_sub_packages_are_distinguished(tree: Path) -> None:
     ext = tree / "_ext"
     assert sorted(extensions.modules(ext)) == ["room.base", "user", "whole"]
-    assert extensions.modules(ext, ".pyi") == {"room.base": ext / "room" / "base.pyi"}
+    assert extensions.modules(ext, ".pxd") == {"room.base": ext / "room" / "base.pxd"}
     assert extensions.parts(ext / "whole.pyx") == [ext / "whole" / "first.pyx", ext / "whole" / "second.pxi"]
     assert extensions.parts(ext / "user.pyx") == []
     assert extensions.parts(ext / "room.pyx") == []  # would be beside the sub-package
@@ -122,7 +122,7 @@ def test_a_wheel_holds_sub_packages_and_no_parts(tree: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = {name for name in file.namelist() if name.startswith("logclient/")}
     compiled = {name.split(".")[0] for name in names if name.endswith((".so", ".pyd"))}
-    assert compiled == {f"logclient/_ext/{name}" for name in ("room/base", "user", "whole")}
+    assert compiled == {f"logclient/_ext/{name}" for name in ("_runtime", "room/base", "user", "whole")}
     assert {name for name in names if name.endswith((".py", ".pyi"))} == {
         "logclient/__init__.py",
         "logclient/_ext/__init__.py",

@@ -93,7 +93,7 @@ def test_wheels_hold_exactly_the_package() -> None:
             names = set(file.namelist())
         ours = {n for n in names if n.startswith("logclient/")}
         assert modules == {n for n in ours if n.endswith(".py") and not n.startswith("logclient/_ext/")}
-        assert {dotted(n) for n in ours if n.endswith((".so", ".pyd"))} == set(HERE)
+        assert {dotted(n) for n in ours if n.endswith((".so", ".pyd"))} == {*HERE, extensions.RUNTIME}
         stubs = {dotted(n) for n in ours if n.endswith(".pyi")}
         assert stubs == set(extensions.modules(ROOT / "_ext", ".pyi"))
         assert "logclient/py.typed" in ours
