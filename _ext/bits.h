@@ -1,4 +1,4 @@
-/* Bit scans of one name for each width, and loads of little-endian numbers, for every compiler. */
+/* Bit scans and counts of one name for each width, and loads of little-endian numbers, for every compiler. */
 #ifndef LOGCLIENT_BITS_H
 #define LOGCLIENT_BITS_H
 
@@ -8,6 +8,9 @@
 /* The number of the lowest bit that is set. The argument must not be 0. */
 #define lc_ctz32(bits) ((unsigned)__builtin_ctz(bits))
 #define lc_ctz64(bits) ((unsigned)__builtin_ctzll(bits))
+
+/* How many bits are set. */
+#define lc_ones(bits) ((uint64_t)__builtin_popcountll(bits))
 
 /* Unaligned little-endian loads: memcpy is one instruction where the machine has it. */
 static inline uint64_t lc_le64(const uint8_t *p) {

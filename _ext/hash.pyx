@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
-def xxh64(data, uint64_t seed=SEED):
+def xxh64(data: ReadableBuffer, uint64_t seed=SEED) -> int:
     """Return the XXH64 hash of `data`, 0 to 2**64 - 1."""
     cdef Py_buffer view
     cdef uint64_t h
@@ -45,7 +45,7 @@ def xxh64_many(const uint8_t[::1] data not None, const int64_t[::1] offsets not 
             out[n - 1] = xxh64_of(p + offsets[n - 1], lengths[n - 1], seed)
 
 
-def murmur3(data):
+def murmur3(data: ReadableBuffer) -> int:
     """Return plog's hash of a message: MurmurHash3, x86, 32 bits, seed 0. It is not Spark's ``hash()``."""
     cdef Py_buffer view
     cdef uint32_t h

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bits.h"
+#include "processor.h"
 
 /* A bit for each of 64 bytes that is a quote, a backslash, below 0x20 or above 0x7f. */
 #if defined(__SSE2__) && !defined(LC_NO_SIMD)
@@ -66,8 +67,7 @@ static int lc_copy_map_16(uint8_t *to, const uint8_t *from, size_t n, uint64_t *
     return _mm_movemask_epi8(odd) == 0;
 }
 #endif
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
-#include <immintrin.h>
+#if LC_X86_64
 __attribute__((target("avx2")))
 static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
     const __m256i quote = _mm256_set1_epi8('"'), slash = _mm256_set1_epi8(92);
@@ -97,8 +97,7 @@ static int lc_copy_map_32(uint8_t *to, const uint8_t *from, size_t n, uint64_t *
     return _mm256_testz_si256(odd, odd);
 }
 static inline int lc_copy_map(uint8_t *to, const uint8_t *from, size_t n, uint64_t *quotes) {
-    return __builtin_cpu_supports("avx2") ? lc_copy_map_32(to, from, n, quotes)
-                                          : lc_copy_map_16(to, from, n, quotes);
+    return lc_has_avx2() ? lc_copy_map_32(to, from, n, quotes) : lc_copy_map_16(to, from, n, quotes);
 }
 #elif defined(__SSE2__) && !defined(LC_NO_SIMD)
 #define lc_copy_map lc_copy_map_16
