@@ -11,118 +11,34 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 
-cdef extern from *:
-    """
-    #include <stddef.h>
-    #include "bits.h"
+cdef extern from "processor.h":
+    int lc_has_clmul() noexcept nogil
 
-    /* zlib's CRC-32 (reflected 0x04C11DB7). Where the processor multiplies polynomials, 64 bytes a step are
-       folded onto the next 64 (x^512 apart), then 16 bytes onto the next 16, at last as many as the message
-       has beyond that; the 16 that remain are as good as the whole message and go through the tables, which
-       spares the two constants of a Barrett step. */
-    static uint32_t lc_crc_table[8][256];
-
-    static void lc_crc_init(void) {
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t c = i;
-            for (int k = 0; k < 8; k++) c = (c >> 1) ^ (0xEDB88320u & (0u - (c & 1)));
-            lc_crc_table[0][i] = c;
-        }
-        for (int t = 1; t < 8; t++)
-            for (int i = 0; i < 256; i++) {
-                uint32_t c = lc_crc_table[t - 1][i];
-                lc_crc_table[t][i] = (c >> 8) ^ lc_crc_table[0][c & 0xFF];
-            }
-    }
-
-    /* Eight bytes a step; `c` is the inner state (not inverted). */
-    static uint32_t lc_crc_tables(uint32_t c, const uint8_t *p, size_t n) {
-        for (; n >= 8; p += 8, n -= 8) {
-            uint32_t a = lc_le32(p) ^ c, b = lc_le32(p + 4);
-            c = lc_crc_table[7][a & 0xFF] ^ lc_crc_table[6][a >> 8 & 0xFF]
-              ^ lc_crc_table[5][a >> 16 & 0xFF] ^ lc_crc_table[4][a >> 24]
-              ^ lc_crc_table[3][b & 0xFF] ^ lc_crc_table[2][b >> 8 & 0xFF]
-              ^ lc_crc_table[1][b >> 16 & 0xFF] ^ lc_crc_table[0][b >> 24];
-        }
-        for (; n; p++, n--) c = (c >> 8) ^ lc_crc_table[0][(c ^ *p) & 0xFF];
-        return c;
-    }
-
-    #if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
-    #define LC_CRC_FOLDS 1
-    #include <immintrin.h>
-    __attribute__((target("sse4.1,pclmul")))
-    static uint32_t lc_crc_fold(uint32_t c, const uint8_t *p, size_t n) {
-        const __m128i by512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);  /* x^(512-32), x^(512+32) */
-        const __m128i by128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);  /* x^(128-32), x^(128+32) */
-        const __m128i first = _mm_cvtsi32_si128((int)c);
-        uint8_t rest[48];
-        __m128i x, y;
-        #define LC_LOAD(q) _mm_loadu_si128((const __m128i *)(q))
-        #define LC_FOLD(v, k, next) _mm_xor_si128(_mm_xor_si128( \\
-            _mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11)), next)
-        x = _mm_xor_si128(LC_LOAD(p), first);
-        if (n >= 64) {
-            __m128i x1 = LC_LOAD(p + 16), x2 = LC_LOAD(p + 32), x3 = LC_LOAD(p + 48);
-            for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
-                x = LC_FOLD(x, by512, LC_LOAD(p));
-                x1 = LC_FOLD(x1, by512, LC_LOAD(p + 16));
-                x2 = LC_FOLD(x2, by512, LC_LOAD(p + 32));
-                x3 = LC_FOLD(x3, by512, LC_LOAD(p + 48));
-            }
-            y = LC_FOLD(x, by128, x1);
-            y = LC_FOLD(y, by128, x2);
-            x = LC_FOLD(y, by128, x3);
-        } else {
-            p += 16;
-            n -= 16;
-        }
-        for (; n >= 16; p += 16, n -= 16) x = LC_FOLD(x, by128, LC_LOAD(p));
-        if (n) {  /* the first n bytes of x, behind zeros, onto the 16 that end the message */
-            _mm_storeu_si128((__m128i *)rest, _mm_setzero_si128());
-            _mm_storeu_si128((__m128i *)(rest + 16), x);
-            memcpy(rest + 32, p, n);
-            x = LC_FOLD(LC_LOAD(rest + n), by128, LC_LOAD(rest + 16 + n));
-        }
-        _mm_storeu_si128((__m128i *)rest, x);
-        return lc_crc_tables(0, rest, 16);
-        #undef LC_LOAD
-        #undef LC_FOLD
-    }
-    static int lc_crc_can_fold(void) {
-        __builtin_cpu_init();
-        return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-    }
-    #else
-    #define lc_crc_fold lc_crc_tables
-    static int lc_crc_can_fold(void) { return 0; }
-    #endif
-
-    static inline uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) {
-        uint32_t c = ~crc;
-        c = folds && n >= 16 ? lc_crc_fold(c, p, n) : lc_crc_tables(c, p, n);
-        return ~c;
-    }
-    """
+cdef extern from "capture/crc32.h":
     void lc_crc_init() noexcept nogil
-    int lc_crc_can_fold() noexcept nogil
     uint32_t lc_crc32(uint32_t crc, const uint8_t *p, size_t n, int folds) noexcept nogil
     uint32_t lc_le32(const uint8_t *p) noexcept nogil
     uint64_t lc_le64(const uint8_t *p) noexcept nogil
 
 
 MAX_RECORD = 1 << 30
+"""Largest record in bytes; a longer one is damage."""
 
 SEGMENT = 1
 STREAM = 2
 UNIT = 3
 END = 4
 BAD_CRC = -1
+"""Not a type: a record with a wrong CRC-32. The scan goes on after its length."""
 BAD_RECORD = -2
+"""Not a type: a record of an unknown type, too short for its type, or with an impossible arrival number."""
 
 MORE = 0
+"""Reason to stop: the rest of the data is not a whole record."""
 LIMIT = 1
+"""Reason to stop: `limit` units or 65,536 other records were found."""
 LENGTH = 2
+"""Reason to stop: the length of a record is 0 or more than `MAX_RECORD`, so the next one cannot be found."""
 
 cdef enum:
     _MAX_RECORD = 1 << 30
@@ -136,12 +52,13 @@ cdef enum:
 
 # Written once, at import.
 lc_crc_init()
-cdef int _FOLDS = lc_crc_can_fold()
+cdef int _FOLDS = lc_has_clmul()
 
 CRC_FOLDS = bool(_FOLDS)
+"""True if this processor multiplies polynomials (PCLMULQDQ); otherwise tables are used."""
 
 
-def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True):
+def crc32(const uint8_t[::1] data not None, uint32_t value=0, *, bint fold=True) -> int:
     """Compute ``zlib.crc32(data, value)``; with ``fold=False`` by tables on any processor."""
     cdef size_t n = <size_t> data.shape[0]
     cdef const uint8_t *p = &data[0] if n else NULL
@@ -247,7 +164,22 @@ cdef int _walk(const uint8_t *data, size_t size, size_t *position, size_t limit,
 
 
 cdef class Walk:
-    """Units of a segment, in the order of the file: one column per property, as bytes of native integers."""
+    """Units of a segment, in the order of the file: one column per property, as bytes of native integers.
+
+    ``numpy.frombuffer(walk.offset, "int64")`` makes no copy.
+
+    Attributes:
+        count: number of units; also ``len(walk)``.
+        end: offset of the first record that was not read.
+        stop: `MORE`, `LIMIT` or `LENGTH`.
+        offset: int64: offset of the unit's raw bytes in the data.
+        length: int64: number of raw bytes.
+        arrival: uint64: number of the arrival at the listener.
+        stream: uint64: number of the stream.
+        received_us: int64, microseconds since 1970.
+        direction: uint8: 0 from the peer, 1 to the peer.
+        others: type (or `BAD_CRC`, `BAD_RECORD`), offset and payload length of each other record.
+    """
 
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t end
@@ -259,13 +191,14 @@ cdef class Walk:
     cdef readonly bytes received_us
     cdef readonly bytes direction
     cdef readonly list others
+    others: list[tuple[int, int, int]]
 
     def __len__(self):
         return self.count
 
 
 def walk(const uint8_t[::1] data not None, Py_ssize_t start=0, *, Py_ssize_t limit=0, bint skip=False,
-         bint streams=True):
+         bint streams=True) -> Walk:
     """Scan the records of ``data[start:]``, without the GIL.
 
     Args:
