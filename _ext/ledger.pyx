@@ -12,9 +12,11 @@ from libc.string cimport memcmp, memcpy
 
 from logclient._ext.jsonscan cimport read_integer, skip_text
 
+cdef extern from "processor.h":
+    int lc_has_avx2() noexcept nogil
+
 cdef extern from "ledger/base64.h":
     void lc_b64_init() noexcept nogil
-    int lc_b64_has_avx2() noexcept nogil
     int lc_unbase64(const uint8_t *p, uint8_t *out, size_t size, int wide) noexcept nogil
     int lc_unbase64_times(const uint8_t *p, size_t n, int64_t base, int64_t *out, int32_t *range_,
                           int wide) noexcept nogil
@@ -32,12 +34,13 @@ cdef int64_t _LAST_SEQUENCE = (<int64_t> 1 << 48) - 1
 
 # Written once, at import.
 lc_b64_init()
-cdef int _WIDE = lc_b64_has_avx2()
+cdef int _WIDE = lc_has_avx2()
 
 AVX2 = bool(_WIDE)
+"""True if this processor has AVX2; otherwise base64 is decoded by tables."""
 
 
-def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=True):
+def unbase64(const uint8_t[::1] data not None, Py_ssize_t size, *, bint wide=True) -> bytes:
     """Decode padded base64 of exactly `size` bytes.
 
     Args:
@@ -133,7 +136,7 @@ cdef class Table:
 
     cdef lc_table t
 
-    def __cinit__(self, int columns, tags=None):
+    def __cinit__(self, int columns, tags: int | None = None):
         if not 3 <= columns <= _COLUMNS or (tags is not None and not 0 <= tags <= columns - 3):
             raise ValueError(f"{columns} columns, tags {tags}")
         self.t.width = columns
@@ -142,7 +145,7 @@ cdef class Table:
     def __dealloc__(self):
         free(self.t.rows)
 
-    def append(self, *row):
+    def append(self, *row: int):
         """Add a row."""
         cdef int64_t values[_COLUMNS]
         cdef int i
@@ -156,7 +159,7 @@ cdef class Table:
     def __len__(self):
         return <Py_ssize_t> self.t.count
 
-    def rows(self):
+    def rows(self) -> bytes:
         """Return all rows, as bytes of native integers."""
         return PyBytes_FromStringAndSize(<char *> self.t.rows, <Py_ssize_t> (8 * self.t.count * self.t.width))
 
@@ -188,6 +191,21 @@ cdef class LineReader:
     Args:
         since_us: events made before are left out, microseconds since 1970; None: no bound.
         until_us: events made then or later are left out; None: no bound.
+
+    Attributes:
+        spans: rows of index, first, last and position of events.
+        outcomes: rows of index, first, last, outcome and reason.
+        drops: rows of index, time and number of dropped events.
+        when: rows of index, first, last and -1, 0 or 1 for events before, in and after the selected time.
+            There are none without a selected time.
+        index: index of the file.
+        lines: number of lines that the last `read` has read.
+        events: number of events in these lines.
+        position: number of events of all files so far.
+        last: the last sequence of the file.
+        begin_us: the first time of creation of all.
+        first_us: likewise, of the selected events; more than `last_us`: there are none.
+        last_us: the last time of creation of the selected events.
     """
 
     cdef readonly Table spans
@@ -209,7 +227,7 @@ cdef class LineReader:
     cdef int known
     cdef list texts                   # keeps the reasons alive
 
-    def __cinit__(self, since_us=None, until_us=None):
+    def __cinit__(self, since_us: int | None = None, until_us: int | None = None):
         self.spans = Table(4, 0)
         self.outcomes = Table(5, 2)
         self.drops = Table(3)
@@ -248,7 +266,7 @@ cdef class LineReader:
         self.known += 1
 
     def read(self, const uint8_t[::1] data not None, Py_ssize_t start, Py_ssize_t stop,
-             uint64_t[::1] hashes not None, int64_t[::1] created not None):
+             uint64_t[::1] hashes not None, int64_t[::1] created not None) -> int:
         """Read the lines of ``data[start:stop]`` up to the first one that has another form or is damaged.
 
         Args:

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "bits.h"
+#include "processor.h"
 
 /* Four characters, four lookups; a character outside of the alphabet sets the highest bit. */
 static uint32_t lc_b64[4][256];
@@ -18,12 +19,7 @@ static void lc_b64_init(void) {
         for (int t = 0; t < 4; t++) lc_b64[t][(uint8_t)digits[i]] = i << (18 - 6 * t);
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(LC_NO_SIMD)
-#include <immintrin.h>
-static int lc_b64_has_avx2(void) {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") != 0;
-}
+#if LC_X86_64
 
 /* A table of 16 bytes, in both halves of a register. */
 #define LC_TABLE(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
@@ -88,7 +84,6 @@ static void lc_widen_blocks(const uint8_t *p, size_t n, int64_t base, int64_t *o
 }
 #undef LC_TABLE
 #else
-static int lc_b64_has_avx2(void) { return 0; }
 static ptrdiff_t lc_unbase64_blocks(const uint8_t *p, uint8_t *out, size_t size) {
     (void)p; (void)out; (void)size;
     return 0;
