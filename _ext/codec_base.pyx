@@ -1,4 +1,4 @@
-# The base class of the codecs, and the buffers of encoded bytes.
+"""The base class of the codecs, and the buffers of encoded bytes."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -37,7 +37,7 @@ cdef class OutcomeList:
     def __dealloc__(self):
         free(self.out.items)
 
-    def outcomes(self):
+    def outcomes(self) -> tuple[list[tuple[int, int, int, int]], int, int]:
         """Return (first, last, status, reason) of each range since the last call, signs of life, progress."""
         cdef lc_outcomes *out = &self.out
         cdef uint32_t i
@@ -62,7 +62,7 @@ cdef class CodecBase(OutcomeList):
         self.full = []
 
     @property
-    def capsule(self):
+    def capsule(self) -> object:
         """An ``lc_codec *`` in a capsule named "logclient.codec", which keeps this object alive."""
         self.ensure_initialized()
         capsule = PyCapsule_New(&self.codec, b"logclient.codec", NULL)
@@ -83,7 +83,7 @@ cdef class CodecBase(OutcomeList):
             self.box = Outbox()
         return &self.box.wire
 
-    def credit(self, double now):
+    def credit(self, double now) -> tuple[int, int]:
         """Return how many events, and how many bytes of them, may be encoded now."""
         cdef uint32_t events
         cdef uint64_t size
@@ -91,7 +91,7 @@ cdef class CodecBase(OutcomeList):
         self.codec.credit(self.codec.self, now, &events, &size)
         return events, size
 
-    def encode(self, batch, uint32_t events, double now):
+    def encode(self, batch: object, uint32_t events, double now) -> int:
         """Encode pending events of a batch into `buffers`; return how many, or a negative ``Stop``."""
         cdef lc_batch *b = <lc_batch *> PyCapsule_GetPointer(batch, b"logclient.batch")
         cdef lc_wire *wire = self.wire()
@@ -101,7 +101,7 @@ cdef class CodecBase(OutcomeList):
             n = self.codec.encode(self.codec.self, b, events, now, wire, &self.out)
         return n
 
-    def buffers(self):
+    def buffers(self) -> list[memoryview]:
         """Return views of the bytes encoded since the last `sent`."""
         boxes = self.full if self.box.wire.size == 0 else [*self.full, self.box]
         return [memoryview(box) for box in boxes]
@@ -116,7 +116,7 @@ cdef class CodecBase(OutcomeList):
         if h != NULL and rest <= h.written - h.taken:
             handing_took(h, h.written - h.taken - rest, &self.out)
 
-    def receive(self, data, double now):
+    def receive(self, data: ReadableBuffer, double now) -> int:
         """Take bytes or a message from the peer; return 0, or a negative ``Stop``."""
         cdef Py_buffer view
         cdef int stop
@@ -127,7 +127,7 @@ cdef class CodecBase(OutcomeList):
         PyBuffer_Release(&view)
         return stop
 
-    def deadline(self):
+    def deadline(self) -> float:
         """Return when the codec must be called even if nothing arrives."""
         self.ensure_initialized()
         return self.codec.deadline(self.codec.self)

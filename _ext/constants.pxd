@@ -93,13 +93,7 @@ cpdef enum:
     UDP_RUNS = 2         # whole runs, many to a call; the kernel cuts them into datagrams (UDP_SEGMENT)
 
 
-cdef extern from *:
-    """
-    #define LC_FRAME_MORE 0x80000000u
-    #define LC_FRAME_SIZE 0x7FFFFFFFu
-    #define LC_RUN_MOST 65507           /* the payload of the largest datagram of IPv4 */
-    #define LC_RUN_SEGMENTS 64          /* the limit of every kernel with GSO */
-    """
+cdef extern from "constants.h":
     const unsigned int FRAME_MORE "LC_FRAME_MORE"        # in a frame's head: its message has more frames
     const unsigned int FRAME_SIZE "LC_FRAME_SIZE"        # the rest of the head: bytes of the frame
     const unsigned int RUN_MOST "LC_RUN_MOST"            # bytes of one run of datagrams

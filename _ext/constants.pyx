@@ -4,16 +4,21 @@ The numbers are defined in ``constants.pxd``; the names stand here in their orde
 """
 
 STATUSES = ("pending", "inflight", "acked", "handed", "failed", "dropped", "withheld", "stored")
+"""Names of the statuses of an event, by number."""
 REASONS = (
     "", "overflow", "closed", "too_large", "unencodable", "not_json", "rejected", "max_age", "forked",
     "fatal", "poison", "denied", "unknown_type", "error", "doubt",
     "spool_full", "purged",
 )
 FILTERS = ("before_send", "sample", "rate_limit", "dedupe")
+"""Names of the reasons of an outcome, by number; the first is empty."""
 ENDS = (
     "until", "report", "target", "stopped", "closed", "error", "protocol", "silence", "stalled", "memory",
 )
+"""Names of the ends of a pump's run, by number."""
 UDP_METHODS = ("send", "mmsg", "gso")
+"""Names of the methods to send datagrams, by number."""
 
 # A macro of C, because it is too large for an enum.
 globals()["FRAME_MORE"] = FRAME_MORE
+"""In the head of a ZeroMQ frame: more frames of the same message follow."""
