@@ -1,7 +1,8 @@
-# The fields of JSON documents as columns, in Arrow's layout: the reading half of a table of events.
-#
-# A document is checked whole, as a peer would, and then read member by member. Text that is no JSON object
-# gives no fields.
+"""The fields of JSON documents as columns, in Arrow's layout: the reading half of a table of events.
+
+A document is checked whole, as a peer would, and then read member by member. Text that is no JSON object
+gives no fields.
+"""
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -67,14 +68,34 @@ ctypedef struct lc_texts:
 
 @cython.final
 cdef class Documents:
+    """Columns of documents, one row each. Texts are UTF-8.
+
+    A column of texts is a tuple of its bytes, the int32 ends of all rows (a 0 first), and a uint8 for each
+    row that is 1 where there is a value.
+
+    Attributes:
+        time: int64: microseconds since 1970.
+        time_valid: uint8: 1 where there is a time.
+        level: levels, in lower case.
+        message: messages.
+        field_ends: int32: the number of fields of all documents up to each; a 0 first.
+        field_valid: uint8: 1 for each row that is a document.
+        keys: names of fields, distinct in each document.
+        values: their values: strings with escapes undone, anything else as its JSON text; no value for null.
+    """
+
     cdef readonly memoryview time
     cdef readonly memoryview time_valid
     cdef readonly tuple level
+    level: tuple[memoryview, memoryview, memoryview]
     cdef readonly tuple message
+    message: tuple[memoryview, memoryview, memoryview]
     cdef readonly memoryview field_ends
     cdef readonly memoryview field_valid
     cdef readonly tuple keys
+    keys: tuple[memoryview, memoryview, memoryview]
     cdef readonly tuple values
+    values: tuple[memoryview, memoryview, memoryview]
 
 
 @cython.final
@@ -106,8 +127,8 @@ cdef class DocumentReader:
     cdef lc_wire fields_valid
     cdef bint want_fields
 
-    def __init__(self, *, time=(), level=(), message=(), nested="", levels=(), bint pairs=False,
-                 bint text=False):
+    def __init__(self, *, time: Sequence[str] = (), level: Sequence[str] = (), message: Sequence[str] = (),
+                 nested: str = "", levels: Sequence[str] = (), bint pairs=False, bint text=False):
         import os
         cdef int i, k
         if self.names is not None:
@@ -155,7 +176,21 @@ cdef class DocumentReader:
         forget_wire(&self.field_ends)
         forget_wire(&self.fields_valid)
 
-    def read(self, data, edges, *, bint fields=True):
+    def read(self, data: ReadableBuffer, edges: ReadableBuffer, *, bint fields=True) -> Documents:
+        """Read the documents ``data[edges[i]:edges[i + 1]]``, without the GIL.
+
+        Args:
+            data: the bytes of all documents.
+            edges: int64, rising: where each begins, and at the end where the last one ends. An empty one is
+                not a document.
+            fields: False leaves the fields out.
+
+        Returns:
+            One row for each.
+
+        Raises:
+            ValueError: `edges` do not rise inside `data`, or there is more text than a column can hold.
+        """
         cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(edges)
         cdef const int64_t *edge = <const int64_t *> at.b.buf
         cdef Py_ssize_t n = at.b.len // 8 - 1, i
@@ -204,7 +239,17 @@ include "documents/texts.pyx"
 include "documents/members.pyx"
 
 
-def join(data, offsets, lengths):
+def join(data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer) -> memoryview:
+    """Return slices of a buffer, joined: ``data[offset:offset + length]`` for each.
+
+    Args:
+        data: the bytes.
+        offsets: int64, where each slice begins.
+        lengths: int64, the bytes of each slice.
+
+    Raises:
+        ValueError: `offsets` and `lengths` differ in size, or a slice is not inside `data`.
+    """
     cdef BorrowedBuffer view = BorrowedBuffer(data), at = BorrowedBuffer(offsets)
     cdef BorrowedBuffer size = BorrowedBuffer(lengths)
     cdef Py_ssize_t n = count_units(at, size, None), i
