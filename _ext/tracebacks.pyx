@@ -51,62 +51,7 @@ from types import (
 
 from logclient._ext.hash import xxh64
 
-cdef extern from *:
-    """
-    #ifdef Py_GIL_DISABLED
-    #define LC_SHARED 1
-    #else
-    #define LC_SHARED 0
-    #endif
-    #define lc_tb(o) ((PyTracebackObject *)(o))
-    #define lc_is_traceback(o) PyTraceBack_Check(o)
-    #define lc_next_of(o) ((PyObject *)lc_tb(o)->tb_next)
-    #define lc_lasti_of(o) (lc_tb(o)->tb_lasti)
-    #define lc_lineno_of(o) (lc_tb(o)->tb_lineno)
-    #define lc_code_of(o) ((PyObject *)PyFrame_GetCode(lc_tb(o)->tb_frame))
-    #define lc_globals_of(o) PyFrame_GetGlobals(lc_tb(o)->tb_frame)
-    #define lc_file_of(code) (((PyCodeObject *)(code))->co_filename)
-    #define lc_chars(s) (PyUnicode_GET_LENGTH(s) * PyUnicode_KIND(s))
-
-    /* Whether `reference` leads to `o`, which is alive. */
-    static inline int lc_leads_to(PyObject *reference, PyObject *o) {
-    #if PY_VERSION_HEX >= 0x030D0000
-        PyObject *it = NULL;
-        if (PyWeakref_GetRef(reference, &it) < 0) PyErr_Clear();
-        Py_XDECREF(it);     /* not the last one: the caller has `o`, and no other object is at its address */
-        return it == o;
-    #else
-        return PyWeakref_GET_OBJECT(reference) == o;
-    #endif
-    }
-    /* Whether what `reference` led to is gone. */
-    static inline int lc_is_dead(PyObject *reference) {
-    #if PY_VERSION_HEX >= 0x030D0000
-        PyObject *it = NULL;
-        int alive = PyWeakref_GetRef(reference, &it);
-        if (alive < 0) PyErr_Clear();
-        Py_XDECREF(it);     /* if this is the last one, a code goes, and no Python code runs */
-        return alive == 0;
-    #else
-        return PyWeakref_GET_OBJECT(reference) == Py_None;
-    #endif
-    }
-    static inline PyObject *lc_namespace(PyObject *type) {
-    #if PY_VERSION_HEX >= 0x030C0000
-        return PyType_GetDict((PyTypeObject *)type);
-    #else
-        return Py_NewRef(((PyTypeObject *)type)->tp_dict);
-    #endif
-    }
-    /* Whether attributes of an exception of this type are found in the usual way, and it is always true. */
-    static inline int lc_is_usual(PyTypeObject *t) {
-        return Py_IS_TYPE(t, &PyType_Type)
-            && t->tp_getattro == ((PyTypeObject *)PyExc_BaseException)->tp_getattro
-            && !(t->tp_as_number && t->tp_as_number->nb_bool)
-            && !(t->tp_as_mapping && t->tp_as_mapping->mp_length)
-            && !(t->tp_as_sequence && t->tp_as_sequence->sq_length);
-    }
-    """
+cdef extern from "tracebacks/objects.h":
     bint LC_SHARED
     bint lc_is_traceback(object o)
     PyObject *lc_next_of(object o)
@@ -272,7 +217,7 @@ cdef class ExceptionFormatter:
         free(self.places)
 
     @property
-    def cached(self):
+    def cached(self) -> bool:
         """Whether frames are kept: nobody has replaced a part of ``traceback``."""
         return not LC_SHARED and self._ready()
 
@@ -286,12 +231,12 @@ cdef class ExceptionFormatter:
         return found
 
     @property
-    def frames(self):
+    def frames(self) -> int:
         """The number of frames that are kept."""
         return len(self._sizes())
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """The bytes of the frames that are kept, and of all that they refer to."""
         return sum(self._sizes())
 
@@ -306,7 +251,7 @@ cdef class ExceptionFormatter:
             self.places[i].frame = NULL
             Py_XDECREF(before)
 
-    def format(self, exc_info):
+    def format(self, exc_info: Any) -> str:
         """Return the text of an exception, as ``logging.Formatter().formatException(exc_info)`` does."""
         cdef str text = None
         if not LC_SHARED and type(exc_info) is tuple and PyTuple_GET_SIZE(exc_info) == 3:
@@ -317,7 +262,7 @@ cdef class ExceptionFormatter:
                 text = None
         return self.formatter.formatException(exc_info) if text is None else text
 
-    def fingerprint(self, exc_info):
+    def fingerprint(self, exc_info: tuple[type[BaseException], BaseException, TracebackType | None]) -> str:
         """Return 16 hex digits that are the same for exceptions of the same type from the same functions.
 
         They are XXH64 with seed 42 of these lines, without an end of the last: ``module.class`` of the

@@ -1,0 +1,59 @@
+/* Tracebacks, codes, weak references and types, as C sees them. */
+#ifndef LOGCLIENT_TRACEBACKS_OBJECTS_H
+#define LOGCLIENT_TRACEBACKS_OBJECTS_H
+
+#ifdef Py_GIL_DISABLED
+#define LC_SHARED 1
+#else
+#define LC_SHARED 0
+#endif
+#define lc_tb(o) ((PyTracebackObject *)(o))
+#define lc_is_traceback(o) PyTraceBack_Check(o)
+#define lc_next_of(o) ((PyObject *)lc_tb(o)->tb_next)
+#define lc_lasti_of(o) (lc_tb(o)->tb_lasti)
+#define lc_lineno_of(o) (lc_tb(o)->tb_lineno)
+#define lc_code_of(o) ((PyObject *)PyFrame_GetCode(lc_tb(o)->tb_frame))
+#define lc_globals_of(o) PyFrame_GetGlobals(lc_tb(o)->tb_frame)
+#define lc_file_of(code) (((PyCodeObject *)(code))->co_filename)
+#define lc_chars(s) (PyUnicode_GET_LENGTH(s) * PyUnicode_KIND(s))
+
+/* Whether `reference` leads to `o`, which is alive. */
+static inline int lc_leads_to(PyObject *reference, PyObject *o) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *it = NULL;
+    if (PyWeakref_GetRef(reference, &it) < 0) PyErr_Clear();
+    Py_XDECREF(it);     /* not the last one: the caller has `o`, and no other object is at its address */
+    return it == o;
+#else
+    return PyWeakref_GET_OBJECT(reference) == o;
+#endif
+}
+/* Whether what `reference` led to is gone. */
+static inline int lc_is_dead(PyObject *reference) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *it = NULL;
+    int alive = PyWeakref_GetRef(reference, &it);
+    if (alive < 0) PyErr_Clear();
+    Py_XDECREF(it);     /* if this is the last one, a code goes, and no Python code runs */
+    return alive == 0;
+#else
+    return PyWeakref_GET_OBJECT(reference) == Py_None;
+#endif
+}
+static inline PyObject *lc_namespace(PyObject *type) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyType_GetDict((PyTypeObject *)type);
+#else
+    return Py_NewRef(((PyTypeObject *)type)->tp_dict);
+#endif
+}
+/* Whether attributes of an exception of this type are found in the usual way, and it is always true. */
+static inline int lc_is_usual(PyTypeObject *t) {
+    return Py_IS_TYPE(t, &PyType_Type)
+        && t->tp_getattro == ((PyTypeObject *)PyExc_BaseException)->tp_getattro
+        && !(t->tp_as_number && t->tp_as_number->nb_bool)
+        && !(t->tp_as_mapping && t->tp_as_mapping->mp_length)
+        && !(t->tp_as_sequence && t->tp_as_sequence->sq_length);
+}
+
+#endif
