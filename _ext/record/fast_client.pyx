@@ -12,7 +12,9 @@ cdef class FastClient:
     cdef object count_lost       # count_lost(error, level): before `send` raises that error about an event
     cdef object revise           # revise(event, level): sends what becomes of it; None: nothing is revised
 
-    def _bind(self, Encoder encoder not None, fallback, count_lost, revise=None):
+    def _bind(self, Encoder encoder not None, fallback: Callable[[int, Any, int], int],
+              count_lost: Callable[[BaseException, int], object],
+              revise: Callable[[Any, int], int] | None = None):
         """Attach the encoder, which has a queue; called once, by ``__init__``."""
         if self.queue is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -26,7 +28,7 @@ cdef class FastClient:
 
     @cython.binding(False)
     @cython.embedsignature.format("clinic")
-    def send(self, event, level=20):
+    def send(self, event: Mapping[str, Any] | str | bytes, level: int | str = 20) -> int:
         """Queue one event: a mapping, a string (``{"message": ...}``) or bytes (a JSON object).
 
         Bytes are sent unchanged but for the id. If an exception is raised about an event, it has a sequence,

@@ -1,4 +1,4 @@
-def mark_sender_thread(bint own=True):
+def mark_sender_thread(bint own=True) -> bool:
     """Mark or unmark the calling thread as a sender's, whose own log records are ignored.
 
     Returns:
@@ -77,8 +77,12 @@ cdef class FastHandler:
     cdef list own_filters
     cdef bint direct                 # bound and not customised, but for `own_filters`
 
-    def _bind(self, Encoder encoder not None, on_wakeup_needed, put_fallback, ship, line_encoder, formatter,
-              bint own_emit, bint own_format, bint json=False, sampling=None):
+    def _bind(self, Encoder encoder not None, on_wakeup_needed: Callable[[], object],
+              put_fallback: Callable[[int, bytes, int, int], object],
+              ship: Callable[[logging.LogRecord, str | dict[str, Any] | None], object] | None,
+              line_encoder: LineEncoder | None, formatter: logging.Formatter, bint own_emit, bint own_format,
+              bint json=False,
+              sampling: Callable[[logging.LogRecord], logging.LogRecord | None] | None = None):
         """Attach the encoder, which has a queue; called once, before ``logging.Handler.__init__``."""
         if self.encoder is not None:
             raise TypeError(f"{type(self).__name__}: __init__ has run already")
@@ -109,12 +113,12 @@ cdef class FastHandler:
             return self.own_filters if self.other_filters is None else self.other_filters
 
     @property
-    def filters(self):
+    def filters(self) -> list[Any]:
         """The list of ``logging.Filterer``."""
         return self._filters()
 
     @filters.setter
-    def filters(self, value):
+    def filters(self, value: list[Any]):
         with cython.critical_section(self):
             if type(value) is list and (self.own_filters is None or not LC_SHARED):
                 self.own_filters = value
@@ -124,13 +128,13 @@ cdef class FastHandler:
             self._update_direct()
 
     @property
-    def formatter(self):
+    def formatter(self) -> logging.Formatter | None:
         """The application's formatter, or the one that stands for our own documents."""
         with cython.critical_section(self):
             return self.own_formatter if self.user_formatter is None else self.user_formatter
 
     @formatter.setter
-    def formatter(self, value):
+    def formatter(self, value: logging.Formatter | None):
         if value is not None and type(value) is type(self.own_formatter):
             for name in ("fields", "ecs_dotted"):
                 if getattr(value, name, None):
@@ -144,7 +148,7 @@ cdef class FastHandler:
     @cython.binding(False)           # a plain method descriptor costs a third per call
     @cython.always_allow_keywords(False)
     @cython.embedsignature.format("clinic")
-    def handle(self, record):
+    def handle(self, record: logging.LogRecord) -> Any:
         """Ship a record unless a filter refuses it.
 
         Never raises an ``Exception``. Ignores records before ``__init__``.
@@ -158,7 +162,7 @@ cdef class FastHandler:
         return self._handle_generic(record)
 
     @cython.embedsignature(False)
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord):
         """Ship a record without asking the filters. Ignores records before ``__init__``."""
         self._ship_formatted(record)
 

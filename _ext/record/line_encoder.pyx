@@ -125,8 +125,9 @@ cdef class LineEncoder:
     cdef readonly uint8_t kind
     cdef Second second       # the last one; access it in a critical section
 
-    def __cinit__(self, Encoder encoder not None, *, request, texts, dict place not None, reserved,
-                  uint8_t kind):
+    def __cinit__(self, Encoder encoder not None, *, request: ContextVar[Any],
+                  texts: Callable[[int], tuple[str, str]], dict place not None: dict[str, str],
+                  reserved: Iterable[str], uint8_t kind):
         self.encoder = encoder
         self.request = request
         self.texts = texts
@@ -138,7 +139,7 @@ cdef class LineEncoder:
         self.kind = kind
         self.second.whole = -1
 
-    def encode(self, record, text=None):
+    def encode(self, record: logging.LogRecord, text: str | None = None) -> tuple[bytes, int] | None:
         """Encode an ordinary record.
 
         Args:

@@ -36,11 +36,13 @@ cdef class Encoder:
     """
 
     cdef readonly EventQueue queue
+    queue: EventQueue | None
     cdef readonly size_t max_event_bytes
     cdef readonly bint truncate
     cdef readonly bint pairs
     cdef readonly bint ecs
     cdef readonly tuple carriers
+    carriers: tuple[str, ...]
     cdef readonly str identity
     cdef readonly bint trust_metadata
     cdef readonly bint flat
@@ -63,6 +65,7 @@ cdef class Encoder:
     cdef object record_type
     cdef object get_message
     cdef readonly object exceptions  # ExceptionFormatter
+    exceptions: ExceptionFormatter
     cdef Shared shared               # the fields of every document; read by `_own_shared`
     cdef object bound
     cdef tuple recent                # bound fields that were found last, and their Shared; None: nothing
@@ -72,10 +75,13 @@ cdef class Encoder:
     cdef PyObject *entries           # its entries, or NULL
 
     def __cinit__(self, EventQueue queue=None, *, size_t max_event_bytes=1 << 20, bint truncate=False,
-                  bint pairs=False, text=None, complete=None, bint ecs=True, tuple carriers=("@metadata",),
-                  str identity="id", bint trust_metadata=False, bint flat=False, str labels="labels.",
-                  bint nested=False, bint timestamp=False, bint fingerprint=False, fields=None, bound=None,
-                  spans=None, tuple redact=()):
+                  bint pairs=False, text: Callable[[str], dict[str, Any]] | None = None,
+                  complete: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None, bint ecs=True,
+                  tuple carriers: tuple[str, ...] = ("@metadata",), str identity="id",
+                  bint trust_metadata=False, bint flat=False, str labels="labels.", bint nested=False,
+                  bint timestamp=False, bint fingerprint=False, fields: dict[str, Any] | None = None,
+                  bound: ContextVar[Any] | None = None, spans: Spans | None = None,
+                  tuple redact: tuple[str, ...] = ()):
         memset(self.cache, 0, sizeof(self.cache))
         self.ecs = ecs
         self.carriers = carriers
@@ -118,7 +124,7 @@ cdef class Encoder:
         self.span_variable = None if spans is None else spans.variable
         self.shared = _make_shared(self, dict(fields) if fields else {})
 
-    def set_fields(self, fields):
+    def set_fields(self, fields: Mapping[str, Any]):
         """Replace the fields of every document; see ``Client.reconfigure``.
 
         Other threads may encode meanwhile: each document has the old fields, or the new ones.
@@ -170,7 +176,7 @@ cdef class Encoder:
         doc.parent_bits |= cached.parent_bits
         return STAY if cached.what == NAME_PLAIN else _placement(self, doc, cached.what, v, record)
 
-    def encode(self, obj):
+    def encode(self, obj: Mapping[Any, Any] | str) -> tuple[bytes, int, int, int]:
         """Encode a mapping or a string.
 
         Returns:
@@ -182,7 +188,8 @@ cdef class Encoder:
         """
         return self._encode(obj, False, None)
 
-    def encode_record(self, record, made=None):
+    def encode_record(self, record: logging.LogRecord,
+                      made: str | dict[str, Any] | None = None) -> tuple[bytes, int, int, int]:
         """Encode a LogRecord.
 
         Args:
@@ -723,7 +730,7 @@ cdef object _error(uint8_t reason, object obj, size_t limit):
     return EncodeTypeError(f"event: must be a mapping or a string, got {type(obj).__name__}")
 
 
-cpdef uint8_t failure_reason(object error) except 255:
+cpdef uint8_t failure_reason(object error: BaseException | None) except 255:
     """Return the reason, one of ``R_*``, under which an event fails that this exception is about."""
     from logclient.errors import EncodeError
 
@@ -732,7 +739,7 @@ cpdef uint8_t failure_reason(object error) except 255:
     return <uint8_t> R_UNENCODABLE
 
 
-cpdef uint8_t level_index(object level) except 255:
+cpdef uint8_t level_index(object level: int | str) except 255:
     """Return a level of ``logging``, a number or a name, as the queue keeps it: 0 to 5."""
     cdef int overflow = 0
     if isinstance(level, str):
@@ -750,6 +757,6 @@ cpdef uint8_t level_index(object level) except 255:
     return _level_index(<PyObject *> level)
 
 
-def record_level(levelno):
+def record_level(levelno: object) -> int:
     """Return the ``levelno`` of a record, whatever it is, as the queue keeps it: 0 to 5."""
     return _level_index(<PyObject *> levelno)

@@ -8,10 +8,11 @@ cdef object REDACTED_TEXT = REDACTED
 cdef class Redaction:
     cdef tuple entries       # exact strings, folded
 
-    def __cinit__(self, names):
+    def __cinit__(self, names: Iterable[str]):
         self.entries = tuple([str(name).casefold() for name in names])
 
-    def covers(self, str name not None):
+    def covers(self, str name not None) -> bool:
+        """Return whether the value of a field of this name is left out."""
         cdef str exact = _exact_str(name)
         return _covers(<PyObject *> self.entries, <PyObject *> exact)
 

@@ -1,0 +1,43 @@
+/* Objects of Python, read without a call where that is possible. */
+#ifndef LOGCLIENT_RECORD_OBJECTS_H
+#define LOGCLIENT_RECORD_OBJECTS_H
+
+#if PY_VERSION_HEX < 0x030C0000
+/* A string of the old C API may not be in its final form. */
+static inline int lc_ready(PyObject *s) {
+    if (PyUnicode_READY(s) == 0) return 0;
+    PyErr_Clear();
+    return -1;
+}
+#else
+#define lc_ready(s) 0
+#endif
+#ifdef Py_GIL_DISABLED
+#define LC_SHARED 1
+#else
+#define LC_SHARED 0
+#endif
+#define lc_raise_current() (-1)
+/* Look up an exact string in a dict whose keys are exact strings: no Python code runs. */
+static inline PyObject *lc_find(PyObject *dict, PyObject *key) {
+    return PyDict_GetItemWithError(dict, key);
+}
+/* Whether there is a further reference: then the program keeps it, and it will come again. */
+#define lc_lasting(s) (Py_REFCNT(s) > 1)
+/* Hold an exact str in place of another one: no Python code runs. */
+static inline void lc_keep(PyObject **place, PyObject *s) {
+    PyObject *before = *place;
+    Py_INCREF(s);
+    *place = s;
+    Py_XDECREF(before);
+}
+/* An int that is small enough (they nearly all are), without a call; else 0. */
+#if PY_VERSION_HEX >= 0x030C0000
+#define lc_compact(v) PyUnstable_Long_IsCompact((PyLongObject *)(v))
+#define lc_compact_value(v) ((long long)PyUnstable_Long_CompactValue((PyLongObject *)(v)))
+#else
+#define lc_compact(v) ((size_t)Py_SIZE(v) <= 1)
+#define lc_compact_value(v) (Py_SIZE(v) ? (long long)((PyLongObject *)(v))->ob_digit[0] : 0LL)
+#endif
+
+#endif
