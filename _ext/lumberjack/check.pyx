@@ -45,7 +45,7 @@ cdef inline uint8_t carriers_taken(lc_object *o) noexcept nogil:
     return <uint8_t> K_ID2_TAKEN if o.flat_event else 0
 
 
-def check_json(body, /):
+def check_json(body: ReadableBuffer, /) -> tuple[int, int, int, bytes | None] | None:
     """Check a body as the writer does.
 
     Returns:
@@ -71,7 +71,7 @@ def check_json(body, /):
         free(scratch.data)
 
 
-def check_pairs(body, /):
+def check_pairs(body: ReadableBuffer, /) -> tuple[int, bytes | None] | None:
     """Check a pair block of version 1 as the writer does.
 
     Returns:

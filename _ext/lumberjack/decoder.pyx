@@ -10,13 +10,9 @@ cpdef enum:
     BAD_FRAME
 
 STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", "torn", "bad_zlib", "bad_frame")
+"""Lower-case words for the seven, for reports."""
 
-cdef extern from *:
-    """
-    static const char lc_metadata_key[] = ",\\"@metadata\\":{\\"_id\\":\\"";
-    static const char lc_event_key[] = "\\"},\\"event.id\\":\\"";
-    static const char lc_nested_key[] = "\\"},\\"event\\":{\\"id\\":\\"";
-    """
+cdef extern from "lumberjack/keys.h":
     const char *lc_metadata_key
     const char *lc_event_key
     const char *lc_nested_key
@@ -45,7 +41,7 @@ cdef class Decoder(BatchDecoder):
     cdef uint32_t got
     cdef int64_t at              # in the unit, expanded
 
-    def __cinit__(self, producers=b"", *, bint identity=True, size_t max_inflated=67108864):
+    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, size_t max_inflated=67108864):
         self.begin(Events, b"", producers, identity)
         self.id_from_end = TAIL_SIZE - TAIL_ID1
         self.max_inflated = max_inflated
@@ -233,7 +229,7 @@ cdef inline bint is_literal(const uint8_t *p) noexcept nogil:
     return p[0] == c'1' and (p[1] == c'J' or p[1] == c'D' or p[1] == c'C')
 
 
-def expand(unit, Py_ssize_t max_inflated=67108864):
+def expand(unit: ReadableBuffer, Py_ssize_t max_inflated=67108864) -> bytes:
     """Return the unit with its compressed frames inflated in place, which `Events.offset` refers to.
 
     A frame that does not inflate, or inflates beyond `max_inflated` bytes, stays as it is, and so does the

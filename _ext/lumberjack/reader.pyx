@@ -297,7 +297,14 @@ cdef int reader_step(lc_reader *r) noexcept nogil:
 
 @cython.final
 cdef class Window:
-    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events."""
+    """One whole window of a writer; in the literal form one 'D', 'J' or 'C' frame with its events.
+
+    Attributes:
+        version: 1 or 2.
+        ack: the number that acknowledges all of it. That is the highest sequence number, as in Logstash, or
+            in the literal form the last one.
+        unit: the bytes as received, from the W frame to the last frame; in the literal form the one frame.
+    """
 
     cdef lc_entry *entries
     cdef uint32_t n
@@ -310,10 +317,11 @@ cdef class Window:
         free(self.entries)
 
     def __len__(self):
+        """Number of events."""
         return self.n
 
     @property
-    def events(self):
+    def events(self) -> list[bytes]:
         """The bodies: JSON texts, or pair blocks of version 1 (u32 count and the pairs)."""
         cdef uint32_t i
         cdef lc_entry *e
@@ -325,13 +333,13 @@ cdef class Window:
         return found
 
     @property
-    def sequences(self):
+    def sequences(self) -> list[int]:
         """The frames' sequence numbers, for partial acknowledgements."""
         cdef uint32_t i
         return [self.entries[i].sequence for i in range(self.n)]
 
     @property
-    def types(self):
+    def types(self) -> str:
         """A letter for each event: ``J`` for a JSON text, ``D`` for a pair block."""
         cdef uint32_t i
         return "".join(["D" if self.entries[i].pairs else "J" for i in range(self.n)])
@@ -378,7 +386,7 @@ cdef class Reader:
         free(self.r.entries)
         inflater_close(&self.r.inflater)
 
-    def receive_data(self, data, /):
+    def receive_data(self, data: ReadableBuffer, /) -> list[Window]:
         """Take bytes, and return the windows that they complete. After an `error` all bytes are ignored."""
         if self.busy:
             raise RuntimeError("another thread uses this reader")
@@ -455,17 +463,17 @@ cdef class Reader:
         self.r.unacked -= min(<uint64_t> events, self.r.unacked)
 
     @property
-    def window_size(self):
+    def window_size(self) -> int | None:
         """The number in the last window frame (literal form); None before the first."""
         return self.r.credit if self.r.announced else None
 
     @property
-    def pending(self):
+    def pending(self) -> int:
         """Bytes held of the unfinished window."""
         return self.r.data.size - self.r.base
 
     @property
-    def error(self):
+    def error(self) -> str | None:
         """The writer's violation of the protocol in one line, or None."""
         cdef lc_reader *r = &self.r
         if r.fault == NULL:
@@ -476,7 +484,7 @@ cdef class Reader:
         return f"{words} (byte {r.fault_at} of the window)"
 
 
-def encode_ack(int version, uint32_t number, /):
+def encode_ack(int version, uint32_t number, /) -> bytes:
     """Encode an 'ack' frame; `number` 0 is a keep-alive."""
     if not 1 <= version <= 2:
         raise ValueError(f"version: 1 or 2, not {version}")

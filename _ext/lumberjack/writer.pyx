@@ -570,27 +570,27 @@ cdef class Codec(CodecBase):
         deflater_close(&self.w.deflater)
 
     @property
-    def compressor(self):
+    def compressor(self) -> str:
         """The compressor: ``none``, ``isal 1``, ``zlib 3``; after ``python``, one with the GIL."""
         return deflater_name(&self.w.deflater) if self.w.compress else "none"
 
     @property
-    def windows(self):
+    def windows(self) -> int:
         """The number of windows in flight."""
         return self.w.count
 
     @property
-    def limit(self):
+    def limit(self) -> int:
         """How many windows may be in flight now."""
         return 1 if self.w.careful else self.w.limit.now
 
     @property
-    def careful(self):
+    def careful(self) -> int:
         """How many more windows are sent one at a time, after a break with several in flight."""
         return self.w.careful
 
     @property
-    def error(self):
+    def error(self) -> str | None:
         """The reader's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_writer *w = &self.w
         if w.wrong == WRONG_NONE:
@@ -622,7 +622,7 @@ cdef class Codec(CodecBase):
         self.w.last_sign = now
         self.sent()
 
-    def connection_lost(self):
+    def connection_lost(self) -> int:
         """Forget the windows in flight; return their number."""
         cdef uint32_t windows = self.w.count
         forget_windows(&self.w)
