@@ -354,9 +354,10 @@ cdef class Codec(CodecBase):
     cdef list kept               # bytes that w.topics points into
     cdef bytes app_env
 
-    def __cinit__(self, bytes producer, bytes app_env, topics, *, bint request=True, int inflight=256,
-                  int64_t batch_bytes=1 << 20, int compression=0, int level=3, int64_t compress_over=1024,
-                  bint identity=True, bint check=True, double silence=30.0, uint64_t number=1):
+    def __cinit__(self, bytes producer, bytes app_env, topics: Sequence[bytes], *, bint request=True,
+                  int inflight=256, int64_t batch_bytes=1 << 20, int compression=0, int level=3,
+                  int64_t compress_over=1024, bint identity=True, bint check=True, double silence=30.0,
+                  uint64_t number=1):
         cdef lc_client *w = &self.w
         cdef lc_topic *topic
         cdef int i
@@ -416,7 +417,7 @@ cdef class Codec(CodecBase):
         packer_close(&self.w.packer)
 
     @property
-    def compressor(self):
+    def compressor(self) -> str:
         """The compressor: ``none``, ``isal 1``, ``zlib 3``, ``lz4``; after ``python``, one with the GIL."""
         cdef lc_packer *k = &self.w.packer
         if k.method == ZLIB:
@@ -425,17 +426,17 @@ cdef class Codec(CodecBase):
         return f"python {name}" if k.python != NULL else name
 
     @property
-    def holds_gil(self):
+    def holds_gil(self) -> bool:
         """Whether `encode` holds the GIL, because the compressor must be called in Python."""
         return packer_needs_gil(&self.w.packer)
 
     @property
-    def requests(self):
+    def requests(self) -> int:
         """The number of requests and pings without a reply."""
         return self.w.count
 
     @property
-    def error(self):
+    def error(self) -> str | None:
         """The server's violation of the protocol, or None; kept until the next `connected`."""
         cdef lc_client *w = &self.w
         if w.wrong == WRONG_NONE:
@@ -458,7 +459,7 @@ cdef class Codec(CodecBase):
         self.w.now = self.w.last_sign = now
         self.sent()
 
-    def connection_lost(self):
+    def connection_lost(self) -> int:
         """Forget everything in flight; return the number of requests."""
         cdef uint32_t requests = self.w.count
         forget(&self.w)
@@ -490,7 +491,7 @@ cdef class Codec(CodecBase):
         w.count += 1
         w.pings += 1
 
-    def pongs(self):
+    def pongs(self) -> list[bytes | None]:
         """Return the replies to pings since the last call: the server's name, or None for a bad request."""
         cdef lc_wire *r = &self.w.pongs
         cdef lc_span frames[REPLY_FRAMES]

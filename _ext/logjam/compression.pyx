@@ -3,9 +3,11 @@
 LINKED = tuple(name for name, linked in (
     ("zlib", LC_HAS_ZLIB), ("isal", LC_HAS_ISAL), ("lz4", LC_HAS_LZ4), ("snappy", LC_HAS_SNAPPY)
 ) if linked)
+"""The libraries that this build is linked to, of ``zlib``, ``isal``, ``lz4`` and ``snappy``. They are called
+without the GIL; Python's packages stand in for the others."""
 
 
-def pack(int compression, body, /, *, int level=3):
+def pack(int compression, body: ReadableBuffer, /, *, int level=3) -> bytes:
     """Pack a body as messages carry it.
 
     Raises:
@@ -31,7 +33,7 @@ def pack(int compression, body, /, *, int level=3):
     return PyBytes_FromStringAndSize(<const char *> out.wire.data, out.wire.size)
 
 
-def unpack(int compression, body, size_t most=BODY_LIMIT, /):
+def unpack(int compression, body: ReadableBuffer, size_t most=BODY_LIMIT, /) -> bytes:
     """Return the unpacked body, of at most so many bytes.
 
     Memory is allocated only as far as the compressed bytes can hold that much, whatever length they announce.

@@ -26,6 +26,7 @@ STATUS_NAMES = (
     "bad_app_env", "bad_topic", "bad_compression", "bad_zlib", "bad_snappy", "bad_lz4", "too_large",
     "no_library", "ping", "heartbeat",
 )
+"""Lower-case words for them, for reports."""
 
 cdef enum:
     C_REQUEST = C_OWN
@@ -63,17 +64,28 @@ cdef class Decoded(Events):
     """Decoded messages, a row each; rows from `TORN` on are faults.
 
     `offset` and `length` are those of the unpacked body in the unit as `expand` returns it.
+
+    Attributes:
+        request: uint8: 1 when the first frame is empty.
+        app_env_offset: int32: where the app-env begins in the unit.
+        app_env_length: int32: bytes of the app-env; 0 without one.
+        topic_offset: int32: where the topic begins in the unit.
+        topic_length: int32: bytes of the topic; 0 without one.
+        compression: uint8: the compression method in the meta info.
+        device: uint32: the device number; 0 from a client.
+        created_ms: uint64: milliseconds since 1970.
+        number: uint64: the message's sequence number, from 1; a device's shows gaps.
     """
 
-    cdef readonly memoryview request            # uint8: 1 when the first frame is empty
-    cdef readonly memoryview app_env_offset     # int32: where the app-env begins in the unit
-    cdef readonly memoryview app_env_length     # int32: its bytes; 0 without one
-    cdef readonly memoryview topic_offset       # int32
-    cdef readonly memoryview topic_length       # int32; 0 without one
-    cdef readonly memoryview compression        # uint8: the method in the meta info
-    cdef readonly memoryview device             # uint32: 0 from a client
-    cdef readonly memoryview created_ms         # uint64: milliseconds since 1970
-    cdef readonly memoryview number             # uint64: from 1; a device's shows gaps
+    cdef readonly memoryview request
+    cdef readonly memoryview app_env_offset
+    cdef readonly memoryview app_env_length
+    cdef readonly memoryview topic_offset
+    cdef readonly memoryview topic_length
+    cdef readonly memoryview compression
+    cdef readonly memoryview device
+    cdef readonly memoryview created_ms
+    cdef readonly memoryview number
 
     cdef list take_rows(self, lc_rows *r):
         own = Events.take_rows(self, r)
@@ -94,7 +106,8 @@ cdef class Decoder(BatchDecoder):
     cdef lc_wire unpacked
     cdef object packages         # keeps the compressors loaded
 
-    def __cinit__(self, producers=b"", *, bint identity=True, size_t max_unpacked=BODY_LIMIT):
+    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True,
+                  size_t max_unpacked=BODY_LIMIT):
         self.begin(Decoded, b"BiiiiBIQQ", producers, identity)
         self.packages = unpacker_open(&self.unpacker)
         self.max_unpacked = max_unpacked
@@ -267,7 +280,7 @@ cdef int search_id(Decoder d, const uint8_t *p, size_t size, bint uuid, lc_id *i
     return NO_ID if own.at == NULL else identify(d, own, id_)
 
 
-def expand(unit, size_t max_unpacked=BODY_LIMIT):
+def expand(unit: ReadableBuffer, size_t max_unpacked=BODY_LIMIT) -> bytes:
     """Return the unit with its body unpacked in place, which `Decoded.offset` refers to.
 
     A unit whose body cannot be unpacked is returned as it is.
