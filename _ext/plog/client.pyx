@@ -399,12 +399,12 @@ cdef class Codec(CodecBase):
         handing_close(&self.w.handing)
 
     @property
-    def unsent(self):
+    def unsent(self) -> int:
         """Events in flight: the transport has not taken all of their datagrams."""
         return self.w.handing.count
 
     @property
-    def datagram(self):
+    def datagram(self) -> int:
         """Bytes of a datagram at most, from now on; 25 to 65,507, with room for the tags."""
         return self.w.room
 
@@ -423,7 +423,8 @@ cdef class Codec(CodecBase):
         self.w.pace.size.rate = size
         return 0
 
-    def pace(self, double now, double packets, double size, *, burst=None, size_burst=None):
+    def pace(self, double now, double packets, double size, *, burst: float | None = None,
+             size_burst: float | None = None):
         """Set the pace, in units as of the options. Call it between two calls of a pump, never during one."""
         pace_fill(&self.w.pace, now)
         self.rates(packets, size)
@@ -435,7 +436,7 @@ cdef class Codec(CodecBase):
             self.w.pace.size.most = size_burst
 
     @property
-    def room(self):
+    def room(self) -> float:
         """What the receiver's queue may still be charged; below 0 after a message larger than that."""
         return self.w.pace.room
 
@@ -449,17 +450,17 @@ cdef class Codec(CodecBase):
         self.w.pace.room_most = most
         self.w.pace.crowded = False
 
-    def ready(self, double now):
+    def ready(self, double now) -> float:
         """Return when the pace allows the next message; 0: now."""
         return self.codec.ready(self.codec.self, now)
 
     @property
-    def now(self):
+    def now(self) -> float:
         """The latest time that was passed to a method, in seconds of the monotonic clock."""
         return self.w.pace.filled
 
     @property
-    def counts(self):
+    def counts(self) -> tuple[int, int, int]:
         """Boxed messages, unboxed messages, and datagrams of both, encoded so far."""
         return self.w.boxed, self.w.simple, self.w.datagrams
 
@@ -492,7 +493,7 @@ cdef class Codec(CodecBase):
                len(datagram))
         self.w.handing.written += RUN_HEAD + len(datagram)
 
-    def take_replies(self):
+    def take_replies(self) -> list[bytes]:
         """Return the datagrams received since the last call; of more than 1 MiB the later ones are lost."""
         try:
             return split_runs(self.w.replies.data, self.w.replies.size)

@@ -7,6 +7,8 @@ cpdef enum:
 
 # 3 is not used: a body may be anything. The faults have the numbers of their verdicts.
 STATUS_NAMES = ("ok", "foreign", "no_id", "not_json", *VERDICT_NAMES[<int> EMPTY:], "command")
+"""Lower-case names, for reports: of these three, of one that is not used, of the faults from `EMPTY` on under
+the same numbers, and ``command``."""
 
 cdef enum:
     STATUS_COMMAND = TOO_LARGE + 1
@@ -27,14 +29,15 @@ cdef class Decoder(Defragmenter):
     cdef bint datagrams
     cdef const int64_t *times    # of the current call
 
-    def __cinit__(self, producers=b"", *, bint identity=True, bint datagrams=True, max_message=64 << 20,
-                  max_bytes=None, double expire=10.0):
+    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, bint datagrams=True,
+                  max_message: int = 64 << 20, max_bytes: int | None = None, double expire=10.0):
         open_defrag(&self.defrag, max_message,
                     max(64 << 20, max_message + MEMORY_LEAST) if max_bytes is None else max_bytes, expire)
         self.begin(Events, b"", producers, identity)
         self.datagrams = datagrams
 
-    def decode(self, data, offsets, lengths, streams=None, received_us=None):
+    def decode(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer,
+               streams: ReadableBuffer | None = None, received_us: ReadableBuffer | None = None) -> Events:
         """Decode the units ``data[offset:offset + length]`` (int64), without the GIL.
 
         `streams` has the sender of each unit (uint64; None: one sender), and `received_us` the time of its
@@ -102,6 +105,6 @@ cdef int decode_body(Decoder d, const uint8_t *p, size_t size, lc_id *id_) noexc
     return -1 if keep_foreign(&d.rows, &own) < 0 else FOREIGN
 
 
-def expand(unit):
+def expand(unit: ReadableBuffer) -> bytes:
     """Return the unit as bytes: nothing in it is compressed."""
     return bytes(unit)

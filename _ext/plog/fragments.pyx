@@ -138,7 +138,8 @@ cdef inline void put_hash(uint8_t *data, lc_place place, const lc_cut *cut, uint
         at += HEADER_SIZE + cut.size
 
 
-def fragments(payload, int64_t id, *, int64_t datagram=DATAGRAM_MOST, bytes tags=b""):
+def fragments(payload: ReadableBuffer, int64_t id, *, int64_t datagram=DATAGRAM_MOST,
+              bytes tags=b"") -> list[bytes]:
     """Cut a boxed message with this number into datagrams of at most so many bytes, with tags."""
     cdef bytes message = bytes(payload)
     cdef lc_wire wire
@@ -190,13 +191,13 @@ cdef list split_runs(const uint8_t *p, size_t left):
     return found
 
 
-def datagrams(runs, /):
+def datagrams(runs: ReadableBuffer, /) -> list[bytes]:
     """Return the datagrams in whole runs."""
     cdef bytes data = bytes(runs)
     return split_runs(<const uint8_t *> data, len(data))
 
 
-def join_runs(datagrams, /):
+def join_runs(datagrams: Iterable[ReadableBuffer], /) -> bytes:
     """Join datagrams into as few runs as possible: one send with UDP GSO takes a whole run."""
     cdef lc_wire wire
     cdef lc_run run

@@ -18,6 +18,7 @@ VERDICT_NAMES = (
     "message", "simple", "fragment", "command", "empty", "bad_version", "bad_type", "bad_header",
     "out_of_bounds", "bad_fragment", "bad_checksum", "too_large",
 )
+"""Lower-case names of these, for reports."""
 
 cdef enum:
     RECEIVE_SIZE = 65536         # the buffer of the real server; it throws when it reads beyond
@@ -430,14 +431,23 @@ cdef void close_defrag(lc_defrag *d) noexcept nogil:
 
 @cython.final
 cdef class Judged(Events):
-    """Judged datagrams: a row for each, in order."""
+    """Judged datagrams: a row for each, in order.
 
-    cdef readonly memoryview verdict        # uint8: `MESSAGE` and so on
-    cdef readonly memoryview opened         # uint8: 1 for the first fragment seen of its message
-    cdef readonly memoryview id             # uint32: of the message; 0 without one
-    cdef readonly memoryview count          # uint16: fragments of the message; 0 if it is not a fragment
-    cdef readonly memoryview index          # uint16: of the fragment
-    cdef readonly memoryview tags_length    # int32
+    Attributes:
+        verdict: uint8: `MESSAGE` and so on.
+        opened: uint8: 1 for the first fragment seen of its message, by which servers count holes.
+        id: uint32: the id of the message; 0 without one.
+        count: uint16: fragments of the message; 0 if it is not a fragment.
+        index: uint16: the index of the fragment.
+        tags_length: int32: bytes of the tags.
+    """
+
+    cdef readonly memoryview verdict
+    cdef readonly memoryview opened
+    cdef readonly memoryview id
+    cdef readonly memoryview count
+    cdef readonly memoryview index
+    cdef readonly memoryview tags_length
     cdef memoryview tags_offset
     cdef memoryview data
 
@@ -455,11 +465,11 @@ cdef class Judged(Events):
         at = offset[row]
         return bytes(self.bodies[-1 - at:-1 - at + length[row]] if at < 0 else self.data[at:at + length[row]])
 
-    def payload(self, Py_ssize_t row):
+    def payload(self, Py_ssize_t row) -> bytes:
         """Return the payload of a row, reassembled if it had several fragments; the data must still exist."""
         return self.piece(row, self.offset, self.length)
 
-    def tags(self, Py_ssize_t row):
+    def tags(self, Py_ssize_t row) -> bytes:
         """Return the tags of a row as they travelled: of several fragments with tags, the last that came."""
         return self.piece(row, self.tags_offset, self.tags_length)
 
@@ -479,7 +489,7 @@ cdef class Defragmenter(BatchDecoder):
         return self.streams[self.unit] if self.streams != NULL else 0
 
     @property
-    def open(self):
+    def open(self) -> list[tuple[int, int, int, int]]:
         """(stream, id, fragments arrived, fragments in all) of incomplete messages, by last touch."""
         cdef lc_open *m = self.defrag.oldest
         self.ensure_idle()
@@ -506,11 +516,12 @@ cdef class Reassembler(Defragmenter):
 
     cdef double now
 
-    def __cinit__(self, *, max_message=262144, max_bytes=1 << 20, double expire=10.0):
+    def __cinit__(self, *, max_message: int = 262144, max_bytes: int = 1 << 20, double expire=10.0):
         open_defrag(&self.defrag, max_message, max_bytes, expire)
         self.begin(Judged, b"BIHHqi", b"", False)
 
-    def feed(self, data, offsets, lengths, streams, double now):
+    def feed(self, data: ReadableBuffer, offsets: ReadableBuffer, lengths: ReadableBuffer,
+             streams: ReadableBuffer, double now) -> Judged:
         """Judge the datagrams ``data[offset:offset + length]`` in order, without the GIL.
 
         Args:
@@ -569,11 +580,11 @@ cdef class Reassembler(Defragmenter):
         expire_old(&self.defrag, now)
 
     @property
-    def held(self):
+    def held(self) -> int:
         """Bytes that count against `max_bytes`."""
         return self.defrag.bytes
 
-    def counters(self):
+    def counters(self) -> dict[str, int | list[int] | list[list[int]] | dict[str, int]]:
         """Return the counters under the names of the real server's STAT, and those of empty datagrams."""
         cdef lc_stat *s = &self.defrag.stat
         cdef int i, k
