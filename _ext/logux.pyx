@@ -57,12 +57,8 @@ cdef enum:
 cdef extern from "text.h" nogil:
     uint8_t *lc_int(uint8_t *to, int64_t v)
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #define LC_NO_TIME INT64_MIN
-    """
-    const int64_t NO_TIME "LC_NO_TIME"
+cdef extern from "stdint.h":
+    const int64_t NO_TIME "INT64_MIN"
 
 cdef const uint32_t NONE = 0xFFFFFFFF
 

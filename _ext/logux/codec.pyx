@@ -203,11 +203,11 @@ cdef class Codec(CodecBase):
         """Sample the clocks: `wall`, and the monotonic `now` or a little later, in seconds."""
         client_sample(&self.w, now, wall)
 
-    def made_at(self, int64_t us, double now, uint64_t seq):
+    def made_at(self, int64_t us, double now, uint64_t seq) -> float:
         """Return the monotonic second at which event `seq` was made, when the wall clock showed `us`."""
         return made_at(&self.w.clocks, us, now, seq)
 
-    def to_wall(self, double relative):
+    def to_wall(self, double relative) -> float:
         """Convert ms relative to the base time into ms since 1970 of this host's clock."""
         cdef lc_client *w = &self.w
         cdef double at = w.began + (relative - w.lead) * 1e-3
@@ -243,7 +243,8 @@ cdef class Codec(CodecBase):
         w.lead = lead
         w.state = SYNCHRONIZED
 
-    def connection_lost(self, *, bint keep=False, bint drop=False):
+    def connection_lost(self, *, bint keep=False,
+                        bint drop=False) -> tuple[int, list[tuple[int, int, int, int]]]:
         """Forget the actions in flight: `keep` their ids for the next connection, or `drop` them as in doubt.
 
         Returns:
@@ -267,7 +268,7 @@ cdef class Codec(CodecBase):
             self.w.wrong = WRONG_CORE
 
     @property
-    def state(self):
+    def state(self) -> str:
         """``disconnected``, ``connecting``, ``synchronized``, or ``sending``: an outcome is awaited."""
         cdef lc_client *w = &self.w
         if w.state != SYNCHRONIZED:
@@ -275,17 +276,17 @@ cdef class Codec(CodecBase):
         return "sending" if w.open or w.runs.count else "synchronized"
 
     @property
-    def over(self):
+    def over(self) -> bool:
         """Whether nothing more is sent and read on this connection."""
         return bool(self.w.over)
 
     @property
-    def wrong(self):
+    def wrong(self) -> str:
         """Why the codec has ended the connection: ``answers``, ``silence`` or ``jam``; empty: it has not."""
         return ("", "", "answers", "silence", "jam")[<int> self.w.wrong]
 
     @property
-    def jammed_for(self):
+    def jammed_for(self) -> float:
         """Seconds that were waited for the first outcome before the last jam."""
         return self.w.jam.waited
 
@@ -299,7 +300,7 @@ cdef class Codec(CodecBase):
 
     # -- sending
 
-    def buffers(self):
+    def buffers(self) -> list[memoryview]:
         """Return views of the messages to send since the last `sent`."""
         if self.w.ready.size:
             enough_memory(move_ready(&self.w, self.wire()))
@@ -331,20 +332,20 @@ cdef class Codec(CodecBase):
         self.w.headers.blocked = True
 
     @property
-    def wanted(self):
+    def wanted(self) -> int:
         """The sequence of an event whose headers must be sent before it; 0: none waits for its headers."""
         return self.w.headers.wanted
 
     # -- receiving
 
-    def timeout(self, double now):
+    def timeout(self, double now) -> int:
         """Act on a deadline that is over: 0: a ping was sent, or nothing was due; 1: silence; -2: a jam."""
         cdef int found = act_on_timeout(&self.w, now)
         if found == STOP_MEMORY:
             raise MemoryError()
         return found
 
-    def next_message(self):
+    def next_message(self) -> bytes | None:
         """Return the oldest message that the core must read, or None. Then call `read_on`."""
         cdef lc_client *w = &self.w
         cdef const uint8_t *p
@@ -379,7 +380,7 @@ cdef class Codec(CodecBase):
             trim(&w.inbox, ROOM_KEPT)
         enough_memory(done)
 
-    def undos(self):
+    def undos(self) -> list[tuple[int, bytes]]:
         """Return (sequence, message) of the syncs that failed an action, since the last call."""
         cdef lc_wire *u = &self.w.undone
         cdef size_t at = 0
@@ -395,7 +396,7 @@ cdef class Codec(CodecBase):
         trim(u, ROOM_KEPT)
         return found
 
-    def pongs(self):
+    def pongs(self) -> list[int]:
         """Return the tokens of pings that were answered since the last call."""
         cdef lc_wire *r = &self.w.replies
         cdef size_t at
@@ -421,7 +422,7 @@ cdef class Codec(CodecBase):
         """Answer a sync of the server."""
         enough_memory(add_answer(&self.w, added))
 
-    def acknowledge(self, int64_t ms, int64_t counter, double now):
+    def acknowledge(self, int64_t ms, int64_t counter, double now) -> bool:
         """Acknowledge the action with this id; return whether it was in flight."""
         cdef uint32_t i = find(&self.w, ms, <uint64_t> counter)
         self.w.out = &self.out
@@ -430,7 +431,7 @@ cdef class Codec(CodecBase):
         enough_memory(acknowledge(&self.w, i, now))
         return True
 
-    def undo(self, int64_t ms, int64_t counter, int reason, double now):
+    def undo(self, int64_t ms, int64_t counter, int reason, double now) -> tuple[int, bool]:
         """Take an undo of the action with this id; `reason`: ``R_ERROR`` if it may be undone with another.
 
         Returns:
@@ -446,37 +447,37 @@ cdef class Codec(CodecBase):
         return seq, enough_memory(take_undone(w, i, <uint8_t> reason, now)) == U_FAILED
 
     @property
-    def open(self):
+    def open(self) -> int:
         """Actions in flight."""
         return self.w.open
 
     @property
-    def suspects(self):
+    def suspects(self) -> int:
         """Actions that wait to be sent alone, because others may have been undone for them."""
         return self.w.runs.count
 
     @property
-    def awaited(self):
+    def awaited(self) -> int:
         """Actions and pings without an outcome, and suspects."""
         return self.w.open + self.w.pings.size // TOKEN + self.w.runs.count
 
     @property
-    def added(self):
+    def added(self) -> int:
         """Actions sent so far: the last ``added``."""
         return self.w.added
 
     @property
-    def received(self):
+    def received(self) -> int:
         """The highest whole ``added`` of the server."""
         return self.w.received
 
     @property
-    def received_at(self):
+    def received_at(self) -> float:
         """When the last message arrived, in monotonic seconds."""
         return self.w.received_at
 
     @property
-    def unmatched(self):
+    def unmatched(self) -> int:
         """Outcomes received in the usual form for actions that are not in flight."""
         return self.w.unmatched
 

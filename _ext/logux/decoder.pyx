@@ -23,6 +23,7 @@ STATUS_NAMES = (
     "ok", "foreign", "no_id", "not_json", "bad_json", "bad_message", "unknown_message", "bad_sync",
     "bad_action", "bad_meta", "ping", "control",
 )
+"""Lower-case names of these, for reports."""
 
 cdef enum Kind:
     J_NONE = 0
@@ -47,6 +48,7 @@ cdef enum Message:
     M_OTHER
 
 MAX_DEPTH = <int> MESSAGE_DEPTH
+"""Levels of nesting in a message, at most."""
 
 
 # The properties of a value that are kept.
@@ -96,7 +98,7 @@ cdef class Decoder(BatchDecoder):
 
     cdef bint messages
 
-    def __cinit__(self, producers=b"", *, bint identity=True, bint messages=True):
+    def __cinit__(self, producers: ReadableBuffer = b"", *, bint identity=True, bint messages=True):
         self.begin(Events, b"", producers, identity)
         self.messages = messages
 
@@ -447,6 +449,6 @@ cdef int scan_message(Decoder d, lc_message *m, const uint8_t *p, const uint8_t 
                 at = member_at
 
 
-def expand(unit):
+def expand(unit: ReadableBuffer) -> bytes:
     """Return the unit as bytes: nothing in it is compressed."""
     return bytes(unit)
